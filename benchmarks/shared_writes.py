@@ -3,13 +3,14 @@
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from omlx_cache.tools.bench.rows import Row
 from omlx_cache.tools.bench.shared_pages import KIB, MIB, pages_of, store_all
 from omlx_cache.tools.bench.sizes import Size
 from omlx_cache.tools.bench.timing import in_turn
+from omlx_cache_storage.cold.changes import Change
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Page
@@ -33,12 +34,12 @@ class Silent(Ledger):
         with super().held(seconds):
             yield
 
-    def changed(self) -> bool:
-        return not self.silent and super().changed()
+    def news(self) -> list[Change] | None:
+        return [] if self.silent else super().news()
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, changes: Iterable[Change]) -> None:
         if not self.silent:
-            super().append(records)
+            super().append(changes)
 
 
 class Untold(ColdTier):

@@ -23,7 +23,6 @@ from omlx_cache_storage.cold.changes import (
     Removed,
     Removing,
     Repinned,
-    encode,
 )
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
@@ -233,4 +232,4 @@ def _held(ledger: Ledger | None) -> contextlib.AbstractContextManager[None]:
 
 def _tell(ledger: Ledger | None, *changes: Change) -> None:
     if ledger is not None and changes:
-        ledger.append([encode(change) for change in changes])
+        ledger.append(changes)

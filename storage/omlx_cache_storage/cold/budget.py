@@ -36,14 +36,13 @@ class Budget:
 class Agreement(NamedTuple):
     """What a store goes by that opens a directory.
 
-    `write`: the directory's file is to say `budget` from now on. `own_limit`: this store stops
-    writing where the directory holds so much, and deletes nothing for it; None: `budget` alone
-    counts. `note`: one line for a person who set something else, or "".
+    `write`: the directory's file is to say `budget` from now on. `note`: one line for a person who
+    set something else, or "". A store that was told less than `budget` stops writing there, and
+    deletes nothing for it.
     """
 
     budget: Budget
     write: bool
-    own_limit: int | None
     note: str
 
 
@@ -56,54 +55,34 @@ def agree(
     chose it; `alone`: no other process uses the directory, which holds `used_bytes`. Where others
     are, nothing becomes a budget that would make them delete what they hold.
     """
+    # Others may have one that nobody wrote down: what they hold is the least that it can be.
+    before = known or Budget(used_bytes, "free space")
     if derived:
-        return _agree_derived(known, wanted_bytes, alone, used_bytes)
-    fits = alone or used_bytes <= wanted_bytes
-    if known is None:
-        if fits:
-            return Agreement(Budget(wanted_bytes, "store"), True, None, "")
-        # The others have one that nobody wrote down: what they hold is the least that it can be.
-        return _differs(Budget(used_bytes, "free space"), wanted_bytes)
-    free = known.set_by == "free space" or (alone and known.set_by == "store")
-    if free and fits:
-        budget = replace(known, nbytes=wanted_bytes, set_by="store")
-        return Agreement(budget, budget != known, None, "")
-    return _differs(known, wanted_bytes)
+        is_ours = known is None or (alone and known.set_by == "free space")
+        wanted = replace(before, nbytes=wanted_bytes if alone else max(wanted_bytes, used_bytes))
+    else:
+        is_free = before.set_by == "free space" or (alone and before.set_by == "store")
+        is_ours = is_free and (alone or used_bytes <= wanted_bytes)
+        wanted = replace(before, nbytes=wanted_bytes, set_by="store")
+    budget = wanted if is_ours else before
+    agrees = derived or budget.nbytes == wanted_bytes
+    note = "" if agrees else _note(budget, wanted_bytes)
+    return Agreement(budget, is_ours and budget != known, note)
 
 
-def _agree_derived(
-    known: Budget | None, wanted_bytes: int, alone: bool, used_bytes: int
-) -> Agreement:
-    if known is not None and (known.set_by != "free space" or not alone):
-        return Agreement(known, False, None, "")
-    least = 0 if alone else used_bytes
-    budget = Budget(max(wanted_bytes, least), "free space", {} if known is None else known.shares)
-    return Agreement(budget, budget != known, None, "")
-
-
-def own_limit(budget: Budget, wanted_bytes: int, *, derived: bool) -> int | None:
-    """Return where a process stops writing by itself that was told `wanted_bytes`; None: it goes by
-    the budget. What is derived from free space limits nobody."""
-    return wanted_bytes if not derived and wanted_bytes < budget.nbytes else None
-
-
-def _differs(budget: Budget, wanted_bytes: int) -> Agreement:
-    """Return what a store goes by that was told another limit than its directory has."""
-    if wanted_bytes == budget.nbytes:
-        return Agreement(budget, False, None, "")
-    own = own_limit(budget, wanted_bytes, derived=False)
-    note = (
+def _note(budget: Budget, wanted_bytes: int) -> str:
+    """Return what is said to a person who told a store another limit than its directory has."""
+    return (
         f"the directory's budget is {budget.nbytes:,} bytes for all processes, set by "
         f"{WORDS[budget.set_by]}"
         + (", which" if budget.set_by == "quota" else "; `omlx-cache quota`")
         + f" changes it; this process was told {wanted_bytes:,} bytes and "
         + (
             "writes only while the directory holds less"
-            if own is not None
+            if wanted_bytes < budget.nbytes
             else "goes by the budget"
         )
     )
-    return Agreement(budget, False, own, note)
 
 
 IGNORED_SHARES: Final = (

@@ -131,7 +131,7 @@ def walk_namespace(
 ) -> Iterator[Found]:
     """Yield the page and temporary files of one namespace. Opens none; one stat a file."""
     directory = os.path.join(cold_dir, digest.hex())
-    if not fs.is_own_directory(directory):
+    if fs.own_file(directory, stat.S_ISDIR) is None:
         return
     for entry in fs.scan(directory):
         if entry.name.startswith(TEMPORARY_PREFIX):

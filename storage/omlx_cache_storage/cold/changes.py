@@ -4,8 +4,8 @@ A record is a msgpack list that begins with its kind. Fields are only ever added
 kind that is not known is passed over, so that versions of the software share a directory.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import contextlib
+from typing import NamedTuple, cast, get_args
 
 import msgpack
 
@@ -76,72 +76,45 @@ class Repinned(NamedTuple):
 Change = (
     Reserved | Added | Cancelled | Removed | Emptied | Demoted | Rebudgeted | Removing | Repinned
 )
-_KINDS: tuple[type[Change], ...] = (
-    Reserved,
-    Added,
-    Cancelled,
-    Removed,
-    Emptied,
-    Demoted,
-    Rebudgeted,
-    Removing,
-    Repinned,
-)
-_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
+_KINDS: tuple[type[Change], ...] = get_args(Change)
+"""A record begins with the place of its kind in this; new ones come last."""
 
 
 def encode(change: Change) -> bytes:
-    """Return a change's record."""
-    match change:
-        case Reserved(temporary, page, described):
-            fields = [temporary, described, *_page_fields(page)]
-        case Added(temporary, page, stamp_ns, described):
-            fields = [temporary, stamp_ns, described, *_page_fields(page)]
-        case Removed(page, why):
-            fields = [why, *_page_fields(page)]
-        case Demoted(stamp_ns, pages):
-            fields = [stamp_ns, [list(page) for page in pages]]
-        case Removing(pages):
-            fields = [[_page_fields(page) for page in pages]]
-        case _:
-            fields = list(change)
-    raw: bytes = msgpack.packb([_NUMBERS[type(change)], *fields])
+    """Return a change's record: its kind, its fields, and behind them those of its page."""
+    fields: list[object] = [_KINDS.index(type(change))]
+    if isinstance(change, Removing):
+        fields.append([_page_fields(page) for page in change.pages])
+    else:
+        fields += [value for value in change if not isinstance(value, StoredPage)]
+        for page in change:
+            fields += _page_fields(page) if isinstance(page, StoredPage) else ()
+    raw: bytes = msgpack.packb(fields)
     return raw
 
 
-def decode(records: Iterable[bytes]) -> list[Change]:
-    """Return the changes of records; those of a kind or shape that is not known are left out."""
-    found = []
-    for record in records:
-        try:
-            change = _decode(msgpack.unpackb(record))
-        except (ValueError, TypeError, IndexError, msgpack.UnpackException):
-            continue
-        if change is not None:
-            found.append(change)
-    return found
-
-
-def _decode(fields: list[object]) -> Change | None:
-    match fields:
-        case [0, str(temporary), int(described), *rest]:
-            return Reserved(temporary, _page(rest), described)
-        case [1, str(temporary), int(stamp_ns), int(described), *rest]:
-            return Added(temporary, _page(rest), stamp_ns, described)
-        case [2, str(temporary), *_]:
-            return Cancelled(temporary)
-        case [3, str(why), *rest]:
-            return Removed(_page(rest), why)
-        case [4, bytes(namespace), str(shard), *_]:
-            return Emptied(BlockKey(namespace), shard)
-        case [5, int(stamp_ns), list(pages), *_]:
-            return Demoted(stamp_ns, tuple(PageId(BlockKey(key), group) for key, group in pages))
-        case [6, *_]:
-            return Rebudgeted()
-        case [7, list(pages), *_]:
-            return Removing(tuple(map(_page, pages)))
-        case [8, *_]:
-            return Repinned()
+def decode(record: bytes) -> Change | None:
+    """Return the change of a record, None for one of a kind or shape that is not known."""
+    with contextlib.suppress(ValueError, TypeError, msgpack.UnpackException):
+        match msgpack.unpackb(record):
+            case [0, str(temporary), int(described), *rest]:
+                return Reserved(temporary, _page(rest), described)
+            case [1, str(temporary), int(stamp_ns), int(described), *rest]:
+                return Added(temporary, _page(rest), stamp_ns, described)
+            case [2, str(temporary), *_]:
+                return Cancelled(temporary)
+            case [3, str(why), *rest]:
+                return Removed(_page(rest), why)
+            case [4, bytes(namespace), str(shard), *_]:
+                return Emptied(BlockKey(namespace), shard)
+            case [5, int(stamp_ns), list(pages), *_]:
+                return Demoted(stamp_ns, tuple(PageId(BlockKey(key), of) for key, of in pages))
+            case [6, *_]:
+                return Rebudgeted()
+            case [7, list(pages), *_]:
+                return Removing(tuple(map(_page, pages)))
+            case [8, *_]:
+                return Repinned()
     return None
 
 
@@ -150,16 +123,17 @@ def _page_fields(page: StoredPage) -> list[object]:
     return [page.namespace, key, group, hint, position, held, tail, page.nbytes]
 
 
-_TYPES = (bytes, bytes, str, bytes, int, int, bool, int)
+_Fields = tuple[bytes, bytes, str, bytes, int, int, bool, int]
 
 
 def _page(fields: list[object]) -> StoredPage:
+    """Return the page of some fields and of what later versions put behind them; raises
+    ValueError."""
     # Not by a pattern, which takes longer than all the rest.
-    if tuple(map(type, fields[:8])) != _TYPES:
-        raise ValueError("no page")
-    known: tuple[bytes, bytes, str, bytes, int, int, bool, int] = tuple(fields[:8])  # type: ignore[assignment]
+    known = cast(_Fields, fields[:8])
     namespace, key, group, hint, position, held, tail, nbytes = known
-    if len(hint) != PARENT_HINT_BYTES or len(namespace) != 32:
+    are_sound = tuple(map(type, known)) == get_args(_Fields)
+    if not are_sound or len(hint) != PARENT_HINT_BYTES or len(namespace) != 32:
         raise ValueError("no page")
     name = PageName(PageId(BlockKey(key), group), hint, position, held, tail)
     return StoredPage(BlockKey(namespace), name, nbytes)

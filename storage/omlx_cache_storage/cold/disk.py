@@ -12,7 +12,7 @@ import os
 import stat
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from omlx_cache_storage.page import Buffer
@@ -82,22 +82,16 @@ class FileSystem:
         """Make sure that a directory is this user's alone to write to; raises NotPrivate."""
         claim(path, links=links)
 
-    def is_own_directory(self, path: StrPath) -> bool:
-        """True for a directory of this user's, and no link to one, that others cannot change."""
-        try:
-            info = os.lstat(path)
-        except OSError:
-            return False
-        return stat.S_ISDIR(info.st_mode) and is_private(info)
-
-    def own_file(self, path: StrPath) -> os.stat_result | None:
-        """Return what is known of a file of this user's that others cannot change, None for
-        anything else."""
+    def own_file(
+        self, path: StrPath, is_kind: Callable[[int], bool] = stat.S_ISREG
+    ) -> os.stat_result | None:
+        """Return what is known of a file of a kind, no link, that is this user's and that others
+        cannot change; None for anything else."""
         try:
             info = os.lstat(path)
         except OSError:
             return None
-        return info if stat.S_ISREG(info.st_mode) and is_private(info) else None
+        return info if is_kind(info.st_mode) and is_private(info) else None
 
     def exists(self, path: StrPath) -> bool:
         """True when something has a name, as far as the disk says."""
@@ -150,25 +144,16 @@ class FileSystem:
             return False
         return True
 
-    @contextlib.contextmanager
-    def locked(self, path: StrPath) -> Iterator[None]:
-        """Hold the lock of a small file that processes share, for a moment; raises OSError when
-        another one does so for longer."""
-        fd = self.open_shared(path)
-        try:
-            self._lock_soon(fd, path)
-            yield
-        finally:
-            # A child that was forked meanwhile has it open still.
-            self.unlock(fd)
-            os.close(fd)
-
-    def _lock_soon(self, fd: int, path: StrPath) -> None:
-        deadline = time.monotonic() + LOCK_SECONDS
+    def lock(self, fd: int, deadline: float) -> bool:
+        """Lock a descriptor's file by a deadline of the monotonic clock; False when another one
+        has it locked until then. Raises OSError as `try_lock` does."""
+        pause = LOCK_PAUSE_SECONDS / 64
         while not self.try_lock(fd):
             if time.monotonic() >= deadline:
-                raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
-            time.sleep(LOCK_PAUSE_SECONDS)
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, LOCK_PAUSE_SECONDS)
+        return True
 
     def unlock(self, fd: int) -> None:
         """End a lock of a descriptor's."""
@@ -214,7 +199,8 @@ class FileSystem:
         fd = os.open(path, flags, 0o600)
         try:
             # Who asks whether it is being written has it locked for a moment.
-            self._lock_soon(fd, path)
+            if not self.lock(fd, time.monotonic() + LOCK_SECONDS):
+                raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
             os.ftruncate(fd, nbytes)
         except BaseException:
             os.close(fd)
@@ -313,19 +299,17 @@ class FileSystem:
     def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
         """Fill the buffers one after the other from `offset`; return how many bytes came."""
         views = [memoryview(buffer) for buffer in buffers]
-        wanted = sum([view.nbytes for view in views])
         total = 0
-        start = 0
-        while total < wanted:
-            came = os.preadv(fd, views[start : start + IOV_LIMIT], offset + total)
-            if came == 0:
-                break
+        while views and (came := os.preadv(fd, views[:IOV_LIMIT], offset + total)):
             total += came
             note_answer()
-            if total < wanted:
-                start, rest = _advance(views, start, came)
-                if rest is not None:
-                    views[start] = rest
+            filled = 0
+            while filled < len(views) and came >= views[filled].nbytes:
+                came -= views[filled].nbytes
+                filled += 1
+            views = views[filled:]
+            if came:
+                views[0] = views[0].cast("B")[came:]
         return total
 
     def pass_cache_by(self, fd: int) -> bool:
@@ -406,10 +390,3 @@ def physical_bytes(info: os.stat_result, uncounted: int = UNCOUNTED_BYTES) -> in
 
 def _not_a_file(path: StrPath) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "not a regular file of this user's", str(path))
-
-
-def _advance(views: list[memoryview], start: int, came: int) -> tuple[int, memoryview | None]:
-    while start < len(views) and came >= views[start].nbytes:
-        came -= views[start].nbytes
-        start += 1
-    return start, views[start].cast("B")[came:] if came and start < len(views) else None

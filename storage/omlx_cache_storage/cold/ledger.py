@@ -21,12 +21,14 @@ import secrets
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple, TypeGuard
 
 import xxhash
 
-from omlx_cache_storage.cold.disk import Descriptor, FileSystem, StrPath
+from omlx_cache_storage.cold.changes import Change, decode, encode
+from omlx_cache_storage.cold.disk import LOCK_PAUSE_SECONDS, Descriptor, FileSystem, StrPath
 from omlx_cache_storage.format.names import LEDGER_FILE
 
 MAGIC = b"omlxldg1"
@@ -43,14 +45,26 @@ WAIT_SECONDS = 2.0
 HOLD_FILES = 64
 HOLD_SECONDS = 0.02
 """Files, and seconds, of one hold at most: then peer processes get the lock."""
-_LONGEST_PAUSE = 0.001
 _HEADER = struct.Struct("<8sQQQ")
-_CHECKED = struct.Struct("<8sQQQQ")
+_CHECK = struct.Struct("<Q")
+_IDENTITY_AT = _HEADER.size + _CHECK.size
 _FRAME = struct.Struct("<II")
 
 
 class LedgerBusy(OSError):
     """Another process holds a directory for longer than anything takes that is done to it."""
+
+
+class _Header(NamedTuple):
+    """What the file says of itself. `head` counts the bytes that were ever appended."""
+
+    epoch: int
+    ring: int
+    head: int
+
+    def pack(self) -> bytes:
+        raw = _HEADER.pack(MAGIC, *self)
+        return raw + _CHECK.pack(xxhash.xxh64_intdigest(raw))
 
 
 def ledger_bytes(limit_bytes: int) -> int:
@@ -64,9 +78,9 @@ class Ledger:
 
     `_mutex` is held by the thread that has the file locked, through the descriptor `_locked`, and
     `_depth` is how often, `_since` since when, `_deleted` how many files were allowed to go since;
-    nobody here locks it before `_rests_until`. `_reading` guards the place up to which records were
-    returned (`_epoch`, `_at`) and the header that was seen then. Methods raise OSError as the disk
-    does, FileNotFoundError for a ledger that was removed or replaced.
+    nobody here locks it before `_rests_until`. `_reading` guards `_at`, the header up to which
+    changes were returned. Methods raise OSError as the disk does, FileNotFoundError for a ledger
+    that was removed or replaced.
     """
 
     def __init__(self, directory: Path, fs: FileSystem) -> None:
@@ -78,16 +92,19 @@ class Ledger:
         self._deleted = 0
         self._reading = threading.Lock()
         self._open = Descriptor(-1)
-        self.identity: str | None = None
         self._locked = -1
-        self._seen = b""
-        self._epoch = self._at = 0
-        self._ring = 0
+        self._at = _Header(0, 0, 0)
 
     @property
     def nbytes(self) -> int:
         """The size of the file, 0 for one that is not open."""
-        return HEADER_BYTES + self._ring if self._ring else 0
+        return HEADER_BYTES + self._at.ring if self._at.ring else 0
+
+    @property
+    def identity(self) -> str | None:
+        """What tells the directory from every other one; None for a ledger that is not open, or
+        that only earlier versions have used."""
+        return _identity(self._fs, self._open.fd) if self.is_open else None
 
     @property
     def is_open(self) -> bool:
@@ -98,53 +115,47 @@ class Ledger:
         """True when the file that is open is the directory's."""
         return self.is_open and self._fs.is_at(self._open.fd, self._path)
 
+    @property
+    def is_gone(self) -> bool:
+        """True when the file was deleted: what is changed now nobody says there."""
+        return self.is_open and not self._fs.has_name(self._open.fd)
+
     def open(self, nbytes: int) -> None:
         """Open the file, make it of about `nbytes` where there is none, and go to its end."""
         self._fs.close(self._fs.open_shared(self._path))
         opened = self._opened()
-        if not self._mutex.acquire(timeout=WAIT_SECONDS):
-            raise _busy()
-        try:
+        with self._alone(WAIT_SECONDS):
             self._replace(opened)
             with self.held(), self._reading:
                 header = self._header()
                 if header is None:
-                    nbytes = nbytes if self._is_small(nbytes) else SMALLEST_BYTES
-                    header = self._begin((nbytes - HEADER_BYTES) // 8 * 8)
-                self._go_to(*header)
-                self.identity = _identity(self._fs, self._open.fd)
+                    header = self._begin(nbytes if self._is_small(nbytes) else SMALLEST_BYTES)
+                self._at = header
                 if self.identity is None:
                     raw = secrets.token_bytes(IDENTITY_BYTES)
-                    self._fs.poke(self._locked, raw, _CHECKED.size)
-                    self.identity = raw.hex()
-        finally:
-            self._mutex.release()
+                    self._fs.poke(self._locked, raw, _IDENTITY_AT)
 
     def watch(self) -> None:
         """Go to the end of a file that cannot be written to; one that is missing stays so."""
         self.close()
-        header = None
         with contextlib.suppress(FileNotFoundError):
             self._replace(self._opened())
-            with self._reading:
-                header = self._header()
-                if header is not None:
-                    self._go_to(*header)
-                    self.identity = _identity(self._fs, self._open.fd)
-        if header is None:
-            self.close()
+            header = self._header()
+            if header is None:
+                self.close()
+            else:
+                self._at = header
 
     def _opened(self) -> Descriptor:
         # Nothing stays open for writing: a disk is remounted read-only whoever follows here.
         return Descriptor(self._fs.open_shared(self._path, writing=False))
 
     def resize(self, nbytes: int) -> None:
-        """Give the file about so many bytes, if it has others, and if the disk has room; everybody
-        else reads the directory again then. The directory is held, and what was appended known."""
-        ring = (nbytes - HEADER_BYTES) // 8 * 8
+        """Give the file so many bytes, if it has others, and if the disk has room; everybody else
+        reads the directory again then. The directory is held, and what was appended known."""
         with self._reading, contextlib.suppress(OSError):
-            if ring < self._ring or (ring > self._ring and self._is_small(nbytes)):
-                self._go_to(*self._begin(ring))
+            if nbytes < self.nbytes or (nbytes > self.nbytes and self._is_small(nbytes)):
+                self._at = self._begin(nbytes)
 
     def _is_small(self, nbytes: int) -> bool:
         """True for what a disk hardly notices: a full one has better uses for its bytes."""
@@ -153,11 +164,8 @@ class Ledger:
     def close(self) -> None:
         """Let the file go; any number of times. One that a thread has locked for longer goes when
         nobody has this object any more."""
-        if self._mutex.acquire(timeout=WAIT_SECONDS):
-            try:
-                self._replace(Descriptor(-1))
-            finally:
-                self._mutex.release()
+        with contextlib.suppress(LedgerBusy), self._alone(WAIT_SECONDS):
+            self._replace(Descriptor(-1))
 
     def _replace(self, opened: Descriptor) -> None:
         """Have another file open. Nobody else has the directory held: the number of a descriptor
@@ -165,7 +173,17 @@ class Ledger:
         with self._reading:
             self._open.close()
             self._open = opened
-            self._ring = 0
+            self._at = _Header(0, 0, 0)
+
+    @contextlib.contextmanager
+    def _alone(self, seconds: float) -> Iterator[None]:
+        """Keep other threads of this process from changing the directory; raises LedgerBusy."""
+        if not self._mutex.acquire(timeout=max(0.0, seconds)):
+            raise _busy()
+        try:
+            yield
+        finally:
+            self._mutex.release()
 
     @contextlib.contextmanager
     def held(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
@@ -177,10 +195,8 @@ class Ledger:
         deadline = now + seconds
         if now < self._rests_until:
             # Others ask every now and then only: who lets go and locks at once keeps them out.
-            time.sleep(_LONGEST_PAUSE)
-        if not self._mutex.acquire(timeout=max(0.0, seconds)):
-            raise _busy()
-        try:
+            time.sleep(LOCK_PAUSE_SECONDS)
+        with self._alone(seconds):
             if not self._depth:
                 self._lock(deadline)
                 self._since, self._deleted, self._rests_until = time.monotonic(), 0, 0.0
@@ -191,10 +207,8 @@ class Ledger:
                 self._depth -= 1
                 if not self._depth:
                     if self._deleted and not self._files_left():
-                        self._rests_until = time.monotonic() + _LONGEST_PAUSE
+                        self._rests_until = time.monotonic() + LOCK_PAUSE_SECONDS
                     self._unlock()
-        finally:
-            self._mutex.release()
 
     def allow(self, files: int) -> int:
         """Return how many of so many files may be deleted next, in this hold of the directory: one
@@ -209,20 +223,14 @@ class Ledger:
 
     def _lock(self, deadline: float) -> None:
         if not self.is_current:
-            raise FileNotFoundError(errno.ENOENT, "the ledger was removed or replaced", self._path)
+            raise _gone(self._path)
         # A descriptor of its own: one that a fork left would share its locks.
         self._locked = self._fs.open_shared(self._path)
         try:
-            pause = 0.00002
-            while not self._fs.try_lock(self._locked):
-                if time.monotonic() >= deadline:
-                    raise _busy()
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+            if not self._fs.lock(self._locked, deadline):
+                raise _busy()
             if not self.is_current or not self._fs.is_at(self._locked, self._path):
-                raise FileNotFoundError(
-                    errno.ENOENT, "the ledger was removed or replaced", self._path
-                )
+                raise _gone(self._path)
         except BaseException:
             self._unlock()
             raise
@@ -235,39 +243,31 @@ class Ledger:
         finally:
             self._fs.close(fd)
 
-    @property
-    def is_gone(self) -> bool:
-        """True when the file was deleted: what is changed now nobody says there."""
-        return self.is_open and not self._fs.has_name(self._open.fd)
-
-    def changed(self) -> bool:
-        """True when there are records that were not returned: one small read."""
-        raw = self._fs.peek(self._open.fd, _CHECKED.size, 0)
-        return raw != self._seen
-
-    def news(self) -> list[bytes] | None:
-        """Return the records since the last call, in order; None when some are lost, and the
-        directory has to be read again."""
+    def news(self) -> list[Change] | None:
+        """Return the changes since the last call, in order; None when some are lost, and the
+        directory has to be read again. One small read when nothing was changed."""
         with self._reading:
-            return self._news() if self.changed() else []
+            header = self._header()
+            if header == self._at:
+                return []
+            if self._leads_to(header):
+                spans = _spans(self._at.ring, self._at.head, header.head - self._at.head)
+                data = b"".join([self._fs.peek(self._open.fd, size, at) for at, size in spans])
+                # What was read may have been written over meanwhile, or cut off.
+                records = _frames(data) if self._leads_to(self._header()) else None
+                if records is not None and len(data) == header.head - self._at.head:
+                    self._at = header
+                    return [change for raw in records if (change := decode(raw)) is not None]
+            return None
 
-    def _news(self) -> list[bytes] | None:
-        header = self._header()
-        if header is None or header[0] != self._epoch:
-            return None
-        head = header[1]
-        if not self._at <= head <= self._at + self._ring // 2:
-            return None
-        data = self._read(self._at, head - self._at)
-        records = _frames(data)
-        if records is None or len(data) < head - self._at:
-            # Somebody writes over what was read, and the header does not say so yet; or cut it off.
-            return None
-        again = self._header()
-        if again is None or again[0] != self._epoch or again[1] > self._at + self._ring // 2:
-            return None
-        self._go_to(*header)
-        return records
+    def _leads_to(self, header: _Header | None) -> TypeGuard[_Header]:
+        """True when what was appended until then is in the ring."""
+        at = self._at
+        return (
+            header is not None
+            and header.epoch == at.epoch
+            and at.head <= header.head <= at.head + at.ring // 2
+        )
 
     def skip(self) -> None:
         """Go to the end: what was appended until now is known otherwise, or will be."""
@@ -275,71 +275,45 @@ class Ledger:
             header = self._header()
             if header is None:
                 raise OSError(errno.EIO, "the ledger is damaged", self._path)
-            self._go_to(*header)
+            self._at = header
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, changes: Iterable[Change]) -> None:
         """Tell everybody else. The directory is held; a reader that has not followed to the end is
         told of its own changes, too."""
-        data = b"".join(_FRAME.pack(len(r), xxhash.xxh32_intdigest(r)) + r for r in records)
+        data = b"".join(map(_frame, map(encode, changes)))
         with self._reading:
-            followed = not self.changed()
-            header = (self._epoch, self._at) if followed else self._header()
-            if header is None:
-                self._go_to(*self._begin(self._ring))
-                return
-            epoch, head = header
-            if len(data) > self._ring // 2:
+            header = self._header()
+            followed = header == self._at
+            if header is None or len(data) > header.ring // 2:
                 # More than anybody could read in time: everybody reads the directory instead.
-                header = self._begin(self._ring)
+                after = self._begin(HEADER_BYTES + (header or self._at).ring)
             else:
-                at = head % self._ring
-                first = data[: self._ring - at]
-                self._fs.poke(self._locked, first, HEADER_BYTES + at)
-                if len(first) < len(data):
-                    self._fs.poke(self._locked, data[len(first) :], HEADER_BYTES)
-                header = epoch, head + len(data)
-                self._set_header(*header)
+                after = header._replace(head=header.head + len(data))
+                for at, size in _spans(header.ring, header.head, len(data)):
+                    self._fs.poke(self._locked, data[:size], at)
+                    data = data[size:]
+                self._fs.poke(self._locked, after.pack(), 0)
             if followed:
-                self._go_to(*header)
+                self._at = after
 
-    def _go_to(self, epoch: int, head: int) -> None:
-        self._epoch, self._at = epoch, head
-        self._seen = self._packed(epoch, head)
-
-    def _begin(self, ring: int) -> tuple[int, int]:
-        """Make the ring empty, for everybody."""
-        header = secrets.randbits(63), 0
-        if ring != self._ring:
+    def _begin(self, nbytes: int) -> _Header:
+        """Make the ring empty, for everybody, in a file of so many bytes."""
+        if nbytes != self.nbytes:
             # What is told of a page must not need room that a full disk lacks.
-            self._fs.resize(self._locked, self.nbytes, HEADER_BYTES + ring)
-            self._ring = ring
-        self._set_header(*header)
+            self._fs.resize(self._locked, self.nbytes, nbytes)
+        header = _Header(secrets.randbits(63), nbytes - HEADER_BYTES, 0)
+        self._fs.poke(self._locked, header.pack(), 0)
         return header
 
-    def _header(self) -> tuple[int, int] | None:
-        """Return the epoch and the head, None for a file that is no ledger, or not yet."""
+    def _header(self) -> _Header | None:
+        """Return what the file says of itself, None for one that is no ledger, or not yet."""
         for _ in range(3):
-            raw = self._fs.peek(self._open.fd, _CHECKED.size, 0)
-            if len(raw) == _CHECKED.size:
-                magic, epoch, ring, head, check = _CHECKED.unpack(raw)
-                if check == xxhash.xxh64_intdigest(raw[: _HEADER.size]) and magic == MAGIC:
-                    self._ring = ring
-                    return epoch, head
+            raw = self._fs.peek(self._open.fd, _IDENTITY_AT, 0)
+            if len(raw) == _IDENTITY_AT:
+                header = _Header(*_HEADER.unpack_from(raw)[1:])
+                if header.pack() == raw:
+                    return header
         return None
-
-    def _packed(self, epoch: int, head: int) -> bytes:
-        raw = _HEADER.pack(MAGIC, epoch, self._ring, head)
-        return raw + struct.pack("<Q", xxhash.xxh64_intdigest(raw))
-
-    def _set_header(self, epoch: int, head: int) -> None:
-        self._fs.poke(self._locked, self._packed(epoch, head), 0)
-
-    def _read(self, start: int, length: int) -> bytes:
-        at = start % self._ring
-        first = self._fs.peek(self._open.fd, min(length, self._ring - at), HEADER_BYTES + at)
-        if len(first) == length:
-            return first
-        return first + self._fs.peek(self._open.fd, length - len(first), HEADER_BYTES)
 
 
 def read_identity(directory: StrPath, fs: FileSystem) -> str | None:
@@ -356,7 +330,7 @@ def read_identity(directory: StrPath, fs: FileSystem) -> str | None:
 
 
 def _identity(fs: FileSystem, fd: int) -> str | None:
-    raw = fs.peek(fd, IDENTITY_BYTES, _CHECKED.size)
+    raw = fs.peek(fd, IDENTITY_BYTES, _IDENTITY_AT)
     return raw.hex() if len(raw) == IDENTITY_BYTES and any(raw) else None
 
 
@@ -364,17 +338,30 @@ def _busy() -> LedgerBusy:
     return LedgerBusy(errno.EAGAIN, "another process holds the directory for too long")
 
 
+def _gone(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "the ledger was removed or replaced", path)
+
+
+def _spans(ring: int, head: int, length: int) -> list[tuple[int, int]]:
+    """Return where in the file so many bytes of the ring lie, and how many at each place."""
+    at = head % ring
+    first = min(length, ring - at)
+    both = (HEADER_BYTES + at, first), (HEADER_BYTES, length - first)
+    return [span for span in both if span[1]]
+
+
+def _frame(record: bytes) -> bytes:
+    return _FRAME.pack(len(record), xxhash.xxh32_intdigest(record)) + record
+
+
 def _frames(data: bytes) -> list[bytes] | None:
     """Return the records of a part of the ring, None when it is torn."""
     records, at = [], 0
-    while at < len(data):
-        if at + _FRAME.size > len(data):
-            return None
+    while at + _FRAME.size <= len(data):
         length, check = _FRAME.unpack_from(data, at)
-        at += _FRAME.size
-        record = data[at : at + length]
-        if len(record) != length or xxhash.xxh32_intdigest(record) != check:
+        at += _FRAME.size + length
+        record = data[at - length : at]
+        if xxhash.xxh32_intdigest(record) != check:
             return None
         records.append(record)
-        at += length
-    return records
+    return records if at == len(data) else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from omlx_cache_storage.cold.changes import Cancelled, Change, Removed, Reserved, encode
+from omlx_cache_storage.cold.changes import Cancelled, Change, Removed, Reserved
 from omlx_cache_storage.cold.contents import Candidate, PageFile, Victims
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Descriptor
@@ -146,7 +146,7 @@ class Room:
             self.note_peak()
         # Raises OSError: what others do not know must not be written.
         change = Reserved(writing.file, page, writing.described)
-        self._sharing.ledger.append([encode(one) for one in (*again, change)])
+        self._sharing.ledger.append([*again, change])
 
     def _reserve_part(self, writing: Writing) -> None:
         """Keep for a page what has become free so far: nobody else takes it before the rest is."""

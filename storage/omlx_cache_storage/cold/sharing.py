@@ -22,8 +22,6 @@ from omlx_cache_storage.cold.changes import (
     Removing,
     Repinned,
     Reserved,
-    decode,
-    encode,
 )
 from omlx_cache_storage.cold.disk import Descriptor, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
@@ -108,9 +106,8 @@ class Sharing:
         """True when nothing was missed, as far as is known, and the ledger is the directory's."""
         if self.read_only:
             # Nobody changes anything, or what another mount changes is read there.
-            if self.is_lost or not self._fs.exists(self.directory):
-                return False
-            return not (self._fs.is_writable(self.directory) or self.ledger.is_gone)
+            is_there = self._fs.exists(self.directory) and not self.ledger.is_gone
+            return not self.is_lost and is_there and not self._fs.is_writable(self.directory)
         return not self.is_lost and self.ledger.is_current
 
     def enter(self, ledger_bytes: int) -> None:
@@ -186,16 +183,12 @@ class Sharing:
         """Take in what other processes changed; False when that is nothing. Reads a few bytes when
         nothing was changed; any thread may call, and nothing raises."""
         try:
-            if not self.ledger.is_open or self.is_lost:
-                return False
+            follows = self.ledger.is_open and not self.is_lost
             # First: what another thread has read may not be there yet.
-            if not self._following.acquire(timeout=FOLLOW_SECONDS):
+            if not follows or not self._following.acquire(timeout=FOLLOW_SECONDS):
                 return False
             try:
-                if self.ledger.is_gone:
-                    self.is_lost = True
-                    return False
-                return self.ledger.changed() and self._follow()
+                return self._follow()
             finally:
                 self._following.release()
         except OSError:
@@ -204,11 +197,10 @@ class Sharing:
     def _follow(self) -> bool:
         """Take in changes in order; False when there are none, or when some are lost."""
         with self._following:
-            records = self.ledger.news()
-            if records is None:
+            changes = None if self.ledger.is_gone else self.ledger.news()
+            if changes is None:
                 self.is_lost = True
                 return False
-            changes = decode(records)
             for change in changes:
                 self._apply(change)
             self.generation += bool(changes)
@@ -269,7 +261,7 @@ class Sharing:
         self._untold += changes
         if self._untold:
             with contextlib.suppress(OSError):
-                self.ledger.append([encode(change) for change in self._untold])
+                self.ledger.append(self._untold)
                 if self.ledger.is_current:
                     self._untold = []
 
@@ -300,12 +292,12 @@ class Sharing:
 
     def others_of(self, page: StoredPage) -> list[Flight]:
         """Return the flights of others that hold as much of a page."""
-        flights = ((flight, flight.page) for flight in self.others())
-        wanted = page.name
         return [
             flight
-            for flight, other in flights
-            if other is not None and other.name.id == wanted.id and other.held >= wanted.held
+            for flight in self.others()
+            if flight.page is not None
+            and flight.page.name.id == page.name.id
+            and flight.page.held >= page.held
         ]
 
     # What became of those who are gone.

@@ -9,18 +9,17 @@ import contextlib
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree, own_limit
+from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree
 from omlx_cache_storage.cold.changes import Rebudgeted, Repinned
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.index import Index
-from omlx_cache_storage.cold.ledger import ledger_bytes
+from omlx_cache_storage.cold.ledger import Ledger, ledger_bytes
 from omlx_cache_storage.cold.room import Room
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.small_files import (
@@ -46,6 +45,8 @@ _HOUR_NS = 3600 * 1_000_000_000
 BOOKED_SHARE = 1024
 """This part of a day's bytes is booked at a time."""
 _MOST_BYTES = 2**62
+LOCK_SECONDS = 0.2
+"""For so long other processes are waited for that book: a page is written all the same."""
 
 
 class RationUsage(NamedTuple):
@@ -61,14 +62,15 @@ class Ration:
     """Grants bytes to write, `limit_bytes` in any 24 hours of the clock, the running one included.
 
     A refusal closes the ration until the next hour: smaller pages would go to the disk without what
-    leads to them. `_lock` guards `_hours`, `_booked` (bytes that are booked and not written),
-    `_closed` (the hour for which it is), `_count` and `_told`; no I/O under it. `take` and `open`
-    belong to one thread at a time.
+    leads to them. `_booked` are bytes that are booked and not written, `_closed` is the hour for
+    which it is, and `_hours` is replaced as a whole. Any thread may ask for `usage`; the rest
+    belongs to one thread at a time.
     """
 
     def __init__(
         self,
         directory: Path,
+        ledger: Ledger,
         limit_bytes: int,
         fs: FileSystem,
         clock: Clock,
@@ -76,13 +78,12 @@ class Ration:
     ) -> None:
         self._directory = directory
         self._path = os.path.join(directory, WRITES_FILE)
-        self._lock_path = os.path.join(directory, LEDGER_FILE)
+        self._ledger = ledger
         self._limit = limit_bytes
         self._fs = fs
         self._clock = clock
         self._durability: Durability = durability
         self._names = TemporaryNames()
-        self._lock = threading.Lock()
         self._hours: dict[int, int] = {}
         self._booked = 0
         self._closed = -1
@@ -92,34 +93,25 @@ class Ration:
     def open(self) -> None:
         """Read what was booked, and delete leftovers of dead writers; raises nothing."""
         remove_leftovers(os.fspath(self._directory), self._fs)
-        self._merge(read_document(self._path, self._fs))
+        self._merge()
 
     def take(self, nbytes: int) -> bool:
         """Grant bytes for a page; False, counted, beyond the limit. Of none: whether any may be
         granted."""
-        with self._lock:
-            fits = self._fits(nbytes)
-            more = nbytes - self._booked
-        if fits and more > 0:
-            fits = self._book(nbytes)
-        if not fits:
+        if not self._fits(nbytes) or (nbytes > self._booked and not self._book(nbytes)):
             self._refuse()
             return False
-        with self._lock:
-            self._booked -= nbytes
-            self._told = self._told and not nbytes
+        self._booked -= nbytes
+        self._told = self._told and not nbytes
         return True
 
     def give_back(self, nbytes: int) -> None:
         """Note that what was granted was not written."""
-        with self._lock:
-            self._booked += nbytes
+        self._booked += nbytes
 
     def usage(self) -> RationUsage:
-        hour = self._hour()
-        with self._lock:
-            written = self._total(hour) - self._booked
-            return RationUsage(max(0, written), self._limit, self._count)
+        written = self._total(self._hour()) - self._booked
+        return RationUsage(max(0, written), self._limit, self._count)
 
     def _hour(self) -> int:
         return self._clock.now() // _HOUR_NS
@@ -133,45 +125,41 @@ class Ration:
 
     def _refuse(self) -> None:
         """Count a refusal, and say so once."""
-        with self._lock:
-            self._closed = self._hour()
-            self._count += 1
-            first, self._told = not self._told, True
-        if first:
+        self._closed = self._hour()
+        self._count += 1
+        if not self._told:
             _log.warning(
                 "daily_write_bytes (%s bytes) is spent: pages stay in memory only, until what was "
                 "written a day ago no longer counts",
                 f"{self._limit:,}",
             )
+        self._told = True
 
     def _book(self, nbytes: int) -> bool:
         """Book what a page needs, and somewhat more; False when others have booked it. A disk that
         refuses the file does not stop the ration: it counts on in memory."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                stack.enter_context(self._fs.locked(self._lock_path))
-            self._merge(read_document(self._path, self._fs))
-            with self._lock:
-                if not self._fits(nbytes):
-                    return False
-                hour = self._hour()
-                wanted = max(nbytes - self._booked, self._limit // BOOKED_SHARE)
-                booked = min(wanted, self._limit - self._total(hour))
-                self._hours[hour] = self._hours.get(hour, 0) + booked
-                self._booked += booked
-                raw = json.dumps({"hours": self._hours}, indent=2).encode() + b"\n"
+                stack.enter_context(self._ledger.held(LOCK_SECONDS))
+            self._merge()
+            if not self._fits(nbytes):
+                return False
+            hour = self._hour()
+            wanted = max(nbytes - self._booked, self._limit // BOOKED_SHARE)
+            booked = min(wanted, self._limit - self._total(hour))
+            self._hours = {**self._hours, hour: self._hours.get(hour, 0) + booked}
+            self._booked += booked
+            raw = json.dumps({"hours": self._hours}, indent=2).encode() + b"\n"
             with contextlib.suppress(OSError):
                 self._names.replace(self._path, raw, self._fs, self._durability)
         return True
 
-    def _merge(self, document: Mapping[str, object]) -> None:
-        """Take what a file says, as far as it is more than is known: nothing is ever unbooked."""
-        now = self._hour()
-        hours = _parse(document, now)
-        with self._lock:
-            for hour, nbytes in hours.items():
-                self._hours[hour] = max(nbytes, self._hours.get(hour, 0))
-            self._hours = {at: n for at, n in self._hours.items() if at > now - HOURS}
+    def _merge(self) -> None:
+        """Take what the file says, as far as it is more than is known: nothing is ever unbooked."""
+        now, known = self._hour(), self._hours
+        filed = _parse(read_document(self._path, self._fs), now)
+        hours = (hour for hour in {**known, **filed} if hour > now - HOURS)
+        self._hours = {hour: max(known.get(hour, 0), filed.get(hour, 0)) for hour in hours}
 
 
 def _parse(document: Mapping[str, object], now: int) -> dict[int, int]:
@@ -243,7 +231,7 @@ class Terms:
         if note and note != self._noted:
             _log.warning("%s", note)
         self._noted = note
-        self._go_by(agreed.budget, agreed.own_limit)
+        self._go_by(agreed.budget)
         self.heed_pins(anew=True)
 
     def may_replace(self, known: Budget | None) -> bool:
@@ -255,7 +243,7 @@ class Terms:
         if self._sharing.rebudgeted:
             budget = read_budget(self._index.directory, self._fs)
             if budget is not None:
-                self._go_by(budget, own_limit(budget, self.wanted, derived=self.derived))
+                self._go_by(budget)
             self._sharing.rebudgeted = False
         self.heed_pins()
 
@@ -298,10 +286,12 @@ class Terms:
         self._sharing.repinned = False
         self._files.count_small(PINS_FILE, pins_bytes(wanted))
 
-    def _go_by(self, budget: Budget, own_limit: int | None) -> None:
+    def _go_by(self, budget: Budget) -> None:
+        # What is derived from free space limits nobody.
+        limits = not self.derived and self.wanted < budget.nbytes
         with self._index.lock:
             self._index.limit_bytes = budget.nbytes
-            self._room.own_limit = own_limit
+            self._room.own_limit = self.wanted if limits else None
             self._index.refused_rank = None
         if not self._sharing.read_only:
             self._sharing.ledger.resize(ledger_bytes(budget.nbytes))

@@ -80,7 +80,11 @@ class ColdTier:
         terms = self._terms_type(index, files, sharing, room, derived=derived)
         root = Root(directory, fs, durability, memory, parents=parents)
         self._opening = self._opening_type(index, files, sharing, room, terms, root)
-        ration = Ration(directory, daily_bytes, fs, clock, durability) if daily_bytes else None
+        ration = (
+            Ration(directory, sharing.ledger, daily_bytes, fs, clock, durability)
+            if daily_bytes
+            else None
+        )
         self._writing = PageWriter(
             index,
             files,

@@ -180,7 +180,7 @@ def test_opening_twice_agrees_on_the_same(
 
 
 @given(KNOWN, NEAR, st.booleans(), st.booleans(), NEAR)
-def test_a_quota_stays_shares_stay_and_what_was_derived_limits_nobody(
+def test_a_quota_stays_and_shares_stay(
     known: Budget | None, wanted: int, derived: bool, alone: bool, used: int
 ) -> None:
     agreed = agree(known, wanted, derived=derived, alone=alone, used_bytes=used)
@@ -190,16 +190,10 @@ def test_a_quota_stays_shares_stay_and_what_was_derived_limits_nobody(
         assert known.set_by != "quota" or agreed.budget == known
         assert agreed.write == (agreed.budget != known)
     if derived:
-        assert agreed.own_limit is None
         assert not agreed.note
         assert known is None or known.set_by == "free space" or agreed.budget == known
     else:
-        # Whatever the directory's budget is, this store goes no further than it was told.
-        assert min(agreed.budget.nbytes, wanted) == min(
-            agreed.budget.nbytes, wanted if agreed.own_limit is None else agreed.own_limit
-        )
         assert bool(agreed.note) == (agreed.budget.nbytes != wanted)
-    assert agreed.own_limit is None or agreed.own_limit == wanted < agreed.budget.nbytes
 
 
 @given(KNOWN, NEAR, st.booleans(), NEAR)
@@ -217,38 +211,30 @@ def test_a_store_that_is_alone_gets_what_it_was_told(
 ) -> None:
     agreed = agree(known, wanted, derived=False, alone=True, used_bytes=used)
     shares = {} if known is None else known.shares
-    assert agreed == Agreement(Budget(wanted, "store", shares), agreed.write, None, "")
+    assert agreed == Agreement(Budget(wanted, "store", shares), agreed.write, "")
 
 
 @pytest.mark.parametrize(
-    ("known", "derived", "alone", "used", "expected", "own_limit"),
+    ("known", "derived", "alone", "used", "expected"),
     [
-        (None, True, True, 500, Budget(100, "free space"), None),
-        (None, True, False, 500, Budget(500, "free space"), None),
-        (None, False, False, 50, Budget(100, "store"), None),
-        (None, False, False, 500, None, 100),
-        (Budget(900, "free space"), False, False, 50, Budget(100, "store"), None),
-        (Budget(900, "free space"), False, False, 500, None, 100),
-        (Budget(900, "store"), False, False, 50, None, 100),
-        (Budget(90, "store"), False, False, 50, None, None),
-        (Budget(90, "store"), True, True, 50, None, None),
-        (Budget(90, "free space"), True, True, 50, Budget(100, "free space"), None),
-        (Budget(90, "free space"), True, False, 50, None, None),
-        (Budget(900, "quota"), False, True, 50, None, 100),
-        (Budget(90, "quota"), False, True, 50, None, None),
+        (None, True, True, 500, Budget(100, "free space")),
+        (None, True, False, 500, Budget(500, "free space")),
+        (None, False, False, 50, Budget(100, "store")),
+        (None, False, False, 500, None),
+        (Budget(900, "free space"), False, False, 50, Budget(100, "store")),
+        (Budget(900, "free space"), False, False, 500, None),
+        (Budget(900, "store"), False, False, 50, None),
+        (Budget(90, "store"), True, True, 50, None),
+        (Budget(90, "free space"), True, True, 50, Budget(100, "free space")),
+        (Budget(90, "free space"), True, False, 50, None),
+        (Budget(900, "quota"), False, True, 50, None),
     ],
 )  # fmt: skip
 def test_what_a_store_that_wants_100_bytes_agrees_to(
-    known: Budget | None,
-    derived: bool,
-    alone: bool,
-    used: int,
-    expected: Budget | None,
-    own_limit: int | None,
+    known: Budget | None, derived: bool, alone: bool, used: int, expected: Budget | None
 ) -> None:
     agreed = agree(known, 100, derived=derived, alone=alone, used_bytes=used)
     assert (agreed.budget if agreed.write else None) == expected
-    assert agreed.own_limit == own_limit
 
 
 def test_a_store_that_was_told_something_else_says_what_counts_and_how_to_change_it() -> None:

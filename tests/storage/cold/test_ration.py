@@ -10,6 +10,7 @@ import pytest
 
 from kit.storage import FaultyDisk, HandClock
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.terms import WRITES_FILE, Ration
 from omlx_cache_storage.format.names import LEDGER_FILE
 
@@ -24,7 +25,9 @@ def clock() -> HandClock:
 
 
 def ration(directory: Path, clock: HandClock, fs: FileSystem | None = None) -> Ration:
-    made = Ration(directory, LIMIT, fs or FileSystem(), clock)
+    ledger = Ledger(directory, FileSystem())
+    ledger.open(SMALLEST_BYTES)
+    made = Ration(directory, ledger, LIMIT, fs or FileSystem(), clock)
     made.open()
     return made
 
@@ -137,7 +140,7 @@ def test_a_removed_file_is_made_again_with_what_is_known(tmp_path: Path, clock: 
 def test_leftovers_of_a_killed_writer_go(tmp_path: Path, clock: HandClock) -> None:
     (tmp_path / ".tmp-999999999-abcdef01-0").write_bytes(b"{}")
     ration(tmp_path, clock)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [LEDGER_FILE]
 
 
 def test_it_is_said_once_that_the_day_is_spent(

@@ -20,6 +20,7 @@ from kit.storage import (
     set_budget,
 )
 from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.changes import Cancelled
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.small_files import read_budget, read_pins
@@ -406,7 +407,7 @@ def test_a_directory_that_always_changes_faster_than_it_is_read_is_read_while_ot
         def scan(self, path: StrPath) -> Iterator[os.DirEntry[str]]:
             # Somebody tells more than the ledger holds, unless the directory is held.
             with contextlib.suppress(LedgerBusy), ledger.held(0.0):
-                ledger.append([bytes(ledger.nbytes)])
+                ledger.append([Cancelled("x" * ledger.nbytes)])
             return super().scan(path)
 
     two = _open(tmp_path, fs=Overtaken())
