@@ -11,47 +11,33 @@ LONGEST_SECONDS = 60.0
 """How long a resource is left alone: the first time, and at most. Doubles with each failed try."""
 
 
-class Pause:
-    """A time to wait that doubles each time it begins. Not thread-safe."""
-
-    __slots__ = ("_seconds", "_until")
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._until = 0.0
-
-    @property
-    def running(self) -> bool:
-        return now() < self._until
-
-    def begin(self, first: float, longest: float) -> None:
-        """Wait from now, twice as long as the last time."""
-        self._seconds = min(2 * self._seconds or first, longest)
-        self._until = now() + self._seconds
-
-    def end(self) -> None:
-        """Wait no longer; the next pause is longer all the same."""
-        self._until = 0.0
-
-
 class CircuitBreaker:
     """Says whether a resource may be used. Not thread-safe: its owner's lock guards it.
 
     A thread that gets True from `enter` reports with `succeeded`, `failed` or, when it found out
-    neither, `left`. After `FAILURES` in a row nobody enters for a while, and then one at a time
-    until one succeeds. `_trying` is the thread whose try this is, 0 without one: what others report
-    who entered before ends no try.
+    neither, `left`. After `most` failures in a row nobody enters for `first` seconds, twice as long
+    the next time and `longest` at most, and then one at a time until one succeeds. `_trying` is the
+    thread whose try this is, 0 without one: what others report who entered before ends no try.
     """
 
-    def __init__(self) -> None:
+    __slots__ = ("_bounds", "_failures", "_most", "_seconds", "_trying", "_until")
+
+    def __init__(
+        self,
+        most: int = FAILURES,
+        first: float = FIRST_SECONDS,
+        longest: float = LONGEST_SECONDS,
+    ) -> None:
+        self._most = most
+        self._bounds = first, longest
         self._failures = 0
-        self._pause = Pause()
+        self._seconds = self._until = 0.0
         self._trying = 0
 
     @property
     def is_open(self) -> bool:
         """True when nobody may enter now."""
-        return self.tripped and (self._trying != 0 or self._pause.running)
+        return self.tripped and (self._trying != 0 or now() < self._until)
 
     def enter(self) -> bool:
         """Return whether the resource may be used now; it never waits."""
@@ -64,17 +50,18 @@ class CircuitBreaker:
     def succeeded(self, *, sure: bool = True) -> None:
         """Everybody may enter again. A success that is not `sure` leaves the next pause as long as
         it would have been."""
-        self._failures = 0
-        self._trying = 0
-        self._pause.end()
+        self._failures = self._trying = 0
+        self._until = 0.0
         if sure:
-            self._pause = Pause()
+            self._seconds = 0.0
 
     def failed(self) -> None:
         self.left()
         self._failures += 1
         if self.tripped:
-            self._pause.begin(FIRST_SECONDS, LONGEST_SECONDS)
+            first, longest = self._bounds
+            self._seconds = min(2 * self._seconds or first, longest)
+            self._until = now() + self._seconds
 
     def left(self) -> None:
         """Take back an `enter` of this thread, if it found out nothing."""
@@ -83,12 +70,12 @@ class CircuitBreaker:
 
     def ask_again(self) -> None:
         """Let the next one enter, whatever the time."""
-        self._pause.end()
+        self._until = 0.0
 
     @property
     def tripped(self) -> bool:
-        """True from `FAILURES` failures in a row until a success."""
-        return self._failures >= FAILURES
+        """True from so many failures in a row until a success."""
+        return self._failures >= self._most
 
 
 def now() -> float:

@@ -273,35 +273,32 @@ def uncollected() -> Iterator[None]:
 
 class Inventory(NamedTuple):
     """What lies in a directory: pages with their files' times, files that are of no use to anybody,
-    what is being written, the shards that are in use, and how many files and directories were
+    what is being written, the shards that are in use, and the files and directories that were
     passed over as not this user's."""
 
     pages: list[tuple[StoredPage, int]]
     useless: list[str]
     under_way: list[Found]
     used: set[str]
-    ignored: int
+    ignored: list[str]
 
 
 def take_inventory(directory: Path, fs: FileSystem) -> Inventory:
     """Return what there is. Changes nothing, opens no page; raises OSError."""
-    pages: list[tuple[StoredPage, int]] = []
-    useless: list[str] = []
-    under_way: list[Found] = []
-    used: set[str] = set()
-    ignored: list[str] = []
-    for file in walk(directory, fs, ignored.append):
+    found = Inventory([], [], [], set(), [])
+    for file in walk(directory, fs, found.ignored.append):
         if file.name is not None:
-            pages.append((StoredPage(file.namespace, file.name, file.nbytes), file.mtime_ns))
+            page = StoredPage(file.namespace, file.name, file.nbytes)
+            found.pages.append((page, file.mtime_ns))
         elif fs.is_being_written(file.path):
-            under_way.append(file)
+            found.under_way.append(file)
         elif file.is_leftover:
-            useless.append(file.path)
+            found.useless.append(file.path)
             continue
         else:
             # An earlier version's, which lets it grow as it writes: a hole is none of its bytes.
             info = fs.own_file(file.path)
             nbytes = 0 if info is None else physical_bytes(info, 0)
-            under_way.append(file._replace(nbytes=nbytes))
-        used.add(file.directory)
-    return Inventory(pages, useless, under_way, used, len(ignored))
+            found.under_way.append(file._replace(nbytes=nbytes))
+        found.used.add(file.directory)
+    return found

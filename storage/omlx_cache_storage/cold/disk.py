@@ -111,11 +111,8 @@ class FileSystem:
         """Return where the file system is mounted that holds a path, or would: that of its nearest
         ancestor that exists."""
         here = os.path.realpath(path)
-        while not os.path.exists(here):
+        while not os.path.ismount(here):
             here = os.path.dirname(here)
-        device = os.stat(here).st_dev
-        while (above := os.path.dirname(here)) != here and os.stat(above).st_dev == device:
-            here = above
         return here
 
     def open_shared(self, path: StrPath, *, writing: bool = True) -> int:

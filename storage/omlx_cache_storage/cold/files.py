@@ -3,7 +3,6 @@
 import contextlib
 import os
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -67,8 +66,8 @@ class Taken(NamedTuple):
 class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
-    `_lock` guards `_identity`; no I/O under it. Any thread may call. `doom` takes a
-    temporary file that cannot be deleted and the bytes that it may have.
+    Any thread may call; `open` and `is_ours` belong to one at a time. `doom` takes a temporary file
+    that cannot be deleted and the bytes that it may have.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class PageFiles:
         self.fs = fs
         self.durability: Durability = durability
         self._names = TemporaryNames()
-        self._lock = threading.Lock()
         self._root = os.fspath(directory)
         self._tag = os.path.join(self._root, TAG_FILE)
         self._tagged = False
@@ -99,9 +97,7 @@ class PageFiles:
         """Return what the document of a namespace takes, there or not."""
         path = os.path.join(self._root, namespace.hex(), NAMESPACE_FILE)
         known = self._counted.get(path)
-        if known is not None:
-            return known.cost
-        return len(encode_document(document)) + SMALL_FILE_BYTES
+        return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known.cost
 
     def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
         """Return what the directories and the document take that a page still needs."""
@@ -135,12 +131,8 @@ class PageFiles:
     def left(self, namespace: BlockKey, shard: str) -> None:
         """Count a directory no longer: somebody has removed it."""
         directory = os.path.join(self._root, namespace.hex())
-        if shard:
-            self._counted.end(os.path.join(directory, shard))
-            return
-        for name in DESCRIPTIONS:
-            self._counted.end(os.path.join(directory, name))
-        self._counted.end(directory)
+        whole = [directory, *(os.path.join(directory, name) for name in DESCRIPTIONS)]
+        self._counted.end(*([os.path.join(directory, shard)] if shard else whole))
 
     def set_aside(self, namespace: BlockKey) -> str | None:
         """Rename a namespace's directory, as durably as the tier's policy says, to a name that no
@@ -151,10 +143,7 @@ class PageFiles:
             self.fs.publish(directory, aside)
         except FileNotFoundError:
             return None
-        inside = [path for path in self._counted if path.startswith(directory)]
-        found = [known.cost for path in inside if (known := self._counted.get(path)) is not None]
-        self._counted.end(*inside)
-        self._counted.count(aside, Taken(sum(found)))
+        self._counted.gather(directory, aside, Taken)
         self.fs.sync_directory(self._root, self.durability)
         return aside
 
@@ -208,10 +197,8 @@ class PageFiles:
 
     def is_ours(self) -> bool:
         """True when the directory is the one that was read last, not removed or replaced."""
-        with self._lock:
-            known = self._identity
         try:
-            return known is not None and self.fs.identity(self.directory) == known
+            return self._identity is not None and self.fs.identity(self.directory) == self._identity
         except FileNotFoundError:
             return False
 
@@ -221,10 +208,8 @@ class PageFiles:
         Raises NotPrivate, before anything is trusted, for a directory that others may write to.
         """
         self.fs.claim(self.directory)
-        identity = self.fs.identity(self.directory)
-        with self._lock:
-            self._counted = Counted()
-            self._identity = identity
+        self._identity = self.fs.identity(self.directory)
+        self._counted = Counted()
         self._count(self._root)
         for name in _ROOT_FILES:
             self._count(os.path.join(self._root, name))
@@ -340,8 +325,8 @@ class PageFiles:
             info = os.lstat(path)
         except FileNotFoundError:
             return False
-        self._counted.end(path)
-        self._count(path, max(physical_bytes(info, MAX_DOCUMENT_BYTES), SMALL_FILE_BYTES))
+        nbytes = max(physical_bytes(info, MAX_DOCUMENT_BYTES), SMALL_FILE_BYTES)
+        self._counted.count(path, Taken(nbytes + ENTRY_BYTES))
         return True
 
     def _make_directory(self, path: str) -> None:

@@ -4,7 +4,7 @@ says of itself."""
 import errno
 from collections import OrderedDict
 
-from omlx_cache_storage.breaker import CircuitBreaker, Pause
+from omlx_cache_storage.breaker import CircuitBreaker
 from omlx_cache_storage.page import PageId
 
 FIRST_SECONDS = 30.0
@@ -33,7 +33,7 @@ class Health:
     """
 
     def __init__(self) -> None:
-        self._unreadable: OrderedDict[PageId, Pause] = OrderedDict()
+        self._unreadable: OrderedDict[PageId, CircuitBreaker] = OrderedDict()
         self._reads = CircuitBreaker()
         self._blames_disk = False
         self._read_error = ""
@@ -60,10 +60,8 @@ class Health:
 
     def is_hidden(self, page: PageId) -> bool:
         """True when a page must not be opened now."""
-        if self._reads.is_open:
-            return True
-        pause = self._unreadable.get(page)
-        return pause is not None and pause.running
+        known = self._unreadable.get(page)
+        return self._reads.is_open or (known is not None and known.is_open)
 
     def is_unreadable(self, page: PageId) -> bool:
         """True when a page could not be read and was not read or written since, or when reads of
@@ -93,14 +91,13 @@ class Health:
         self._read_error = _failing(error)
         self._reads.failed()
         self._blames_disk = error.errno not in SHORTAGES
-        if not self._blames_disk:
-            return False
-        pause = self._unreadable.pop(page, None) or Pause()
-        pause.begin(FIRST_SECONDS, LONGEST_SECONDS)
-        self._unreadable[page] = pause
-        if len(self._unreadable) > REMEMBERED_PAGES:
-            self._unreadable.popitem(last=False)
-        return True
+        if self._blames_disk:
+            known = self._unreadable.pop(page, None)
+            self._unreadable[page] = known or CircuitBreaker(1, FIRST_SECONDS, LONGEST_SECONDS)
+            self._unreadable[page].failed()
+            if len(self._unreadable) > REMEMBERED_PAGES:
+                self._unreadable.popitem(last=False)
+        return self._blames_disk
 
     def forget(self, page: PageId) -> None:
         """Note that what failed is no longer the page's file."""

@@ -58,10 +58,6 @@ class Counted(Generic[Thing]):
         with self._lock:
             return name in self._things
 
-    def __iter__(self) -> Iterator[str]:
-        with self._lock:
-            return iter(list(self._things))
-
     def get(self, name: str) -> Thing | None:
         with self._lock:
             return self._things.get(name)
@@ -76,6 +72,13 @@ class Counted(Generic[Thing]):
             self._end(name)
             self._things[name] = thing
             self.nbytes += thing.cost
+
+    def gather(self, prefix: str, name: str, thing_of: Callable[[int], Thing]) -> None:
+        """Count the things whose names begin so as one thing, of the bytes that they take."""
+        with self._lock:
+            inside = [known for known in self._things if known.startswith(prefix)]
+            cost = sum(self._things.pop(known).cost for known in inside)
+            self._things[name] = thing_of(cost)
 
     def end(self, *names: str) -> None:
         """Count things no longer."""

@@ -55,7 +55,7 @@ class LedgerBusy(OSError):
     """Another process holds a directory for longer than anything takes that is done to it."""
 
 
-class _Header(NamedTuple):
+class _RingHead(NamedTuple):
     """What the file says of itself. `head` counts the bytes that were ever appended."""
 
     epoch: int
@@ -93,7 +93,7 @@ class Ledger:
         self._reading = threading.Lock()
         self._open = Descriptor(-1)
         self._locked = -1
-        self._at = _Header(0, 0, 0)
+        self._at = _RingHead(0, 0, 0)
 
     @property
     def nbytes(self) -> int:
@@ -173,7 +173,7 @@ class Ledger:
         with self._reading:
             self._open.close()
             self._open = opened
-            self._at = _Header(0, 0, 0)
+            self._at = _RingHead(0, 0, 0)
 
     @contextlib.contextmanager
     def _alone(self, seconds: float) -> Iterator[None]:
@@ -260,7 +260,7 @@ class Ledger:
                     return [change for raw in records if (change := decode(raw)) is not None]
             return None
 
-    def _leads_to(self, header: _Header | None) -> TypeGuard[_Header]:
+    def _leads_to(self, header: _RingHead | None) -> TypeGuard[_RingHead]:
         """True when what was appended until then is in the ring."""
         at = self._at
         return (
@@ -296,21 +296,21 @@ class Ledger:
             if followed:
                 self._at = after
 
-    def _begin(self, nbytes: int) -> _Header:
+    def _begin(self, nbytes: int) -> _RingHead:
         """Make the ring empty, for everybody, in a file of so many bytes."""
         if nbytes != self.nbytes:
             # What is told of a page must not need room that a full disk lacks.
             self._fs.resize(self._locked, self.nbytes, nbytes)
-        header = _Header(secrets.randbits(63), nbytes - HEADER_BYTES, 0)
+        header = _RingHead(secrets.randbits(63), nbytes - HEADER_BYTES, 0)
         self._fs.poke(self._locked, header.pack(), 0)
         return header
 
-    def _header(self) -> _Header | None:
+    def _header(self) -> _RingHead | None:
         """Return what the file says of itself, None for one that is no ledger, or not yet."""
         for _ in range(3):
             raw = self._fs.peek(self._open.fd, _IDENTITY_AT, 0)
             if len(raw) == _IDENTITY_AT:
-                header = _Header(*_HEADER.unpack_from(raw)[1:])
+                header = _RingHead(*_HEADER.unpack_from(raw)[1:])
                 if header.pack() == raw:
                     return header
         return None

@@ -233,7 +233,7 @@ class Opening:
             self._index.missing += [page for page in before if page not in contents]
             self._index.unrecorded = {page for page in self._index.unrecorded if page in contents}
             self._index.health = Health()
-            self.ignored = found.ignored
+            self.ignored = len(found.ignored)
             self._index.events.note_tier(
                 "resynced", "cold", detail=f"read, with {len(contents)} pages"
             )

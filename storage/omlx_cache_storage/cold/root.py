@@ -62,9 +62,6 @@ UNKNOWN = FileSystemKind("", False)
 class NoLocks(OSError):
     """Locks on files do nothing in a directory; `strerror` says what to do."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(errno.ENOLCK, text)
-
 
 def check_sharing(directory: StrPath, fs: FileSystem) -> str:
     """Return what to warn of, "" for a directory that processes of one machine alone can change.
@@ -76,9 +73,10 @@ def check_sharing(directory: StrPath, fs: FileSystem) -> str:
     where = f"a file system ({kind.name})" if kind.name else "a file system"
     if not locks_work(os.path.join(directory, LEDGER_FILE), fs):
         raise NoLocks(
+            errno.ENOLCK,
             f"{directory} lies on {where} on which locks on files do nothing, so that processes "
             "cannot keep its budget together: name a directory on a disk of this machine "
-            "(OMLX_CACHE_COLD_DIR), or mount the share with locks"
+            "(OMLX_CACHE_COLD_DIR), or mount the share with locks",
         )
     if not kind.network:
         return ""
@@ -131,10 +129,7 @@ def named(name: str) -> FileSystemKind:
 
 
 def from_statfs(answer: bytes) -> FileSystemKind:
-    """Return the kind of a file system from what Darwin's `statfs` filled in. Pure; raises
-    ValueError for too few bytes."""
-    if len(answer) < _STATFS.size:
-        raise ValueError(f"a struct statfs has {_STATFS.size} bytes, this one {len(answer)}")
+    """Return the kind of a file system from what Darwin's `statfs` filled in. Pure."""
     fields = _STATFS.unpack_from(answer)
     name = fields[_TYPE_NAME].partition(b"\0")[0].decode("ascii", "replace")
     return FileSystemKind(name, not fields[_FLAGS] & _MNT_LOCAL)

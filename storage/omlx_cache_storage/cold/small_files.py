@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, cast, get_args
+from typing import Any, Final, NamedTuple, cast, get_args
 
 from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, SetBy
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, Durability, FileSystem, StrPath
@@ -289,10 +289,7 @@ def parse_budget(document: Mapping[str, object]) -> Budget | None:
 def read_pins(cold_dir: Path, fs: FileSystem | None = None) -> tuple[PinRecord, ...]:
     """Return what a directory's file says, ended pins too; raises OSError where the disk
     refuses."""
-    fs = fs or FileSystem()
-    # A store that opens does not try to open what is not there.
-    there = fs.exists(os.path.join(cold_dir, PINS_FILE))
-    return parse_pins(PINS.read(cold_dir, fs)) if there else ()
+    return parse_pins(PINS.read(cold_dir, fs))
 
 
 def write_pins(
@@ -328,29 +325,26 @@ def pins_bytes(pins: Collection[PinRecord]) -> int:
 
 def parse_pins(document: Mapping[str, object]) -> tuple[PinRecord, ...]:
     """Return the pins that can be understood; what a newer version wrote counts as far as that."""
-    pins = document.get("pins")
-    if not _version(document) or not isinstance(pins, list):
-        return ()
-    found = (_pin(pin) for pin in pins if isinstance(pin, dict))
-    return tuple(pin for pin in found if pin is not None)
+    pins, found = document.get("pins"), list[PinRecord]()
+    for said in pins if _version(document) and isinstance(pins, list) else ():
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            found.append(_pin(said))
+    return tuple(found)
 
 
-def _pin(said: Mapping[str, object]) -> PinRecord | None:
-    kind, name = said.get("kind"), said.get("name")
-    since, until = said.get("since"), said.get("until")
+def _pin(said: Mapping[str, Any]) -> PinRecord:
+    """Return a pin; raises ValueError, TypeError or KeyError for what is none."""
+    kind, name, since, until = said["kind"], said["name"], said["since"], said.get("until")
     times = _is_count(since, FOREVER_NS) and (until is None or _is_count(until, FOREVER_NS))
     if kind not in get_args(PinKind) or not isinstance(name, str) or not times:
-        return None
-    pin = PinRecord(cast(PinKind, kind), name, cast(int, since), cast(int | None, until))
-    try:
-        if kind != "key":
-            wrong = kind == "namespace" and len(bytes.fromhex(name)) != NAMESPACE_BYTES
-            return None if wrong else pin
-        namespace = BlockKey(bytes.fromhex(str(said.get("namespace"))))
-        chain = tuple(BlockKey(bytes.fromhex(key)) for key in cast(list[str], said.get("keys")))
-    except (ValueError, TypeError):
-        return None
-    return replace(pin, namespace=namespace, keys=chain)
+        raise ValueError("no pin")
+    pin = PinRecord(kind, name, since, until)
+    if kind == "namespace" and len(bytes.fromhex(name)) != NAMESPACE_BYTES:
+        raise ValueError("no namespace")
+    if kind == "key":
+        keys = tuple(BlockKey(bytes.fromhex(key)) for key in said["keys"])
+        pin = replace(pin, namespace=BlockKey(bytes.fromhex(said["namespace"])), keys=keys)
+    return pin
 
 
 class Reuse(NamedTuple):

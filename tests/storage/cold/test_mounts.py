@@ -112,8 +112,6 @@ def statfs(name: bytes, flags: int) -> bytes:
 def test_darwin_says_itself_what_is_local() -> None:
     assert from_statfs(statfs(b"apfs", 0x1000 | 0x4000)) == FileSystemKind("apfs", False)
     assert from_statfs(statfs(b"smbfs", 0x4000)) == FileSystemKind("smbfs", True)
-    with pytest.raises(ValueError, match="2168"):
-        from_statfs(b"short")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="coreutils' stat names what Linux mounts")

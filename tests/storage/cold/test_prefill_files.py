@@ -62,3 +62,15 @@ def test_a_rate_counts_as_taken(cold_dir: Path) -> None:
     nothing = _opened(cold_dir.with_name("empty"))
     # With the directory, its document and the shard.
     assert after.overhead_bytes - nothing.overhead_bytes >= 4 * SMALL_FILE_BYTES
+
+
+def test_a_namespace_that_is_set_aside_counts_until_it_is_gone(cold_dir: Path) -> None:
+    (cold_dir / _DIGEST / "01" / _PAGE).touch(0o600)
+    files, digest = _opened(cold_dir), BlockKey(bytes.fromhex(_DIGEST))
+    before = files.overhead_bytes
+    aside = files.set_aside(digest)
+    assert aside is not None
+    assert files.overhead_bytes == before
+    files.remove_tree(aside)
+    files.end_aside(digest, aside)
+    assert files.overhead_bytes == _opened(cold_dir.with_name("empty")).overhead_bytes

@@ -16,7 +16,7 @@ from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.catalog import namespaces, read_namespace, scan
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, PageUnreadable
-from omlx_cache_storage.format.names import BUDGET_FILE
+from omlx_cache_storage.format.names import BUDGET_FILE, PINS_FILE
 
 DAY = 10**18
 STRANGER = 12_345
@@ -134,7 +134,7 @@ def test_what_others_may_change_is_not_indexed_not_opened_and_not_deleted(
     assert tier.info(story.id(1)) is None
     with pytest.raises(PageUnreadable):
         read_cold(tier, story.id(1))
-    assert disk.opened_files == {BUDGET_FILE}
+    assert disk.opened_files == {BUDGET_FILE, PINS_FILE}
     assert [entry.page for entry in scan(tmp_path)] == other.ids(1)
     remove_namespace(tmp_path, story.namespace)
     tier.discard(story.ids(1))

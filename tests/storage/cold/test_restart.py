@@ -15,7 +15,13 @@ from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
 from omlx_cache_storage.eviction.keep import Clock
-from omlx_cache_storage.format.names import BUDGET_FILE, NAMESPACE_FILE, PageName, format_name
+from omlx_cache_storage.format.names import (
+    BUDGET_FILE,
+    NAMESPACE_FILE,
+    PINS_FILE,
+    PageName,
+    format_name,
+)
 from omlx_cache_storage.page import Buffer
 
 KIB = 1024
@@ -126,7 +132,7 @@ def test_a_start_opens_no_page(tmp_path: Path, story: Story) -> None:
     disk = FaultyDisk()
     tier = _open(tmp_path, fs=disk)
     assert tier.usage().pages == 2000
-    assert disk.opened_files == {BUDGET_FILE}
+    assert disk.opened_files == {BUDGET_FILE, PINS_FILE}
     assert disk.calls["read"] == 0, "there is none yet"
     # The root, the namespace, and each of 256 shards twice: for its pages, for what is empty.
     assert disk.calls["scan"] < 600
