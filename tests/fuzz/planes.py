@@ -7,14 +7,12 @@ import numpy as np
 import xxhash
 
 from kit.storage.signed import signed_planes
+from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.format.planes import (
     HEADER_BYTES,
-    BadFrame,
-    NotWorthIt,
-    Packed,
-    _compress,
     pack,
     unpack,
+    zstd,
 )
 
 from .mutate import NUMBERS, spoil_bytes
@@ -29,10 +27,10 @@ def one(data: bytes) -> bool:
     size = _SIZE.unpack_from(data)[0] if len(data) >= HEADER_BYTES else 1024
     try:
         page = bytes(unpack(data, min(size, 2 * len(data))))
-    except BadFrame as error:
+    except PageError as error:
         return refused(error)
     again = pack(page)
-    assert isinstance(again, NotWorthIt) or unpack(again.frame, len(page)) == page
+    assert again is None or unpack(again, len(page)) == page
     return True
 
 
@@ -64,7 +62,7 @@ def vary(rng: Random, sample: bytes) -> bytes:
 def _others() -> list[bytes]:
     """Frames of zstd that are no high plane of ours: bombs, lying sizes, giant windows."""
     if not _FRAMES:
-        bomb = bytes(_compress(bytes(_BOMB_BYTES)))
+        bomb = bytes(zstd().compress(bytes(_BOMB_BYTES)))
         window = b"\x28\xb5\x2f\xfd\x00\xf8\x01\0\0"
         stated = b"\x28\xb5\x2f\xfd\xe0" + (2**62).to_bytes(8, "little") + b"\x01\0\0"
         run_length = b"\x28\xb5\x2f\xfd\xa0" + (2**31).to_bytes(4, "little")
@@ -79,10 +77,8 @@ def samples() -> list[bytes]:
     made = []
     for count in (64, 4096):
         values = np.random.default_rng(count).normal(size=count).astype(np.float16)
-        packed = pack(values.tobytes())
-        if isinstance(packed, Packed):
-            made.append(packed.frame)
-    return made
+        made.append(pack(values.tobytes()))
+    return [frame for frame in made if frame is not None]
 
 
 # zstd's history, of 8 MiB at most, is its own memory and not seen by Python's count.

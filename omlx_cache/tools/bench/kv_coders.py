@@ -20,7 +20,7 @@ GPU_SPAN_TOKENS = 2048
 Decoded = list[tuple[mx.array, mx.array]]
 """Keys and values of each layer."""
 
-_Frames = list[bytes | planes.Packed]
+_Frames = list[bytes]
 
 
 class Coder(Protocol):
@@ -74,7 +74,7 @@ class PlanesCoder:
         self._layers = layers
         self._frames = [(_pack(layer.keys), _pack(layer.values)) for layer in layers]
         frames = (frame for layer in self._frames for side in layer for frame in side)
-        return sum(len(f.frame if isinstance(f, planes.Packed) else f) for f in frames)
+        return sum(len(f) for f in frames)
 
     def decode(self) -> Decoded:
         return [
@@ -99,8 +99,7 @@ def _pack(x: mx.array) -> _Frames:
     for start in range(0, x.shape[2], PAGE_TOKENS):
         page = mx.contiguous(x[:, :, start : start + PAGE_TOKENS])
         raw = np.array(page.view(mx.uint16), copy=False).tobytes()
-        packed = planes.pack(raw)
-        frames.append(packed if isinstance(packed, planes.Packed) else raw)
+        frames.append(planes.pack(raw) or raw)
     return frames
 
 
@@ -111,7 +110,7 @@ def _unpack(like: mx.array, frames: _Frames) -> mx.array:
         start = index * PAGE_TOKENS
         held = min(PAGE_TOKENS, tokens - start)
         size = heads * held * dim * 2
-        raw = planes.unpack(frame.frame, size) if isinstance(frame, planes.Packed) else frame
+        raw = planes.unpack(frame, size) if len(frame) < size else frame
         page = np.frombuffer(raw, np.uint16).reshape(heads, held, dim)
         joined[:, start : start + held] = page
     return mx.array(joined[None]).view(like.dtype)

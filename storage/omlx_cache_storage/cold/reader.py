@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
+from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.header import (
     ALIGNMENT,
     Header,
@@ -15,7 +16,7 @@ from omlx_cache_storage.format.header import (
     header_length,
 )
 from omlx_cache_storage.format.names import PageName, name_of
-from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_payload, unwrapped
+from omlx_cache_storage.format.wrapping import is_wrapped, unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageMeta
 
@@ -69,7 +70,7 @@ class PageReader:
     def _unwrap(self, pieces: Sequence[Buffer]) -> None:
         frame = bytearray(self._stored.nbytes)
         self._fill([frame])
-        payload = memoryview(unwrap_payload(frame, self.meta.nbytes))
+        payload = memoryview(planes.unpack(frame, self.meta.nbytes))
         start = 0
         for piece in pieces:
             view = memoryview(piece)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from omlx_cache_storage.errors import CorruptPage, UndecodablePage
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.header import tensor_spec
-from omlx_cache_storage.page import ITEM_BYTES, Buffer, Page, PageMeta, TensorSpec
+from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, TensorSpec
 
 _PACKING = "planes/"
 _PREFIX = f"{_PACKING}1 "
@@ -24,12 +24,12 @@ def wrap(page: Page) -> Page:
     if meta.codec != _DENSE or widths != {2}:
         return page
     packed = planes.pack(page.payload)
-    if isinstance(packed, planes.NotWorthIt):
+    if packed is None:
         return page
     inner = [[spec.name, spec.dtype, list(spec.shape)] for spec in meta.tensors]
-    frame = TensorSpec("planes", "U8", (len(packed.frame),))
+    frame = TensorSpec("planes", "U8", (len(packed),))
     codec = _PREFIX + json.dumps(inner, separators=(",", ":"))
-    return Page(replace(meta, codec=codec, tensors=(frame,)), packed.frame)
+    return Page(replace(meta, codec=codec, tensors=(frame,)), packed)
 
 
 def is_wrapped(meta: PageMeta) -> bool:
@@ -52,16 +52,6 @@ def unwrapped(meta: PageMeta) -> PageMeta:
         raise CorruptPage(f"the wrapped page's tensors cannot be read: {error}") from error
     inner_meta = replace(meta, codec=_DENSE, tensors=tensors)
     # Whoever reads a page makes room for it first, on the word of this text.
-    if not planes.can_hold(meta.nbytes, inner_meta.nbytes):
+    if not planes.HEADER_BYTES + inner_meta.nbytes // 2 < meta.nbytes < inner_meta.nbytes:
         raise CorruptPage(f"{meta.nbytes} bytes cannot hold a page of {inner_meta.nbytes}")
     return inner_meta
-
-
-def unwrap_payload(frame: Buffer, nbytes: int) -> bytearray:
-    """Return a wrapped page's payload; raises CorruptPage, or UndecodablePage without a zstd."""
-    try:
-        return planes.unpack(frame, nbytes)
-    except planes.BadFrame as error:
-        raise CorruptPage(str(error)) from error
-    except planes.ZstdMissing as error:
-        raise UndecodablePage(str(error)) from error

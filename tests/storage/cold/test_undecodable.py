@@ -47,7 +47,7 @@ def _packed(directory: Path, story: Story) -> None:
 def no_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("zstandard", "compression.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert not planes._stdlib_zstd()
+    assert not planes.available()
 
 
 def _open(directory: Path, disk: FaultyDisk | None = None) -> ColdTier:
