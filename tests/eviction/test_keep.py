@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from kit.storage import Story
-from omlx_cache_storage.eviction.ages import Hazard
+from omlx_cache_storage.eviction.ages import Ages, worth_waiting_until
 from omlx_cache_storage.eviction.keep import (
     ENOUGH_USES,
     GHOST_SECONDS,
@@ -140,7 +140,7 @@ def test_a_shifted_stamp_has_the_age_of_its_use(shift: int) -> None:
             shifted.policy.moved(before, stamp, 40, used=True)
         shifted.stamps["one"] = stamp
     assert shifted.patience == agents.patience > 0
-    assert len(shifted.policy._shifted) < 64
+    assert len(shifted.policy._shifted) < 96
 
 
 def test_nothing_is_held_of_pages_that_have_left_long_ago() -> None:
@@ -162,7 +162,6 @@ def test_nothing_is_held_of_pages_that_have_left_long_ago() -> None:
                 table.pop(page)
         assert sum(policy._here.values()) == len(table)
         # Two stamps a request, for ten minutes and until the next look.
-        assert len(policy._gone) <= 2 * (GHOST_SECONDS / 10 + 20)
         assert len(policy._shifted) <= 2 * (GHOST_SECONDS / 10 + 20)
     for page in list(table):
         table.pop(page)
@@ -171,7 +170,6 @@ def test_nothing_is_held_of_pages_that_have_left_long_ago() -> None:
         now += 300 * SECOND
         policy.wanted([], now)
     assert not policy._here
-    assert not policy._gone
     assert not policy._shifted
 
 
@@ -204,26 +202,11 @@ def test_pages_of_one_use_share_what_is_held() -> None:
 def test_ghosts_are_bounded_and_one_slot_has_the_latest() -> None:
     ghosts = Ghosts(slots=1)
     first, second = Story(blocks=2).ids(1, 2)
-    ghosts.add([first], 5)
-    ghosts.add([second], 6)
-    assert ghosts.take([first]) == []
-    assert ghosts.take([second]) == [6]
-    assert ghosts.take([second]) == []
-    ghosts.add([second], 7)
-    ghosts.add([second], 8)
-    assert ghosts.take([second]) == [8]
-
-
-def test_many_ghosts_at_once_are_what_they_are_one_by_one() -> None:
-    ids = Story(blocks=64).ids(*range(1, 61))
-    together, alone = Ghosts(slots=97), Ghosts(slots=97)
-    for stamp in (3, 4):
-        together.add(ids[stamp:], stamp)
-        for page in ids[stamp:]:
-            alone.add([page], stamp)
-    asked = [*ids[::2], ids[0], ids[10]]
-    assert sorted(together.take(asked)) == sorted(s for page in asked for s in alone.take([page]))
-    assert together.take(asked) == []
+    ghosts.add(first, 5)
+    ghosts.add(second, 6)
+    ghosts.add(second, 8)
+    assert (ghosts.since(8), ghosts.since(9)) == ({8: 1}, {})
+    assert [ghosts.take(page) for page in (first, second, second)] == [0, 8, 0]
 
 
 def test_who_comes_back_though_it_was_refused_is_counted_and_after_long_it_is_somebody_new() -> (
@@ -241,11 +224,11 @@ def test_who_comes_back_though_it_was_refused_is_counted_and_after_long_it_is_so
 def test_learning_goes_through_many_stamps_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[int] = []
 
-    def hazard(uses: list[float], waiting: list[float]) -> Hazard:
+    def until(uses: Ages, waiting: Ages, share: float) -> int:
         learned.append(round(sum(waiting)))
-        return Hazard(uses, waiting)
+        return worth_waiting_until(uses, waiting, share)
 
-    monkeypatch.setattr("omlx_cache_storage.eviction.keep.Hazard", hazard)
+    monkeypatch.setattr("omlx_cache_storage.eviction.keep.worth_waiting_until", until)
     agents, many = Agents(Keep()), 64 * STAMPS_A_REQUEST
     agents.loop([20.0] * (ENOUGH_USES // 40 + 20))
     for number in range(many):

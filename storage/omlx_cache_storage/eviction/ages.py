@@ -1,12 +1,13 @@
 """How old pages were when they were used again, and how many wait at which age: by log-age."""
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
+
+Ages = npt.NDArray[np.float64]
+"""A figure for each bucket."""
 
 YOUNGEST_SECONDS = 0.1
 PER_OCTAVE = 3
@@ -24,11 +25,11 @@ def bucket_of(age_seconds: float) -> int:
     return min(BUCKETS - 1, int(PER_OCTAVE * math.log2(age_seconds / YOUNGEST_SECONDS)))
 
 
-def buckets_of(ages_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-    """`bucket_of` for many ages."""
+def counted(ages_seconds: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> Ages:
+    """Return the sum of the weights in each age's bucket."""
     octaves = np.log2(np.maximum(ages_seconds, YOUNGEST_SECONDS) / YOUNGEST_SECONDS)
-    buckets: npt.NDArray[np.intp] = np.minimum(BUCKETS - 1, PER_OCTAVE * octaves).astype(np.intp)
-    return buckets
+    buckets = np.minimum(BUCKETS - 1, PER_OCTAVE * octaves).astype(np.intp)
+    return np.bincount(buckets, weights, BUCKETS).astype(np.float64)
 
 
 def end_of(bucket: int) -> float:
@@ -36,53 +37,28 @@ def end_of(bucket: int) -> float:
     return float(YOUNGEST_SECONDS * 2 ** ((bucket + 1) / PER_OCTAVE))
 
 
-_ENDS = [end_of(bucket) for bucket in range(BUCKETS)]
-_WIDTHS = [end - start for start, end in zip([0.0, *_ENDS[:-1]], _ENDS, strict=True)]
-_AFTER_BURST = bucket_of(BURST_SECONDS)
+_WIDTHS: Final = np.diff([0.0, *map(end_of, range(BUCKETS))])
+_AFTER_BURST: Final = bucket_of(BURST_SECONDS)
 
 
-class Hazard:
-    """How likely a page of an age is used in the next second, learned from uses and from waiting.
+def worth_waiting_until(uses: Ages, waiting: Ages, share: float) -> int:
+    """Return the last bucket from which waiting gives as many uses a second as from the beginning,
+    at most the one by whose end that `share` of the uses had come.
 
     `uses` has the uses by age, `waiting` the pages by age that were not used again so far.
     """
-
-    def __init__(self, uses: Sequence[float], waiting: Sequence[float]) -> None:
-        self._used = [0.0, *accumulate(uses)]
-        self._exposed = [0.0, *accumulate(_exposure(uses, waiting))]
-
-    def best_rates(self) -> npt.NDArray[np.float64]:
-        """Return the most uses a second that waiting gives from the start of each bucket on."""
-        used, exposed = np.array(self._used), np.array(self._exposed)
-        gained, spent = used - used[:-1, None], exposed - exposed[:-1, None]
-        rates = np.zeros_like(spent)
-        # What is spent up to a bucket before the first one is no more than nothing.
-        np.divide(gained, spent, out=rates, where=spent > 0)
-        best: npt.NDArray[np.float64] = rates.max(axis=1)
-        return best
-
-    def worth_waiting_until(self) -> int:
-        """Return the last bucket from which waiting gives as much as from the beginning."""
-        rates = self.best_rates()
-        fresh = rates[_AFTER_BURST]
-        return int(np.flatnonzero(rates >= fresh)[-1]) if fresh > 0 else _AFTER_BURST
-
-    def quantile(self, share: float) -> int:
-        """Return the bucket by whose end that share of the uses had come."""
-        wanted = share * self._used[-1]
-        return next((b for b in range(BUCKETS) if self._used[b + 1] >= wanted), 0)
-
-
-def _exposure(uses: Sequence[float], waiting: Sequence[float]) -> Iterable[float]:
-    """Return the page seconds that were spent in each bucket: half of one by those that end in
-    it."""
-    beyond = 0.0
-    spent = [0.0] * BUCKETS
-    for bucket in reversed(range(BUCKETS)):
-        here = uses[bucket] + waiting[bucket]
-        spent[bucket] = (beyond + here / 2) * _WIDTHS[bucket]
-        beyond += here
-    return spent
+    here = uses + waiting
+    beyond = np.append(np.cumsum(here[::-1])[::-1][1:], 0.0)
+    used = np.append(0.0, np.cumsum(uses))
+    # Page seconds: half of a bucket's by those that end in it.
+    exposed = np.append(0.0, np.cumsum((beyond + here / 2) * _WIDTHS))
+    gained, spent = used - used[:-1, None], exposed - exposed[:-1, None]
+    # The most that waiting gives from the start of each bucket on. What is spent up to a bucket
+    # before the first one is no more than nothing.
+    rates = np.divide(gained, spent, out=np.zeros_like(spent), where=spent > 0).max(axis=1)
+    fresh = rates[_AFTER_BURST]
+    last = np.flatnonzero(rates >= fresh)[-1] if fresh > 0 else _AFTER_BURST
+    return int(min(last, np.searchsorted(used[1:], share * used[-1])))
 
 
 VERSION = 1
@@ -112,17 +88,12 @@ def parse_learned(document: dict[str, object]) -> Learned | None:
     patience = document.get("patience_seconds")
     if document.get("version") != VERSION or not isinstance(uses, list) or len(uses) != BUCKETS:
         return None
-    if not all(_is_figure(figure, _MOST_USES) for figure in uses):
-        return None
-    if isinstance(seen, bool) or not isinstance(seen, int) or not _is_figure(seen, _MOST_USES):
-        return None
-    if not isinstance(patience, int | float) or not _is_figure(patience, end_of(BUCKETS)):
+    sound = all(_is_figure(figure, _MOST_USES) for figure in (*uses, seen))
+    if not sound or not isinstance(seen, int) or not _is_figure(patience, end_of(BUCKETS)):
         return None
     return Learned(tuple(map(float, uses)), seen, float(patience))
 
 
-def _is_figure(value: object, most: float) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    # Neither is a number that is not finite; and no integer is too large to be compared.
-    return 0 <= value <= most
+def _is_figure(value: object, most: float) -> TypeGuard[float]:
+    # No bool; neither is a number that is not finite; and no integer is too large to be compared.
+    return type(value) in (int, float) and 0 <= value <= most  # type: ignore[operator]

@@ -9,72 +9,58 @@ nobody (docs/reuse.md).
 import itertools
 import threading
 import time
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
 from omlx_cache_storage.eviction.ages import (
     BUCKETS,
     BURST_SECONDS,
-    Hazard,
     Learned,
     bucket_of,
-    buckets_of,
+    counted,
     end_of,
+    worth_waiting_until,
 )
 from omlx_cache_storage.page import PageId
 
 SLOTS = 1 << 16
-SHORT = 8
-"""Pages that are gone through one by one more quickly than as an array."""
 
 
 class Ghosts:
     """Remembers stamps of pages that left: `SLOTS` at most, 16 bytes each, in one table.
 
     A page takes the slot that its key says, from whoever has it: no search, no growth. Its mark is
-    Python's own hash, 0 where there is no page. Not thread-safe: its owner's lock guards it.
+    Python's own hash; the stamp is 0 where there is no page. Not thread-safe: its owner's lock
+    guards it.
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
         self._slots = slots
-        self._marks = array("q", bytes(8 * slots))
-        self._stamps = array("q", bytes(8 * slots))
+        # Views, since they give and take Python's own integers, of memory that is not there before
+        # it is used.
+        self._marks = np.zeros(slots, np.int64).data
+        self._stamps = np.zeros(slots, np.int64).data
 
-    def add(self, pages: Sequence[PageId], stamp_ns: int) -> None:
-        """Note pages that left, and when they were used last."""
-        if len(pages) > SHORT:
-            marks = np.fromiter(map(hash, pages), np.int64, len(pages))
-            slots = marks % self._slots
-            # Of several with one slot the last one has it, in both columns.
-            np.frombuffer(self._marks, np.int64)[slots] = marks
-            np.frombuffer(self._stamps, np.int64)[slots] = stamp_ns
-            return
-        for mark in map(hash, pages):
-            slot = mark % self._slots
-            self._marks[slot], self._stamps[slot] = mark, stamp_ns
+    def add(self, page: PageId, stamp_ns: int) -> None:
+        """Note a page that left, and when it was used last."""
+        mark = hash(page)
+        self._marks[mark % self._slots], self._stamps[mark % self._slots] = mark, stamp_ns
 
-    def take(self, pages: Sequence[PageId]) -> list[int]:
-        """Return when those of the pages that are known were used last, and forget them."""
-        if len(pages) > SHORT:
-            marks = np.fromiter(map(hash, pages), np.int64, len(pages))
-            kept = np.frombuffer(self._marks, np.int64)
-            slots = marks % self._slots
-            # Each slot once, for pages that are named twice.
-            slots = np.unique(slots[(kept[slots] == marks) & (marks != 0)])
-            kept[slots] = 0
-            stamps: list[int] = np.frombuffer(self._stamps, np.int64)[slots].tolist()
-            return stamps
-        found = []
-        for mark in map(hash, pages):
-            slot = mark % self._slots
-            if mark and self._marks[slot] == mark:
-                self._marks[slot] = 0
-                found.append(self._stamps[slot])
-        return found
+    def take(self, page: PageId) -> int:
+        """Return when a page was used last, 0 for one that is not known, and forget it."""
+        mark = hash(page)
+        slot = mark % self._slots
+        stamp = self._stamps[slot] if self._marks[slot] == mark else 0
+        if stamp:
+            self._stamps[slot] = 0
+        return stamp
+
+    def since(self, oldest_ns: int) -> Counter[int]:
+        """Return how many pages were used last at each stamp from `oldest_ns` on."""
+        stamps = np.asarray(self._stamps)
+        return Counter(stamps[stamps >= oldest_ns].tolist())
 
 
 GHOST_SECONDS = 600.0
@@ -88,7 +74,8 @@ OWN_USE_NS = 1_000_000
 writer, which may have written that page in between, tells nobody of a second use."""
 LEARN_EVERY = 16
 STAMPS_A_REQUEST = 1024
-"""Learning goes through the stamps that pages have: so many for each request in between at most."""
+"""Learning goes through the stamps that pages here have: so many for each request in between at
+most."""
 DECAY_EVERY = 50
 DECAY = 0.9
 """Of uses so much counts after each `DECAY_EVERY` requests."""
@@ -113,29 +100,27 @@ class Keep:
     admitted would never be seen to return. Costs O(1) a page; pages of one use share a counter.
     """
 
-    def __init__(self, learned: Learned | None = None, ghosts: Ghosts | None = None) -> None:
+    def __init__(self, learned: Learned | None = None) -> None:
         known = learned or Learned((0.0,) * BUCKETS, 0, 0.0)
         # Fewer uses than that teach nothing, so what a file says of them would stand for ever.
         patience = known.patience_seconds if known.seen >= ENOUGH_USES else 0.0
         self.patience_ns = _patience_ns(patience)
-        self._uses = list(known.uses)
+        self._uses = np.array(known.uses)
         self._seen = known.seen
-        self._ghosts = ghosts or Ghosts()
+        self._ghosts = Ghosts()
         self._requests = 0
         self._learned_at = 0
         self._latest_ns = 0
         self._here: Counter[int] = Counter()
-        self._gone: Counter[int] = Counter()
         self._shifted: dict[int, int] = {}
 
     def wanted(self, pages: Iterable[PageId], began_ns: int) -> None:
         """Note pages that are not here and that a request wants which began at a stamp."""
         used = self._used(began_ns)
         self._request(used)
-        found = self._ghosts.take(list(pages))
-        for before, count in Counter(found).items() if found else ():
-            _drop(self._gone, before, count)
-            # A ghost of this very request was refused a moment ago, and is tried again.
+        for before, count in Counter(map(self._ghosts.take, pages)).items():
+            # What is not known was used at 0, long ago. A ghost of this very request was refused a
+            # moment ago, and is tried again.
             if 0 < used - self._used(before) < GHOST_SECONDS * 1e9:
                 self._note(before, began_ns, count)
 
@@ -148,17 +133,18 @@ class Keep:
         if used:
             self._request(self._used(stamp_ns))
             self._note(before_ns, stamp_ns, count)
-        _drop(self._here, before_ns, count)
+        self._drop(before_ns, count)
         self._here[stamp_ns] += count
 
     def left(self, page: PageId, stamp_ns: int) -> None:
         """Note a page that went, and its stamp."""
-        _drop(self._here, stamp_ns, 1)
-        self._haunt([page], stamp_ns)
+        self._drop(stamp_ns, 1)
+        self.refused([page], stamp_ns)
 
     def refused(self, pages: Iterable[PageId], began_ns: int) -> None:
         """Note pages that a request wanted which began at a stamp, and that were not taken."""
-        self._haunt(pages, began_ns)
+        for page in pages if began_ns > SUPERSEDED_NS else ():
+            self._ghosts.add(page, began_ns)
 
     def shifted(self, stamp_ns: int, used_ns: int) -> None:
         """Note that pages at a stamp were used at another time than that: a hint moved it."""
@@ -171,13 +157,12 @@ class Keep:
         """Return what may be kept for the next process, None when there is nothing."""
         if not self._seen:
             return None
-        return Learned(tuple(self._uses), self._seen, self.patience_ns / 1e9)
+        return Learned(tuple(self._uses.tolist()), self._seen, self.patience_ns / 1e9)
 
-    def _haunt(self, pages: Iterable[PageId], stamp_ns: int) -> None:
-        if stamp_ns > SUPERSEDED_NS:
-            gone = list(pages)
-            self._ghosts.add(gone, stamp_ns)
-            self._gone[stamp_ns] += len(gone)
+    def _drop(self, stamp_ns: int, count: int) -> None:
+        self._here[stamp_ns] -= count
+        if self._here[stamp_ns] <= 0:
+            del self._here[stamp_ns]
 
     def _note(self, before_ns: int, stamp_ns: int, count: int) -> None:
         age = self._used(stamp_ns) - self._used(before_ns)
@@ -196,69 +181,40 @@ class Keep:
         self._latest_ns = began_ns
         self._requests += 1
         if self._requests % DECAY_EVERY == 0:
-            self._uses = [uses * DECAY for uses in self._uses]
-        stamps = len(self._here) + len(self._gone)
-        if self._requests - self._learned_at >= max(LEARN_EVERY, stamps // STAMPS_A_REQUEST):
+            self._uses *= DECAY
+        every = max(LEARN_EVERY, len(self._here) // STAMPS_A_REQUEST)
+        if self._requests - self._learned_at >= every:
             self._learned_at = self._requests
-            self._forget(began_ns)
-            if self._seen >= ENOUGH_USES:
-                self._learn(began_ns)
+            self._learn(began_ns)
 
-    def _forget(self, now_ns: int) -> None:
+    def _learn(self, now_ns: int) -> None:
         oldest = now_ns - int(GHOST_SECONDS * 1e9)
-        for stamp in [stamp for stamp in self._gone if stamp < oldest]:
-            del self._gone[stamp]
         # One of a request under way may have no page yet.
         self._shifted = {
             stamp: used
             for stamp, used in self._shifted.items()
-            if stamp in self._here or stamp in self._gone or used >= oldest
+            if stamp in self._here or max(stamp, used) >= oldest
         }
-
-    def _learn(self, now_ns: int) -> None:
-        waiting = self._waiting(self._here, now_ns) + self._waiting(self._gone, now_ns)
-        hazard = Hazard(self._uses, waiting.tolist())
-        bucket = min(hazard.quantile(MOST_USES), hazard.worth_waiting_until())
+        if self._seen < ENOUGH_USES:
+            return
+        waiting = self._ghosts.since(oldest)
+        waiting.update(self._here)
+        stamps = [stamp for stamp in waiting if stamp > SUPERSEDED_NS]
+        used = np.fromiter(map(self._used, stamps), np.int64, len(stamps))
+        pages = np.fromiter(map(waiting.__getitem__, stamps), np.float64, len(stamps))
+        bucket = worth_waiting_until(self._uses, counted((now_ns - used) / 1e9, pages), MOST_USES)
         self.patience_ns = _patience_ns(end_of(bucket))
-
-    def _waiting(self, stamps: Counter[int], now_ns: int) -> npt.NDArray[np.float64]:
-        """Return how many pages wait at which age."""
-        used = map(self._used, stamps) if self._shifted else stamps
-        times = np.fromiter(used, np.int64, len(stamps))
-        pages = np.fromiter(stamps.values(), np.float64, len(stamps))
-        pages[np.fromiter(stamps, np.int64, len(stamps)) <= SUPERSEDED_NS] = 0.0
-        waiting: npt.NDArray[np.float64] = np.zeros(BUCKETS)
-        np.add.at(waiting, buckets_of((now_ns - times) / 1e9), pages)
-        return waiting
 
 
 class Lru(Keep):
     """Learns nothing and has no patience: for tiers that admit no new pages of requests, for memory
     that pages only pass through, and for simulations to compare with."""
 
-    def __init__(self, _learned: Learned | None = None) -> None:
-        self.patience_ns = 0
-
-    def wanted(self, pages: Iterable[PageId], began_ns: int) -> None: ...
-    def added(self, stamp_ns: int, count: int = 1) -> None: ...
-    def moved(self, before_ns: int, stamp_ns: int, count: int = 1, *, used: bool) -> None: ...
-    def left(self, page: PageId, stamp_ns: int) -> None: ...
-    def refused(self, pages: Iterable[PageId], began_ns: int) -> None: ...
-    def shifted(self, stamp_ns: int, used_ns: int) -> None: ...
-    def learned(self) -> Learned | None:
-        return None
+    def _note(self, before_ns: int, stamp_ns: int, count: int) -> None: ...
 
 
 def _patience_ns(seconds: float) -> int:
     return int(min(seconds, MOST_PATIENCE_SECONDS) * 1e9) if seconds >= BURST_SECONDS else 0
-
-
-def _drop(stamps: Counter[int], stamp_ns: int, count: int) -> None:
-    left = stamps[stamp_ns] - count
-    if left > 0:
-        stamps[stamp_ns] = left
-    else:
-        del stamps[stamp_ns]
 
 
 SUPERSEDED_NS = 1_000_000_000
