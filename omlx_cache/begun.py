@@ -110,7 +110,7 @@ class Begun:
             return True
         if self.held:
             return False
-        return not pending.started or pending.ready or pending.oversize
+        return not pending.started or pending.ready or pending.refused
 
     @uninterrupted
     def wait(self, timeout: float | None = None) -> bool:

@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
 from typing import Any
 
 from omlx_cache import reasons
@@ -78,9 +77,9 @@ class PendingRestore:
         """Return how many tokens can be restored now, to be used at `stamp`. Reads and holds
         nothing; what was started before goes on."""
         self._stamp = stamp if stamp is not None else self._stamp
-        self._looked = self._new()
-        assert self._looked.point is not None
-        return self._looked.point.position
+        self._looked = BackgroundReading(self._queue, self._new_walk(self._stamp))
+        assert self._looked.wanted is not None
+        return self._looked.wanted.position
 
     @uninterrupted
     def start(self) -> None:
@@ -89,7 +88,10 @@ class PendingRestore:
         Reads no payload and waits for no disk. Without effect while it is started.
         """
         if self._ahead is None:
-            self._ahead, self._looked = self._looked or self._new(), None
+            if self._looked is None:
+                self.look()
+            self._ahead, self._looked = self._looked, None
+            assert self._ahead is not None
             # A finalizer may run while any lock is held, so it takes none: the queue looks here
             # later.
             self._finalizer = weakref.finalize(self, self._queue.lost.append, self._ahead)
@@ -103,10 +105,9 @@ class PendingRestore:
     @property
     def ready(self) -> bool:
         """True when `take` will not wait for a disk; cheap, and takes no lock that I/O holds."""
-        if self._queue.lost:
-            self._queue.settle()
+        self._queue.settle()
         ahead = self._ahead
-        return ahead is not None and ahead.admitted and ahead.ended.is_set()
+        return ahead is not None and ahead.ended.is_set() and not ahead.refused
 
     @uninterrupted
     def wait(self, timeout: float | None = None) -> bool:
@@ -115,10 +116,10 @@ class PendingRestore:
         return ahead is not None and wait_in_turns(ahead.ended.wait, timeout) and self.ready
 
     @property
-    def oversize(self) -> bool:
-        """True when it is larger than the queue may ever hold: nothing is read ahead, and `take`
-        reads on the spot."""
-        return self._ahead is not None and self._ahead.oversize
+    def refused(self) -> bool:
+        """True when it is larger than the queue may ever hold, or has no thread: nothing is read
+        ahead, and `take` reads on the spot."""
+        return self._ahead is not None and self._ahead.refused
 
     @uninterrupted
     def cancel(self) -> None:
@@ -148,45 +149,33 @@ class PendingRestore:
 
     def _take(self, deadline: float | None) -> Restored:
         ahead = self._ahead
-        if deadline is None and (ahead is None or not ahead.admitted):
+        if ahead is not None and self._queue.take(ahead):
+            if not wait_in_turns(ahead.ended.wait, deadline):
+                ahead.closed = True
+        elif deadline is None:
             self.cancel()
-            starting = time.perf_counter()
-            return _finish(Reading(self._new_walk(self._stamp)), starting)
-        if ahead is None or ahead.oversize:
-            ahead = self._new(inf if deadline is None else deadline)
-        until = None if deadline is None else time.monotonic() + deadline
-        self._queue.take(ahead)
+            return _finish(Reading(self._new_walk(self._stamp)))
+        else:
+            self.cancel()
+            walk = self._new_walk(self._stamp)
+            walk.seconds = deadline
+            ahead = BackgroundReading(self._queue, walk, time.monotonic() + deadline)
+            ahead.run()
+        late = ahead.closed
+        reading = Reading(self._new_walk(self._stamp) if late else ahead.walk)
+        reading.take_over(ahead, late=late)
         try:
-            # One half of the time is for reading what is here, when other machines say nothing.
-            if deadline is not None and not _wait(ahead, deadline / 2) and ahead.is_asking:
-                self._queue.drop(ahead)
-                ahead = BackgroundReading(self._queue, self._new_walk(self._stamp), asks=False)
-                self._queue.take(ahead)
-            _wait(ahead, None if until is None else max(0.0, until - time.monotonic()))
-            came = ahead.ended.is_set() and not ahead.closed
-            finishing = time.perf_counter()
-            ahead.closed |= not came
-            reading = Reading(ahead.walk if came else self._new_walk(self._stamp))
-            reading.take_over(ahead, late=not came)
-            return _finish(reading, finishing - ahead.seconds)
+            return _finish(reading, ahead.seconds)
         finally:
-            self._queue.drop(ahead)
-
-    def _new(self, news_seconds: float = inf) -> BackgroundReading:
-        walk = self._new_walk(self._stamp)
-        walk.news_seconds = news_seconds
-        return BackgroundReading(self._queue, walk)
+            ahead.close()
 
 
-def _wait(ahead: BackgroundReading, timeout: float | None) -> bool:
-    return wait_in_turns(ahead.ended.wait, timeout)
-
-
-def _finish(reading: Reading, began: float) -> Restored:
-    """Restore, and tell the gate what that took from `began` to now."""
+def _finish(reading: Reading, spent: float = 0.0) -> Restored:
+    """Restore, and tell the gate what that took beside the seconds that were `spent` on it."""
+    began = time.perf_counter()
     gate, restored = reading.walk.gate, restore(reading)
     if gate is not None:
-        gate.took(restored.nbytes, time.perf_counter() - began, restored.read_bytes)
+        gate.took(restored.nbytes, time.perf_counter() - began + spent, restored.read_bytes)
         if (restored.point.reason or "").startswith(reasons.SLOWER_THAN_COMPUTING):
             gate.rejected()
     return restored

@@ -86,20 +86,24 @@ class Reading:
         """Wait for a read; False when the disk hangs."""
         return came(read)
 
+    def pass_turn(self) -> None:
+        """Called when the last pages are asked for: another may read beside this one."""
+
     def make_plan(self, passes: int = DISK_PASSES) -> bool:
         """Find and plan what can be restored below the pages that failed; reads headers. False when
         that is nothing, or has failed in as many passes."""
         while self.passes < passes:
-            memory = self._memory() if self.passes >= DISK_PASSES else None
-            if memory is not None:
-                self.point = self._worded(self.walk.find(memory))
+            from_memory = self.passes >= DISK_PASSES
+            if from_memory:
+                self._held = {}
+                self.point = self._worded(self.walk.find(self))
             else:
                 self.point = self.wanted = self.point or self.walk.find()
+                self._held = self._hold(self.point)
             if not self.point.position:
                 return False
-            self._held = self._hold(self.point) if memory is None else memory.pages
             try:
-                if memory is None or not self._is_planned(self.point):
+                if not (from_memory and self._is_planned(self.point)):
                     self.plan = plan_for(self.walk, self.point, self._held, self._read_meta)
                 return True
             except PageFailed as failed:
@@ -132,6 +136,22 @@ class Reading:
         found = all(use.page in held for use in self.point.all_uses)
         self.arrived = held if found else {}
         return found
+
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
+        """Return what needs no disk: what is where it belongs, or in memory. That is held: eviction
+        takes none of it away before it is copied."""
+        filled = {} if self.targets is None else self.targets.filled
+        found: list[PageInfo | None] = []
+        for page in pages:
+            info = filled.get(page)
+            if info is None and (held := self._in_memory(page)) is not None:
+                self._held[page] = held
+                info = PageInfo(held.meta.position, held.meta.held, held.meta.nbytes, "hot")
+            found.append(info)
+        return found
+
+    def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]:
+        return self.walk.source.tails_of(parents)
 
     def take_over(self, other: "Reading", *, late: bool) -> None:
         """Restore what another reading has brought, and what else is in memory; it has ended, or
@@ -242,6 +262,8 @@ class Reading:
                 task = left.popleft(), dict[PageId, Page]()
                 under_way.append((self._pool.submit(bring, begun, *task), *task))
                 begun += len(task[0])
+            if not left:
+                self.pass_turn()
             future, batch, pages = under_way.popleft()
             try:
                 if self.answers(future):
@@ -299,19 +321,18 @@ class Reading:
             raise Closed if self.closed else self.walk.source.unanswered(page)
         return read.result()
 
-    def _memory(self) -> "_InMemory":
-        filled = {} if self.targets is None else self.targets.filled
-        return _InMemory(self.walk.source, self.arrived, filled)
-
     def _hold(self, point: RestorePoint) -> dict[PageId, Page]:
         """Return the pages of a point that have arrived or are in memory now: while somebody has
         them, eviction cannot take them away."""
         found: dict[PageId, Page] = {}
         for use in point.all_uses:
-            page = self.arrived.get(use.page) or self.walk.source.held(use.page)
+            page = self._in_memory(use.page)
             if page is not None and page.meta.held == use.info.held:
                 found[use.page] = page
         return found
+
+    def _in_memory(self, page: PageId) -> Page | None:
+        return self.arrived.get(page) or self.walk.source.held(page)
 
     def _is_planned(self, point: RestorePoint) -> bool:
         """True when the plan that was read for restores just this point."""
@@ -332,38 +353,6 @@ class Reading:
 
 def _first(failures: Sequence[tuple[int, BaseException]]) -> tuple[int, BaseException]:
     return min(failures, key=itemgetter(0))
-
-
-class _InMemory:
-    """The pages that need no disk: those in memory, and what a restore has read already.
-
-    `pages` holds every page that was found, so that eviction takes none of them away between the
-    walk and the copy. `filled` are pages whose bytes are where they belong already.
-    """
-
-    def __init__(
-        self,
-        source: ReadingTiers,
-        arrived: Mapping[PageId, Page],
-        filled: Mapping[PageId, PageInfo],
-    ) -> None:
-        self._source = source
-        self._arrived = arrived
-        self._filled = filled
-        self.pages: dict[PageId, Page] = {}
-
-    def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
-        return [self._filled.get(page) or self._find(page) for page in pages]
-
-    def _find(self, page: PageId) -> PageInfo | None:
-        held = self._arrived.get(page) or self._source.held(page)
-        if held is None:
-            return None
-        self.pages[page] = held
-        return PageInfo(held.meta.position, held.meta.held, held.meta.nbytes, "hot")
-
-    def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]:
-        return self._source.tails_of(parents)
 
 
 def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = None) -> Page | None:

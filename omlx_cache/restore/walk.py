@@ -79,8 +79,8 @@ class Boundaries:
 
 @dataclass(slots=True)
 class Walk:
-    """Where restore points for fresh caches are looked for, and what failures have taught so far.
-    Not thread-safe: one thread at a time."""
+    """Where restore points for fresh caches are looked for, `seconds` long at most, and what
+    failures have taught so far. Not thread-safe: one thread at a time."""
 
     source: ReadingTiers
     prompt_cache: list[Any]
@@ -90,7 +90,7 @@ class Walk:
     known: frozenset[int]
     stamp: int | None = None
     gate: RestoreGate | None = None
-    news_seconds: float = inf
+    seconds: float = inf
     bad: set[PageId] = field(default_factory=set)
     failure: str | None = None
     models: dict[GroupSpec, PageMeta] = field(default_factory=dict)
@@ -99,10 +99,10 @@ class Walk:
     def __post_init__(self) -> None:
         self.layout = layout_of(self.prompt_cache)
 
-    def find(self, memory: Pages | None = None, *, wait: float | None = None) -> RestorePoint:
+    def find(self, memory: Pages | None = None, *, waits: bool = True) -> RestorePoint:
         """Return the longest prefix that memory can restore, or of all tiers the longest that the
-        gate admits. Reads nothing. Waits for other machines to say what they have, at most `wait`
-        seconds."""
+        gate admits. Reads nothing. If it `waits` for other machines to say what they have, then for
+        half of the time at most, so that there is time to read what is here."""
         point = find_restore_point(
             self.chain,
             self.layout.groups,
@@ -112,8 +112,8 @@ class Walk:
             bad=frozenset(self.bad),
             known=self.known,
             gate=self.gate if memory is None else None,
-            wait=wait,
-            news_seconds=self.news_seconds,
+            wait=self.seconds / 2 if waits else 0.0,
+            news_seconds=self.seconds,
         )
         return point if self.failure is None else replace(point, reason=self.failure)
 

@@ -11,7 +11,7 @@ import pytest
 from kit.restoring import DENSE, Conversation, PagedDisk
 from omlx_cache.restore import queue as module
 from omlx_cache.restore.pending import PendingRestore
-from omlx_cache.restore.queue import MOST_THREADS, READINGS, STUCK_SECONDS, THREADS, RestoreQueue
+from omlx_cache.restore.queue import MOST_THREADS, STUCK_SECONDS, THREADS, RestoreQueue
 from omlx_cache_storage import readers
 
 PATIENCE = 30.0
@@ -83,7 +83,7 @@ def test_a_header_that_hangs_delays_no_restore_behind_it(
         disk.gate.set()
 
 
-def test_a_process_that_had_no_thread_left_reads_ahead_once_it_has(
+def test_a_process_that_has_no_thread_left_reads_on_the_spot(
     talk: Conversation, disk: HungHeaders, queue: RestoreQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(worker: threading.Thread) -> None:
@@ -95,12 +95,9 @@ def test_a_process_that_had_no_thread_left_reads_ahead_once_it_has(
         with monkeypatch.context() as patch:
             patch.setattr(readers._Worker, "start", refuse)
             pending.start()
-            for _ in range(THREADS):
-                queue.wake()
-            assert not pending.wait(0.0)
-        queue.wake()
-        assert pending.wait(PATIENCE)
-        assert pending.take(0.0).point.position == 200
+            assert not pending.wait(PATIENCE)
+        assert pending.refused
+        assert pending.take(PATIENCE).point.position == 200
 
 
 def test_as_many_as_there_are_threads_delay_another_for_a_moment_only(
@@ -119,30 +116,17 @@ def test_as_many_as_there_are_threads_delay_another_for_a_moment_only(
         disk.gate.set()
 
 
-def test_a_request_that_is_gone_gives_its_thread_to_the_next_at_once(
-    talk: Conversation, disk: HungHeaders, queue: RestoreQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "STUCK_SECONDS", 1e9)
-    with talk.open(disk) as store:
-        hung = _hang(disk, lambda: talk.pending(store, queue), READINGS)
-        pending = talk.pending(store, queue)
-        pending.start()
-        assert not pending.wait(0.05)
-        assert hung[0].take(0.0).point.position == 0
-        assert pending.wait(PATIENCE)
-        disk.gate.set()
-
-
 def test_requests_that_are_gone_at_once_leave_threads_that_read(
     talk: Conversation, disk: HungHeaders, queue: RestoreQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STUCK_SECONDS", 1e9)
     with talk.open(disk) as store:
-        for _ in range(THREADS):
-            (hung,) = _hang(disk, lambda: talk.pending(store, queue), 1)
-            assert hung.take(0.0).point.position == 0
+        hung = _hang(disk, lambda: talk.pending(store, queue), THREADS)
         pending = talk.pending(store, queue)
         pending.start()
+        assert not pending.wait(0.05)
+        for each in hung:
+            assert each.take(0.0).point.position == 0
         assert pending.wait(PATIENCE)
         disk.gate.set()
 
@@ -158,7 +142,6 @@ def test_threads_that_hang_are_bounded(
             pending.start()
         for pending in waiting:
             assert pending.take(STUCK_SECONDS / 10).point.position == 0
-            queue.wake()
         names = [t.name for t in threading.enumerate()]
         assert threading.active_count() - before <= 2 * MOST_THREADS
         assert sum(name.startswith("omlx-cache-restore-read") for name in names) <= MOST_THREADS

@@ -3,7 +3,7 @@
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,13 @@ def queue(disk: PagedDisk) -> Iterator[RestoreQueue]:
     disk.gate.set()
     assert queue.shutdown(PATIENCE)
     assert queue.nbytes == 0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def wait_until_ready(pending: PendingRestore) -> None:
@@ -197,11 +204,8 @@ def test_taking_before_it_was_started_restores_on_the_spot(
 
 
 def test_one_number_bounds_what_waits_and_the_first_is_served_first(
-    talks: dict[str, Conversation], disk: PagedDisk, monkeypatch: pytest.MonkeyPatch
+    talks: dict[str, Conversation], disk: PagedDisk
 ) -> None:
-    # One thread sizes them in the order in which they came: memory goes to the first whose size is
-    # known, so with more the third and the fourth may change places.
-    monkeypatch.setattr(queue_module, "STUCK_SECONDS", 2 * PATIENCE)
     talk = talks[DENSE]
     with talk.open(disk, hot_bytes="0", queue_bytes="1MiB") as store:
         probe = RestoreQueue(1 << 30)
@@ -213,12 +217,14 @@ def test_one_number_bounds_what_waits_and_the_first_is_served_first(
         assert probe.nbytes == 0
         assert probe.shutdown(PATIENCE)
 
-        queue = RestoreQueue(2 * one, threads=1)
+        queue = RestoreQueue(2 * one)
         line = [talk.pending(store, queue) for _ in range(4)]
         for pending in line:
             pending.start()
         wait_until_ready(line[0])
         wait_until_ready(line[1])
+        # They come in the order in which their sizes are known.
+        until(lambda: all(ahead.needs for ahead in queue._waiting))
         assert not line[2].ready
         assert not line[3].ready
         assert queue.nbytes == 2 * one
@@ -232,6 +238,33 @@ def test_one_number_bounds_what_waits_and_the_first_is_served_first(
         assert line[3].take(0.0).point.position == TOKENS
         assert line[2].take(0.0).point.position == TOKENS
         assert queue.nbytes == 0
+        assert queue.shutdown(PATIENCE)
+
+
+def test_one_reads_at_a_time_and_the_next_beside_its_last_pages(
+    talks: dict[str, Conversation], disk: PagedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "STUCK_SECONDS", 2 * PATIENCE)
+    talk = talks[DENSE]
+    queue = RestoreQueue(1 << 30)
+    with (
+        talk.open(disk, hot_bytes=0, queue_bytes="1MiB") as store,
+        talk.open(hot_bytes=0, queue_bytes="1MiB") as quick,
+    ):
+        disk.hold = lambda position, group: position == BLOCK
+        first, second = talk.pending(store, queue), talk.pending(quick, queue)
+        monkeypatch.setattr(queue_module.BackgroundReading, "in_flight", 1)
+        first.start()
+        assert disk.reached.acquire(timeout=PATIENCE)
+        second.start()
+        assert not second.wait(0.2)
+        disk.hold = lambda position, group: position == TOKENS
+        disk.gate.set()
+        disk.gate.clear()
+        assert second.wait(PATIENCE)
+        assert not first.ready
+        disk.gate.set()
+        wait_until_ready(first)
         assert queue.shutdown(PATIENCE)
 
 
@@ -369,6 +402,6 @@ def test_who_waits_is_woken_when_the_restore_proves_larger_than_the_queue(
         waiting.start()
         waiting.join(PATIENCE)
         assert not waiting.is_alive()
-        assert pending.oversize
+        assert pending.refused
         pending.cancel()
     assert queue.shutdown(PATIENCE)
