@@ -19,7 +19,7 @@ import platform
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
@@ -157,13 +157,6 @@ def zeros(shape: Sequence[int], dtype: str, stream: Any = None) -> Array:
     return mx.zeros(tuple(shape), dtype=_DTYPES[dtype], stream=stream)
 
 
-class Zeros(NamedTuple):
-    """Zeros that may still be written: `evaluate` waits for them, on any thread."""
-
-    arrays: list[Array]
-    ready: bool
-
-
 def blank_arrays(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
     """Return evaluated arrays that own their memory, whose content is undefined.
 
@@ -174,15 +167,16 @@ def blank_arrays(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
     return arrays
 
 
-def begin_zeros(specs: Sequence[TensorSpec]) -> Zeros:
-    """Begin to make zeros that own their memory, and return; callable from any thread.
+def begin_zeros(specs: Sequence[TensorSpec]) -> list[Array]:
+    """Begin to make zeros that own their memory, and return; callable from any thread. `evaluate`
+    waits for them, on any thread.
 
     Few bytes, and those of a GPU, are there when this returns.
     """
     if not on_host() or sum(spec.nbytes for spec in specs) < SHARED_BYTES:
         arrays = [zeros(spec.shape, spec.dtype) for spec in specs]
         evaluate(arrays)
-        return Zeros(arrays, ready=True)
+        return arrays
     with _dispatching:
         streams = _streams()
         arrays = [
@@ -190,7 +184,7 @@ def begin_zeros(specs: Sequence[TensorSpec]) -> Zeros:
             for number, spec in enumerate(specs)
         ]
         mx.async_eval(arrays)
-    return Zeros(arrays, ready=False)
+    return arrays
 
 
 @cache

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
-from .identity import CodecIdentity, make_identity
+from .identity import make_identity
 
 Parts = dict[str, mx.array]
 """Named arrays of one encoded tensor; in each of them axis 2 is the token axis."""
@@ -39,16 +38,6 @@ class PartSpec(NamedTuple):
     dtype: mx.Dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Support:
-    """Whether a codec takes a tensor, and why not; true when it does."""
-
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return not self.reason
-
-
 class Codec(Protocol):
     """Turns a tensor (1, heads, tokens, dim) into parts and back; frozen, safe in any thread.
 
@@ -57,14 +46,14 @@ class Codec(Protocol):
     """
 
     @property
-    def identity(self) -> CodecIdentity:
+    def identity(self) -> str:
         """What must match for `decode` to read parts that another codec object made."""
 
-    def supports(self, dim: int, dtype: mx.Dtype) -> Support:
-        """Say whether vectors of `dim` elements of `dtype` can be encoded."""
+    def refusal(self, dim: int, dtype: mx.Dtype) -> str:
+        """Return why vectors of `dim` elements of `dtype` cannot be encoded, "" if they can."""
 
     def encode(self, x: mx.array) -> Parts:
-        """Return new lazy parts; raises ValueError for a tensor that `supports` refuses."""
+        """Return new lazy parts; raises ValueError for a tensor that is refused."""
 
     def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
         """Return a lazy scalar bool: false when some token of `x` is outside the format's range.
@@ -86,37 +75,22 @@ def bytes_per_token(codec: Codec, heads: int, dim: int, dtype: mx.Dtype) -> int:
     return sum(prod(part.shape) * part.dtype.size for part in parts)
 
 
-def require(support: Support) -> None:
-    """Raise ValueError with the reason when a tensor is not supported."""
-    if not support:
-        raise ValueError(support.reason)
+def require(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
+    """Raise ValueError with the reason when a codec refuses a tensor."""
+    reason = codec.refusal(dim, dtype)
+    if reason:
+        raise ValueError(reason)
 
 
-def require_parts(
-    parts: Mapping[str, mx.array], names: tuple[str, ...], owner: CodecIdentity
-) -> None:
+def require_parts(codec: Codec, parts: Mapping[str, mx.array], *names: str) -> None:
     """Raise ValueError unless the parts are exactly those, with one batch, heads and tokens."""
     if set(parts) != set(names):
-        raise ValueError(f"{owner} has parts {sorted(names)}, not {sorted(parts)}")
+        raise ValueError(f"{codec.identity} has parts {sorted(names)}, not {sorted(parts)}")
     leading = {tuple(parts[name].shape[: TOKEN_AXIS + 1]) for name in names}
     if len(leading) != 1:
-        raise ValueError(f"parts of {owner} disagree about batch, heads or tokens: {leading}")
-
-
-def slice_parts(parts: Mapping[str, mx.array], start: int, stop: int) -> Parts:
-    """Return lazy views of tokens [start, stop); make them contiguous to free the parent."""
-    return {name: array[:, :, start:stop] for name, array in parts.items()}
-
-
-def join_parts(pieces: list[Parts]) -> Parts:
-    """Return the lazy concatenation along tokens; raises ValueError when names differ."""
-    names = list(pieces[0])
-    if any(list(piece) != names for piece in pieces):
-        raise ValueError("pieces of one tensor have different parts")
-    return {name: mx.concatenate([p[name] for p in pieces], axis=TOKEN_AXIS) for name in names}
-
-
-_DENSE = CodecIdentity("dense", 1)
+        raise ValueError(
+            f"parts of {codec.identity} disagree about batch, heads or tokens: {leading}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +98,11 @@ class DenseCodec:
     """Lossless for every shape and dtype, a zero dim included; part `data` is the input."""
 
     @property
-    def identity(self) -> CodecIdentity:
-        return _DENSE
+    def identity(self) -> str:
+        return "dense/1"
 
-    def supports(self, dim: int, dtype: mx.Dtype) -> Support:
-        return Support()
+    def refusal(self, dim: int, dtype: mx.Dtype) -> str:
+        return ""
 
     def encode(self, x: mx.array) -> Parts:
         """Return the input under a name; nothing is copied."""
@@ -139,7 +113,7 @@ class DenseCodec:
 
     def decode(self, parts: Mapping[str, mx.array], dtype: mx.Dtype) -> mx.array:
         """Return the stored array; raises ValueError rather than convert to another dtype."""
-        require_parts(parts, ("data",), _DENSE)
+        require_parts(self, parts, "data")
         data = parts["data"]
         if data.dtype != dtype:
             raise ValueError(f"dense part is {data.dtype}, {dtype} was asked for")
@@ -161,18 +135,18 @@ class AffineCodec:
             raise ValueError(f"no affine codec of {self.bits} bits in groups of {self.group_size}")
 
     @property
-    def identity(self) -> CodecIdentity:
-        return _affine(self.bits, self.group_size)
+    def identity(self) -> str:
+        return make_identity("affine", 1, {"bits": self.bits, "group": self.group_size})
 
-    def supports(self, dim: int, dtype: mx.Dtype) -> Support:
+    def refusal(self, dim: int, dtype: mx.Dtype) -> str:
         if dim == 0 or dim % self.group_size:
-            return Support(f"{dim} channels do not divide into groups of {self.group_size}")
+            return f"{dim} channels do not divide into groups of {self.group_size}"
         if dtype not in FLOAT_DTYPES:
-            return Support(f"{dtype} is not a floating-point dtype that MLX quantises")
-        return Support()
+            return f"{dtype} is not a floating-point dtype that MLX quantises"
+        return ""
 
     def encode(self, x: mx.array) -> Parts:
-        require(self.supports(x.shape[-1], x.dtype))
+        require(self, x.shape[-1], x.dtype)
         packed, scales, biases = mx.quantize(x, group_size=self.group_size, bits=self.bits)
         return {"packed": packed, "scales": scales, "biases": biases}
 
@@ -185,7 +159,7 @@ class AffineCodec:
         return _all_finite(x) & mx.all(mx.isfinite(spans))
 
     def decode(self, parts: Mapping[str, mx.array], dtype: mx.Dtype) -> mx.array:
-        require_parts(parts, ("packed", "scales", "biases"), self.identity)
+        require_parts(self, parts, "packed", "scales", "biases")
         dense = mx.dequantize(
             parts["packed"],
             parts["scales"],
@@ -197,15 +171,10 @@ class AffineCodec:
 
     def parts_spec(self, shape: tuple[int, ...], dtype: mx.Dtype) -> dict[str, PartSpec]:
         *leading, dim = shape
-        require(self.supports(dim, dtype))
+        require(self, dim, dtype)
         groups = PartSpec((*leading, dim // self.group_size), dtype)
         packed = PartSpec((*leading, dim * self.bits // 32), mx.uint32)
         return {"packed": packed, "scales": groups, "biases": groups}
-
-
-@lru_cache(32)
-def _affine(bits: int, group_size: int) -> CodecIdentity:
-    return make_identity("affine", 1, {"bits": bits, "group": group_size})
 
 
 def _all_finite(x: mx.array) -> mx.array:

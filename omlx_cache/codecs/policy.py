@@ -3,6 +3,7 @@ are worth encoding."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,14 +17,14 @@ from .identity import (
     DEFAULT_MIN_QUANTIZE_TOKENS,
     DENSE_LAST,
     HALVES,
-    CodecIdentity,
+    MAX_TEXT,
     CodecName,
     check_codec_name,
-    parse_identity,
 )
 from .turbo import NormMode, TurboCodec
 
 DENSE = DenseCodec()
+_IDENTITY = re.compile(r"([a-z-]+)/[0-9]+\(([^()#]*)\)(?:#(.+))?")
 
 LayerKind = Literal["paged", "window", "state"]
 
@@ -120,26 +121,21 @@ def _choose(half: str, dim: int, dtype: mx.Dtype, seed: int) -> tuple[Codec, str
         )
     except ValueError as error:
         return DENSE, str(error)
-    supports = [codec.supports(dim, dtype) for codec in codecs]
-    fits = next((codec for codec, support in zip(codecs, supports, strict=True) if support), None)
-    return (DENSE, supports[-1].reason) if fits is None else (fits, "")
-
-
-def codec_for(identity: CodecIdentity) -> Codec:
-    """Return the codec with exactly this identity; raises ValueError when this build has none.
-
-    A dialect or a table that differs is refused too: its parts would decode to other numbers.
-    """
-    codec = _candidate(identity)
-    if codec.identity != identity:
-        raise ValueError(f"codec {identity} is not {codec.identity} of this build")
-    return codec
+    fits = next((codec for codec in codecs if not codec.refusal(dim, dtype)), None)
+    return (DENSE, codecs[-1].refusal(dim, dtype)) if fits is None else (fits, "")
 
 
 @lru_cache(64)
 def codec_named(text: str) -> Codec:
-    """Return the codec whose identity `text` spells; raises ValueError when this build has none."""
-    return codec_for(parse_identity(text))
+    """Return the codec with exactly the identity that `text` is; raises ValueError when this build
+    has none.
+
+    A dialect or a table that differs is refused too: its parts would decode to other numbers.
+    """
+    codec = DENSE if text == DENSE.identity else _candidate(text)
+    if codec.identity != text:
+        raise ValueError(f"codec {text} is not {codec.identity} of this build")
+    return codec
 
 
 def warm_up(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
@@ -156,26 +152,28 @@ def is_compiled(name: CodecName) -> bool:
     return turbo_fused.available() and any(half.startswith("turbo") for half in HALVES[name])
 
 
-def _candidate(identity: CodecIdentity) -> Codec:
+def _candidate(text: str) -> Codec:
+    """Return the codec of a name and parameters, whatever else an identity says."""
+    match = _IDENTITY.fullmatch(text) if len(text) <= MAX_TEXT else None
+    if match is None:
+        raise ValueError(f"not a codec identity: {text[:80]!r}")
+    fields = {key: value for key, _, value in (f.partition("=") for f in match[2].split(","))}
     try:
-        if identity.name == "dense":
-            return DENSE
-        if identity.name == "affine":
-            return AffineCodec(_number(identity, "bits"), _number(identity, "group"))
-        if identity.name == "turbo-mse":
+        if match[1] == "affine":
+            return AffineCodec(_number(fields["bits"]), _number(fields["group"]))
+        if match[1] == "turbo-mse":
             # Tables of many channels take seconds to make: not for an identity that names none.
-            if len(identity.tables) != 2:
-                raise ValueError(f"codec {identity} does not name its two tables")
-            norm: NormMode = "plain" if identity.parameter("norm") == "plain" else "corrected"
-            dim, bits = _number(identity, "dim"), _number(identity, "bits")
-            return TurboCodec(dim, bits, _number(identity, "seed"), norm)
+            if (match[3] or "").count("=") != 2:
+                raise ValueError(f"codec {text} does not name its two tables")
+            norm: NormMode = "plain" if fields["norm"] == "plain" else "corrected"
+            dim, bits = _number(fields["dim"]), _number(fields["bits"])
+            return TurboCodec(dim, bits, _number(fields["seed"]), norm)
     except KeyError as error:
-        raise ValueError(f"codec {identity} lacks the parameter {error}") from None
-    raise ValueError(f"codec {identity.name!r} is not known to this build")
+        raise ValueError(f"codec {text} lacks the parameter {error}") from None
+    raise ValueError(f"codec {match[1]!r} is not known to this build")
 
 
-def _number(identity: CodecIdentity, key: str) -> int:
-    text = identity.parameter(key)
+def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise ValueError(f"codec parameter {key}={text} is not a number")
+        raise ValueError(f"codec parameter {text[:80]} is not a number")
     return int(text)

@@ -20,8 +20,8 @@ from typing import Literal
 import mlx.core as mx
 
 from . import turbo_fused, turbo_tables
-from .codec import FLOAT_DTYPES, Parts, PartSpec, Support, require, require_parts
-from .identity import CodecIdentity, make_identity
+from .codec import FLOAT_DTYPES, Parts, PartSpec, require, require_parts
+from .identity import make_identity
 from .turbo_tables import Tables, gather
 
 NormMode = Literal["corrected", "plain"]
@@ -55,29 +55,29 @@ class TurboCodec:
             raise ValueError(f"unknown norm mode {self.norm!r}")
 
     @property
-    def identity(self) -> CodecIdentity:
+    def identity(self) -> str:
         return _identity(self)
 
-    def supports(self, dim: int, dtype: mx.Dtype) -> Support:
+    def refusal(self, dim: int, dtype: mx.Dtype) -> str:
         if dim != self.dim:
-            return Support(f"this TurboQuant rotates {self.dim} channels, not {dim}")
+            return f"this TurboQuant rotates {self.dim} channels, not {dim}"
         if dtype not in FLOAT_DTYPES:
-            return Support(f"{dtype} is not a floating-point dtype that TurboQuant takes")
-        return Support()
+            return f"{dtype} is not a floating-point dtype that TurboQuant takes"
+        return ""
 
     def encode(self, x: mx.array) -> Parts:
-        require(self.supports(x.shape[-1], x.dtype))
+        require(self, x.shape[-1], x.dtype)
         form = turbo_fused.Form(self.dim, self.bits, x.dtype, self.norm == "corrected")
         made = turbo_fused.encode(form, self._tables, x, lambda y: _encode(self, y))
-        norms, indices = made or _plain_encode(self, x)
-        return {"norms": norms, "indices": indices}
+        norms, indices = made or _encode(self, x)
+        return {"norms": norms.astype(mx.float16), "indices": indices}
 
     def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
         """False for an infinity or NaN, or a norm above float16's 65,504."""
         return mx.all(mx.isfinite(parts["norms"]))
 
     def decode(self, parts: Mapping[str, mx.array], dtype: mx.Dtype) -> mx.array:
-        require_parts(parts, ("norms", "indices"), self.identity)
+        require_parts(self, parts, "norms", "indices")
         norms, indices = parts["norms"], parts["indices"]
         if indices.shape[-1] != packed_words(self.dim, self.bits):
             raise ValueError(f"{indices.shape[-1]} words a vector is not {self.identity}")
@@ -89,7 +89,7 @@ class TurboCodec:
 
     def parts_spec(self, shape: tuple[int, ...], dtype: mx.Dtype) -> dict[str, PartSpec]:
         *leading, dim = shape
-        require(self.supports(dim, dtype))
+        require(self, dim, dtype)
         return {
             "norms": PartSpec(tuple(leading), mx.float16),
             "indices": PartSpec((*leading, packed_words(dim, self.bits)), mx.uint32),
@@ -110,11 +110,6 @@ def hadamard(x: mx.array) -> mx.array:
     if not turbo_tables.is_power_of_two(dim):
         raise ValueError(f"the Hadamard transform needs a power of two, not {dim} channels")
     return mx.hadamard_transform(x, scale=dim**-0.5)
-
-
-def _plain_encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
-    norms, indices = _encode(codec, x)
-    return norms.astype(mx.float16), indices
 
 
 def _encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
@@ -149,7 +144,7 @@ def _rotate_back(rotated: mx.array, tables: Tables) -> mx.array:
 
 
 @lru_cache(maxsize=64)
-def _identity(codec: TurboCodec) -> CodecIdentity:
+def _identity(codec: TurboCodec) -> str:
     rotation = "hadamard" if turbo_tables.is_power_of_two(codec.dim) else "dense"
     return make_identity(
         "turbo-mse",

@@ -5,11 +5,11 @@ Layers of one group hold the same tokens and differ in little else, so their ten
 few runs: what is planned for a page grows with the runs, not with the layers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -31,6 +31,7 @@ from omlx_cache.arrays.mlxio import (
 from omlx_cache.pages.layout import Leaf
 from omlx_cache_storage.page import ITEM_BYTES, Tensors, TensorSpec, shared_tensors
 
+T = TypeVar("T")
 DEVICE_BATCH_BYTES = 256 << 20
 """How much of several pages a GPU joins at once: it is twice in memory for a moment."""
 
@@ -161,7 +162,7 @@ class Cutter:
                 self._fill(cut, writable_view(payload))
             return payloads
         payloads = []
-        for batch in _neighbours(cuts):
+        for batch in batched(cuts, _are_neighbours):
             made = self._split(batch) if len(batch) > 1 else [self._joined(batch[0])]
             # Evaluated behind our back while the next ones are asked for.
             mx.async_eval(made)
@@ -277,18 +278,21 @@ class Cutter:
         return mx.concatenate(slices, axis=TOKEN_AXIS) if len(slices) > 1 else slices[0]
 
 
-def _neighbours(cuts: Sequence[PageCut]) -> Iterator[list[PageCut]]:
-    """Yield the cuts in order, those that are alike and lie behind each other together, some
-    `DEVICE_BATCH_BYTES` of them."""
-    batch: list[PageCut] = []
-    for cut in cuts:
-        full = (len(batch) + 1) * cut.nbytes > DEVICE_BATCH_BYTES
-        if batch and (full or not _follows(batch[-1], cut)):
+def batched(items: Iterable[T], joins: Callable[[Sequence[T], T], bool]) -> Iterator[list[T]]:
+    """Yield the items in order, in batches: each item in the one before it, if it `joins` that."""
+    batch: list[T] = []
+    for item in items:
+        if batch and not joins(batch, item):
             yield batch
             batch = []
-        batch.append(cut)
+        batch.append(item)
     if batch:
         yield batch
+
+
+def _are_neighbours(batch: Sequence[PageCut], cut: PageCut) -> bool:
+    """True for a cut that is like those of a batch, which it lies behind, and not too much."""
+    return (len(batch) + 1) * cut.nbytes <= DEVICE_BATCH_BYTES and _follows(batch[-1], cut)
 
 
 def _follows(before: PageCut, cut: PageCut) -> bool:

@@ -21,12 +21,19 @@ from omlx_cache.arrays.mlxio import (
     host_copy,
     on_host,
 )
-from omlx_cache.codecs import Codec, CodecPolicy, LayerShape, check_codec_name, is_compiled, warm_up
+from omlx_cache.codecs import (
+    Codec,
+    CodecPolicy,
+    DenseCodec,
+    LayerShape,
+    check_codec_name,
+    is_compiled,
+    warm_up,
+)
 from omlx_cache.codecs.policy import LayerKind
 from omlx_cache.pages.cut import NOTHING, Cutter, PageCut, Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.pages.tensors import (
-    DENSE,
     FLOATS,
     Tag,
     codec_text,
@@ -91,7 +98,7 @@ def _codecs(
         f"{path}.{side}": codec
         for path, codecs in zip(paths, plan, strict=True)
         for side, codec in (("keys", codecs.keys), ("values", codecs.values))
-        if codec.identity.name != DENSE
+        if not isinstance(codec, DenseCodec)
     }
     return MappingProxyType(found)
 
@@ -211,7 +218,7 @@ def _pages(
     ]
     evaluate(payloads)
     made = {
-        name: Tag(str(codec.identity), dtype_name(dense[name]), dense[name].shape[-1])
+        name: Tag(codec.identity, dtype_name(dense[name]), dense[name].shape[-1])
         for name, codec in codecs.items()
         if name in dense
     }
@@ -293,4 +300,4 @@ def _needed(layout: Layout, policies: Iterable[CodecPolicy]) -> list[tuple[Codec
             (codecs.values, shape.value_dim, shape.dtype),
         )
     ]
-    return [use for use in dict.fromkeys(uses) if use[0].identity.name != DENSE]
+    return [use for use in dict.fromkeys(uses) if not isinstance(use[0], DenseCodec)]

@@ -71,7 +71,7 @@ def live_tags(leaves: Sequence[Leaf]) -> dict[str, Tag]:
         packing = leaf.adapter.packing(leaf.cache)
         if packing is not None:
             for side, form in packing.forms.items():
-                identity = str(packing.codec(side, form.dim).identity)
+                identity = packing.codec(side, form.dim).identity
                 tags[f"{leaf.path}.{side}"] = Tag(identity, form.dtype, form.dim)
     return tags
 
@@ -206,7 +206,7 @@ def _packed_specs(
     name: str, codec: Codec, own: Sequence[TensorSpec], tags: Tags
 ) -> list[TensorSpec]:
     if name in tags:
-        if tags[name].codec != str(codec.identity):
+        if tags[name].codec != codec.identity:
             raise ForeignPage(f"{name} is packed as {tags[name].codec}, not {codec.identity}")
         parts = _parts(name, own)
         # A TurboQuant cache does not tell its dtype, which its parts do not depend on.
@@ -217,7 +217,7 @@ def _packed_specs(
     dense = next((spec for spec in own if spec.name == name), None)
     if dense is None:
         return []
-    if not codec.supports(dense.shape[-1], dtype_of(dense.dtype)):
+    if codec.refusal(dense.shape[-1], dtype_of(dense.dtype)):
         raise ForeignPage(f"{name} cannot be packed as {codec.identity}")
     return part_specs(dense, codec)
 

@@ -27,7 +27,7 @@ from omlx_cache.arrays.mlxio import (
 )
 from omlx_cache.codecs import Codec, TurboCodec, codec_named
 from omlx_cache.codecs.turbo_host import HostDecoder, decodes
-from omlx_cache.pages.cut import with_tokens
+from omlx_cache.pages.cut import batched, with_tokens
 from omlx_cache.pages.tensors import Tag, Tags, page_arrays, part_specs, tags_of
 from omlx_cache.restore.plan import Span, Stretch, stretches
 from omlx_cache_storage.errors import ForeignPage
@@ -88,7 +88,7 @@ def converted(
     """Return a lazy tensor in the form of `spec` (and what was made with it), any token count."""
     base = spec.name.rpartition(".")[0]
     if spec.name in arrays and (
-        base not in codecs or (base in tags and tags[base].codec == str(codecs[base].identity))
+        base not in codecs or (base in tags and tags[base].codec == codecs[base].identity)
     ):
         return {spec.name: arrays[spec.name]}
     if spec.name in tags:
@@ -108,16 +108,7 @@ def converted(
 
 def batches_of(specs: Sequence[TensorSpec], most: int) -> Iterator[list[TensorSpec]]:
     """Yield tensors of up to `most` bytes together, a larger one by itself."""
-    batch: list[TensorSpec] = []
-    nbytes = 0
-    for spec in specs:
-        if batch and nbytes + spec.nbytes > most:
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(spec)
-        nbytes += spec.nbytes
-    if batch:
-        yield batch
+    return batched(specs, lambda batch, spec: sum(s.nbytes for s in [*batch, spec]) <= most)
 
 
 def decode_into(
@@ -170,7 +161,7 @@ def _codec_of(spec: TensorSpec, tag: Tag | None) -> TurboCodec | None:
         return None
     if not isinstance(codec, TurboCodec) or not decodes(codec.dim, codec.bits):
         return None
-    return codec if codec.supports(spec.shape[-1], dtype_of(spec.dtype)) else None
+    return None if codec.refusal(spec.shape[-1], dtype_of(spec.dtype)) else codec
 
 
 class DecodedPiece(NamedTuple):
@@ -247,19 +238,13 @@ class Columns:
 
 def columns_of(pieces: Sequence[DecodedPiece], pages: Mapping[PageId, Page]) -> list[Columns]:
     """Return the stretches of pieces, which are `in_order`, that touch and are encoded alike."""
-    found: list[Columns] = []
-    run: list[DecodedPiece] = []
-    before: _Form | None = None
-    for piece in pieces:
-        form = _form(pages[piece.page].meta)
-        if run and (form != before or piece.to != run[-1].to + run[-1].hi - run[-1].lo):
-            found.append(Columns(run, pages))
-            run = []
-        run.append(piece)
-        before = form
-    if run:
-        found.append(Columns(run, pages))
-    return found
+
+    def joins(run: Sequence[DecodedPiece], piece: DecodedPiece) -> bool:
+        last = run[-1]
+        touches = piece.to == last.to + last.hi - last.lo
+        return touches and _form(pages[last.page].meta) == _form(pages[piece.page].meta)
+
+    return [Columns(run, pages) for run in batched(pieces, joins)]
 
 
 def _blocks(meta: PageMeta) -> tuple[Stretch, ...]:

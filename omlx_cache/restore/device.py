@@ -27,14 +27,12 @@ from omlx_cache.restore.plan import (
     Plan,
     Span,
     Stretch,
+    Targets,
     batches,
-    gaps,
     is_direct,
-    reusable,
-    still_filled,
 )
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import ITEM_BYTES, Page, PageId, PageInfo
+from omlx_cache_storage.page import ITEM_BYTES, Page, PageId
 
 SHARE = 8
 """The part of a restore that is a batch of its pages, or a group of its tensors: one of either is
@@ -43,7 +41,7 @@ twice in memory for a moment."""
 Names = tuple[str, ...]
 
 
-class DeviceTargets:
+class DeviceTargets(Targets):
     """The arrays that a plan fills, and which pages are in them. Use it on the model's thread.
 
     Mutable: `filled`, and the arrays of groups of targets, which are rows of items of some width:
@@ -52,21 +50,16 @@ class DeviceTargets:
     """
 
     def __init__(self, plan: Plan, *, before: "DeviceTargets | None" = None) -> None:
-        self.plan = plan
-        self.batch_bytes = max(1, plan.nbytes // SHARE)
-        self.filled: dict[PageId, PageInfo] = {}
+        super().__init__(plan, before)
+        self.batch_bytes: int = max(1, plan.nbytes // SHARE)
         self._groups: dict[Names, Array] = {}
-        self._whole: dict[str, Array] = {}
-        self._aside: list[tuple[PageRead, Page]] = []
-        self._uneven = False
         if before is not None:
             # So that its groups are those of this plan too.
             self.batch_bytes = before.batch_bytes
-            names = reusable(before.plan, plan)
-            self._groups = {g: rows for g, rows in before._groups.items() if names.issuperset(g)}
-            self._uneven = bool(self._groups)
-            kept = {name for group in self._groups for name in group}
-            self.filled = still_filled(before.filled, plan, plan.targets.keys() - kept)
+            groups = before._groups.items()
+            self._groups = {names: rows for names, rows in groups if self.kept.issuperset(names)}
+        self._whole: dict[str, Array] = {}
+        self._aside: list[tuple[PageRead, Page]] = []
 
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
         """Bring pages that are in memory to their places, evaluated; raises PageFailed."""
@@ -81,7 +74,7 @@ class DeviceTargets:
                 self._aside.append((read, page))
         for batch in batches(direct, most_bytes=self.batch_bytes):
             self._join(batch, [pages[read.use.page].payload for read in batch])
-            self.filled |= {read.use.page: read.use.info for read in batch}
+            self.note(batch)
 
     def aside(self) -> dict[PageId, Page]:
         """Return the encoded pages that were taken and are not decoded yet."""
@@ -91,7 +84,7 @@ class DeviceTargets:
         """Return the targets, evaluated and owned; what no page fills is zeros. Every page of the
         plan must be in. Raises PageFailed for encoded ones that cannot be decoded."""
         decoded = self._decoded()
-        if self._uneven:
+        if self.kept:
             self._clear_gaps()
         made = self._whole | self._owned()
         for name, (array, spans) in decoded.items():
@@ -145,9 +138,9 @@ class DeviceTargets:
         return made
 
     def _clear_gaps(self) -> None:
-        between = gaps(self.plan)
+        between = self.gaps()
         for names, rows in self._groups.items():
-            for gap in between[names[0]]:
+            for gap in between.get(names[0], []):
                 rows[:, gap] = 0
         evaluate(list(self._groups.values()))
 
@@ -189,7 +182,7 @@ class DeviceTargets:
                 made |= {name: (array, ordered) for name, array in arrays.items()}
         except ForeignPage as error:
             raise PageFailed(self._aside[-1][0].use.page, error, joins=True) from error
-        self.filled |= {read.use.page: read.use.info for read, _page in self._aside}
+        self.note(read for read, _page in self._aside)
         self._aside = []
         return made
 

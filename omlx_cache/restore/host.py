@@ -26,15 +26,12 @@ from omlx_cache.restore.plan import (
     PageRead,
     Plan,
     Span,
-    Stretch,
+    Targets,
     batches,
-    gaps,
     is_direct,
-    reusable,
-    still_filled,
 )
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import Page, PageId, PageInfo
+from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.readers import bounded_elsewhere
 
 SEGMENT_BYTES = 4096
@@ -44,7 +41,7 @@ DECODERS = 2
 """Threads that decode for a restore at a time: MLX gives each a stream of its own."""
 
 
-class HostTargets:
+class HostTargets(Targets):
     """The evaluated arrays that a plan fills, and which pages are in them.
 
     Made and filled by any thread; handed over by `arrays` when nobody fills them any more. Their
@@ -52,64 +49,54 @@ class HostTargets:
     wants alike are taken over from `before`, which it closes, with what is in them; with `apart`
     copied, since reads may still write into those, which keep them alive and give them to nobody.
     Mutable: `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while bytes
-    are copied; `_ready`, and until it is true `_zeros`, `_arrays`, `_views` and `_bytes`, guarded
-    by `_making`.
+    are copied; and until there are `_views`, `_zeros`, `_arrays` and `_bytes`, guarded by
+    `_making`.
     """
 
     def __init__(
         self, plan: Plan, *, before: "HostTargets | None" = None, apart: bool = False
     ) -> None:
-        self.plan = plan
+        if before is not None:
+            before.close()
+        super().__init__(plan, before)
         self._guard = threading.Condition()
         self._making = threading.Lock()
         self._copying = 0
         self._closed = False
         self._decoding = threading.BoundedSemaphore(DECODERS)
-        self.filled: dict[PageId, PageInfo] = {}
-        self._views: dict[str, HostView] = {}
+        self._views: dict[str, HostView] | None = None
         self._bytes: dict[str, memoryview] = {}
         self._arrays: dict[str, Array] = {}
-        names: set[str] = set()
-        if before is not None:
-            before.close()
-            names = reusable(before.plan, plan)
-            before._await_memory()
-            new = plan.targets.keys() - names
-            self.filled = still_filled(dict(before.filled), plan, new)
-            if not apart:
-                self._arrays = {name: before._arrays[name] for name in names}
-                # While a view lives, MLX copies the array that it would update in place; and a
-                # read that hangs keeps no memory.
-                before._views, before._bytes, before._arrays = {}, {}, {}
-        self._uneven = bool(names)
-        self._fresh = [name for name in plan.targets if name not in self._arrays]
-        self._ready = False
-        self._zeros = begin_zeros([plan.targets[name] for name in self._fresh])
-        if self._zeros.ready:
-            self._await_memory()
-        if before is not None and apart:
-            self._await_memory()
-            for name in names & self._views.keys():
-                self._views[name][...] = before._views[name]
+        there = {} if before is None else before._await_memory()
+        if before is not None and not apart:
+            self._arrays = {name: before._arrays[name] for name in self.kept}
+            # While a view lives, MLX copies the array that it would update in place; and a read
+            # that hangs keeps no memory.
+            before._views, before._bytes, before._arrays = {}, {}, {}
+        fresh = [spec for name, spec in plan.targets.items() if name not in self._arrays]
+        self._zeros = dict(zip([spec.name for spec in fresh], begin_zeros(fresh), strict=True))
+        if apart:
+            for name in self.kept & there.keys():
+                self._await_memory()[name][...] = there[name]
 
-    def _await_memory(self) -> None:
-        """Wait until the targets are there: for cores that zero them, and no disk."""
-        if self._ready:
-            return
+    def _await_memory(self) -> dict[str, HostView]:
+        """Wait until the targets are there, for cores that zero them and no disk, and return those
+        that have bytes."""
+        if self._views is not None:
+            return self._views
         with bounded_elsewhere(), self._making:
-            if self._ready:
-                return
-            evaluate(self._zeros.arrays)
-            self._arrays |= zip(self._fresh, self._zeros.arrays, strict=True)
-            filled = [name for name, array in self._arrays.items() if array.size]
-            views = host_views([self._arrays[name] for name in filled])
-            self._views = dict(zip(filled, views, strict=True))
-            flat: dict[str, Any] = {
-                name: view.reshape(-1).view(np.uint8) for name, view in self._views.items()
-            }
-            self._bytes = {name: memoryview(bytes_) for name, bytes_ in flat.items()}
-            self._zeros.arrays.clear()
-            self._ready = True
+            if self._views is None:
+                evaluate(list(self._zeros.values()))
+                self._arrays |= self._zeros
+                self._zeros = {}
+                filled = {name: array for name, array in self._arrays.items() if array.size}
+                views = dict(zip(filled, host_views(list(filled.values())), strict=True))
+                flat: dict[str, Any] = {
+                    name: view.reshape(-1).view(np.uint8) for name, view in views.items()
+                }
+                self._bytes = {name: memoryview(items) for name, items in flat.items()}
+                self._views = views
+        return self._views
 
     def segments(self, read: PageRead) -> list[memoryview] | None:
         """Return the memory that a page fills, in payload order, or None unless it fills it
@@ -117,7 +104,7 @@ class HostTargets:
         are handed over."""
         if SEGMENT_BYTES * read.geometry.pieces > read.geometry.tensors.nbytes:
             return None
-        self._await_memory()
+        views = self._await_memory()
         starts: dict[int, int] = {}
         for span in read.spans:
             whole = span.hi < 0 or (span.lo, span.hi) == (0, read.use.info.held)
@@ -129,31 +116,16 @@ class HostTargets:
             if stretch.track not in starts:
                 return None
             for name in stretch.names:
-                segments += self._rows(name, stretch, starts[stretch.track])
+                whole_shape, start = views[name].shape, starts[stretch.track]
+                segments += _rows(self._bytes[name], whole_shape, stretch.shape, start)
         return segments
-
-    def _rows(self, name: str, stretch: Stretch, start: int) -> list[memoryview]:
-        """Return where a page's tensor goes: all of a target, or a run in each of its rows."""
-        target = self._bytes[name]
-        shape = self._views[name].shape
-        if shape == stretch.shape:
-            return [target]
-        rows = shape[0] * shape[1]
-        row = target.nbytes // rows
-        width = row // shape[TOKEN_AXIS]
-        first, size = start * width, stretch.shape[TOKEN_AXIS] * width
-        return [target[at : at + size] for at in range(first, target.nbytes, row)]
-
-    def note(self, read: PageRead) -> None:
-        """Record that a page's bytes are in their places."""
-        self.filled[read.use.page] = read.use.info
 
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
         """Copy or decode pages into their places, unless it was closed; raises PageFailed.
 
         Decoding evaluates MLX, and takes a few MiB, of each of two threads.
         """
-        self._await_memory()
+        views = self._await_memory()
         direct = [read for read in reads if is_direct(read, pages[read.use.page].meta)]
         with self._guard:
             if self._closed:
@@ -162,13 +134,13 @@ class HostTargets:
         try:
             for batch in batches(direct):
                 payloads = [payload_view(pages[read.use.page].payload) for read in batch]
-                spread(batch, payloads, self._views)
-                self.filled |= {read.use.page: read.use.info for read in batch}
+                spread(batch, payloads, views)
+                self.note(batch)
             for read in reads:
                 if read.use.page not in self.filled:
                     with self._decoding:
-                        _decode(read, pages[read.use.page], self.plan, self._views)
-                    self.note(read)
+                        _decode(read, pages[read.use.page], self.plan, views)
+                    self.note([read])
         finally:
             with self._guard:
                 self._copying -= 1
@@ -183,14 +155,24 @@ class HostTargets:
 
     def arrays(self) -> dict[str, Array]:
         """Return the targets; what no page of the plan fills is zeros. Every page must be in."""
-        self._await_memory()
-        if self._uneven:
-            between = gaps(self.plan)
-            for name, view in self._views.items():
-                for gap in between[name]:
-                    view[:, :, gap] = 0
+        views = self._await_memory()
+        for name, gaps in self.gaps().items():
+            for gap in gaps:
+                views[name][:, :, gap] = 0
         self._views, self._bytes = {}, {}
         return self._arrays
+
+
+def _rows(
+    target: memoryview, shape: tuple[int, ...], part: tuple[int, ...], start: int
+) -> list[memoryview]:
+    """Return where a page's tensor goes: all of a target, or a run in each of its rows."""
+    if shape == part:
+        return [target]
+    row = target.nbytes // (shape[0] * shape[1])
+    width = row // shape[TOKEN_AXIS]
+    first, size = start * width, part[TOKEN_AXIS] * width
+    return [target[at : at + size] for at in range(first, target.nbytes, row)]
 
 
 def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView]) -> None:

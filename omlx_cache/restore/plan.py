@@ -1,7 +1,7 @@
 """What goes where in a restore: decided first, executed after by whichever executor suits."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count, groupby, takewhile
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from omlx_cache.adapters.base import PAGED, GroupSpec, Phase, Ranges
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs import Codec
-from omlx_cache.pages.cut import with_tokens
+from omlx_cache.pages.cut import batched, with_tokens
 from omlx_cache.pages.layout import Leaf
 from omlx_cache.pages.tensors import (
     DENSE,
@@ -173,17 +173,12 @@ def batches(
 ) -> Iterator[list[PageRead]]:
     """Yield the reads in order, in batches: `most` small pages of one geometry, or `most_bytes`,
     that lie behind each other in all targets; a larger page is a batch of its own."""
-    batch: list[PageRead] = []
-    nbytes = 0
-    for read in reads:
-        nbytes += read.geometry.tensors.nbytes
-        full = nbytes > most_bytes or len(batch) == most
-        if batch and (full or not _continues(batch[-1], read)):
-            yield batch
-            batch, nbytes = [], read.geometry.tensors.nbytes
-        batch.append(read)
-    if batch:
-        yield batch
+
+    def joins(batch: Sequence[PageRead], read: PageRead) -> bool:
+        nbytes = (len(batch) + 1) * read.geometry.tensors.nbytes
+        return len(batch) < most and nbytes <= most_bytes and _continues(batch[-1], read)
+
+    return batched(reads, joins)
 
 
 def _continues(before: PageRead, read: PageRead) -> bool:
@@ -199,37 +194,39 @@ def _continues(before: PageRead, read: PageRead) -> bool:
     )
 
 
-def reusable(before: Plan, plan: Plan) -> set[str]:
-    """Return the growing buffers that both plans want alike.
+class Targets:
+    """What a plan fills, and which pages are in it; base of the buffers that hold it.
 
-    A window's buffers have another order at another position, and a state is valid at one.
+    `kept` are the growing buffers that this plan wants like the one `before` it: a window's have
+    another order at another position, and a state is valid at one. `filled` are the pages in them.
     """
-    growing = {read.geometry for read in plan.reads if read.use.page.group == PAGED.name}
-    names = {spec.name for geometry in growing for spec in geometry.tensors}
-    return {name for name in names if before.targets.get(name) == plan.targets[name]}
 
+    def __init__(self, plan: Plan, before: "Targets | None" = None) -> None:
+        self.plan = plan
+        self.kept: set[str] = set()
+        self.filled: dict[PageId, PageInfo] = {}
+        if before is not None:
+            growing = {read.geometry for read in plan.reads if read.use.page.group == PAGED.name}
+            names = {spec.name for geometry in growing for spec in geometry.tensors}
+            self.kept = {n for n in names if before.plan.targets.get(n) == plan.targets[n]}
+            new = {plan.tracks[name] for name in plan.targets.keys() - self.kept}
+            there = dict(before.filled)
+            old = [read for read in plan.reads if read.use.page in there]
+            self.note(r for r in old if not any(span.track in new for span in r.spans))
 
-def still_filled(
-    filled: Mapping[PageId, PageInfo], plan: Plan, fresh: Collection[str]
-) -> dict[PageId, PageInfo]:
-    """Return the pages of a plan that are in the buffers taken over, and go to no fresh one."""
-    new = {plan.tracks[name] for name in fresh}
-    return {
-        read.use.page: filled[read.use.page]
-        for read in plan.reads
-        if read.use.page in filled and not any(span.track in new for span in read.spans)
-    }
+    def note(self, reads: Iterable[PageRead]) -> None:
+        """Record that pages' bytes are in their places."""
+        self.filled |= {read.use.page: read.use.info for read in reads}
 
-
-def gaps(plan: Plan) -> dict[str, list[slice]]:
-    """Return by target where no page of a plan puts a token: room to grow must not show what a
-    longer plan put there."""
-    filled: dict[int, list[Span]] = {}
-    for read in plan.reads:
-        for span in read.spans:
-            filled.setdefault(span.track, []).append(span)
-    found = {track: _gaps(spans) for track, spans in filled.items()}
-    return {name: found.get(track, [slice(None)]) for name, track in plan.tracks.items()}
+    def gaps(self) -> dict[str, list[slice]]:
+        """Return by buffer that was kept where no page of the plan puts a token: room to grow must
+        not show what a longer plan put there."""
+        spans: dict[int, list[Span]] = {}
+        for read in self.plan.reads:
+            for span in read.spans:
+                spans.setdefault(span.track, []).append(span)
+        names = (name for name in self.kept if self.plan.targets[name].nbytes)
+        return {name: _gaps(spans.get(self.plan.tracks[name], [])) for name in names}
 
 
 def _gaps(spans: Sequence[Span]) -> list[slice]:

@@ -375,7 +375,7 @@ def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = No
             segments = targets.segments(read)
             if segments is not None:
                 reader.read_into(segments)
-                targets.note(read)
+                targets.note([read])
                 return None
             payload = np.empty(reader.meta.nbytes, dtype=np.uint8)
             reader.read_into([payload])

@@ -39,8 +39,8 @@ def _specs(nbytes: int, dtype: str = "BF16", count: int = 5) -> list[TensorSpec]
 
 def zeros(nbytes: int) -> list[mx.array]:
     made = begin_zeros(_specs(nbytes))
-    evaluate(made.arrays)
-    return made.arrays
+    evaluate(made)
+    return made
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -64,15 +64,14 @@ def test_every_dtype_and_shape_comes_back_evaluated_and_writable(dtype: str) -> 
 def test_large_zeros_are_writable_zeros_of_the_wanted_form(dtype: str, nbytes: int) -> None:
     specs = _specs(nbytes, dtype)
     begun = begin_zeros(specs)
-    assert begun.ready is (nbytes < SHARED_BYTES), "only large ones are left to other threads"
-    evaluate(begun.arrays)
-    assert [(dtype_name(a), a.shape) for a in begun.arrays] == [(s.dtype, s.shape) for s in specs]
-    views = host_views(begun.arrays)
+    evaluate(begun)
+    assert [(dtype_name(a), a.shape) for a in begun] == [(s.dtype, s.shape) for s in specs]
+    views = host_views(begun)
     assert not any(view.any() for view in views)
     for number, view in enumerate(views):
         view[...] = number % 2
     del views
-    for number, view in enumerate(host_views(begun.arrays)):
+    for number, view in enumerate(host_views(begun)):
         assert (view == number % 2).all()
 
 
@@ -182,8 +181,8 @@ def begin():
 def take():
     for _ in range(25):
         zeros = begun.get()
-        evaluate(zeros.arrays)
-        for view in host_views(zeros.arrays):
+        evaluate(zeros)
+        for view in host_views(zeros):
             wrong.extend([1] if view.any() else [])
             view[...] = 7
 

@@ -146,7 +146,7 @@ def test_norm_beyond_float16_is_not_encodable(norm: float) -> None:
 
 def test_tensor_of_another_dim_or_dtype_is_refused_with_a_reason() -> None:
     codec = TurboCodec(128, 4)
-    assert not codec.supports(64, mx.float16)
+    assert codec.refusal(64, mx.float16)
     with pytest.raises(ValueError, match="128 channels, not 64"):
         codec.encode(mx.zeros((1, 1, 1, 64)))
     with pytest.raises(ValueError, match="int32"):

@@ -8,8 +8,8 @@ from typing import Protocol
 import mlx.core as mx
 import numpy as np
 
-from omlx_cache.arrays.mlxio import on_host
-from omlx_cache.codecs import LayerCodecs, Parts, join_parts
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, on_host
+from omlx_cache.codecs import LayerCodecs, Parts
 from omlx_cache_storage.format import planes
 
 from .kv_data import KVSample
@@ -56,11 +56,16 @@ class CodecCoder:
     def decode(self) -> Decoded:
         decoded = []
         for codecs, spans, dtype in zip(self._plan, self._spans, self._dtypes, strict=True):
-            keys = codecs.keys.decode(join_parts([span[0] for span in spans]), dtype)
-            values = codecs.values.decode(join_parts([span[1] for span in spans]), dtype)
+            keys = codecs.keys.decode(_joined([span[0] for span in spans]), dtype)
+            values = codecs.values.decode(_joined([span[1] for span in spans]), dtype)
             mx.eval(keys, values)
             decoded.append((keys, values))
         return decoded
+
+
+def _joined(pieces: Sequence[Parts]) -> Parts:
+    """Return the lazy concatenation of one tensor's parts along its tokens."""
+    return {name: mx.concatenate([p[name] for p in pieces], axis=TOKEN_AXIS) for name in pieces[0]}
 
 
 class PlanesCoder:
