@@ -14,8 +14,6 @@ from omlx_cache.adapters.base import (
 )
 from omlx_cache.arrays.mlxio import Array
 
-_POOLED = ("buf_kv", "buf_gate", "pooled")
-
 
 class SnapshotAdapter(Adapter):
     """Base of adapters whose caches are kept whole; subclasses read and set the arrays."""
@@ -77,15 +75,16 @@ class VlmArraysCacheAdapter(ArraysCacheAdapter):
         return super().arrays(cache)
 
 
-class PoolingCacheAdapter(SnapshotAdapter):
+@dataclass(frozen=True, slots=True)
+class PoolingCacheAdapter(FieldsAdapter):
     """mlx-vlm's PoolingCache: pooled tokens, and a buffer with those that do not fill a window yet.
 
     The buffer is kept whole; how much of it counts follows from the position, since every `ratio`
     tokens fill it.
     """
 
-    def config(self, cache: Any) -> dict[str, int]:
-        return {"ratio": int(cache.ratio)}
+    fields: tuple[str, ...] = ("buf_kv", "buf_gate", "pooled")
+    parameters: tuple[str, ...] = ("ratio",)
 
     def position(self, cache: Any) -> int | None:
         pooled = 0 if cache.pooled is None else int(cache.pooled.shape[1])
@@ -93,10 +92,10 @@ class PoolingCacheAdapter(SnapshotAdapter):
 
     def arrays(self, cache: Any) -> dict[str, Array]:
         _settled(cache)
-        return _fields(cache, _POOLED)
+        return _fields(cache, self.fields)
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
-        for name in _POOLED:
+        for name in self.fields:
             setattr(cache, name, arrays.get(name))
         cache.remainder = position % int(cache.ratio)
 

@@ -193,25 +193,20 @@ def _streams() -> list[Any]:
     return [mx.new_thread_unsafe_stream(mx.cpu) for _ in range(STREAMS)]
 
 
-def blank_bytes(nbytes: int) -> Array:
-    """Return one flat byte array, as `blank_arrays` does."""
-    return blank_arrays({"": TensorSpec("", "U8", (nbytes,))})[""]
-
-
-def _blank(spec: TensorSpec) -> Array:
+def _blank(spec: TensorSpec, stream: Any = None) -> Array:
     if spec.nbytes < SMALL_BYTES and spec.dtype.startswith("U"):
         return mx.array(np.empty(spec.shape, carrier(spec.dtype)))
-    return zeros(spec.shape, spec.dtype)
+    return zeros(spec.shape, spec.dtype, stream)
 
 
 def allocate_payload(nbytes: int) -> Array:
-    """Return an evaluated, owned, flat byte buffer that the host is to fill; callable from any
-    thread.
+    """Return an evaluated, owned, flat byte buffer that the host is to fill, every byte of it;
+    callable from any thread.
 
-    Zeroed by the CPU: nothing waits for a GPU that is at work, and where that has memory of its own
+    Made by the CPU: nothing waits for a GPU that is at work, and where that has memory of its own
     the buffer comes to it with the first use, filled.
     """
-    payload = mx.zeros((nbytes,), dtype=mx.uint8, stream=mx.cpu)
+    payload = _blank(TensorSpec("", "U8", (nbytes,)), mx.cpu)
     mx.eval(payload)
     return payload
 

@@ -116,19 +116,16 @@ class KVCacheManager:
 
         Does not advance: a second append to the same layer overwrites the first.
         """
-        sequence = self._sequence(seq_id)
-        self._check_layer(layer_idx)
-        k, v = self._checked("k", k), self._checked("v", v)
-        if k.shape[2] != v.shape[2]:
-            raise AppendError(f"k has {k.shape[2]} tokens and v {v.shape[2]}")
-        self._write([sequence], layer_idx, k, v)
+        self.append_batch([seq_id], layer_idx, k, v)
 
     def append_batch(self, seq_ids: Many[int], layer_idx: int, k: Array, v: Array) -> None:
         """Write row i of (B, heads, n, dim) behind the tokens of sequence `seq_ids[i]`; lazy."""
         sequences = [self._sequence(seq_id) for seq_id in seq_ids]
         self._check_layer(layer_idx)
-        rows = len(sequences)
-        self._write(sequences, layer_idx, self._checked("k", k, rows), self._checked("v", v, rows))
+        k, v = (self._checked(n, side, len(sequences)) for n, side in (("k", k), ("v", v)))
+        if k.shape[2] != v.shape[2]:
+            raise AppendError(f"k has {k.shape[2]} tokens and v {v.shape[2]}")
+        self._write(sequences, layer_idx, k, v)
 
     def advance_seq_len(self, seq_id: int, n: int) -> None:
         """Commit `n` tokens; raises AdvanceError unless every layer has appended them."""

@@ -8,7 +8,6 @@ tokens lie and who sees whom is host arithmetic: nothing here waits for the devi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -21,88 +20,9 @@ from .windows import BatchWindows
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class RingLayout:
-    """Columns 0..keep-1 hold the first tokens for good; the others are a ring."""
-
-    max_size: int
-    keep: int
-
-    @property
-    def ring(self) -> int:
-        return self.max_size - self.keep
-
-    def column(self, position: int) -> int:
-        if position < self.max_size:
-            return position
-        return self.keep + (position - self.keep) % self.ring
-
-    def write_index(self, count: int) -> int:
-        """Return RotatingKVCache's `_idx` after `count` tokens: max_size stands for keep."""
-        if count <= self.max_size:
-            return count
-        column = self.column(count)
-        return self.max_size if column == self.keep else column
-
-    def positions(self, count: int, columns: int) -> npt.NDArray[np.int64]:
-        """Return the position of the token in each column, -1 where there is none."""
-        column = np.arange(columns)
-        if count <= self.max_size:
-            return np.where(column < count, column, -1)
-        last = count - 1
-        ring = last - (self.column(last) - column) % self.ring
-        return np.where(column < self.keep, column, ring)
-
-    def writes(self, counts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return (row, column, token) of the tokens of a chunk that the window retains; no column
-        is written twice."""
-        found = []
-        for row, (count, end) in enumerate(zip(counts, ends, strict=True)):
-            recent = end - self.ring if end > self.max_size else 0
-            start = max(count, 0)
-            first = range(start, min(self.keep, end))
-            for position in [*first, *range(max(start, recent, first.stop), end)]:
-                found.append((row, self.column(position), position - count))
-        return found
-
-    def decode_mask(self, ends: Sequence[int], columns: int, window: int) -> Mask:
-        """Return (B, 1, columns): what each row's newest token sees, itself included."""
-        positions = np.stack([self.positions(end, columns) for end in ends])[:, None]
-        seen = positions >= 0
-        if window < self.max_size:
-            seen &= positions > np.array(ends)[:, None, None] - 1 - window
-        return seen
-
-    def chunk_mask(self, counts: Sequence[int], columns: int, length: int, window: int) -> Mask:
-        """Return (B, length, columns + length): what the tokens of a chunk see.
-
-        RotatingKVCache masks by the index in temporal order after eviction, kept tokens
-        included; the same indices are computed here for tokens in ring order.
-        """
-        rows = []
-        for count in counts:
-            evicted = max(0, count - (self.max_size - 1))
-            positions = self.positions(max(count, 0), columns)
-            kept = positions < self.keep
-            held = (positions >= 0) & (kept | (positions >= self.keep + evicted))
-            new = count - evicted + np.arange(length)
-            index = np.concatenate([np.where(kept, positions, positions - evicted), new])
-            valid = np.concatenate([held, count + np.arange(length) >= 0])
-            query = new[:, None]
-            rows.append(valid & (index <= query) & (index > query - window))
-        return np.stack(rows)
-
-    def laid_out(self, temporal: Array, count: int) -> Array:
-        """Return a sequence's window, given oldest first, in this layout's columns; lazy."""
-        if count <= self.max_size:
-            return temporal[..., :count, :]
-        recent = temporal[..., temporal.shape[2] - self.ring :, :]
-        recent = mx.roll(recent, (count - self.keep) % self.ring, 2)
-        return mx.concatenate([temporal[..., : self.keep, :], recent], axis=2)
-
-
 class PinnedWindows(BatchWindows):
-    """BatchWindows with `keep`; what a row attends to equals its own RotatingKVCache.
+    """BatchWindows with `keep`; what a row attends to equals its own RotatingKVCache. Columns
+    0..keep-1 hold the first tokens for good; the others are a ring.
 
     Mutable: the buffers, `_counts` (tokens per row; negative while left padding is still
     to come) and `_ends` (where each row's right-padded prompt ends, until `finalize`).
@@ -125,10 +45,6 @@ class PinnedWindows(BatchWindows):
         super().__init__(max_size, left_padding, step, capacity=capacity)
         self.keep = keep
         self._counts = [-padding for padding in left_padding]
-
-    @property
-    def _layout(self) -> RingLayout:
-        return RingLayout(self.max_size, self.keep)
 
     @property
     def offset(self) -> Array:
@@ -178,9 +94,9 @@ class PinnedWindows(BatchWindows):
         window = window_size or self.max_size
         if N == 1:
             ends = self._ends_after(1)
-            visible = self._layout.decode_mask(ends, self._size_of(ends), window)
+            visible = self._decode_mask(ends, self._size_of(ends), window)
         else:
-            visible = self._layout.chunk_mask(self._counts, self.size(), N, window)
+            visible = self._chunk_mask(N, window)
         return mx.array(visible[:, None])
 
     def prepare(
@@ -240,8 +156,80 @@ class PinnedWindows(BatchWindows):
             row.keys = owned(self.keys[idx : idx + 1, :, :held])
             row.values = owned(self.values[idx : idx + 1, :, :held])
             row.offset = count
-            row._idx = self._layout.write_index(count)
+            row._idx = self._write_index(count)
         return row
+
+    @property
+    def _ring(self) -> int:
+        return self.max_size - self.keep
+
+    def _column(self, position: int) -> int:
+        if position < self.max_size:
+            return position
+        return self.keep + (position - self.keep) % self._ring
+
+    def _write_index(self, count: int) -> int:
+        """Return RotatingKVCache's `_idx` after `count` tokens: max_size stands for keep."""
+        if count <= self.max_size:
+            return count
+        column = self._column(count)
+        return self.max_size if column == self.keep else column
+
+    def _positions(self, count: int, columns: int) -> npt.NDArray[np.int64]:
+        """Return the position of the token in each column, -1 where there is none."""
+        column = np.arange(columns)
+        if count <= self.max_size:
+            return np.where(column < count, column, -1)
+        last = count - 1
+        ring = last - (self._column(last) - column) % self._ring
+        return np.where(column < self.keep, column, ring)
+
+    def _writes(self, ends: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return (row, column, token) of the tokens of a chunk that the window retains; no column
+        is written twice."""
+        found = []
+        for row, (count, end) in enumerate(zip(self._counts, ends, strict=True)):
+            recent = end - self._ring if end > self.max_size else 0
+            start = max(count, 0)
+            first = range(start, min(self.keep, end))
+            for position in [*first, *range(max(start, recent, first.stop), end)]:
+                found.append((row, self._column(position), position - count))
+        return found
+
+    def _decode_mask(self, ends: Sequence[int], columns: int, window: int) -> Mask:
+        """Return (B, 1, columns): what each row's newest token sees, itself included."""
+        positions = np.stack([self._positions(end, columns) for end in ends])[:, None]
+        seen = positions >= 0
+        if window < self.max_size:
+            seen &= positions > np.array(ends)[:, None, None] - 1 - window
+        return seen
+
+    def _chunk_mask(self, length: int, window: int) -> Mask:
+        """Return (B, length, held columns + length): what the tokens of a chunk see.
+
+        RotatingKVCache masks by the index in temporal order after eviction, kept tokens
+        included; the same indices are computed here for tokens in ring order.
+        """
+        rows = []
+        for count in self._counts:
+            evicted = max(0, count - (self.max_size - 1))
+            positions = self._positions(max(count, 0), self.size())
+            kept = positions < self.keep
+            held = (positions >= 0) & (kept | (positions >= self.keep + evicted))
+            new = count - evicted + np.arange(length)
+            index = np.concatenate([np.where(kept, positions, positions - evicted), new])
+            valid = np.concatenate([held, count + np.arange(length) >= 0])
+            query = new[:, None]
+            rows.append(valid & (index <= query) & (index > query - window))
+        return np.stack(rows)
+
+    def laid_out(self, temporal: Array, count: int) -> Array:
+        """Return a sequence's window, given oldest first, in this layout's columns; lazy."""
+        if count <= self.max_size:
+            return temporal[..., :count, :]
+        recent = temporal[..., temporal.shape[2] - self._ring :, :]
+        recent = mx.roll(recent, (count - self.keep) % self._ring, 2)
+        return mx.concatenate([temporal[..., : self.keep, :], recent], axis=2)
 
     def _ends_after(self, length: int) -> list[int]:
         ends = [count + length for count in self._counts]
@@ -254,7 +242,7 @@ class PinnedWindows(BatchWindows):
         return int(max(0, min(max(counts, default=0), self.max_size)))
 
     def _write(self, ends: Sequence[int], keys: Array, values: Array) -> None:
-        writes = self._layout.writes(self._counts, ends)
+        writes = self._writes(ends)
         rows, columns, tokens = ([write[part] for write in writes] for part in range(3))
         if keys.shape[2] == 1 and len(rows) == len(ends) and len(set(columns)) == 1:
             self.keys[..., columns[0] : columns[0] + 1, :] = keys
@@ -287,6 +275,6 @@ def fill(merged: PinnedWindows, caches: Sequence[Any]) -> None:
         for row, cache in enumerate(caches):
             if cache in filled:
                 temporal = cache._temporal_order(getattr(cache, name))
-                laid_out = merged._layout.laid_out(temporal, cache.offset)
+                laid_out = merged.laid_out(temporal, cache.offset)
                 side[row : row + 1, :, : laid_out.shape[2]] = laid_out
         setattr(merged, name, side)

@@ -113,15 +113,13 @@ class Cutter:
 
     Planning evaluates nothing; the first copy evaluates the sources. Use it for one commit or
     capture and drop it before the live cache goes on: on the CPU it holds views of the live
-    buffers. Mutable by the model's thread: `_tensors`, those of pages of each length; `_views`.
+    buffers. Mutable by the model's thread: `_views`.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.runs = _runs(sources)
         self._held = {run.held for run in self.runs}
-        self._tensors: dict[int, Tensors] = {}
         self._sources = list(sources)
-        self._evaluated = False
         self._views: dict[tuple[int, tuple[str, ...]], list[HostView]] = {}
 
     def tokens(self, span: TokenRange) -> PageCut | None:
@@ -135,12 +133,8 @@ class Cutter:
         if not pieces:
             return None
         count = len(span)
-        tensors = self._tensors.get(count)
-        if tensors is None:
-            tensors = self._tensors[count] = _tensors(
-                tuple([(r.names, r.dtype, with_tokens(r.shape, count)) for r in self.runs])
-            )
-        return PageCut(tensors, tuple(pieces[run.held] for run in self.runs))
+        shapes = [(r.names, r.dtype, with_tokens(r.shape, count)) for r in self.runs]
+        return PageCut(_tensors(tuple(shapes)), tuple(pieces[run.held] for run in self.runs))
 
     def whole(self) -> PageCut:
         """Return the cut for a snapshot: every array as it is."""
@@ -199,9 +193,7 @@ class Cutter:
         return Source(arrays, dict.fromkeys(arrays, (span,)))
 
     def _evaluate(self) -> None:
-        if not self._evaluated:
-            evaluate([array for source in self._sources for array in source.arrays.values()])
-            self._evaluated = True
+        evaluate([array for source in self._sources for array in source.arrays.values()])
 
     def _parts(self, cut: PageCut) -> list[tuple[Run, Pieces | None]]:
         pieces = [None] * len(self.runs) if cut.pieces is None else cut.pieces

@@ -44,7 +44,7 @@ from omlx_cache.pages.tensors import (
 from omlx_cache.settings import ConfigError
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.wrapping import wrap
-from omlx_cache_storage.page import Page, PageMeta
+from omlx_cache_storage.page import Page, PageMeta, Tensors, shared_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -65,21 +65,16 @@ def codecs_for(meta: PageMeta, policy: CodecPolicy) -> Mapping[str, Codec]:
     kind: LayerKind = (
         "paged" if meta.group == PAGED.name else "state" if meta.held == 0 else "window"
     )
-    shapes = tuple(
-        (spec.name, spec.dtype, len(spec.shape), spec.shape[-1:]) for spec in meta.tensors
-    )
-    return _codecs(shapes, kind, policy)
+    return _codecs(shared_tensors(meta.tensors), kind, policy)
 
 
 @lru_cache(maxsize=256)
-def _codecs(
-    shapes: tuple[tuple[str, str, int, tuple[int, ...]], ...], kind: LayerKind, policy: CodecPolicy
-) -> Mapping[str, Codec]:
-    known = {name: (dtype, ndim, last) for name, dtype, ndim, last in shapes}
+def _codecs(tensors: Tensors, kind: LayerKind, policy: CodecPolicy) -> Mapping[str, Codec]:
+    known = {spec.name: spec for spec in tensors}
     paths = [
         name.removesuffix(".keys")
-        for name, (dtype, ndim, _last) in known.items()
-        if name.endswith(".keys") and ndim == 4 and dtype in FLOATS
+        for name, spec in known.items()
+        if name.endswith(".keys") and len(spec.shape) == 4 and spec.dtype in FLOATS
     ]
     paths = [path for path in paths if f"{path}.values" in known]
     paths.sort(key=lambda path: [int(part) for part in path.split(".")])
@@ -87,9 +82,9 @@ def _codecs(
         [
             LayerShape(
                 kind,
-                known[f"{path}.keys"][2][0],
-                known[f"{path}.values"][2][0],
-                dtype_of(known[f"{path}.keys"][0]),
+                known[f"{path}.keys"].shape[-1],
+                known[f"{path}.values"].shape[-1],
+                dtype_of(known[f"{path}.keys"].dtype),
             )
             for path in paths
         ]

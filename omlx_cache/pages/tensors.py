@@ -8,7 +8,7 @@ shapes. What does not fit raises ForeignPage: a miss.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import mlx.core as mx
 
@@ -18,6 +18,7 @@ from omlx_cache.pages.layout import Leaf
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, Tensors, TensorSpec, shared_tensors
 
+T = TypeVar("T")
 DENSE = "dense"
 FLOATS = ("F16", "BF16", "F32")
 """What a codec encodes, and decodes to."""
@@ -116,46 +117,40 @@ def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
     Raises ForeignPage when the page holds another packing than the leaf can take.
     """
     prefix = f"{leaf.path}."
-    own = _by_prefix(shared_tensors(meta.tensors)).get(leaf.path, ())
-    tagged = {} if meta.codec == DENSE else _tags_by_prefix(meta.codec)
-    tags = tagged.get(leaf.path, {})
-    for spec in own:
+    own = _specs_of_leaves(shared_tensors(meta.tensors)).get(leaf.path, {})
+    tags = {} if meta.codec == DENSE else _tags_of_leaves(meta.codec).get(leaf.path, {})
+    for spec in own.values():
         sized = not meta.held or spec.shape[TOKEN_AXIS : TOKEN_AXIS + 1] == (meta.held,)
         if not sized or spec.shape[:1] != (1,):
             # Of a batch, or of another token count than its page.
             raise ForeignPage(f"{spec.name} of shape {spec.shape} is in a page of {meta.held}")
-    codecs = packing_codecs(leaf, meta)
     if leaf.adapter.packing(leaf.cache) is None:
         specs = [_dense_spec(name, tag, own) for name, tag in tags.items()]
-        specs += [spec for spec in own if spec.name.rpartition(".")[0] not in tags]
+        specs += [spec for name, spec in own.items() if name.rpartition(".")[0] not in tags]
     else:
-        packed = (_packed_specs(name, codec, own, tags) for name, codec in codecs.items())
-        specs = [spec for specs in packed for spec in specs]
+        packed = packing_codecs(leaf, meta).items()
+        specs = [spec for n, codec in packed for spec in _packed_specs(n, codec, own, tags.get(n))]
     return {spec.name.removeprefix(prefix): spec for spec in specs}
 
 
 @lru_cache(8)
-def _by_prefix(tensors: Tensors) -> Mapping[str, Sequence[TensorSpec]]:
-    """Return a page's tensors by each path that one of a leaf's may begin with."""
-    found: dict[str, list[TensorSpec]] = {}
-    for spec in tensors:
-        for path in _prefixes(spec.name):
-            found.setdefault(path, []).append(spec)
-    return found
+def _specs_of_leaves(tensors: Tensors) -> Mapping[str, Mapping[str, TensorSpec]]:
+    return _of_leaves({spec.name: spec for spec in tensors})
 
 
 @lru_cache(8)
-def _tags_by_prefix(codec: str) -> Mapping[str, Tags]:
-    found: dict[str, dict[str, Tag]] = {}
-    for name, tag in _read_tags(codec).items():
-        for path in _prefixes(name):
-            found.setdefault(path, {})[name] = tag
+def _tags_of_leaves(codec: str) -> Mapping[str, Tags]:
+    return _of_leaves(_read_tags(codec))
+
+
+def _of_leaves(named: Mapping[str, T]) -> Mapping[str, Mapping[str, T]]:
+    """Return what tensors are named for, by each path of a leaf that a name may begin with."""
+    found: dict[str, dict[str, T]] = {}
+    for name, item in named.items():
+        steps = name.split(".")
+        for count in range(1, len(steps)):
+            found.setdefault(".".join(steps[:count]), {})[name] = item
     return found
-
-
-def _prefixes(name: str) -> Iterable[str]:
-    steps = name.split(".")
-    return [".".join(steps[:count]) for count in range(1, len(steps))]
 
 
 def packing_codecs(leaf: Leaf, meta: PageMeta) -> dict[str, Codec]:
@@ -163,19 +158,16 @@ def packing_codecs(leaf: Leaf, meta: PageMeta) -> dict[str, Codec]:
     packing = leaf.adapter.packing(leaf.cache)
     if packing is None:
         return {}
-    tags = tags_of(meta)
     dims = {spec.name: spec.shape[-1] for spec in meta.tensors}
-    dims |= {name: tag.dim for name, tag in tags.items()}
-    sides = {side: f"{leaf.path}.{side}" for side in _SIDES}
+    dims |= {name: tag.dim for name, tag in tags_of(meta).items()}
+    names = {side: f"{leaf.path}.{side}" for side in _SIDES}
     try:
-        return {
-            name: packing.codec(side, dims[name]) for side, name in sides.items() if name in dims
-        }
+        return {n: packing.codec(side, dims[n]) for side, n in names.items() if n in dims}
     except ValueError as error:
         raise ForeignPage(str(error)) from error
 
 
-def _dense_spec(name: str, tag: Tag, own: Sequence[TensorSpec]) -> TensorSpec:
+def _dense_spec(name: str, tag: Tag, own: Mapping[str, TensorSpec]) -> TensorSpec:
     parts = _parts(name, own)
     if not parts or tag.dtype not in FLOATS:
         raise ForeignPage(f"{name} is encoded as {tag.codec} and cannot be decoded")
@@ -188,8 +180,8 @@ def _dense_spec(name: str, tag: Tag, own: Sequence[TensorSpec]) -> TensorSpec:
     return dense
 
 
-def _parts(name: str, own: Sequence[TensorSpec]) -> list[TensorSpec]:
-    return [spec for spec in own if spec.name.startswith(f"{name}.")]
+def _parts(name: str, own: Mapping[str, TensorSpec]) -> list[TensorSpec]:
+    return [spec for spec in own.values() if spec.name.startswith(f"{name}.")]
 
 
 def _refuse_other_parts(dense: TensorSpec, parts: Sequence[TensorSpec], codec: Codec) -> None:
@@ -203,18 +195,18 @@ def _refuse_other_parts(dense: TensorSpec, parts: Sequence[TensorSpec], codec: C
 
 
 def _packed_specs(
-    name: str, codec: Codec, own: Sequence[TensorSpec], tags: Tags
+    name: str, codec: Codec, own: Mapping[str, TensorSpec], tag: Tag | None
 ) -> list[TensorSpec]:
-    if name in tags:
-        if tags[name].codec != codec.identity:
-            raise ForeignPage(f"{name} is packed as {tags[name].codec}, not {codec.identity}")
+    if tag is not None:
+        if tag.codec != codec.identity:
+            raise ForeignPage(f"{name} is packed as {tag.codec}, not {codec.identity}")
         parts = _parts(name, own)
         # A TurboQuant cache does not tell its dtype, which its parts do not depend on.
-        dtype = tags[name].dtype if tags[name].dtype in FLOATS else FLOATS[0]
-        shape = (*parts[0].shape[:3], tags[name].dim) if parts else ()
+        dtype = tag.dtype if tag.dtype in FLOATS else FLOATS[0]
+        shape = (*parts[0].shape[:3], tag.dim) if parts else ()
         _refuse_other_parts(TensorSpec(name, dtype, shape), parts, codec)
         return parts
-    dense = next((spec for spec in own if spec.name == name), None)
+    dense = own.get(name)
     if dense is None:
         return []
     if codec.refusal(dense.shape[-1], dtype_of(dense.dtype)):

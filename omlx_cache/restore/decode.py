@@ -51,13 +51,10 @@ _HALVES = ("BF16", "F16")
 
 
 def convert(
-    page: Page,
-    expected: Sequence[TensorSpec],
-    codecs: Mapping[str, Codec],
-    most: int | None = None,
+    page: Page, expected: Sequence[TensorSpec], codecs: Mapping[str, Codec]
 ) -> Iterator[dict[str, Array]]:
-    """Yield a page's tensors by name in the form that is expected, evaluated, some `most` bytes at
-    a time, or `HOST_BATCH_BYTES`; raises ForeignPage.
+    """Yield a page's tensors by name in the form that is expected, evaluated, some
+    `HOST_BATCH_BYTES` at a time; raises ForeignPage.
 
     Parts are decoded for a dense target; a dense tensor is packed with `codecs` (by dense name)
     for a packed one. Packed tensors never take a dense detour.
@@ -66,7 +63,7 @@ def convert(
     tags = tags_of(page.meta)
     specs = {spec.name: spec for spec in expected}
     seen: set[str] = set()
-    for batch in batches_of(expected, most or HOST_BATCH_BYTES):
+    for batch in batches_of(expected, HOST_BATCH_BYTES):
         made: dict[str, Array] = {}
         for spec in batch:
             if spec.name not in seen:

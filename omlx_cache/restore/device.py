@@ -13,11 +13,10 @@ from math import prod
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, evaluate, owned_copy, widest, zeros
+from omlx_cache.pages.tensors import page_arrays
 from omlx_cache.restore.decode import (
-    DEVICE_STEP_BYTES,
     DecodedPiece,
     columns_of,
-    convert,
     decode_joined,
     in_order,
 )
@@ -146,19 +145,12 @@ class DeviceTargets(Targets):
 
     def _take_whole(self, read: PageRead, page: Page) -> None:
         """Take owned copies of the tensors of a snapshot, which are restored whole."""
-        # Raises for a page of other leaves.
-        is_direct(read, page.meta)
-        found: dict[str, Array] = {}
-        try:
-            tensors = read.geometry.tensors
-            for some in convert(page, tensors, self.plan.codecs, DEVICE_STEP_BYTES):
-                found |= some
-        except ForeignPage as error:
-            raise PageFailed(read.use.page, error, joins=True) from error
-        copies: dict[str, Array] = {}
-        for spec in read.geometry.tensors:
-            # The page is not pinned.
-            copies[spec.name] = owned_copy(found[spec.name].reshape(-1)).reshape(spec.shape)
+        if not is_direct(read, page.meta):
+            raise PageFailed(read.use.page, ForeignPage("a snapshot is encoded"), joins=True)
+        # The page is not pinned.
+        copies = {
+            n: owned_copy(a.reshape(-1)).reshape(a.shape) for n, a in page_arrays(page).items()
+        }
         evaluate(list(copies.values()))
         self._whole |= copies
 

@@ -6,7 +6,8 @@ the pages on the token sequence's own chain, then tries positions from the longe
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain as joined
 from itertools import repeat
 from math import inf
@@ -101,20 +102,26 @@ class GroupPages:
         for end in sorted(end for end in pages if end % size):
             self._inside.setdefault(end // size, []).append(end)
 
+    def reach(self) -> int:
+        """Return how many leading tokens the group has pages of, the last block in part."""
+        return max(self._inside.get(self._gap[0], [self._gap[0] * self._size]))
+
     def rebuilds(self, position: int) -> bool:
         """True when the group can be rebuilt at a position."""
-        if self.group.kind == "state":
-            return position in self.pages
-        return all(ends for span in self.group.needs(position) for ends in self._cover(span))
+        return all(self._covers(position))
 
     def needed(self, position: int) -> tuple[PageUse, ...]:
         """Return the pages that rebuild the group at a position where `rebuilds` holds."""
+        ends = dict.fromkeys(joined.from_iterable(self._covers(position)))
+        return tuple(PageUse(page, known.info) for page, known in map(self.pages.__getitem__, ends))
+
+    def _covers(self, position: int) -> Iterator[Sequence[int]]:
+        """Yield the ends of the pages that rebuild the group, some at a time; none of them where a
+        page is missing."""
         if self.group.kind == "state":
-            covers: Iterable[Sequence[int]] = [[position]]
-        else:
-            covers = (ends for span in self.group.needs(position) for ends in self._cover(span))
-        found = [self.pages[end] for end in dict.fromkeys(joined.from_iterable(covers))]
-        return tuple(PageUse(page, known.info) for page, known in found)
+            yield [position] if position in self.pages else []
+        for span in self.group.needs(position):
+            yield from self._cover(span)
 
     def _from(self, end: int) -> int:
         """Return where the page that ends at `end` begins; `end` itself without one."""
@@ -155,6 +162,40 @@ class GroupPages:
         return None
 
 
+@dataclass(slots=True)
+class Collected:
+    """The pages of a chain, and where others of it would end that are `absent`; `matched` leading
+    tokens are known, the first `top` may be restored, and at most `position` can be."""
+
+    found: dict[GroupSpec, GroupPages]
+    absent: dict[PageId, int]
+    matched: int
+    top: int
+    position: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.position = next(self.positions(), 0)
+
+    def positions(self) -> Iterator[int]:
+        """Yield the positions at which every group can be rebuilt, the longest first."""
+        # Windows and states first: where they were evicted they say so at once.
+        pickiest = sorted(self.found.values(), key=lambda pages: pages.group.kind == "paged")
+        states = [pages for pages in pickiest if pages.group.kind == "state"]
+        if states:
+            ends = {end for end in states[0].pages if 0 < end <= self.top}
+        else:
+            ends = {min(end, self.top) for pages in pickiest for end in pages.pages} - {0}
+        for position in sorted(ends, reverse=True):
+            if all(pages.rebuilds(position) for pages in pickiest):
+                yield position
+
+    def uses(self, position: int) -> dict[GroupSpec, tuple[PageUse, ...]]:
+        """Return the pages that rebuild each group at a position."""
+        if not position:
+            return {}
+        return {group: pages.needed(position) for group, pages in self.found.items()}
+
+
 def find_restore_point(
     chain: KeyChain,
     groups: Sequence[GroupSpec],
@@ -182,12 +223,7 @@ def find_restore_point(
     without `asks` only what they were found to have lately counts.
     """
 
-    def walk(bad: frozenset[PageId]) -> _Walked:
-        found, absent = collect(chain, groups, view, bad)
-        matched = reach(chain, groups, found, known)
-        longest = next(positions(found, min(matched, limit)), 0)
-        return _Walked(found, absent, matched, longest)
-
+    walk = partial(collect, chain, groups, view, known=known, limit=limit)
     since, trouble = 0 if tiers is None else tiers.generation, ""
     walked = walk(bad)
     if tiers is not None and view is tiers:
@@ -195,47 +231,34 @@ def find_restore_point(
         if walked.position < limit and (tiers.refresh(news_seconds) or tiers.generation != since):
             walked = walk(bad)
         if asks and walked.position < limit and tiers.asks:
-            asked = tiers.ask(_inquiry(chain, groups, walked), wait)
+            asked = tiers.ask(_inquiry(chain, groups, walked.matched), wait)
             trouble = asked.trouble
             if asked.news:
                 walked = walk(bad)
-    found, absent, matched, position = walked
-    hidden = {} if tiers is None else tiers.hidden(list(absent))
+    position, matched = walked.position, walked.matched
+    hidden = {} if tiers is None else tiers.hidden(list(walked.absent))
+    boundary = chain.block_start(matched + 1)
     point = RestorePoint(
         position,
-        walked.uses(),
+        walked.uses(position),
         None if 0 < position == limit else _reason(walked, hidden, trouble),
         matched,
-        _missed(groups, position, matched, chain),
-        _lacking(found, position, min(matched, limit)),
+        # Where a prompt parts from others a snapshot would have helped.
+        boundary if boundary > position and any(g.kind != "paged" for g in groups) else None,
+        _lacking(walked),
     )
     reads = point.bytes_to_read()
     if gate is not None and reads:
-        pages = (page for group in found.values() for page in group.pages.values())
+        pages = (page for group in walked.found.values() for page in group.pages.values())
         here = walk(bad | {page for page, one in pages if not one.info.in_memory})
         slower = gate.rejects(position - here.position, reads)
         if slower:
-            return RestorePoint(here.position, here.uses(), slower, matched)
+            return RestorePoint(here.position, here.uses(here.position), slower, matched)
     return point
 
 
-class _Walked(NamedTuple):
-    """The pages of a chain, where others of it would end, and the longest position that can be
-    rebuilt."""
-
-    found: dict[GroupSpec, GroupPages]
-    absent: dict[PageId, int]
-    matched: int
-    position: int
-
-    def uses(self) -> dict[GroupSpec, tuple[PageUse, ...]]:
-        if not self.position:
-            return {}
-        return {group: pages.needed(self.position) for group, pages in self.found.items()}
-
-
-def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked) -> Inquiry:
-    """Return what other machines are to be asked for of a chain, beyond what was found of it."""
+def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], matched: int) -> Inquiry:
+    """Return what other machines are to be asked for of a chain, beyond what matched of it."""
     size = chain.block_size
     paged = paged_of(groups)
     # What ends behind the limit covers what lies before it.
@@ -250,7 +273,7 @@ def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], walked: _Walked) -> I
         block_size=size,
         keys=chain.boundaries(0, blocks),
         paged=None if paged is None else paged.name,
-        known=0 if paged is None else min(walked.matched // size, blocks),
+        known=0 if paged is None else min(matched // size, blocks),
         others=others,
         length=len(chain),
         key=chain.key,
@@ -264,21 +287,7 @@ def first_pages(chain: KeyChain, groups: Iterable[GroupSpec]) -> list[PageId]:
     return [PageId(chain.key(group.keep), group.name) for group in keeping]
 
 
-def positions(found: Mapping[GroupSpec, GroupPages], top: int) -> Iterator[int]:
-    """Yield the positions up to `top` at which every group can be rebuilt, the longest first."""
-    # Windows and states first: where they were evicted they say so at once.
-    pickiest = sorted(found.values(), key=lambda pages: pages.group.kind == "paged")
-    states = [pages for pages in pickiest if pages.group.kind == "state"]
-    if states:
-        ends = {end for end in states[0].pages if 0 < end <= top}
-    else:
-        ends = {min(end, top) for pages in pickiest for end in pages.pages} - {0}
-    for position in sorted(ends, reverse=True):
-        if all(pages.rebuilds(position) for pages in pickiest):
-            yield position
-
-
-def _reason(walked: _Walked, hidden: Mapping[PageId, str], trouble: str) -> str:
+def _reason(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> str:
     """Return why no more is restored: what hides the deepest page that is stored, `trouble` with
     other machines, or that there is nothing."""
     ends = [(walked.absent[page], why) for page, why in hidden.items()]
@@ -289,25 +298,15 @@ def _reason(walked: _Walked, hidden: Mapping[PageId, str], trouble: str) -> str:
     return trouble or nothing
 
 
-def _lacking(found: Mapping[GroupSpec, GroupPages], position: int, top: int) -> str:
-    """Return the kind of group, `state` or `window`, for want of which nothing beyond a position
+def _lacking(walked: Collected) -> str:
+    """Return the kind of group, `state` or `window`, for want of which nothing beyond its position
     can be rebuilt; "" when blocks are all that there is, or that is missing."""
-    aging = [group for group in found if group.kind != "paged"]
-    if position >= top or not aging:
+    aging = [pages for pages in walked.found.values() if pages.group.kind != "paged"]
+    if walked.position >= walked.top or not aging:
         return ""
-    states = [found[group].pages for group in aging if group.kind == "state"]
-    kept = any(position < end <= top for end in states[0]) if states else True
+    states = [pages.pages for pages in aging if pages.group.kind == "state"]
+    kept = any(walked.position < end <= walked.top for end in states[0]) if states else True
     return "window" if kept else "state"
-
-
-def _missed(
-    groups: Sequence[GroupSpec], position: int, matched: int, chain: KeyChain
-) -> int | None:
-    """Return the branch boundary at which a snapshot would have helped."""
-    boundary = matched // chain.block_size * chain.block_size
-    if boundary > position and any(group.kind != "paged" for group in groups):
-        return boundary
-    return None
 
 
 def collect(
@@ -315,9 +314,12 @@ def collect(
     groups: Sequence[GroupSpec],
     view: Pages,
     bad: frozenset[PageId] = frozenset(),
-) -> tuple[dict[GroupSpec, GroupPages], dict[PageId, int]]:
-    """Return the pages of a chain, by group, up to the first gap in the paged one; and where those
-    would end that are missing before that."""
+    *,
+    limit: int,
+    known: frozenset[int] = frozenset(),
+) -> Collected:
+    """Return the pages of a chain up to the first gap in the paged group, but for `bad` ones, to
+    restore at most `limit` tokens."""
     absent: dict[PageId, int] = {}
     found = {group: GroupPages(group, chain.block_size) for group in groups}
     paged = paged_of(groups)
@@ -364,24 +366,10 @@ def collect(
     for page in first_pages(chain, groups):
         group = names[page.group]
         note(group, [group.keep], [page.key])
-    for pages in found.values():
-        pages.index(len(chain))
-    return found, absent
-
-
-def reach(
-    chain: KeyChain,
-    groups: Sequence[GroupSpec],
-    found: Mapping[GroupSpec, GroupPages],
-    known: frozenset[int] = frozenset(),
-) -> int:
-    """Return how many leading tokens are known."""
-    paged = paged_of(groups)
+    for group_pages in found.values():
+        group_pages.index(len(chain))
     if paged is None:
-        ends = {end for pages in found.values() for end in pages.pages}
-        return max(ends | known, default=0)
-    paged_ends = found[paged].pages
-    whole = 0
-    while whole + chain.block_size in paged_ends:
-        whole += chain.block_size
-    return max((e for e in paged_ends if whole <= e < whole + chain.block_size), default=whole)
+        matched = max({*known, *(end for one in found.values() for end in one.pages)}, default=0)
+    else:
+        matched = found[paged].reach()
+    return Collected(found, absent, matched, min(matched, limit))

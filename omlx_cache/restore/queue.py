@@ -33,8 +33,9 @@ class BackgroundReading(Reading):
     latest; made by any thread.
 
     The thread that runs it uses it, until `ended` is set or it is `closed`. The other flags are the
-    queue's: `needs` is the memory that it takes, None before that is known; `admitted` says that it
-    has it, `refused` that it never will, and `has_begun` that it had its turn to read.
+    queue's: `needs` is the memory that it takes, None before that is known, which others wait for
+    unless it `is_slow`; `admitted` says that it has it, `refused` that it never will, and
+    `has_begun` that it had its turn to read.
     """
 
     is_ahead, together, in_flight = True, TOGETHER, THREADS
@@ -52,7 +53,8 @@ class BackgroundReading(Reading):
         self._until = until
         self.wanted = found = walk.find(waits=False)
         # What other machines have is found out meanwhile, and waited for by the thread that plans.
-        if not walk.source.asks or found.position == walk.limit:
+        self.is_slow = walk.source.asks and found.position < walk.limit
+        if not self.is_slow:
             self.point = found
             self.needs = None if found.bytes_to_read() else self.nbytes()
 
@@ -88,6 +90,7 @@ class BackgroundReading(Reading):
             if now >= self._until:
                 self.closed = True
             if self.closed or now - began >= STUCK_SECONDS:
+                self.is_slow = True
                 self._queue.replace_stuck(read)
                 self.pass_turn()
             if self.closed:
@@ -101,8 +104,8 @@ class BackgroundReading(Reading):
 class RestoreQueue:
     """Bounds the bytes of all restores that were begun and not yet taken, and reads them in turn.
 
-    Each is planned by a worker of its own. Memory is granted in the order of `add`, to those whose
-    size is known; who finds no room waits until others are taken or dropped. One reads at a time,
+    Each is planned by a worker of its own. Memory is granted in the order of `add`; who finds no
+    room waits until others are taken or dropped. One reads at a time,
     and the next begins while the last pages of the one before it come. `reads` has the threads that
     wait for the disk. Mutable: `_waiting` (in order, with those that have memory), `_reader` (whose
     turn it is) and `_hung` (reads that hang or were given up), guarded by `_lock` without I/O; and
@@ -197,11 +200,11 @@ class RestoreQueue:
         return not ahead.ended.is_set()
 
     def pass_turn(self, ahead: BackgroundReading) -> None:
-        """Let another restore read beside this one, if it is its turn."""
+        """Let another restore read beside this one, which has ended, is slow, or reads its last."""
         with self._lock:
             if self._reader is ahead:
                 self._reader = None
-                self._lock.notify_all()
+            self._admit()
 
     def replace_stuck(self, read: Future[Any]) -> None:
         """Have another thread read beside one that hangs, until its read has ended."""
@@ -232,14 +235,17 @@ class RestoreQueue:
         self._admit()
 
     def _admit(self) -> None:
-        """Grant memory in order, as far as there is room; later ones to those whose size is known,
-        as a header may be in a file that hangs. One that was all in memory takes hold of that and
-        ends at once, or is planned like others if a page was evicted since."""
+        """Grant memory in order, as far as there is room, past those whose header is in a file that
+        hangs. One that was all in memory takes hold of that and ends at once, or is planned like
+        others if a page was evicted since."""
         used = sum(ahead.needs or 0 for ahead in self._waiting if ahead.admitted)
         for ahead in list(self._waiting):
-            if ahead.admitted or ahead.needs is None:
+            if ahead.admitted or ahead.ended.is_set():
                 continue
-            if ahead.needs > self.limit_bytes:
+            if ahead.needs is None:
+                if not ahead.is_slow:
+                    break
+            elif ahead.needs > self.limit_bytes:
                 self._refuse(ahead)
             elif used + ahead.needs > self.limit_bytes:
                 break

@@ -21,7 +21,6 @@ from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import (
     Array,
     allocate_payload,
-    blank_bytes,
     has_memory_of_its_own,
     on_device,
     on_host,
@@ -31,7 +30,7 @@ from omlx_cache.restore.device import DeviceTargets
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
-from omlx_cache.restore.walk import Walk, plan_for
+from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.errors import PageError, PageUnanswered, PageUnreadable
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import done_within
@@ -104,7 +103,7 @@ class Reading:
                 return False
             try:
                 if not (from_memory and self._is_planned(self.point)):
-                    self.plan = plan_for(self.walk, self.point, self._held, self._read_meta)
+                    self.plan = self.walk.plan(self.point, self._meta_of)
                 return True
             except PageFailed as failed:
                 self.learn(failed)
@@ -115,7 +114,7 @@ class Reading:
         assert self.point is not None
         if isinstance(failed.cause, PageUnanswered):
             self.is_apart, self.passes = True, DISK_PASSES - 1
-        self.walk.learn(failed, self.point, self._held, self._read_meta)
+        self.walk.learn(failed, self.point, self._meta_of)
         self.passes += 1
         self.point = None
 
@@ -312,14 +311,20 @@ class Reading:
         page = (left or [batch[-1].use.page])[0]
         return Closed() if self.closed else PageFailed(page, self.walk.source.unanswered(page))
 
-    def _read_meta(self, page: PageId) -> PageMeta:
-        """Read a header, unless the disk is not to be waited for."""
-        if self.passes >= DISK_PASSES or self.is_apart:
-            raise PageUnreadable("the disk may not be waited for")
-        read = self._pool.submit(self.walk.source.meta, page)
-        if not self.answers(read):
-            raise Closed if self.closed else self.walk.source.unanswered(page)
-        return read.result()
+    def _meta_of(self, page: PageId) -> PageMeta:
+        """Return a page's header, from the disk unless that is not to be waited for; raises
+        PageFailed."""
+        if page in self._held:
+            return self._held[page].meta
+        try:
+            if self.passes >= DISK_PASSES or self.is_apart:
+                raise PageUnreadable("the disk may not be waited for")
+            read = self._pool.submit(self.walk.source.meta, page)
+            if not self.answers(read):
+                raise Closed if self.closed else self.walk.source.unanswered(page)
+            return read.result()
+        except PageError as error:
+            raise PageFailed(page, error) from error
 
     def _hold(self, point: RestorePoint) -> dict[PageId, Page]:
         """Return the pages of a point that have arrived or are in memory now: while somebody has
@@ -381,8 +386,7 @@ def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = No
             reader.read_into([payload])
             return payload
         # It is to stay, or to be decoded, which is MLX's work: memory of MLX's own.
-        allocate = blank_bytes if on_host() else allocate_payload
-        array = allocate(reader.meta.nbytes)
+        array = allocate_payload(reader.meta.nbytes)
         reader.read_into([writable_view(array)])
         return on_device(array)
 

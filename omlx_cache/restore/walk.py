@@ -6,7 +6,7 @@ import json
 import logging
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -18,19 +18,17 @@ from omlx_cache.pages.layout import Layout, Leaf, layout_of
 from omlx_cache.pages.tensors import refuse_tensors_of_no_leaf, tags_of, wanted_specs
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import (
-    GroupPages,
+    Collected,
     Pages,
     PageUse,
     RestorePoint,
     collect,
     find_restore_point,
-    positions,
-    reach,
 )
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
+from omlx_cache_storage.page import PageId, PageMeta, TensorSpec
 from omlx_cache_storage.prefetch import ReadingTiers
 from omlx_cache_storage.tiers import TierView
 
@@ -46,7 +44,8 @@ LARGE = 5
 MOST = 24
 """And never has more than these."""
 
-ReadMeta = Callable[[PageId], PageMeta]
+MetaOf = Callable[[PageId], PageMeta]
+"""Returns a page's header, from memory if it is there; raises PageFailed."""
 Form = frozenset[tuple[str, str, tuple[int, ...]]]
 """What a page holds of a group, token counts left out: names, dtypes and shapes."""
 
@@ -117,20 +116,14 @@ class Walk:
         )
         return point if self.failure is None else replace(point, reason=self.failure)
 
-    def learn(
-        self,
-        failed: PageFailed,
-        point: RestorePoint,
-        held: Mapping[PageId, Page],
-        read_meta: ReadMeta,
-    ) -> None:
+    def learn(self, failed: PageFailed, point: RestorePoint, meta_of: MetaOf) -> None:
         """Never use a page again that failed, nor what lies behind it; forgets a sound page that
         does not fit its group, so that a commit writes a right one."""
         _log.warning("page %s: %s", failed.page.key.hex()[:16], failed.cause)
         self.failure = failed.cause.reason
         blamed = {failed.page}
         if failed.joins:
-            odd = _misfits(failed.page, point, self.layout.leaves, held, read_meta)
+            odd = _misfits(failed.page, point, self.layout.leaves, meta_of)
             for page in odd:
                 self.source.forget(page)
             blamed = odd or blamed
@@ -139,39 +132,25 @@ class Walk:
         uses = [use.info for use in point.all_uses if use.page in blamed]
         self.limit = min([self.limit, *(use.position - (use.held or 1) for use in uses)])
 
-
-def plan_for(
-    walk: Walk,
-    point: RestorePoint,
-    held: Mapping[PageId, Page],
-    read_meta: ReadMeta,
-) -> Plan:
-    """Return the plan to restore a point; reads a header for each group that is not in memory.
-    Raises PageFailed."""
-    phases: dict[str, Phase] = {}
-    for group, uses in point.uses.items():
-        use = uses[-1]
-        if group.kind == "paged":
-            # A page in memory, or the first that a failing disk would not give.
-            use = next((u for u in uses if u.page in held), uses[0])
-            known = walk.models.get(group)
-            if use.page not in held and known is not None and known.id not in walk.bad:
-                continue
-        meta = _meta(use.page, held, read_meta)
-        walk.models[group] = meta
-        if group.kind == "state" or use.info.position == point.position:
-            phases |= _phases(meta)
-    for group, meta in walk.models.items():
-        if group.kind == "paged":
-            phases |= _phases(meta)
-    return make_plan(walk.layout.leaves, point, walk.models, phases, walk.capacity)
-
-
-def _meta(page: PageId, held: Mapping[PageId, Page], read_meta: ReadMeta) -> PageMeta:
-    try:
-        return held[page].meta if page in held else read_meta(page)
-    except PageError as error:
-        raise PageFailed(page, error) from error
+    def plan(self, point: RestorePoint, meta_of: MetaOf) -> Plan:
+        """Return the plan to restore a point; reads a header for each group that is not in memory.
+        Raises PageFailed."""
+        phases: dict[str, Phase] = {}
+        for group, uses in point.uses.items():
+            use = uses[-1]
+            if group.kind == "paged":
+                known = self.models.get(group)
+                if known is not None and known.id not in self.bad:
+                    continue
+                # A page in memory, or the first that a failing disk would not give.
+                use = next((u for u in uses if u.info.in_memory), uses[0])
+            meta = self.models[group] = meta_of(use.page)
+            if group.kind == "state" or use.info.position == point.position:
+                phases |= _phases(meta)
+        for group, meta in self.models.items():
+            if group.kind == "paged":
+                phases |= _phases(meta)
+        return make_plan(self.layout.leaves, point, self.models, phases, self.capacity)
 
 
 def _phases(meta: PageMeta) -> dict[str, Phase]:
@@ -204,11 +183,7 @@ def _shape(spec: TensorSpec, held: int) -> tuple[int, ...]:
 
 
 def _misfits(
-    failed: PageId,
-    point: RestorePoint,
-    leaves: Sequence[Leaf],
-    held: Mapping[PageId, Page],
-    read_meta: ReadMeta,
+    failed: PageId, point: RestorePoint, leaves: Sequence[Leaf], meta_of: MetaOf
 ) -> set[PageId]:
     """Return the pages to forget after pages did not join: those unlike most of their group.
 
@@ -217,12 +192,12 @@ def _misfits(
     Reads the headers of a few pages that are not in memory. Raises nothing.
     """
     members = [leaf for leaf in leaves if leaf.group.name == failed.group]
-    others = [p for use in point.all_uses if (p := use.page) != failed and p.group == failed.group]
-    others.sort(key=lambda page: page not in held)
+    others = [u for u in point.all_uses if u.page != failed and u.page.group == failed.group]
+    others.sort(key=lambda use: not use.info.in_memory)
     forms: dict[PageId, Form | None] = {}
-    for page in [failed, *others[: VOTERS - 1]]:
+    for page in [failed, *(use.page for use in others[: VOTERS - 1])]:
         with contextlib.suppress(PageFailed):
-            meta = _meta(page, held, read_meta)
+            meta = meta_of(page)
             if _is_decodable(meta):
                 forms[page] = _form_of(meta, members)
     votes = Counter(form for form in forms.values() if form is not None)
@@ -256,8 +231,8 @@ def fallbacks(
     models that trim."""
     if all(group.kind == "paged" for group in groups):
         return []
-    found, _absent = collect(chain, groups, view)
-    ascending = list(positions(found, min(limit, reach(chain, groups, found))))[::-1]
+    found = collect(chain, groups, view, limit=limit)
+    ascending = list(found.positions())[::-1]
     if not ascending:
         return []
     kept = dict.fromkeys(_pages(found, ascending[-1]))
@@ -266,15 +241,15 @@ def fallbacks(
     return [use.page for use in kept]
 
 
-def _pages(found: dict[GroupSpec, GroupPages], position: int) -> list[PageUse]:
-    return [use for pages in found.values() for use in pages.needed(position)]
+def _pages(found: Collected, position: int) -> list[PageUse]:
+    return [use for uses in found.uses(position).values() for use in uses]
 
 
-def _count(found: dict[GroupSpec, GroupPages], position: int, limit_bytes: int) -> int:
+def _count(found: Collected, position: int, limit_bytes: int) -> int:
     """Return how many more points a chain is worth, or shall have as it is large."""
-    whole = sum(use.info.nbytes for use in _pages(found, position))
-    aging = [pages for group, pages in found.items() if group.kind != "paged"]
-    each = sum(use.info.nbytes for pages in aging for use in pages.needed(position))
+    nbytes = {g: sum(u.info.nbytes for u in uses) for g, uses in found.uses(position).items()}
+    whole = sum(nbytes.values())
+    each = sum(size for group, size in nbytes.items() if group.kind != "paged")
     return min(MOST, max(whole // SHARE // max(1, each), LARGE * whole // max(1, limit_bytes)))
 
 

@@ -15,9 +15,9 @@ from kit.drive import settings
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.arrays.mlxio import (
     SHARED_BYTES,
+    allocate_payload,
     begin_zeros,
     blank_arrays,
-    blank_bytes,
     dtype_name,
     evaluate,
     host_view,
@@ -75,7 +75,7 @@ def test_large_zeros_are_writable_zeros_of_the_wanted_form(dtype: str, nbytes: i
         assert (view == number % 2).all()
 
 
-@pytest.mark.parametrize("make", [lambda nbytes: [blank_bytes(nbytes)], zeros])
+@pytest.mark.parametrize("make", [lambda nbytes: [allocate_payload(nbytes)], zeros])
 def test_the_memory_is_mlx_own_and_is_freed(make: Callable[[int], list[mx.array]]) -> None:
     gc.collect()
     before = mx.get_active_memory()
@@ -141,11 +141,11 @@ def test_a_thread_that_empties_mlx_cache_meanwhile_waits_for_nobody() -> None:
     script = """
 import threading
 import mlx.core as mx
-from omlx_cache.arrays.mlxio import blank_bytes
+from omlx_cache.arrays.mlxio import allocate_payload
 
 def make():
     for _ in range(1000):
-        blank_bytes(1 << 16)
+        allocate_payload(1 << 16)
 
 thread = threading.Thread(target=make)
 thread.start()

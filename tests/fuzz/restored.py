@@ -16,7 +16,7 @@ from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.pending import rebuild
 from omlx_cache.restore.plan import PageFailed, Plan
-from omlx_cache.restore.walk import Walk, plan_for
+from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.format.header import decode_header
 from omlx_cache_storage.keys import KeyChain, as_tokens
@@ -101,14 +101,14 @@ def restore(page: Page, cache: Any) -> None:
     walk = Walk(source, [cache], chain, pages.TOKENS, pages.TOKENS + 1, frozenset())
     held, layout = {meta.id: page}, walk.layout
     try:
-        plan = plan_for(walk, point, held, source.meta)
+        plan = walk.plan(point, source.meta)
         assert plan.nbytes <= _ROOM * max(meta.nbytes, 64), "more room than a page can fill"
         targets = HostTargets(plan)
         for read in plan.reads:
             targets.take_all([read], held)
         _rebuild(plan, targets)
     except PageFailed as failed:
-        walk.learn(failed, point, held, source.meta)
+        walk.learn(failed, point, source.meta)
         raise
     mx.eval(list(layout.leaves[0].arrays().values()))
     if group.kind != "state":

@@ -3,7 +3,7 @@
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,6 @@ def queue(disk: PagedDisk) -> Iterator[RestoreQueue]:
     disk.gate.set()
     assert queue.shutdown(PATIENCE)
     assert queue.nbytes == 0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def wait_until_ready(pending: PendingRestore) -> None:
@@ -223,8 +216,6 @@ def test_one_number_bounds_what_waits_and_the_first_is_served_first(
             pending.start()
         wait_until_ready(line[0])
         wait_until_ready(line[1])
-        # They come in the order in which their sizes are known.
-        until(lambda: all(ahead.needs for ahead in queue._waiting))
         assert not line[2].ready
         assert not line[3].ready
         assert queue.nbytes == 2 * one
