@@ -44,44 +44,45 @@ class DeviceTargets(Targets):
     """The arrays that a plan fills, and which pages are in them. Use it on the model's thread.
 
     Mutable: `filled`, and the arrays of groups of targets, which are rows of items of some width:
-    (targets and their outer axes as one, tokens, the rest). Encoded pages wait aside, as they are
-    decoded together. Groups that a shorter plan wants alike are taken over from `before`.
+    (targets and their outer axes as one, tokens, the rest). Plain pages wait aside until they are
+    some, and encoded ones until all are there, as they are decoded together. Groups that a shorter
+    plan wants alike are taken over from `before`.
     """
 
-    def __init__(self, plan: Plan, *, before: "DeviceTargets | None" = None) -> None:
+    def __init__(self, plan: Plan, *, before: Targets | None = None, apart: bool = False) -> None:
         super().__init__(plan, before)
         self.batch_bytes: int = max(1, plan.nbytes // SHARE)
         self._groups: dict[Names, Array] = {}
-        if before is not None:
+        if isinstance(before, DeviceTargets):
             # So that its groups are those of this plan too.
             self.batch_bytes = before.batch_bytes
             groups = before._groups.items()
             self._groups = {names: rows for names, rows in groups if self.kept.issuperset(names)}
         self._whole: dict[str, Array] = {}
-        self._aside: list[tuple[PageRead, Page]] = []
+        self._plain: list[tuple[PageRead, Page]] = []
+        self._encoded: list[tuple[PageRead, Page]] = []
 
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
-        """Bring pages that are in memory to their places, evaluated; raises PageFailed."""
-        direct: list[PageRead] = []
+        """Bring pages that are in memory to their places, evaluated, as soon as they are some;
+        raises PageFailed."""
         for read in reads:
             page = pages[read.use.page]
             if any(span.hi < 0 for span in read.spans):
                 self._take_whole(read, page)
-            elif is_direct(read, page.meta):
-                direct.append(read)
             else:
-                self._aside.append((read, page))
-        for batch in batches(direct, most_bytes=self.batch_bytes):
-            self._join(batch, [pages[read.use.page].payload for read in batch])
-            self.note(batch)
+                direct = is_direct(read, page.meta)
+                (self._plain if direct else self._encoded).append((read, page))
+        if sum(page.meta.nbytes for _, page in self._plain) >= self.batch_bytes // 4:
+            self._join_plain()
 
     def aside(self) -> dict[PageId, Page]:
-        """Return the encoded pages that were taken and are not decoded yet."""
-        return {read.use.page: page for read, page in self._aside}
+        """Return the pages that were taken and are not in their places yet."""
+        return {read.use.page: page for read, page in (*self._plain, *self._encoded)}
 
     def arrays(self) -> dict[str, Array]:
         """Return the targets, evaluated and owned; what no page fills is zeros. Every page of the
         plan must be in. Raises PageFailed for encoded ones that cannot be decoded."""
+        self._join_plain()
         decoded = self._decoded()
         if self.kept:
             self._clear_gaps()
@@ -93,6 +94,13 @@ class DeviceTargets(Targets):
                 made[name] = zeros(spec.shape, spec.dtype)
         evaluate(list(made.values()))
         return made
+
+    def _join_plain(self) -> None:
+        reads, pages = [read for read, _ in self._plain], self.aside()
+        for batch in batches(reads, most_bytes=self.batch_bytes):
+            self._join(batch, [pages[read.use.page].payload for read in batch])
+            self.note(batch)
+        self._plain = []
 
     def _join(self, batch: Sequence[PageRead], payloads: Sequence[Array]) -> None:
         """Bring plain pages, of which several are whole and lie behind each other, to their
@@ -157,7 +165,7 @@ class DeviceTargets(Targets):
     def _decoded(self) -> dict[str, tuple[Array, list[DecodedPiece]]]:
         """Return by target what the pages aside make of it, zeros elsewhere, and where."""
         pieces: dict[int, list[DecodedPiece]] = {}
-        for read, _page in self._aside:
+        for read, _page in self._encoded:
             for span in read.spans:
                 piece = DecodedPiece(span.to, span.lo, span.hi, read.use.page)
                 pieces.setdefault(span.track, []).append(piece)
@@ -173,9 +181,9 @@ class DeviceTargets(Targets):
                 arrays = decode_joined(targets, names, columns, self.plan.codecs)
                 made |= {name: (array, ordered) for name, array in arrays.items()}
         except ForeignPage as error:
-            raise PageFailed(self._aside[-1][0].use.page, error, joins=True) from error
-        self.note(read for read, _page in self._aside)
-        self._aside = []
+            raise PageFailed(self._encoded[-1][0].use.page, error, joins=True) from error
+        self.note(read for read, _page in self._encoded)
+        self._encoded = []
         return made
 
 

@@ -53,10 +53,8 @@ class HostTargets(Targets):
     `_making`.
     """
 
-    def __init__(
-        self, plan: Plan, *, before: "HostTargets | None" = None, apart: bool = False
-    ) -> None:
-        if before is not None:
+    def __init__(self, plan: Plan, *, before: Targets | None = None, apart: bool = False) -> None:
+        if isinstance(before, HostTargets):
             before.close()
         super().__init__(plan, before)
         self._guard = threading.Condition()
@@ -67,12 +65,14 @@ class HostTargets(Targets):
         self._views: dict[str, HostView] | None = None
         self._bytes: dict[str, memoryview] = {}
         self._arrays: dict[str, Array] = {}
-        there = {} if before is None else before._await_memory()
-        if before is not None and not apart:
-            self._arrays = {name: before._arrays[name] for name in self.kept}
-            # While a view lives, MLX copies the array that it would update in place; and a read
-            # that hangs keeps no memory.
-            before._views, before._bytes, before._arrays = {}, {}, {}
+        there: dict[str, HostView] = {}
+        if isinstance(before, HostTargets):
+            there = before._await_memory()
+            if not apart:
+                self._arrays = {name: before._arrays[name] for name in self.kept}
+                # While a view lives, MLX copies the array that it would update in place; and a
+                # read that hangs keeps no memory.
+                before._views, before._bytes, before._arrays = {}, {}, {}
         fresh = [spec for name, spec in plan.targets.items() if name not in self._arrays]
         self._zeros = dict(zip([spec.name for spec in fresh], begin_zeros(fresh), strict=True))
         if apart:

@@ -201,7 +201,7 @@ class Targets:
     another order at another position, and a state is valid at one. `filled` are the pages in them.
     """
 
-    def __init__(self, plan: Plan, before: "Targets | None" = None) -> None:
+    def __init__(self, plan: Plan, before: "Targets | None") -> None:
         self.plan = plan
         self.kept: set[str] = set()
         self.filled: dict[PageId, PageInfo] = {}

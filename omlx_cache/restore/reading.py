@@ -211,17 +211,14 @@ class Reading:
     ) -> HostTargets | DeviceTargets | None:
         """Return the buffers to fill, with what earlier ones have in common with them; None where
         pages are staged."""
-        before = self.targets
-        if before is not None and before.plan is plan and not self.is_apart:
-            return before
-        fresh = not (held or plan.encoded or isinstance(before, DeviceTargets))
-        straight = not has_memory_of_its_own() and (fresh or isinstance(before, HostTargets))
-        if on_host() or (straight and not self.is_ahead):
-            host = before if isinstance(before, HostTargets) else None
-            self.targets = HostTargets(plan, before=host, apart=self.is_apart)
-        elif not self.is_ahead:
-            device = before if isinstance(before, DeviceTargets) else None
-            self.targets = DeviceTargets(plan, before=device)
+        before, host = self.targets, on_host()
+        if self.is_ahead and not host:
+            return None
+        if before is None or before.plan is not plan or self.is_apart:
+            straight = not (held or plan.encoded or has_memory_of_its_own())
+            first = HostTargets if host or straight else DeviceTargets
+            kind = first if before is None else type(before)
+            self.targets = kind(plan, before=before, apart=self.is_apart)
         return self.targets
 
     def _read_all(
@@ -246,16 +243,12 @@ class Reading:
                         pages[read.use.page] = page
             except BaseException as error:
                 failures.append((index, error))
-            try:
-                if device is None:
-                    self._place([one for one in batch if one.use.page in pages], pages)
-            except BaseException as error:
-                failures.append((first, error))
+            if device is None:
+                self._place([one for one in batch if one.use.page in pages], pages)
 
         left = deque(batches(reads, self.together, READ_BYTES))
         under_way: deque[tuple[Future[None], Sequence[PageRead], dict[PageId, Page]]] = deque()
         begun = 0
-        came: list[tuple[PageRead, Page]] = []
         while under_way or (left and not failures):
             while left and not failures and len(under_way) * len(left[0]) < self.in_flight:
                 task = left.popleft(), dict[PageId, Page]()
@@ -272,12 +265,7 @@ class Reading:
                     under_way.clear()
                     self.arrived.update(dict(pages))
                 if device is not None:
-                    came += [(one, pages[page]) for one in batch if (page := one.use.page) in pages]
-                    nbytes = sum(page.meta.nbytes for _, page in came)
-                    if nbytes >= device.batch_bytes // 4 or not under_way:
-                        arrived = {one.use.page: page for one, page in came}
-                        device.take_all([one for one, _ in came], arrived)
-                        came = []
+                    device.take_all([one for one in batch if one.use.page in pages], pages)
             except Exception as error:
                 failures.append((0, error))
             except BaseException as error:
