@@ -309,15 +309,12 @@ def with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 def _runs(sources: Sequence[Source]) -> list[Run]:
     """Return the runs in file order: wide items first (for alignment), then as the arrays come."""
-    alike: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
+    found: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
     for name, array in (sources[-1].arrays if sources else {}).items():
         held = tuple([source.ranges.get(name, ()) for source in sources])
-        alike.setdefault((array.dtype, array.shape, held), []).append(name)
-    # Buffers may differ in nothing but their slack.
-    found: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
-    for (dtype, shape, held), names in alike.items():
-        page_shape = with_tokens(shape, 0) if any(held) else shape
-        found.setdefault((dtype, page_shape, held), []).extend(names)
+        # Buffers may differ in nothing but their slack.
+        shape = with_tokens(array.shape, 0) if any(held) else array.shape
+        found.setdefault((array.dtype, shape, held), []).append(name)
     runs = [
         Run(tuple(names), name_of(dtype), shape, held)
         for (dtype, shape, held), names in found.items()

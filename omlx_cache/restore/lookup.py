@@ -152,14 +152,8 @@ class GroupPages:
     def _covering(self, start: int, stop: int) -> int | None:
         """Return where a page ends that covers [start, stop), which lies in one block."""
         block = start // self._size
-        boundary = (block + 1) * self._size
-        for end in (stop, boundary):
-            if self._from(end) <= start:
-                return end
-        for end in self._inside.get(block, ()):
-            if end > stop and self._from(end) <= start:
-                return end
-        return None
+        ends = (stop, (block + 1) * self._size, *self._inside.get(block, ()))
+        return next((end for end in ends if end >= stop and self._from(end) <= start), None)
 
 
 @dataclass(slots=True)

@@ -283,10 +283,7 @@ def _target(spec: TensorSpec, leaf: Leaf, ranges: Ranges, capacity: int) -> Tens
 
 
 def _with_tokens(spec: TensorSpec, tokens: int) -> TensorSpec:
-    shape = spec.shape
-    if shape[TOKEN_AXIS] == tokens:
-        return spec
-    return replace(spec, shape=with_tokens(shape, tokens))
+    return replace(spec, shape=with_tokens(spec.shape, tokens))
 
 
 def _reads(

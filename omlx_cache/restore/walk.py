@@ -4,10 +4,10 @@ to blame when pages that are sound do not fit together."""
 import contextlib
 import json
 import logging
-from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -255,10 +255,9 @@ def _count(found: Collected, position: int, limit_bytes: int) -> int:
 
 def _spaced(ascending: Sequence[int], count: int) -> set[int]:
     """Return the positions nearest to those that would divide the longest evenly."""
-    nearest = set()
-    for part in range(1, count + 1):
-        ideal = ascending[-1] * part // (count + 1)
-        at = bisect_left(ascending, ideal)
-        around = ascending[max(0, at - 1) : at + 1]
-        nearest.add(min(around, key=lambda position: abs(position - ideal)))
-    return nearest
+    ideals = (ascending[-1] * part // (count + 1) for part in range(1, count + 1))
+    return {min(ascending, key=partial(_apart, ideal)) for ideal in ideals}
+
+
+def _apart(ideal: int, position: int) -> int:
+    return abs(position - ideal)
