@@ -15,21 +15,17 @@ class CircuitBreaker:
     """Says whether a resource may be used. Not thread-safe: its owner's lock guards it.
 
     A thread that gets True from `enter` reports with `succeeded`, `failed` or, when it found out
-    neither, `left`. After `most` failures in a row nobody enters for `first` seconds, twice as long
-    the next time and `longest` at most, and then one at a time until one succeeds. `_trying` is the
-    thread whose try this is, 0 without one: what others report who entered before ends no try.
+    neither, `left`. After `most` failures in a row nobody enters for the first of `bounds`, twice
+    as long the next time and the second at most, and then one at a time until one succeeds.
+    `_trying` is the thread whose try this is, 0 without one: what others report who entered before
+    ends no try.
     """
 
     __slots__ = ("_bounds", "_failures", "_most", "_seconds", "_trying", "_until")
 
-    def __init__(
-        self,
-        most: int = FAILURES,
-        first: float = FIRST_SECONDS,
-        longest: float = LONGEST_SECONDS,
-    ) -> None:
+    def __init__(self, most: int = FAILURES, bounds: tuple[float, float] | None = None) -> None:
         self._most = most
-        self._bounds = first, longest
+        self._bounds = bounds
         self._failures = 0
         self._seconds = self._until = 0.0
         self._trying = 0
@@ -59,7 +55,7 @@ class CircuitBreaker:
         self.left()
         self._failures += 1
         if self.tripped:
-            first, longest = self._bounds
+            first, longest = self._bounds or (FIRST_SECONDS, LONGEST_SECONDS)
             self._seconds = min(2 * self._seconds or first, longest)
             self._until = now() + self._seconds
 

@@ -93,7 +93,7 @@ class Health:
         self._blames_disk = error.errno not in SHORTAGES
         if self._blames_disk:
             known = self._unreadable.pop(page, None)
-            self._unreadable[page] = known or CircuitBreaker(1, FIRST_SECONDS, LONGEST_SECONDS)
+            self._unreadable[page] = known or CircuitBreaker(1, (FIRST_SECONDS, LONGEST_SECONDS))
             self._unreadable[page].failed()
             if len(self._unreadable) > REMEMBERED_PAGES:
                 self._unreadable.popitem(last=False)
