@@ -269,7 +269,7 @@ class Scope:
     def counted(self, finish: Callable[[], CommitResult]) -> CommitResult:
         """Call what ends a commit, and count what it stored; whatever it raises is logged, and a
         reason to have stored nothing."""
-        began, counters = time.perf_counter(), self.store.counters
+        began = time.perf_counter()
         try:
             result = finish()
         except UnsupportedCache as error:
@@ -277,8 +277,9 @@ class Scope:
         except Exception:
             _log.exception("commit failed, nothing more is stored")
             result = CommitResult.none(reasons.ERROR)
-        counters.commit(result.skipped)
-        counters.histograms.observe("commit_seconds", time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self.store.counters.commit(result.skipped, seconds)
+        self.store.events.timings.observe("commit_seconds", seconds)
         return result
 
 

@@ -57,7 +57,6 @@ from omlx_cache_storage.listing import (
     list_pages,
     used_by_anybody,
 )
-from omlx_cache_storage.measures import together
 from omlx_cache_storage.page import Buffer, PageId, PageMeta
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher, ReadingTiers
 from omlx_cache_storage.readers import (
@@ -450,11 +449,7 @@ class BlockStore(ReadingTiers):
             requests=self.counters.requests(),
             snapshots=self.counters.snapshots(self.snapshot_bytes),
             memory=self._relief.usage,
-            histograms=together(
-                self.counters.histograms.observed(),
-                {} if self.cold is None else self.cold.timings(),
-                {} if self.remote is None else self.remote.timings(),
-            ),
+            histograms=self.events.timings.observed(),
             events=self.events.counts(),
             remote=self._remote_usage(),
         )

@@ -82,7 +82,10 @@ class AskedRequest:
         )
         word = told.reason if told.is_miss else None
         self._log.counters.request(record.prompt_tokens, tokens, cold, word, self.remote_tokens)
-        self._log.counters.histograms.observe("restore_seconds", seconds)
+        timings = self._log.events.timings
+        timings.observe("asked_tokens", record.prompt_tokens)
+        timings.observe("restored_tokens", tokens)
+        timings.observe("restore_seconds", seconds)
         self._log.events.note_request(
             record.namespace, record.prompt_tokens, tokens, cold, self.remote_tokens
         )
@@ -125,7 +128,7 @@ class AskedRequest:
         self._note(held_seconds=self.record.held_seconds + seconds)
         self._work.held(seconds)
         if seconds > 0:
-            self._log.counters.histograms.observe("held_seconds", seconds)
+            self._log.events.timings.observe("held_seconds", seconds)
 
     @uninterrupted
     def ended(self, generated: int) -> None:
@@ -137,7 +140,7 @@ class AskedRequest:
                 self._log.untold = True
             if self.record.computed_tokens:
                 taken = self.record.compute_seconds
-                self._log.counters.histograms.observe("prefill_seconds", taken)
+                self._log.events.timings.observe("prefill_seconds", taken)
             chain, self.chain = self.chain, None
             if self._log.trace is not None and chain is not None:
                 # With the blocks that its sequence has by now.

@@ -25,7 +25,7 @@ KvEvent = dict[str, object]
 
 
 def kv_events(
-    events: Iterable[Event], paged: Collection[str], *, gap: bool = False
+    events: Iterable[Event], paged: Collection[bytes], *, gap: bool = False
 ) -> Sequence[KvEvent]:
     """Return what events mean for a router; a pure function.
 
@@ -45,31 +45,31 @@ def kv_batch(sequence: int, at: float, events: Sequence[KvEvent]) -> Mapping[str
     return {"seq": sequence, "ts": at, "events": events, "data_parallel_rank": None}
 
 
-def _kv_event(event: Event, paged: Collection[str]) -> KvEvent | None:
+def _kv_event(event: Event, paged: Collection[bytes]) -> KvEvent | None:
     medium = MEDIA.get(event.tier)
     if medium is None:
         return None
     if event.kind in ("cleared", "resynced"):
-        return _cleared(medium, event.namespace)
+        return _cleared(medium, event.namespace.hex())
     if event.group != PAGED and event.namespace in paged:
         return None
     if event.kind == "stored":
         return {
             "type": "BlockStored",
-            "block_hashes": [event.key],
-            "parent_block_hash": event.parent,
+            "block_hashes": [event.key.hex()],
+            "parent_block_hash": event.to_dict()["parent"],
             "token_ids": [],
             "block_size": event.tokens,
             "lora_id": None,
             "medium": medium,
-            "namespace": event.namespace,
+            "namespace": event.namespace.hex(),
         }
     if event.kind in ("evicted", "removed"):
         return {
             "type": "BlockRemoved",
-            "block_hashes": [event.key],
+            "block_hashes": [event.key.hex()],
             "medium": medium,
-            "namespace": event.namespace,
+            "namespace": event.namespace.hex(),
         }
     return None
 

@@ -1,5 +1,5 @@
-"""What happened to pages and requests lately: a bounded log that others read and follow, and which
-pages a store had and has no more, which tells "evicted" from "never stored".
+"""What happened to pages and requests lately, and how long it took: a bounded log that others read
+and follow, and which pages a store had and has no more, which tells "evicted" from "never stored".
 
 A reader asks again and again for what lies beyond the last number that it has seen, and is told how
 much of it was forgotten meanwhile. No tokens and no text of prompts are in it.
@@ -7,14 +7,13 @@ much of it was forgotten meanwhile. No tokens and no text of prompts are in it.
 
 import threading
 import time
-import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
-from itertools import islice
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, get_args
 
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, StoredPage
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
+from omlx_cache_storage.measures import Histograms
 from omlx_cache_storage.page import PAGED, PageId, PageMeta
 from omlx_cache_storage.stats import KINDS, Kind
 
@@ -29,21 +28,21 @@ OTHER_PROCESS = "other process"
 
 
 class Event(NamedTuple):
-    """One thing that happened, `at` in seconds since the epoch; keys are hexadecimal, "" for none.
+    """One thing that happened, `at` in seconds since the epoch; keys are empty where there is none.
 
     A page ends at `position` and holds the `tokens` before it. `parent` is the key of the block
-    before, None for the first of a chain, and only the first 16 digits of it where a file's name is
-    all that is known. Of a request, `position` is how long its prompt is, `tokens` what was
-    restored of it, and `detail` says which tier gave them.
+    before, the namespace for the first of a chain, and only the first 8 bytes of either where a
+    file's name is all that is known. Of a request, `position` is how long its prompt is, `tokens`
+    what was restored of it, and `detail` says which tier gave them.
     """
 
     number: int
     at: float
     kind: Kind
     tier: EventTier
-    namespace: str
-    key: str
-    parent: str | None
+    namespace: bytes
+    key: bytes
+    parent: bytes
     group: str
     position: int
     tokens: int
@@ -51,8 +50,15 @@ class Event(NamedTuple):
     detail: str
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON and the control socket."""
-        return self._asdict()
+        """Return plain values, for JSON and the control socket: keys in hexadecimal, and None for
+        the parent of what has none."""
+        none = (b"", self.namespace, self.namespace[:PARENT_HINT_BYTES])
+        return {
+            **self._asdict(),
+            "namespace": self.namespace.hex(),
+            "key": self.key.hex(),
+            "parent": None if self.parent in none else self.parent.hex(),
+        }
 
 
 class EventPage(NamedTuple):
@@ -66,28 +72,23 @@ class EventPage(NamedTuple):
     began: float
 
 
-_Entry: TypeAlias = tuple[float, Kind, EventTier, bytes, bytes, bytes, str, int, int, int, str]
-"""An event as it is kept: its fields but for the number, keys as bytes that others hold as well."""
-_KIND: Final = 1
-
-
 class EventLog:
     """Remembers the latest `capacity` events; one of 0 remembers and costs nothing. Any thread may
-    call; to note something takes about a microsecond, and waits for no reader.
+    call; to note something takes about a microsecond, and waits for no reader. `timings` counts how
+    long things took, whatever is remembered.
 
-    `_lock` guards `_ring`, `_count`, `_counts`, `_paged` and `_waiting` (readers that wait). Tiers
-    note events under locks of their own, so that the order is theirs; nothing is called from here.
-    A finalizer and a handler of a signal note nothing.
+    `_news` has the lock, which guards `_ring`, `_count`, `_counts` and `_paged`. Tiers note events
+    under locks of their own, so that the order is theirs; nothing is called from here. A finalizer
+    and a handler of a signal note nothing.
     """
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
         self.began = time.time()
-        self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
-        self._waiting = 0
-        self._ring: deque[_Entry] = deque(maxlen=capacity)
+        self.timings = Histograms()
+        self._news = threading.Condition(threading.Lock())
+        self._ring: deque[Event] = deque(maxlen=capacity)
         self._count = 0
-        self._counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self._counts = Counter[str](dict.fromkeys(KINDS, 0))
         self._paged: dict[bytes, None] = {}
 
     # Noting.
@@ -106,11 +107,6 @@ class EventLog:
         sizes = position, held, stored.nbytes
         self._note(kind, "cold", stored.namespace, key, known, group, *sizes, detail)
 
-    def note_files(self, kind: Kind, stored: Iterable[StoredPage], detail: str = "") -> None:
-        """Note the same of many files."""
-        for one in stored if self._ring.maxlen else ():
-            self.note_file(kind, one, detail)
-
     def note_tier(
         self, kind: Kind, tier: EventTier, namespace: bytes = b"", detail: str = ""
     ) -> None:
@@ -120,15 +116,11 @@ class EventLog:
     def note_request(
         self, namespace: str, prompt_tokens: int, restored: int, cold: int, remote: int = 0
     ) -> None:
-        """Note what a request got; nothing for one that got nothing. A namespace that is no digest
-        is left out."""
+        """Note what a request got; nothing for one that got nothing."""
         if restored:
-            try:
-                digest = bytes.fromhex(namespace)
-            except ValueError:
-                digest = b""
             detail = f"{restored - cold - remote} hot, {cold} cold"
             detail += f", {remote} remote" if remote else ""
+            digest = bytes.fromhex(namespace)
             self._note("restored", "", digest, b"", b"", "", prompt_tokens, restored, 0, detail)
 
     def _note(
@@ -137,19 +129,16 @@ class EventLog:
     ) -> None:  # fmt: skip
         if not self._ring.maxlen:
             return
-        with self._lock:
-            at = time.time()
-            self._ring.append(
-                (at, kind, tier, namespace, key, parent, group, position, tokens, nbytes, detail)
-            )
+        what = (namespace, key, parent, group, position, tokens, nbytes, detail[:DETAIL_CHARACTERS])
+        with self._news:
             self._count += 1
+            self._ring.append(Event(self._count, time.time(), kind, tier, *what))
             self._counts[kind] += 1
             if group == PAGED and namespace not in self._paged:
                 if len(self._paged) >= _NAMESPACES:
                     del self._paged[next(iter(self._paged))]
                 self._paged[namespace] = None
-            if self._waiting:
-                self._news.notify_all()
+            self._news.notify_all()
 
     # Reading.
 
@@ -159,62 +148,42 @@ class EventLog:
     ) -> EventPage:
         """Return the oldest `limit` events beyond the number `after`, or the latest ones without
         it; of these kinds only, where they are given."""
-        with self._lock:
-            count = self._count
-            oldest = count - len(self._ring)
-            # A number that was never reached is another log's: all that is known is news.
-            asked = 0 if after is None or after > count else after
-            dropped = max(0, oldest - asked) if after is not None else 0
-            start, stop = max(oldest, asked), count
-            if kinds is None and after is None:
-                start = max(start, count - limit)
-            elif kinds is None:
-                stop = min(count, start + limit)
-            entries = list(islice(self._ring, start - oldest, stop - oldest))
-        numbered = enumerate(entries, start + 1)
-        found = [(number, one) for number, one in numbered if kinds is None or one[_KIND] in kinds]
-        chosen = found[-limit:] if after is None else found[:limit]
-        upto = chosen[-1][0] if after is not None and len(chosen) < len(found) else stop
-        events = tuple(_event(number, entry) for number, entry in chosen)
-        return EventPage(upto, events, dropped, self.began)
+        with self._news:
+            count, known = self._count, list(self._ring)
+        # A number that was never reached is another log's: all that is known is news.
+        asked = 0 if after is None or after > count else after
+        missed = max(0, count - len(known) - asked)
+        news = known[asked + missed - count + len(known) :]
+        found = tuple(one for one in news if kinds is None or one.kind in kinds)
+        if after is None:
+            return EventPage(count, found[-limit:], 0, self.began)
+        upto = found[limit - 1].number if len(found) > limit else count
+        return EventPage(upto, found[:limit], missed, self.began)
 
     def wait(self, after: int, timeout: float) -> bool:
         """Block until there is an event beyond the number `after`; False after `timeout` seconds.
         Handlers of signals run meanwhile."""
 
         def turn(seconds: float | None) -> bool:
-            with self._lock:
-                self._waiting += 1
-                try:
-                    return self._news.wait_for(lambda: self._count != after, seconds)
-                finally:
-                    self._waiting -= 1
+            with self._news:
+                return self._news.wait_for(lambda: self._count != after, seconds)
 
         return wait_in_turns(turn, timeout)
 
     @uninterrupted
     def counts(self) -> dict[str, int]:
         """Return how many events of each kind there have been, forgotten ones included."""
-        with self._lock:
+        with self._news:
             return dict(self._counts)
 
-    def paged(self) -> frozenset[str]:
+    def paged(self) -> frozenset[bytes]:
         """Return the namespaces that were seen to have pages of which each needs all before it."""
-        with self._lock:
-            return frozenset(namespace.hex() for namespace in self._paged)
+        with self._news:
+            return frozenset(self._paged)
 
 
 SILENT = EventLog(0)
 """For tiers that nobody asks."""
-
-
-def _event(number: int, entry: _Entry) -> Event:
-    at, kind, tier, namespace, key, parent, group, position, tokens, nbytes, detail = entry
-    known = bool(parent) and parent not in (namespace, namespace[:PARENT_HINT_BYTES])
-    shown = parent.hex() if known else None
-    keys = namespace.hex(), key.hex(), shown
-    text = detail[:DETAIL_CHARACTERS]
-    return Event(number, at, kind, tier, *keys, group, position, tokens, nbytes, text)
 
 
 How = Literal["memory", "disk", "removed", "damaged"]
@@ -236,42 +205,28 @@ class Departure(NamedTuple):
 class Departures:
     """Remembers the last pages that left, half of `most` at least. Any thread may call.
 
-    `_lock` guards the two generations of pages, `_young` and `_old`, and `_forgetful`.
+    `_lock` guards the two generations, `_young` and `_old`, in which a page stands by its hash: it
+    is asked for by people, never restored by. `forgetful` is True once pages were forgotten.
     """
 
     def __init__(self, most: int = DEPARTURES) -> None:
         self._half = max(1, most // 2)
         self._lock = threading.Lock()
-        self._young: dict[int, int] = {}
-        self._old: dict[int, int] = {}
-        self._forgetful = False
+        self._young: dict[int, Departure] = {}
+        self._old: dict[int, Departure] = {}
+        self.forgetful = False
 
     def note(self, pages: Iterable[PageId], how: How) -> None:
         """Remember that pages leave now."""
-        value = time.time_ns() // 1000 * len(HOWS) + HOWS.index(how)
+        now = Departure(how, time.time())
         with self._lock:
             for page in pages:
-                self._young[_short(page)] = value
+                self._young[hash(page)] = now
                 if len(self._young) >= self._half:
-                    self._forgetful = self._forgetful or bool(self._old)
+                    self.forgetful |= bool(self._old)
                     self._old, self._young = self._young, {}
 
     def find(self, page: PageId) -> Departure | None:
         """Return how a page left that is not here, None for one that is not known to have been."""
-        short = _short(page)
         with self._lock:
-            value = self._young.get(short, self._old.get(short))
-        if value is None:
-            return None
-        return Departure(HOWS[value % len(HOWS)], value // len(HOWS) / 1e6)
-
-    @property
-    def forgetful(self) -> bool:
-        """True once pages that left have been forgotten."""
-        return self._forgetful
-
-
-def _short(page: PageId) -> int:
-    """Return a number for a page: it is asked for by people, never restored by."""
-    key, group = page
-    return int.from_bytes(key[:8], "little") ^ zlib.crc32(group.encode())
+            return self._young.get(hash(page)) or self._old.get(hash(page))

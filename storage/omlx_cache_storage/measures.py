@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal, NamedTuple, get_args
 
 Measure = Literal[
@@ -46,14 +47,6 @@ class Histogram:
     sum: float
     count: int
 
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON and the control socket."""
-        return {
-            "buckets": [list(bucket) for bucket in self.buckets],
-            "sum": self.sum,
-            "count": self.count,
-        }
-
 
 class Histograms:
     """Counts what is observed. Any thread may call; `_lock` guards `_counts` and `_sums`."""
@@ -70,36 +63,15 @@ class Histograms:
             self._counts[measure][at] += 1
             self._sums[measure] += value
 
-    def total(self, measure: Measure) -> float:
-        """Return the sum of all values of a measure."""
-        with self._lock:
-            return self._sums[measure]
-
     def observed(self) -> dict[str, Histogram]:
-        """Return every measure that was observed once at least, by name."""
+        """Return every measure, by name."""
         with self._lock:
-            counts = {name: list(row) for name, row in self._counts.items() if any(row)}
+            running = {name: tuple(accumulate(row)) for name, row in self._counts.items()}
             sums = dict(self._sums)
-        return {name: _histogram(name, row, sums[name]) for name, row in counts.items()}
-
-
-def together(*sources: Mapping[str, Histogram]) -> dict[str, Histogram]:
-    """Return every measure, of which no two sources count the same; those that nobody observed are
-    empty."""
-    found: dict[str, Histogram] = {
-        name: _histogram(name, [0] * (len(BOUNDS[name]) + 1), 0.0) for name in MEASURES
-    }
-    for source in sources:
-        found |= source
-    return found
-
-
-def _histogram(measure: Measure, counts: Sequence[int], total: float) -> Histogram:
-    running, buckets = 0, []
-    for bound, count in zip(BOUNDS[measure], counts, strict=False):
-        running += count
-        buckets.append((bound, running))
-    return Histogram(tuple(buckets), total, running + counts[-1])
+        return {
+            name: Histogram(tuple(zip(BOUNDS[name], counts, strict=False)), sums[name], counts[-1])
+            for name, counts in running.items()
+        }
 
 
 MOST_SPANS = 64
@@ -123,18 +95,15 @@ class Intervals:
         begin = max(begin, self._floor)
         if not begin < end:
             return 0.0
-        first = last = bisect_left(self._spans, begin, key=lambda span: span[1])
-        known = 0.0
-        while last < len(self._spans) and self._spans[last][0] <= end:
-            span = self._spans[last]
-            known += span[1] - span[0]
-            begin, end = min(begin, span[0]), max(end, span[1])
-            last += 1
-        self._spans[first:last] = [(begin, end)]
-        new = end - begin - known
-        self.seconds += new
+        met = [span for span in self._spans if span[0] <= end and begin <= span[1]]
+        apart = [span for span in self._spans if span[0] > end or begin > span[1]]
+        first = min([begin, *(span[0] for span in met)])
+        last = max([end, *(span[1] for span in met)])
+        self._spans = sorted([*apart, (first, last)])
         if len(self._spans) > MOST_SPANS:
             self._floor = self._spans.pop(0)[1]
+        new = last - first - sum(span[1] - span[0] for span in met)
+        self.seconds += new
         return new
 
 
@@ -143,15 +112,6 @@ RATED_TOKENS = 128
 RECENT_TOKENS = 65_536
 """After so many tokens what was measured counts half: the machine may have become faster."""
 MODELS = 64
-
-
-class Step(NamedTuple):
-    """So many tokens, computed from `began` to `ended`; an empty time for a token that a step of
-    decoding took along."""
-
-    tokens: int
-    began: float
-    ended: float
 
 
 class WorkTotals(NamedTuple):
@@ -167,7 +127,8 @@ class WorkTotals(NamedTuple):
 
 @dataclass(slots=True)
 class _Model:
-    """One model's work. `tokens` took `seconds` lately. `unpriced_tokens` were restored at a cost
+    """One model's work. `tokens` took `seconds` lately. `restoring` is when requests
+    restored, or waited for others that compute. `unpriced_tokens` were restored at a cost
     of `unpriced_seconds` before any rate was known; whatever else was restored is in `saved`,
     priced once."""
 
@@ -176,17 +137,16 @@ class _Model:
     seconds: float = 0.0
     computing: Intervals = field(default_factory=Intervals)
     restoring: Intervals = field(default_factory=Intervals)
-    waiting: Intervals = field(default_factory=Intervals)
     saved: float = 0.0
     unpriced_tokens: int = 0
     unpriced_seconds: float = 0.0
 
-    def add(self, step: Step) -> None:
-        """Count a step; what came long before counts less and less."""
+    def add(self, tokens: int, began: float, ended: float) -> None:
+        """Count tokens that were computed; what came long before counts less and less."""
         if self.tokens > RECENT_TOKENS:
             self.tokens, self.seconds = self.tokens / 2, self.seconds / 2
-        self.tokens += step.tokens
-        self.seconds += self.computing.add(step.began, step.ended)
+        self.tokens += tokens
+        self.seconds += self.computing.add(began, ended)
 
     @property
     def rate(self) -> float | None:
@@ -266,7 +226,7 @@ class RequestWork:
         self._meter = meter
         self._model = model
         self._tokens = 0
-        self._steps: list[Step] = []
+        self._steps: list[tuple[int, float, float]] = []
 
     def computed(self, tokens: int, seconds: float) -> None:
         """Tell that tokens of the prompt were computed in the last `seconds`; 0 for a token that a
@@ -274,11 +234,11 @@ class RequestWork:
         meter, interval = self._meter, self._meter._ended(seconds)
         with meter._lock:
             meter._computing.add(*interval)
-            self._steps.append(Step(tokens, *interval))
+            self._steps.append((tokens, *interval))
             self._tokens += tokens
             if self._tokens >= RATED_TOKENS:
                 for step in self._steps:
-                    self._model.add(step)
+                    self._model.add(*step)
                 self._steps.clear()
                 self._model.price()
 
@@ -293,4 +253,4 @@ class RequestWork:
         """Tell that the request waited for another one's blocks, in the last `seconds`."""
         interval = self._meter._ended(seconds)
         with self._meter._lock:
-            self._model.price(seconds=self._model.waiting.add(*interval))
+            self._model.price(seconds=self._model.restoring.add(*interval))

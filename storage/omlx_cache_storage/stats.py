@@ -8,11 +8,10 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
 from typing import Literal, get_args
 
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.measures import Histogram, Histograms, WorkMeter
+from omlx_cache_storage.measures import Histogram, WorkMeter
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,34 +208,18 @@ class Stats:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain dicts and numbers, for JSON and the control socket."""
-        document: dict[str, object] = {
-            "uptime_seconds": self.uptime_seconds,
-            "written_bytes_per_restored_token": self.written_bytes_per_restored_token,
-            "hot": asdict(self.hot),
-            "cold": None if self.cold is None else asdict(self.cold),
-            "writer": None if self.writer is None else asdict(self.writer),
-            "remote": None if self.remote is None else asdict(self.remote),
-            "snapshots": asdict(self.snapshots),
-            "memory": asdict(self.memory),
-        }
-        requests = {
-            name: getattr(self.requests, name) for name in RequestStats.__dataclass_fields__
-        }
-        for name in ("misses", "skips", "prefill_tokens_per_second"):
-            requests[name] = dict(requests[name])
-        document["requests"] = {**requests, "hit_ratio": self.requests.hit_ratio}
-        document["histograms"] = {name: one.to_dict() for name, one in self.histograms.items()}
-        document["events"] = dict(self.events)
+        document = asdict(self)
+        document["written_bytes_per_restored_token"] = self.written_bytes_per_restored_token
+        document["requests"]["hit_ratio"] = self.requests.hit_ratio
         return document
 
 
 @dataclass
 class Counters:
     """Thread-safe sums: `_lock` guards every field but `_deferred`, whose operations are atomic,
-    and `work` and `histograms`, which guard themselves."""
+    and `work`, which guards itself."""
 
     work: WorkMeter = field(default_factory=WorkMeter)
-    histograms: Histograms = field(default_factory=Histograms)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sums: Counter[str] = field(default_factory=Counter)
     _misses: Counter[str] = field(default_factory=Counter)
@@ -272,27 +255,21 @@ class Counters:
             restored_remote_tokens=remote,
             restored_hot_tokens=restored - cold - remote,
         )
-        self.histograms.observe("asked_tokens", asked)
-        self.histograms.observe("restored_tokens", restored)
-        if reason is not None:
-            self.miss(reason)
+        with self._lock:
+            self._misses.update([] if reason is None else [reason])
 
     @uninterrupted
-    def add(self, **amounts: int) -> None:
+    def add(self, **amounts: float) -> None:
         """Add to the sums named as `RequestStats` names them."""
         self._run_deferred()
         with self._lock:
             self._sums.update(amounts)
 
-    def miss(self, reason: str) -> None:
+    def commit(self, skipped: Mapping[str, int], seconds: float) -> None:
+        """Count a commit, how long it took, and the pages that it did not store by reason."""
+        self.add(commits=1, rejected_pages=sum(skipped.values()), commit_seconds=seconds)
         with self._lock:
-            self._misses[reason] += 1
-
-    def commit(self, skipped: Mapping[str, int]) -> None:
-        """Count a commit, and the pages that it did not store by reason."""
-        self.add(commits=1, rejected_pages=sum(skipped.values()))
-        for reason, pages in skipped.items():
-            self.skip(reason, pages)
+            self._skips.update(skipped)
 
     @uninterrupted
     def skip(self, reason: str, pages: int = 1) -> None:
@@ -318,7 +295,6 @@ class Counters:
     def requests(self) -> RequestStats:
         self._run_deferred()
         work = self.work.totals()
-        commit_seconds = self.histograms.total("commit_seconds")
         with self._lock:
             sums = self._sums
             return RequestStats(
@@ -330,16 +306,16 @@ class Counters:
                 restored_hot_tokens=sums["restored_hot_tokens"],
                 restored_cold_tokens=sums["restored_cold_tokens"],
                 restore_seconds=work.restore_seconds,
-                commit_seconds=commit_seconds,
+                commit_seconds=sums["commit_seconds"],
                 prefilled_tokens=sums["prefilled_tokens"],
                 prefill_seconds=work.prefill_seconds,
                 saved_seconds=work.saved_seconds,
-                prefill_tokens_per_second=MappingProxyType(dict(work.tokens_per_second)),
+                prefill_tokens_per_second=dict(work.tokens_per_second),
                 stored_pages=sums["stored_pages"],
                 stored_bytes=sums["stored_bytes"],
                 rejected_pages=sums["rejected_pages"],
-                misses=MappingProxyType(dict(self._misses)),
-                skips=MappingProxyType(dict(self._skips)),
+                misses=dict(self._misses),
+                skips=dict(self._skips),
                 ignored_hints=sums["ignored_hints"],
                 restored_remote_tokens=sums["restored_remote_tokens"],
             )

@@ -232,8 +232,7 @@ def _usage(remote: RemoteTier, uploads: Uploads) -> RemoteUsage:
 
 
 def _page_of(event: Event) -> tuple[BlockKey, PageId]:
-    namespace, key = bytes.fromhex(event.namespace), bytes.fromhex(event.key)
-    return BlockKey(namespace), PageId(BlockKey(key), event.group)
+    return BlockKey(event.namespace), PageId(BlockKey(event.key), event.group)
 
 
 def _nowhere(keys: Collection[BlockKey]) -> set[BlockKey]:

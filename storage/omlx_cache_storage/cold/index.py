@@ -270,7 +270,8 @@ class Index:
             removed.append(file.stored)
             self.pop(page)
         if detail is not None:
-            self.events.note_files("evicted" if why == "disk" else "removed", removed, detail)
+            for stored in removed:
+                self.events.note_file("evicted" if why == "disk" else "removed", stored, detail)
         if why != "removed":
             self.departures.note((stored.name.id for stored in removed), why)
         return removed

@@ -29,7 +29,6 @@ from omlx_cache_storage.eviction.keep import Clock, Keep, Lru
 from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.measures import Histogram, Histograms
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult
 from omlx_cache_storage.stats import ColdUsage
 from omlx_cache_storage.table import PageColumns, columns_of
@@ -70,7 +69,6 @@ class ColdTier:
         fs, clock = fs or FileSystem(), clock or Clock()
         self.directory = directory
         self._fs = fs
-        self._timings = Histograms()
         departures = departures or Departures()
         index = Index(directory, limit_bytes, clock, policy, departures, events)
         files = PageFiles(directory, fs, durability, index.doom_temporary)
@@ -93,7 +91,6 @@ class ColdTier:
             room,
             terms,
             self._opening.load,
-            self._timings,
             encode,
             ration,
         )
@@ -164,7 +161,7 @@ class ColdTier:
             with self._index.lock:
                 self._index.health.end_read(page, whole=reader.was_read)
             if reader.was_read:
-                self._timings.observe("page_read_seconds", reader.seconds)
+                self._index.events.timings.observe("page_read_seconds", reader.seconds)
         except FileNotFoundError as error:
             with self._index.lock:
                 self._index.drop(
@@ -217,10 +214,6 @@ class ColdTier:
         with self._index.lock:
             left, self._index.left = self._index.left, []
             return left
-
-    def timings(self) -> dict[str, Histogram]:
-        """Return how long pages took to be read and written."""
-        return self._timings.observed()
 
     def clear(self, namespace: BlockKey, seconds: float = WAIT_SECONDS) -> Cleared:
         """Delete every page of a namespace, as `Deleter.clear` does."""

@@ -21,7 +21,6 @@ from omlx_cache_storage.cold.terms import Ration, Terms
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import StoredPage, name_of
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.measures import Histograms
 from omlx_cache_storage.page import Page, PageId, WriteResult
 
 NO_ROOM_TRIES = 3
@@ -47,7 +46,6 @@ class PageWriter:
         room: Room,
         terms: Terms,
         load: Callable[[], None],
-        timings: Histograms,
         encode: Callable[[Page], Page] | None,
         ration: Ration | None,
     ) -> None:
@@ -59,7 +57,6 @@ class PageWriter:
         self._room = room
         self._terms = terms
         self._load = load
-        self._timings = timings
         self._encode = encode
         self.ration = ration
         self._names = TemporaryNames()
@@ -101,7 +98,9 @@ class PageWriter:
             raise
         finally:
             if result == "written":
-                self._timings.observe("page_write_seconds", time.perf_counter() - began)
+                self._index.events.timings.observe(
+                    "page_write_seconds", time.perf_counter() - began
+                )
             elif self.ration is not None:
                 self.ration.give_back(rationed)
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from omlx_cache_storage.errors import PageNotSent, PageUnreadable
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.measures import Histograms
 from omlx_cache_storage.page import Buffer, PageId
 from omlx_cache_storage.readers import ReaderPool, came
 from omlx_cache_storage.remote import reasons
@@ -241,12 +240,11 @@ class RemoteReads:
 class RemoteTally:
     """Counts of a remote tier, by the names of `RemoteUsage`, and what the latest answers took.
 
-    `_lock` guards all but `timings`, which guards itself: also how many reads are in flight, since
-    when some are, and the bytes that came then.
+    `_lock` guards all: also how many reads are in flight, since when some are, and the bytes that
+    came then.
     """
 
     def __init__(self) -> None:
-        self.timings = Histograms()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()

@@ -17,7 +17,6 @@ from omlx_cache_storage.errors import (
 )
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.page import (
     REMOTE,
     Buffer,
@@ -174,7 +173,7 @@ class RemoteTier:
         with self._judged(page, seen):
             yield received
         if received.was_read:
-            self._tally.timings.observe("remote_page_read_seconds", waited + received.seconds)
+            self._events.timings.observe("remote_page_read_seconds", waited + received.seconds)
 
     def meta(self, page: PageId) -> PageMeta:
         """Return what a page's header says; reads no more of it. Raises PageError as `reading`."""
@@ -286,10 +285,6 @@ class RemoteTier:
             **self._tally.usage(),
         )
 
-    def timings(self) -> Mapping[str, Histogram]:
-        """Return how long look-ups that were answered took, and pages that came whole."""
-        return self._tally.timings.observed()
-
     def check_integrity(self) -> None:
         self._reads.check_integrity()
 
@@ -324,7 +319,7 @@ class RemoteTier:
             found_pages=asking.found,
         )
         if asking.phases and trouble in ("", reasons.FOREIGN):
-            self._tally.timings.observe("remote_lookup_seconds", time.perf_counter() - began)
+            self._events.timings.observe("remote_lookup_seconds", time.perf_counter() - began)
         return Asked(asking.news, trouble)
 
     @contextmanager
