@@ -149,9 +149,10 @@ class Flights:
         return [waiter for waiter in self.waiters if waiter.chain.namespace == namespace]
 
     @property
-    def state(self) -> tuple[int, int]:
-        """What differs when something happened to a flight, or one was lost."""
-        return self.changes, len(self.live)
+    def state(self) -> tuple[int, int, int]:
+        """What differs when something happened to a flight, when one was lost, and after a while:
+        one may have stalled."""
+        return self.changes, len(self.live), int(time.monotonic() / POLL_SECONDS)
 
     def changed(self) -> None:
         """Note that something happened to a flight; the lock is held."""
@@ -198,7 +199,6 @@ class QueueWait:
         self._flights = flights
         self._most_seconds = flights.wait_seconds
         self._seen = flights.state
-        self._polled = 0.0
         self._since: float | None = None
         self._before = 0.0
 
@@ -229,8 +229,7 @@ class QueueWait:
     def is_stale(self) -> bool:
         """True when the prefix should be looked up again. Cheap while nothing happens."""
         state = self._flights.state
-        is_fresh = not self.is_on or time.monotonic() - self._polled < POLL_SECONDS
-        if state == self._seen and is_fresh:
+        if state == self._seen:
             return self.is_on and self.seconds >= self._most_seconds
         self._seen = state
         is_worth_it = self._is_worth_it()
@@ -264,7 +263,6 @@ class QueueWait:
             self._flights.waiters.discard(self)
 
     def _is_worth_it(self) -> bool:
-        self._polled = time.monotonic()
         in_time = self.seconds < self._most_seconds
         return in_time and self._flights.awaited(self.chain, self.found) is not None
 

@@ -33,7 +33,7 @@ from omlx_cache.restore.walk import Boundaries, Walk
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.hints import Ended, Priority
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.keys import KeyChain, Tokens
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.stats import Counters
 
@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_GROUP_SIZE = 64
 Hint = TypeVar("Hint")
+NOWHERE = Namespace(BlockKey(b""), {})
+"""Where the sequences of a model that is not supported are."""
 
 
 class ScopeOptions(TypedDict, total=False):
@@ -67,7 +69,7 @@ class Scope:
     """
 
     def __init__(
-        self, kinds: "Scopes", namespace: Namespace | None, fresh: Callable[[], list[Any]]
+        self, kinds: "Scopes", namespace: Namespace, fresh: Callable[[], list[Any]]
     ) -> None:
         self.store = kinds.store
         self.unsupported_reason = kinds.unsupported_reason
@@ -75,17 +77,15 @@ class Scope:
         self.fresh = fresh
         self._kinds = kinds
         self._namespace = namespace
-        self._blank: Layout | None = None if namespace is None else layout_of(fresh())
-        self.supported = self._blank is not None
+        self.supported = kinds.unsupported_reason is None
+        self._blank: Layout | None = layout_of(fresh()) if self.supported else None
         self.groups: tuple[GroupSpec, ...] = () if self._blank is None else self._blank.groups
         self.trims = all(group.kind == "paged" for group in self.groups)
 
     def same_as(self, other: "Scope") -> bool:
         """True when both stand for the same sequences of one store."""
-        mine, theirs = self._namespace, other._namespace
-        return self.store is other.store and (
-            mine is theirs if mine is None or theirs is None else mine.digest == theirs.digest
-        )
+        is_same = self._namespace.digest == other._namespace.digest
+        return self.store is other.store and is_same
 
     def layout(self, prompt_cache: Sequence[Any]) -> Layout | None:
         """Return the layout of caches, None when they are not of this scope's classes and
@@ -104,8 +104,6 @@ class Scope:
     def ask(self, tokens: int) -> AskedRequest:
         """Begin the record of a request for a prompt of so many tokens."""
         namespace = self._namespace
-        if namespace is None:
-            return self.store.requests.ask("", {}, tokens)
         return self.store.requests.ask(namespace.digest.hex(), namespace.document, tokens)
 
     def walked(self, chain: KeyChain, matched: int, lacking: str) -> Walked:
@@ -114,7 +112,7 @@ class Scope:
 
     def chain(self, tokens: Tokens) -> KeyChain:
         """Return the keys of a sequence; raises ValueError for a scope that is not supported."""
-        if self._namespace is None:
+        if not self.supported:
             raise ValueError("a model whose caches are not supported has no keys")
         return KeyChain(self._namespace.digest, tokens, self.store.settings.block_size)
 
@@ -166,7 +164,7 @@ class Scope:
 
     def _gate(self, *, probes: bool = True) -> RestoreGate | None:
         gate = self.store.reading_gate
-        if gate is None or self._namespace is None:
+        if gate is None:
             return None
         return RestoreGate(gate, computed_by(self._namespace.document), probes=probes)
 
@@ -399,9 +397,9 @@ class Scopes:
         self.boundaries.clear()
         return sum(self.store.clear(digest) for digest in self.store.namespaces(parts))
 
-    def _namespace(self, options: ScopeOptions, codec: str | None) -> Namespace | None:
+    def _namespace(self, options: ScopeOptions, codec: str | None) -> Namespace:
         if self._layout is None:
-            return None
+            return NOWHERE
         settings = self.store.settings
         namespace = make_namespace(
             **self._identity,

@@ -161,17 +161,15 @@ class Admission:
         With `stage` a page without room waits in staging while the sequence goes on, or is counted
         as skipped.
         """
-        with self._admit(nbytes, meta.position) as room:
-            page = make() if room else None
-            if page is not None and page.meta.nbytes == nbytes:
-                self._put(page, room)
-                return True
-        if page is not None:
-            with self._admit(page.meta.nbytes, meta.position) as room:
-                if room:
+        page, size = None, nbytes
+        while room := self._admit(size, meta.position):
+            with room:
+                page = make() if page is None else page
+                if page.meta.nbytes == size:
                     self._put(page, room)
                     return True
-        elif stage and not self.finishing and self.staging.reserve(nbytes):
+                size = page.meta.nbytes
+        if page is None and stage and not self.finishing and self.staging.reserve(nbytes):
             page = make()
             if page.meta.nbytes == nbytes:
                 self._staged.append(page)
@@ -196,8 +194,6 @@ class Admission:
 
         Never waits. After 0 each must be added by itself, which can do more for it.
         """
-        if not metas:
-            return 0
         deferred.point()
         wanted, room = len(metas), Reservation()
         while wanted and not room:

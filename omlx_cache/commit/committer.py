@@ -336,14 +336,11 @@ class Committer:
         codecs, nbytes = self._encoding(meta)
         if codecs and self._admission.has(meta.id):
             return True
-
-        def make() -> Page:
-            return _made(cutter, [planned], codecs)[0]
-
-        if self._admission.add(nbytes, meta, make, stage=stage):
-            return True
+        is_stored = self._admission.add(
+            nbytes, meta, lambda: _made(cutter, [planned], codecs)[0], stage=stage
+        )
         # What the disk has need not be in memory.
-        return not stage and self._admission.owns(meta.id)
+        return is_stored or (not stage and self._admission.owns(meta.id))
 
     def _encoding(self, meta: PageMeta) -> tuple[Mapping[str, Codec], int]:
         """Return what encodes a page, and its size then, which the budgets learn."""

@@ -227,8 +227,9 @@ class Explainer:
         word, restored, size = told.reason, told.restored, walked.chain.block_size
         departure = self._departure(walked, restored, near, word)
         if departure is not None:
-            how = _GONE[departure.how]
-            return replace(told, reason=reasons.EVICTED, detail=how, gone_at=departure.at)
+            return replace(
+                told, reason=reasons.EVICTED, detail=_GONE[departure.how], gone_at=departure.at
+            )
         if word == reasons.ABSENT and self._has_deeper(walked, restored):
             return replace(told, reason=reasons.EVICTED, detail="before this start")
         if word == reasons.NO_RESTORE_POINT:

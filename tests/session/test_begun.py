@@ -9,10 +9,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from kit.drive import decode, prefill, random_tokens, run, same
+from kit.drive import prefill, random_tokens, run, same
 from kit.examples import some
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
-from omlx_cache import BlockStore, PrefixCache
+from omlx_cache import PrefixCache
 
 MORE = random_tokens(20, 9)
 
@@ -133,25 +133,3 @@ def test_a_begun_restore_that_nobody_takes_gives_its_memory_back(
             gc.collect()
             assert store.restores.nbytes == 0
         assert mx.get_active_memory() - before < 64 * 1024
-
-
-def test_restored_buffers_have_room_for_the_answer(talk: Conversation) -> None:
-    with talk.open() as store:
-        cache = PrefixCache(talk.model, store)
-        prompt = talk.tokens + MORE
-        begun = cache.begin(prompt, max_new_tokens=64)
-        assert begun.wait(30)
-        with cache.session(prompt, begun=begun) as session:
-            turn = prefill(talk.model, session, BLOCK)
-            decode(talk.model, session, turn, 30)
-            session.commit()
-        assert cache.lookup([*prompt, *turn.answer, 1]).cached_tokens == len(prompt) + 30
-
-
-def test_begin_in_a_closed_store_is_ready_and_restores_nothing(talk: Conversation) -> None:
-    store: BlockStore = talk.open()
-    cache = PrefixCache(talk.model, store)
-    store.close()
-    begun = cache.begin(talk.tokens + MORE)
-    with cache.session(talk.tokens + MORE, begun=begun) as session:
-        assert session.cached_tokens == 0

@@ -107,29 +107,6 @@ def test_what_a_loop_stores_at_its_end_only_is_found_too(open_store: Open) -> No
         assert second.cached_tokens == common(cache, len(SHARED))
 
 
-def test_one_that_was_queued_before_is_held_when_it_is_asked(
-    model: Any, cache: PrefixCache
-) -> None:
-    begun = [cache.begin(FIRST), cache.begin(SECOND)]
-    assert all(b.wait(30) for b in begun)
-    with cache.session(FIRST, begun=begun[0]) as first:
-        assert begun[1].held
-        prefill(model, first, BLOCK)
-        assert begun[1].ready
-        assert begun[1].wait(30)
-
-
-def test_a_retry_of_a_prompt_waits_for_all_of_it(model: Any, cache: PrefixCache) -> None:
-    with cache.session(FIRST) as first:
-        retry = cache.begin(FIRST)
-        assert retry.held
-        prefill(model, first, BLOCK)
-        first.abort()
-    assert retry.ready
-    with cache.session(FIRST, begun=retry) as second:
-        assert second.cached_tokens == common(cache, len(FIRST) - 1)
-
-
 def test_when_the_computing_one_is_aborted_the_next_goes_on_from_there(
     model: Any, cache: PrefixCache
 ) -> None:
@@ -154,20 +131,6 @@ def test_when_nothing_finds_room_nobody_waits(model: Any, open_store: Open) -> N
         begun = cache.begin(SECOND)
         assert begun.held
         compute(model, first, 2 * BLOCK, [])
-        assert begun.ready
-        with cache.session(SECOND, begun=begun) as second:
-            assert second.cached_tokens == 0
-
-
-def test_what_was_dropped_before_it_could_be_restored_is_computed(
-    model: Any, open_store: Open
-) -> None:
-    store = open_store(hot_cache_only=True)
-    cache = PrefixCache(model, store)
-    with cache.session(FIRST) as first:
-        begun = cache.begin(SECOND)
-        prefill(model, first, BLOCK)
-        store.shrink_hot(0)
         assert begun.ready
         with cache.session(SECOND, begun=begun) as second:
             assert second.cached_tokens == 0

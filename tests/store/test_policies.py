@@ -45,25 +45,6 @@ def test_through_writes_every_page_at_once(tmp_path: Path) -> None:
         assert store.stats().requests.stored_pages == 3
 
 
-def test_lazy_writes_when_memory_runs_short_and_loses_nothing(tmp_path: Path) -> None:
-    story = Story(nbytes=16 * KIB)
-    options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
-    with open_store(tmp_path, commit_wait_seconds=86400, **options) as store:
-        assert store_page(store, story.page(1))
-        assert store_page(store, story.page(2))
-        assert store.writer is not None
-        assert store.writer.flush(30)
-        assert _on_disk(tmp_path, story) == []
-        for number in range(3, 13):
-            assert store_page(store, story.page(number))
-            store.hot.check_integrity()
-        assert store.writer.flush(30)
-        assert len(_on_disk(tmp_path, story)) >= 8
-        assert all(is_right(store, story.id(n), 16 * KIB) for n in range(1, 13))
-        assert store.flush()
-        assert _on_disk(tmp_path, story) == list(range(1, 13))
-
-
 def test_lazy_never_waits_unless_told_to(tmp_path: Path) -> None:
     story, disk = Story(nbytes=16 * KIB), FaultyDisk()
     options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
