@@ -75,9 +75,8 @@ def superseded(
 
 
 class Segment(NamedTuple):
-    """Owned copies of a window group's tokens [start, stop)."""
+    """Owned copies of some of a window group's tokens, the last of them before `stop`."""
 
-    start: int
     stop: int
     source: Source
 
@@ -137,4 +136,4 @@ class WindowTrail:
         if cut is None or not self._staging.reserve(cut.nbytes):
             return
         copies = cutter.copies(there, cut)
-        self._segments[group].append(Segment(there.start, there.stop, copies))
+        self._segments[group].append(Segment(there.stop, copies))
