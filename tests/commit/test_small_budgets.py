@@ -28,7 +28,7 @@ def _run(
     """Serve prompts of these lengths with one model; return what their commits said."""
     model = zoo.build(family)
     results = []
-    with BlockStore(settings(directory, commit_wait_seconds=0.1, **fields)) as store:
+    with BlockStore(settings(directory, **{"commit_wait_seconds": 0.1, **fields})) as store:
         cache = PrefixCache(model, store, model_id="tiny-llama")
         for number, length in enumerate(lengths):
             results.append(request(model, cache, random_tokens(length, number), new=0).result)
@@ -66,7 +66,8 @@ def test_a_queue_in_a_small_memory_is_advised_to_be_no_larger_than_that(
     assert advice, text
     assert parse_size(advice[1]) <= 5 * PAGE
     caplog.clear()
-    (result,) = _run(tmp_path / "named", hot_bytes=5 * PAGE, queue_bytes=advice[1])
+    named = {"queue_bytes": advice[1], "commit_wait_seconds": 60}
+    (result,) = _run(tmp_path / "named", hot_bytes=5 * PAGE, **named)
     assert _said(caplog) == []
     assert reasons.NO_ROOM not in result.skipped
 
