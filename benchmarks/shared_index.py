@@ -42,7 +42,7 @@ def index_rows(directory: Path, files: int, runs: int) -> list[Row]:
         # Whoever fell behind by more than the ledger holds is as far as one that lost it.
         (directory / LEDGER_FILE).unlink()
         ours.settle()
-        if not ours.usage().pages >= files or ours.is_lost:
+        if not ours.usage().pages >= files or ours.sharing.fell_behind:
             raise RuntimeError("the directory was not read again")
 
     reading = in_turn({"ours": read}, runs)["ours"]

@@ -47,7 +47,7 @@ class Untold(ColdTier):
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
         super().__init__(directory, limit_bytes)
-        self._silent = self._sharing.ledger = Silent(directory, self._fs)
+        self._silent = self.sharing.ledger = Silent(directory, self._fs)
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
         super().open(budget)

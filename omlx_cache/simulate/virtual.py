@@ -11,12 +11,13 @@ from pathlib import Path
 from omlx_cache_storage.cold.changes import Change
 from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.index import PendingDeletion
 from omlx_cache_storage.cold.reader import PageReader
-from omlx_cache_storage.cold.room import DIRECTORY_SLACK_BYTES, Room
+from omlx_cache_storage.cold.room import DIRECTORY_SLACK_BYTES, Room, Writing
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
-from omlx_cache_storage.events import Departures, How
+from omlx_cache_storage.events import Departures
 from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Clock, Keep, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage, name_of
@@ -111,15 +112,8 @@ class _VirtualSharing(Sharing):
 class _VirtualDeleter(Deleter):
     """Deletes nothing: there are no files."""
 
-    def delete(
-        self,
-        removed: Sequence[StoredPage],
-        why: How,
-        seconds: float = 0.0,
-        *,
-        held: bool = False,
-    ) -> None:
-        self._index.left_index(removed)
+    def delete_held(self, files: Sequence[PendingDeletion]) -> None:
+        self._index.doomed.end(*(file.name for file in files))
 
 
 class _VirtualRoom(Room):
@@ -130,6 +124,15 @@ class _VirtualRoom(Room):
 
     def catch_up(self, pages: Iterable[PageId]) -> bool:
         return False
+
+    def places_of(self, writing: Writing) -> int:
+        return 0
+
+    def expel(self, pages: list[PageId]) -> list[PendingDeletion]:
+        with self._index.lock:
+            evicted = self.evict(pages)
+        self._deleter.delete_held(evicted)
+        return evicted
 
 
 class VirtualCold(ColdTier):
@@ -157,13 +160,12 @@ class VirtualCold(ColdTier):
         result = self._writing.decided(candidate, meta.held)
         if result is not None:
             return result
-        nbytes = file_bytes(meta.nbytes)
-        result = self._room.make(nbytes, candidate)
-        if result is not None:
-            return result
-        stored = StoredPage(meta.namespace, name_of(meta), nbytes)
-        self._writing.take(stored, time_ns, "", meta.parent)
-        return "written"
+        wanted = StoredPage(meta.namespace, name_of(meta), file_bytes(meta.nbytes))
+        writing = Writing(candidate, wanted, meta.parent, document, [], "", "")
+        result = self.room.make(writing)
+        if result is None:
+            self._writing.take(writing, wanted.nbytes)
+        return result or "written"
 
     def settle(self) -> None:
         """Record nothing: there is no disk that must learn of recency."""

@@ -254,7 +254,7 @@ class Tiers:
     @property
     def generation(self) -> int:
         """How often this process took over what others changed on the disk."""
-        return 0 if self.cold is None else self.cold.generation
+        return 0 if self.cold is None else self.cold.sharing.generation
 
     def refresh(self, timeout: float = inf) -> bool:
         """Take over what other processes changed on the disk; False when that was nothing. Another
@@ -267,11 +267,11 @@ class Tiers:
             return False
         if self._news.ask(cold.refresh, min(NEWS_SECONDS, timeout), False):
             return True
-        if not cold.is_lost or writer.settling:
+        if not cold.sharing.fell_behind or writer.settling:
             # A disk that does not answer is waited for once, not by each look-up.
             return False
         left = max(0.0, deadline - time.monotonic())
-        return writer.settle(min(BEHIND_SECONDS, left)) and not cold.is_lost
+        return writer.settle(min(BEHIND_SECONDS, left)) and not cold.sharing.fell_behind
 
     def is_on_disk(self, page: PageId) -> bool:
         """True for a page that this machine's disk has; reads nothing."""
@@ -608,7 +608,7 @@ class Tiers:
             self.events.note_page("failed", "hot", held.meta, "it could not be restored")
         self.hot.discard([page])
         if self.cold is not None:
-            self.cold.dismiss([page])
+            self.cold.discard([page], later=True)
         if self.remote is not None:
             self.remote.shun(page)
 
@@ -744,7 +744,7 @@ class Tiers:
             return True
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = self.hot.pages()
-        with cold.impatient():
+        with cold.room.impatient():
             written = writer.usage()
             if written.refused_pages or written.rationed_pages:
                 # A day's ration may have room again; what only the budget refused, it refuses.

@@ -99,7 +99,7 @@ class KeepingTier(ColdTier):
             memory=memory,
             parents=parents,
         )
-        self._sharing.counts = False
+        self.sharing.counts = False
         self.set_before = set_before
 
     @property
@@ -128,9 +128,9 @@ class KeepingTier(ColdTier):
         """Go by other limits from now on, as one that is opened with them would; False when the
         directory was not to be had for it, which then has its budget as before."""
         self._terms.wanted, self._terms.derived = limit_bytes, derived
-        self._terms.budget_of, self._room.min_free = budget, min_free_bytes
+        self._terms.budget_of, self.room.min_free = budget, min_free_bytes
         try:
-            with self._sharing.changing():
+            with self.sharing.changing():
                 self._terms.agree()
         except OSError:
             return False
@@ -152,24 +152,23 @@ class KeepingTier(ColdTier):
     def _free_some(self) -> int:
         """Evict a part of what the disk lacks; 0 when it lacks nothing, or when it does not help.
         Raises OSError."""
-        short, lacks_files = self._room.lacking(0)
+        short, lacks_files = self.room.lacking(0)
         if short <= 0 and not lacks_files:
             return 0
         before, evicted = self._spare(), 0
         with self._index.lock:
-            part = min(short, EVICTED_BYTES, self._index.contents.nbytes)
-        if short <= 0:
-            with self._index.lock:
-                files = map(self._index.contents.file, self._index.contents.first(HOLD_FILES))
-                part = sum(file.cost for file in files if file is not None)
+            files = map(self._index.contents.file, self._index.contents.first(HOLD_FILES))
+            part = sum(file.cost for file in files if file is not None)
+            if short > 0:
+                part = min(short, EVICTED_BYTES, self._index.contents.nbytes)
         while part > 0:
-            with self._sharing.changing():
+            with self.sharing.changing():
                 self._terms.heed()
-                victims = self._room.victims(partial(int, part), None, most=HOLD_FILES)
-                some = self._room.expel(victims.pages)
+                victims = self.room.victims(partial(int, part), None, most=HOLD_FILES)
+                some = self.room.expel(victims.pages)
             if not some:
                 break
-            part -= sum(stored.cost for stored in some)
+            part -= sum(file.cost for file in some)
             evicted += len(some)
         after = self._spare()
         helped = after[0] > before[0] if short > 0 else after[1] > before[1]
@@ -184,13 +183,13 @@ class KeepingTier(ColdTier):
         files went. Raises nothing."""
         swept = 0
         for path in temporaries:
-            with contextlib.suppress(OSError), self._sharing.changing():
+            with contextlib.suppress(OSError), self.sharing.changing():
                 if self._fs.exists(path) and not self._fs.is_being_written(path):
                     self._fs.remove(path)
                     swept += 1
         for shard in shards:
-            with contextlib.suppress(OSError), self._sharing.changing():
-                self._sharing.tidy([shard])
+            with contextlib.suppress(OSError), self.sharing.changing():
+                self.sharing.tidy([shard])
         return swept
 
     def drop_damaged(self, page: StoredPage, is_damaged: Callable[[], bool]) -> bool:
@@ -203,18 +202,13 @@ class KeepingTier(ColdTier):
         self.refresh()
         with self._index.lock:
             file = self._index.contents.file(name)
-        if file is None or not is_damaged():
+        if file is None or file.stored.name != page.name or not is_damaged():
             return False
-        try:
-            with self._sharing.changing():
-                with self._index.lock:
-                    if not self._index.has_file(page.name) or not self._index.is_still(file):
-                        return False
-                removed = self._index.drop_damaged(file)
-                self._deleter.delete(removed, "damaged", held=True)
-        except OSError:
-            return False
-        return bool(removed)
+        with contextlib.suppress(OSError), self.sharing.changing():
+            removed = self._index.drop_damaged(file)
+            self._deleter.delete_held(removed)
+            return bool(removed)
+        return False
 
     def used_on_disk_ns(self, page: PageId) -> int | None:
         """Return when a page was used last, as far as its file says; None for one that is gone."""

@@ -157,7 +157,7 @@ class Upkeep:
             self._apply(self._configuration)
             self._look_at = 0.0
         # Whoever asks for figures takes in what others did, too.
-        is_quiet = self.tier.generation == self._seen and not self.tier.is_lost
+        is_quiet = self.tier.sharing.generation == self._seen and not self.tier.sharing.fell_behind
         if is_quiet and time.monotonic() < self._look_at:
             self._pause = min(2 * self._pause, IDLE_SECONDS)
             self.feeding.step()
@@ -173,7 +173,7 @@ class Upkeep:
         if time.monotonic() >= self._sweep_at:
             self._sweep()
         self._look_at = time.monotonic() + LOOK_SECONDS
-        is_busy = not is_quiet or self.tier.is_lost
+        is_busy = not is_quiet or self.tier.sharing.fell_behind
         self._pause = BUSY_SECONDS if is_busy else min(2 * self._pause, IDLE_SECONDS)
         days = self._configuration.options.scrub_days
         return min(self._pause, self.scrubber.step(days))
@@ -181,7 +181,7 @@ class Upkeep:
     def _look(self) -> None:
         """Bring the directory within its limits."""
         readings = self.tier.readings
-        self._seen = self.tier.generation
+        self._seen = self.tier.sharing.generation
         freed = self.tier.keep()
         if self.tier.readings != readings:
             give_back_memory()

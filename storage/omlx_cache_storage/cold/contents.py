@@ -135,15 +135,14 @@ class Contents:
         self.taken[file.namespace] += file.cost
         return file
 
-    def pop(self, page: PageId) -> StoredPage | None:
+    def pop(self, page: PageId) -> PageFile | None:
         file = self._table.pop(page)
-        if file is None:
-            return None
-        self.keep(file, False)
-        self.undecodable -= file.undecodable
-        self.nbytes -= file.cost
-        self.taken[file.namespace] -= file.cost
-        return file.stored
+        if file is not None:
+            self.keep(file, False)
+            self.undecodable -= file.undecodable
+            self.nbytes -= file.cost
+            self.taken[file.namespace] -= file.cost
+        return file
 
     def file(self, page: PageId) -> PageFile | None:
         """Return the record of a page's file: another one when it is written anew."""

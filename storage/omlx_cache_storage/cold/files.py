@@ -84,7 +84,7 @@ class PageFiles:
         self._root = os.fspath(directory)
         self._tag = os.path.join(self._root, TAG_FILE)
         self._tagged = False
-        self._counted: Counted[Taken] = Counted()
+        self._counted: Counted[str, Taken] = Counted()
         self._identity: tuple[int, int, bool] | None = None
         self._doom = doom
 

@@ -1,10 +1,10 @@
 """What a process knows of the pages of a cold directory, and of what should be gone from it."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.contents import Contents, PageFile
@@ -16,6 +16,7 @@ from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.hints import SHARE, Pins
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
+from omlx_cache_storage.stats import Kind
 
 TOGETHER = 1024
 """Pages that are pinned, or let loose, while look-ups wait."""
@@ -24,11 +25,12 @@ Marked = tuple[PageFile, bool]
 
 
 class PendingDeletion(NamedTuple):
-    """A file to be deleted: its page has left the index, `why` in a word; without a page it is a
-    temporary one."""
+    """A file that should be gone, `why` in a word: of a page that has left the index, or a
+    temporary one, without a page. `name` is the page's, or the path of a file that lies elsewhere
+    than the name says."""
 
+    name: PageName | str
     page: StoredPage | None
-    path: str
     cost: int
     why: str = "disk"
 
@@ -40,76 +42,58 @@ class Costly(Protocol):
     def cost(self) -> int: ...
 
 
+Name = TypeVar("Name", bound=Hashable)
 Thing = TypeVar("Thing", bound=Costly)
 
 
-class Counted(Generic[Thing]):
-    """What takes bytes of the budget beside pages, by its name. Any thread may call.
-
-    `_lock` guards `_things` and `nbytes`; it is held over no other.
-    """
+class Counted(dict[Name, Thing]):
+    """What takes `nbytes` of the budget beside pages, by its name. Any thread may read;
+    `count`, `gather` and `end` alone change it, under `_lock`, which is held over no other."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
-        self._things: dict[str, Thing] = {}
         self.nbytes = 0
 
-    def __contains__(self, name: str) -> bool:
+    def count(self, name: Name, thing: Thing) -> None:
+        """Count a thing until it ends, as the last one, in place of what had its name."""
         with self._lock:
-            return name in self._things
+            old = self.pop(name, None)
+            self[name] = thing
+            self.nbytes += thing.cost - (0 if old is None else old.cost)
 
-    def get(self, name: str) -> Thing | None:
-        with self._lock:
-            return self._things.get(name)
-
-    def all(self) -> list[Thing]:
-        with self._lock:
-            return list(self._things.values())
-
-    def count(self, name: str, thing: Thing) -> None:
-        """Count a thing until it ends, in place of what had its name."""
-        with self._lock:
-            self._end(name)
-            self._things[name] = thing
-            self.nbytes += thing.cost
-
-    def gather(self, prefix: str, name: str, thing_of: Callable[[int], Thing]) -> None:
+    def gather(self, prefix: str, name: Name, thing_of: Callable[[int], Thing]) -> None:
         """Count the things whose names begin so as one thing, of the bytes that they take."""
         with self._lock:
-            inside = [known for known in self._things if known.startswith(prefix)]
-            cost = sum(self._things.pop(known).cost for known in inside)
-            self._things[name] = thing_of(cost)
+            inside = [one for one in self if isinstance(one, str) and one.startswith(prefix)]
+            cost = sum(self.pop(one).cost for one in inside)
+            self[name] = thing_of(cost)
 
-    def end(self, *names: str) -> None:
+    def end(self, *names: Name) -> None:
         """Count things no longer."""
         with self._lock:
             for name in names:
-                self._end(name)
-
-    def _end(self, name: str) -> None:
-        old = self._things.pop(name, None)
-        self.nbytes -= 0 if old is None else old.cost
+                thing = self.pop(name, None)
+                self.nbytes -= 0 if thing is None else thing.cost
 
     def check_integrity(self) -> None:
         """Assert that the byte count is that of the things."""
         with self._lock:
-            assert self.nbytes == sum(thing.cost for thing in self._things.values())
+            assert self.nbytes == sum(thing.cost for thing in self.values())
 
 
 class Index:
     """Knows the page files of a directory, when they were used and which cannot be read. Touches no
-    disk; `doomed` are the files that should be gone and may be there, by their paths. Any thread
-    may call.
+    disk; `doomed` are the files that should be gone and may be there. Any thread may call.
 
     `lock` guards all that mutates: `contents`, `health`, `missing` (pages that memory believes to
     be here), `cleared` (namespaces to clear before the directory is read), `left` (evicted pages
-    that nobody took note of), `unrecorded` (their files lack their stamps), `leaving` (they left
-    the index, and their files go), `refused_rank`, `refused_until_ns` (when it is forgotten),
-    `corrupt`, `limit_bytes` (the directory's budget), and what its readers say is theirs; no I/O,
-    sorting or making of paths under it. What other processes did (`take_in`, `leave`, `place`),
-    `go_by_pins`, `knows`, `drop_damaged`, `left_index` and `is_indexed` take it; the other methods
-    that touch what it guards are called with it. Deletions and publications keep apart by
-    `Sharing.changing`, which is taken before it.
+    that nobody took note of), `unrecorded` (their files lack their stamps), `refused_rank`,
+    `refused_until_ns` (when it is forgotten), `corrupt`, `limit_bytes` (the directory's budget),
+    and what its readers say is theirs; no I/O, sorting or making of paths under it. What other
+    processes did (`take_in`, `leave`, `place`), `go_by_pins`, `knows`, `drop_damaged` and
+    `is_indexed` take it; the other methods that touch what it guards are called with it. Deletions
+    and publications keep apart by `Sharing.changing`, which is taken before it.
     """
 
     def __init__(
@@ -127,13 +111,12 @@ class Index:
         self.make_policy = policy
         self.departures = departures
         self.events = events
-        self.doomed: Counted[PendingDeletion] = Counted()
+        self.doomed: Counted[PageName | str, PendingDeletion] = Counted()
         self.pins = Pins(partial(read_namespace, directory))
         self.lock = threading.Lock()
         self.contents = Contents(policy(None))
         self.health = Health()
         self.unrecorded: set[PageId] = set()
-        self.leaving: set[PageId] = set()
         self.missing: list[PageId] = []
         self.cleared: set[BlockKey] = set()
         self.left: list[tuple[PageId, int]] = []
@@ -214,31 +197,25 @@ class Index:
 
     def take_in(self, page: StoredPage, stamp_ns: int) -> None:
         """Index a page that another process wrote."""
-        name = page.name.id
         stamp_ns = min(stamp_ns, self.clock.now())
         with self.lock:
-            file = self.contents.file(name)
-            if file is not None:
-                stamp_ns = max(stamp_ns, file.stamp_ns)
-            before = self.pop(name)
-            self.leaving.discard(name)
-            self.put(page, stamp_ns, used=False)
+            before = self.pop(page.name.id)
+            self.put(page, max(stamp_ns, before.stamp_ns) if before else stamp_ns, used=False)
             self.events.note_file("stored", page, OTHER_PROCESS)
-        if before is not None and before.name != page.name:
+        if before is not None and before.stored.name != page.name:
             # Whoever replaced it deletes its file and says so, or could not.
-            self.doom(self.pending([before], "disk"))
+            self.doom(before.stored, "disk")
 
     def leave(self, page: StoredPage, why: str) -> None:
         """Forget a page whose file another process deleted."""
         name = page.name.id
-        self.doomed.end(self.path(page))
+        self.doomed.end(page.name)
         with self.lock:
             file = self.contents.file(name)
             if file is None or not self.has_file(page.name):
                 return
             self.left.append((name, file.stamp_ns))
             self.pop(name)
-            self.leaving.discard(name)
             detail = f"{OTHER_PROCESS}: damaged" if why == "damaged" else OTHER_PROCESS
             self.events.note_file("evicted" if why == "disk" else "removed", page, detail)
         for how in HOWS:
@@ -249,79 +226,65 @@ class Index:
         with self.lock:
             self.contents.place(self.loose(pages), stamp_ns)
 
-    def knows(self, name: PageName, path: str) -> bool:
+    def knows(self, name: PageName) -> bool:
         """True for a page's file that is indexed, or about to be deleted."""
-        with self.lock:
-            return name.id in self.leaving or self.has_file(name) or path in self.doomed
+        return self.is_indexed(name) or name in self.doomed
 
-    def drop(self, pages: Iterable[PageId], why: How, detail: str | None = "") -> list[StoredPage]:
-        """Take pages out of the index whose files are deleted next, and return them; the lock is
-        held. Each is an event, but without a `detail`."""
-        removed: list[StoredPage] = []
-        for page in pages:
-            file = self.contents.file(page)
-            if file is None:
-                continue
-            if why == "disk":
-                self.left.append((page, file.stamp_ns))
-            else:
-                # Memory may have taken it for written meanwhile.
-                self.missing.append(page)
-            removed.append(file.stored)
-            self.pop(page)
+    def drop(
+        self, pages: Iterable[PageId], why: How, detail: str | None = ""
+    ) -> list[PendingDeletion]:
+        """Take pages out of the index and return their files, which are doomed; the lock is held.
+        Each is an event, but without a `detail`."""
+        removed = [file for page in pages if (file := self.pop(page)) is not None]
+        if why == "disk":
+            self.left += [(file.id, file.stamp_ns) for file in removed]
+        else:
+            # Memory may have taken it for written meanwhile.
+            self.missing += [file.id for file in removed]
         if detail is not None:
-            for stored in removed:
-                self.events.note_file("evicted" if why == "disk" else "removed", stored, detail)
+            kind: Kind = "evicted" if why == "disk" else "removed"
+            for file in removed:
+                self.events.note_file(kind, file.stored, detail)
         if why != "removed":
-            self.departures.note((stored.name.id for stored in removed), why)
-        return removed
+            self.departures.note([file.id for file in removed], why)
+        return [self.doom(file.stored, why) for file in removed]
 
-    def drop_damaged(self, file: PageFile) -> list[StoredPage]:
+    def drop_damaged(self, file: PageFile) -> list[PendingDeletion]:
         """Take a damaged page out of the index, unless it was written anew since it was found."""
         with self.lock:
-            self.corrupt += 1
-            return self.drop([file.id] if self.is_still(file) else [], "damaged", "damaged")
+            found = [file.id] if self.is_still(file) else []
+            self.corrupt += len(found)
+            return self.drop(found, "damaged", "damaged")
 
-    def pop(self, page: PageId) -> StoredPage | None:
-        self.unrecorded.discard(page)
-        stored = self.contents.pop(page)
-        if stored is not None:
-            self.leaving.add(page)
+    def pop(self, page: PageId) -> PageFile | None:
+        file = self.contents.pop(page)
+        if file is not None:
+            self.unrecorded.discard(page)
             self.refused_rank = None
             self.health.forget(page)
-        return stored
-
-    def drop_again(self, file: PendingDeletion) -> None:
-        """Leave out of what was read a page that somebody has dropped and whose file is there."""
-        if file.page is not None and file.why != "disk" and self.has_file(file.page.name):
-            self.pop(file.page.name.id)
-            self.leaving.discard(file.page.name.id)
-            self.doom([file])
+        return file
 
     def path(self, stored: StoredPage) -> str:
         return page_path(self.directory, stored.namespace, stored.name)
+
+    def path_of(self, file: PendingDeletion) -> str:
+        """Return where a file lies that should be gone."""
+        return self.path(file.page) if file.page and file.page.name == file.name else str(file.name)
 
     def has_file(self, name: PageName) -> bool:
         """True when just this file is that of an indexed page; the lock is held."""
         file = self.contents.file(name.id)
         return file is not None and file.stored.name == name
 
-    def pending(self, removed: Sequence[StoredPage], why: How) -> list[PendingDeletion]:
-        return [PendingDeletion(page, self.path(page), page.cost, why) for page in removed]
-
-    def doom(self, files: Iterable[PendingDeletion]) -> None:
-        """Count files that should be gone until they are."""
-        for file in files:
-            self.doomed.count(file.path, file)
+    def doom(self, page: StoredPage, why: str) -> PendingDeletion:
+        """Count a page's file that should be gone until it is."""
+        file = PendingDeletion(page.name, page, page.cost, why)
+        self.doomed.count(page.name, file)
+        return file
 
     def doom_temporary(self, path: str, nbytes: int) -> None:
         """Count a file of no page until it is gone."""
-        self.doom([PendingDeletion(None, path, nbytes)])
-
-    def left_index(self, removed: Iterable[StoredPage]) -> None:
-        """Note that files of pages that have left the index are gone, or doomed."""
-        with self.lock:
-            self.leaving.difference_update(stored.name.id for stored in removed)
+        self.doomed.count(path, PendingDeletion(path, None, nbytes))
 
     def is_indexed(self, name: PageName) -> bool:
         """True for the file of a page that is indexed."""

@@ -24,7 +24,7 @@ from omlx_cache_storage.cold.root import DirectoryGone, Root
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.terms import Terms
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
-from omlx_cache_storage.format.names import LEDGER_FILE, parse_name
+from omlx_cache_storage.format.names import LEDGER_FILE, PageName, parse_name
 from omlx_cache_storage.page import PageId
 
 _log = logging.getLogger(__name__)
@@ -225,10 +225,14 @@ class Opening:
             if self._index.cleared:
                 raise LedgerBusy(errno.EAGAIN, "a namespace was cleared while it was read")
             before, self._index.contents = self._index.contents, contents
-            doomed = self._index.doomed.all()
-            self._index.doomed.end(*(file.path for file in doomed))
+            doomed = list(self._index.doomed.values())
+            self._index.doomed.end(*(file.name for file in doomed))
             for file in doomed:
-                self._index.drop_again(file)
+                # What somebody has dropped, and whose file is there.
+                is_page = isinstance(file.name, PageName) and self._index.has_file(file.name)
+                if file.page is not None and file.why != "disk" and is_page:
+                    self._index.pop(file.page.name.id)
+                    self._index.doomed.count(file.name, file)
             self._index.refused_rank = None
             self._index.missing += [page for page in before if page not in contents]
             self._index.unrecorded = {page for page in self._index.unrecorded if page in contents}

@@ -4,16 +4,16 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from omlx_cache_storage.cold.changes import Cancelled, Change, Removed, Reserved
-from omlx_cache_storage.cold.contents import Candidate, PageFile, Victims
+from omlx_cache_storage.cold.contents import Candidate, Victims
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Descriptor
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.index import Index
+from omlx_cache_storage.cold.index import Index, PendingDeletion
 from omlx_cache_storage.cold.ledger import HOLD_FILES
 from omlx_cache_storage.cold.sharing import Flight, Sharing
 from omlx_cache_storage.events import Departures
@@ -35,8 +35,7 @@ class Writing:
 
     `wanted` is as large as its file may become. Room is made in turns with others: `reserves` some
     under the name of its temporary file, `described` bytes of it for its namespace's document, and
-    `short` of so many on the disk itself (None: not asked yet). `opened` is its file, and `before`
-    the one that was there when that was begun.
+    `short` of so many on the disk itself (None: not asked yet). `opened` is its file.
     """
 
     candidate: Candidate
@@ -49,7 +48,6 @@ class Writing:
     described: int = 0
     reserves: bool = False
     short: int | None = None
-    before: PageFile | None = None
     opened: Descriptor = field(default_factory=partial(Descriptor, -1))
 
     @property
@@ -123,7 +121,7 @@ class Room:
     def note_peak(self) -> None:
         self.peak = max(self.peak, self.used_bytes())
 
-    def _places_of(self, writing: Writing) -> int:
+    def places_of(self, writing: Writing) -> int:
         """Return what the directories and the document take that a page still needs."""
         shard = shard_of(writing.wanted.name.id.key)
         return self._files.places_bytes(writing.wanted.namespace, shard, writing.described)
@@ -152,7 +150,7 @@ class Room:
         """Keep for a page what has become free so far: nobody else takes it before the rest is."""
         with self._index.lock:
             over = self.lacks(0)
-        free = self._reserved(writing) - over - self._places_of(writing)
+        free = self._reserved(writing) - over - self.places_of(writing)
         if free > ENTRY_BYTES:
             nbytes = min(free - ENTRY_BYTES, writing.wanted.nbytes)
             self.reserve(writing, writing.wanted._replace(nbytes=nbytes))
@@ -166,22 +164,15 @@ class Room:
             victims = self._index.contents.victims(most, candidate, now, until)
             evicted = self.evict(victims.pages)
             self.refused += victims.outranked and not victims.pages
-        self._deleter.delete(evicted, "disk")
+        self._deleter.delete(evicted)
         return victims
 
-    def make(
-        self, nbytes: int, candidate: Candidate, writing: Writing | None = None
-    ) -> WriteResult | None:
-        """Evict what must go for a file of `nbytes`, for one that is to be written with the
-        directories that it needs; else a refusal. The directory is held, and what is freed is the
-        caller's until then; for one that is written beyond that: raises HeldEnough for another call
-        to go on."""
-        short = None
-        if writing is not None:
-            nbytes += self._places_of(writing) - self._reserved(writing)
-            short = writing.short
-        # That it is enough is known by then.
-        most = sys.maxsize if short is None else HOLD_FILES
+    def make(self, writing: Writing) -> WriteResult | None:
+        """Evict what must go for a page that is to be written, with the directories that it needs;
+        else a refusal. The directory is held, and what is freed is the caller's until then; beyond
+        that: raises HeldEnough for another call to go on."""
+        candidate = writing.candidate
+        nbytes = writing.wanted.cost + self.places_of(writing) - self._reserved(writing)
         if self.own_limit is not None:
             with self._index.lock:
                 used = self.used_bytes() + nbytes
@@ -189,8 +180,12 @@ class Room:
                     # Others keep more here: theirs is not this process's to delete.
                     self.refused += 1
                     return "refused"
-        # Once for a page: a disk that gives nothing back is not emptied for it.
-        lacks = max(self.lacking(nbytes)) if short is None else short
+        # That it is enough is known from the second call on.
+        most = sys.maxsize if writing.short is None else HOLD_FILES
+        if writing.short is None:
+            # Once for a page: a disk that gives nothing back is not emptied for it.
+            writing.short = max(self.lacking(nbytes))
+        lacks = writing.short
         victims = self.victims(lambda: max(self.lacks(nbytes), lacks), candidate, most=most)
         if victims.outranked:
             with self._index.lock:
@@ -199,11 +194,7 @@ class Room:
                 self._refuse(candidate, victims, lasting=lasting)
             return "refused"
         if victims.enough:
-            if writing is None:
-                self.expel(victims.pages, whole=True)
-            else:
-                writing.short = lacks
-                self._expel_for(writing, victims)
+            self._expel_for(writing, victims)
         with self._index.lock:
             # What was evicted and could not be deleted is still there.
             if not victims.enough or self.lacks(nbytes) > 0:
@@ -239,14 +230,14 @@ class Room:
             ahead = min(2 * ahead, LOOKED_AHEAD)
             catch_up(self.first(ahead))
 
-    def expel(self, pages: list[PageId], *, whole: bool = False) -> list[StoredPage]:
-        """Evict pages and delete their files, as many as one hold of the directory is for, or the
-        `whole` of them; return them. The directory is held."""
-        expelled: list[StoredPage] = []
-        while pages and (count := len(pages) if whole else self._sharing.ledger.allow(len(pages))):
+    def expel(self, pages: list[PageId]) -> list[PendingDeletion]:
+        """Evict pages and delete their files, as many as one hold of the directory is for; return
+        these. The directory is held."""
+        expelled: list[PendingDeletion] = []
+        while pages and (count := self._sharing.ledger.allow(len(pages))):
             with self._index.lock:
                 evicted = self.evict(pages[:count])
-            self._deleter.delete(evicted, "disk", held=True)
+            self._deleter.delete_held(evicted)
             expelled += evicted
             pages = pages[count:]
         return expelled
@@ -255,7 +246,7 @@ class Room:
         """Evict pages for one that is to be written; raises HeldEnough when more are to follow."""
         undeletable = self._index.doomed.nbytes
         expelled = self.expel(victims.pages)
-        writing.short = (writing.short or 0) - sum(stored.cost for stored in expelled)
+        writing.short = (writing.short or 0) - sum(file.cost for file in expelled)
         is_part = len(expelled) < len(victims.pages) or len(expelled) == HOLD_FILES
         if is_part and self._index.doomed.nbytes <= undeletable:
             self._reserve_part(writing)
@@ -317,10 +308,11 @@ class Room:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(directory))
         return short, int(spare is not None and spare < 1)
 
-    def evict(self, pages: Iterable[PageId]) -> list[StoredPage]:
+    def evict(self, pages: Sequence[PageId]) -> list[PendingDeletion]:
+        """Take pages out of the index for others; the lock is held."""
         evicted = self._index.drop(pages, "disk")
         self.evicted += len(evicted)
-        self.once_written.note((stored.name.id for stored in evicted), "disk")
+        self.once_written.note(pages, "disk")
         return evicted
 
     def shrink_a_part(self) -> int:

@@ -87,7 +87,7 @@ class Sharing:
         self._files = files
         self.ledger = Ledger(directory, fs)
         self._following = threading.RLock()
-        self.flights: Counted[Flight] = Counted()
+        self.flights: Counted[str, Flight] = Counted()
         self.rebudgeted = False
         self.repinned = False
         self.is_lost = False
@@ -288,7 +288,7 @@ class Sharing:
 
     def others(self) -> list[Flight]:
         """Return what others write."""
-        return [flight for flight in self.flights.all() if not flight.own]
+        return [flight for flight in list(self.flights.values()) if not flight.own]
 
     def others_of(self, page: StoredPage) -> list[Flight]:
         """Return the flights of others that hold as much of a page."""
@@ -344,7 +344,7 @@ class Sharing:
             return
         changes: list[Change] = []
         for file in list(walk_shard(flight.namespace, flight.directory, self._fs)):
-            if file.name is not None and not self._index.knows(file.name, file.path):
+            if file.name is not None and not self._index.knows(file.name):
                 page = StoredPage(file.namespace, file.name, file.nbytes)
                 self._index.take_in(page, file.mtime_ns)
                 changes.append(Added("", page, file.mtime_ns, 0))

@@ -4,12 +4,12 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 
 from omlx_cache_storage.cold.catalog import ColdEntry
+from omlx_cache_storage.cold.contents import PageFile
 from omlx_cache_storage.cold.deletion import Cleared, Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
@@ -94,8 +94,8 @@ class ColdTier:
             encode,
             ration,
         )
-        self._index, self._files, self._sharing = index, files, sharing
-        self._deleter, self._room, self._terms = deleter, room, terms
+        self._index, self._files, self.sharing = index, files, sharing
+        self._deleter, self.room, self._terms = deleter, room, terms
         self.pins = index.pins
 
     def info(self, page: PageId) -> PageInfo | None:
@@ -144,15 +144,12 @@ class ColdTier:
         """
         with self._index.lock:
             file = self._index.contents.file(page)
-            begun = self._index.contents.get(page) is not None and self._index.health.begin_read(
-                page
-            )
-        if file is None:
-            raise PageUnreadable("the page is no longer on the disk")
-        if file.undecodable:
-            raise UndecodablePage("the page was found to be undecodable here")
-        if not begun:
-            raise PageUnreadable("the disk refused to be read a short while ago")
+            if file is None:
+                raise PageUnreadable("the page is no longer on the disk")
+            if file.undecodable:
+                raise UndecodablePage("the page was found to be undecodable here")
+            if not self._index.health.begin_read(page):
+                raise PageUnreadable("the disk refused to be read a short while ago")
         stored = file.stored
         path = self._index.path(stored)
         try:
@@ -164,18 +161,14 @@ class ColdTier:
                 self._index.events.timings.observe("page_read_seconds", reader.seconds)
         except FileNotFoundError as error:
             with self._index.lock:
-                self._index.drop(
-                    [page] if self._index.is_still(file) else [], "removed", "its file is gone"
-                )
-                # Its file is gone already: a new one of that name is not.
-                self._index.leaving.discard(page)
+                gone = [page] if self._index.is_still(file) else []
+                self._index.drop(gone, "removed", "its file is gone")
+                # There is nothing to delete: a new file of that name is another one.
+                self._index.doomed.end(stored.name)
             self._index.departures.note([page], "removed")
             raise PageUnreadable(f"{os.path.basename(path)} is gone") from error
         except OSError as error:
-            with self._index.lock:
-                if self._index.health.fail_read(page, error):
-                    self._index.missing.append(page)
-            self._index.events.note_file("failed", stored, f"not read: {error.strerror or error}")
+            self._fail_read(file, error)
             raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
         except UndecodablePage as error:
             with self._index.lock:
@@ -186,7 +179,7 @@ class ColdTier:
         except (CorruptPage, ForeignPage) as error:
             self._index.events.note_file("failed", stored, f"{error.reason}: {error}")
             # Whoever asked for a page waits for nobody who has the directory.
-            self._deleter.delete(self._index.drop_damaged(file), "damaged", 0.0)
+            self._deleter.delete(self._index.drop_damaged(file), 0.0)
             raise
         finally:
             with self._index.lock:
@@ -194,13 +187,17 @@ class ColdTier:
 
     def unanswered(self, page: PageId) -> None:
         """Note a read that nobody waits for any more, as a failed one: it may end later."""
-        error = OSError(errno.ETIMEDOUT, "the disk does not answer")
         with self._index.lock:
             file = self._index.contents.get(page)
-            if file is not None and self._index.health.fail_read(page, error):
-                self._index.missing.append(page)
         if file is not None:
-            self._index.events.note_file("failed", file.stored, f"not read: {error.strerror}")
+            self._fail_read(file, OSError(errno.ETIMEDOUT, "the disk does not answer"))
+
+    def _fail_read(self, file: PageFile, error: OSError) -> None:
+        with self._index.lock:
+            if self._index.health.fail_read(file.id, error):
+                self._index.missing.append(file.id)
+        why = f"not read: {error.strerror or error}"
+        self._index.events.note_file("failed", file.stored, why)
 
     def take_missing(self) -> list[PageId]:
         """Return, once, the pages that went with a directory that was removed or replaced, that
@@ -295,19 +292,14 @@ class ColdTier:
             costs = [file.cost for file in found if file.kept]
             return Pinned(len(found), len(costs), sum(costs))
 
-    @property
-    def generation(self) -> int:
-        """How often changes of other processes were taken in."""
-        return self._sharing.generation
-
     def refresh(self) -> bool:
         """Take in what other processes changed; False when that is nothing. Reads a few bytes when
         nothing was changed; any thread may call, and nothing raises."""
-        return self._sharing.refresh()
+        return self.sharing.refresh()
 
     def close(self) -> None:
         """Leave the directory to others: what they do is not seen any more. Pages stay readable."""
-        self._sharing.close()
+        self.sharing.close()
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
         """Make the directory, delete leftovers of dead writers, index what is there, and evict
@@ -325,7 +317,7 @@ class ColdTier:
             self._writing.ration.open()
         self._shrink()
         with self._index.lock:
-            self._room.peak = self._room.used_bytes()
+            self.room.peak = self.room.used_bytes()
 
     def settle(self) -> None:
         """Record recency on the disk and evict down to the budget; notice a directory that was
@@ -334,7 +326,7 @@ class ColdTier:
         try:
             self._look_around()
         except LedgerBusy:
-            if not self._sharing.fell_behind:
+            if not self.sharing.fell_behind:
                 return
             # More was changed than could be followed.
             with contextlib.suppress(OSError):
@@ -346,34 +338,31 @@ class ColdTier:
     def _look_around(self) -> None:
         self._opening.load()
         self._opening.record_recency()
-        with self._sharing.changing():
+        with self.sharing.changing():
             self._terms.heed()
-            self._sharing.recover()
+            self.sharing.recover()
 
     def _shrink(self) -> None:
         """Evict down to the budget, a part at a time; raises nothing."""
         self._deleter.retry()
-        while self._room.known_bytes() > self._index.limit_bytes:
-            try:
-                with self._sharing.changing():
+        with contextlib.suppress(OSError):
+            while self.room.known_bytes() > self._index.limit_bytes:
+                with self.sharing.changing():
                     self._terms.heed()
-                    evicted = self._room.shrink_a_part()
-            except OSError:
-                return
-            if not evicted:
-                return
+                    if not self.room.shrink_a_part():
+                        return
 
     def usage(self) -> ColdUsage:
         day = None if self._writing.ration is None else self._writing.ration.usage()
         with self._index.lock:
-            self._room.note_peak()
+            self.room.note_peak()
             return ColdUsage(
                 pages=len(self._index.contents),
-                nbytes=self._room.used_bytes(),
-                peak_bytes=self._room.peak,
+                nbytes=self.room.used_bytes(),
+                peak_bytes=self.room.peak,
                 limit_bytes=self._index.limit_bytes,
-                evicted_pages=self._room.evicted,
-                refused_pages=self._room.refused,
+                evicted_pages=self.room.evicted,
+                refused_pages=self.room.refused,
                 corrupt_pages=self._index.corrupt,
                 undecodable_pages=self._index.contents.undecodable,
                 ignored_files=self._opening.ignored,
@@ -396,33 +385,19 @@ class ColdTier:
         """Assert that the byte counts, the index and the order agree, when no write is running."""
         self._index.doomed.check_integrity()
         with self._index.lock:
-            assert not any(flight.own for flight in self._room.flights.all())
+            assert not any(flight.own for flight in self.room.flights.values())
             self._index.contents.check_integrity()
-            assert self._room.used_bytes() <= self._index.limit_bytes
+            assert self.room.used_bytes() <= self._index.limit_bytes
 
     @property
     def limit_bytes(self) -> int:
         """The directory's budget."""
         return self._index.limit_bytes
 
-    @property
-    def is_lost(self) -> bool:
-        """True when changes were missed: the directory is to be read again, by `settle`. Not of one
-        that cannot be had at all."""
-        return self._sharing.fell_behind
-
-    def discard(self, pages: Iterable[PageId]) -> int:
-        """Delete pages; return how many there were. Each is an event."""
-        return self._deleter.discard(pages)
-
-    def dismiss(self, pages: Iterable[PageId]) -> None:
-        """Forget pages whose files the writer's thread deletes; touches no disk."""
-        self._deleter.dismiss(pages)
+    def discard(self, pages: Iterable[PageId], *, later: bool = False) -> int:
+        """Delete pages, as `Deleter.discard` does."""
+        return self._deleter.discard(pages, later=later)
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
         """Publish a page as `PageWriter.write` does. Writer thread only."""
         return self._writing.write(page, time_ns, document)
-
-    def impatient(self) -> AbstractContextManager[None]:
-        """Let pages push out what was used a short while ago, for as long as the block lasts."""
-        return self._room.impatient()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from omlx_cache_storage.cold.changes import Added, Cancelled
 from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.deletion import Deleter
-from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, physical_bytes
+from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.index import Index
@@ -20,7 +20,6 @@ from omlx_cache_storage.cold.small_files import TemporaryNames
 from omlx_cache_storage.cold.terms import Ration, Terms
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import StoredPage, name_of
-from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, WriteResult
 
 NO_ROOM_TRIES = 3
@@ -83,20 +82,28 @@ class PageWriter:
         size = memoryview(page.payload).nbytes
         if size != meta.nbytes:
             raise ValueError(f"a payload of {size} bytes for tensors of {meta.nbytes}")
-        header = encode_header(meta, payload_checksum([page.payload]))
-        rationed = _blocks(len(header) + size) if self.ration is not None else 0
+        pieces = [encode_header(meta, payload_checksum([page.payload])), page.payload]
+        size += len(pieces[0])
+        rationed = _blocks(size) if self.ration is not None else 0
         if self.ration is not None and not self.ration.take(rationed):
             return "rationed"
+        wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
+        path = self._index.path(wanted)
+        temporary = self._names.new(os.path.dirname(path))
+        writing = Writing(candidate, wanted, meta.parent, document, pieces, temporary, path)
         result: WriteResult = "full"
         began = time.perf_counter()
         try:
-            result = self._place(page, header, candidate, document)
+            result = self._place(writing)
             return result
         except OSError as error:
             with self._index.lock:
                 self._index.health.fail_write(error)
             raise
         finally:
+            if writing.reserves:
+                self._give_back(writing)
+            writing.opened.close()
             if result == "written":
                 self._index.events.timings.observe(
                     "page_write_seconds", time.perf_counter() - began
@@ -132,28 +139,9 @@ class PageWriter:
         has = old is not None and old.held >= held and not self._index.health.is_unreadable(page)
         return "present" if has else None
 
-    def _place(
-        self,
-        page: Page,
-        header: bytes,
-        candidate: Candidate,
-        document: Mapping[str, object],
-    ) -> WriteResult:
-        """Make room and publish; what was reserved and not published is given back."""
-        meta, pieces = page.meta, [header, page.payload]
-        size = len(header) + meta.nbytes
-        wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
-        path = self._index.path(wanted)
-        temporary = self._names.new(os.path.dirname(path))
-        writing = Writing(candidate, wanted, meta.parent, document, pieces, temporary, path)
-        try:
-            return self._place_in_turns(writing)
-        finally:
-            if writing.reserves:
-                self._give_back(writing)
-
-    def _place_in_turns(self, writing: Writing) -> WriteResult:
-        """Make room and publish, in a few tries if the disk has no room after all."""
+    def _place(self, writing: Writing) -> WriteResult:
+        """Make room and publish, in a few tries if the disk has no room after all; what was
+        reserved and not published is the caller's to give back."""
         wanted, candidate = writing.wanted, writing.candidate
         # A disk that eviction did not help the last time is not emptied for nothing.
         with self._index.lock:
@@ -166,11 +154,9 @@ class PageWriter:
                 with self._sharing.changing():
                     self._terms.heed()
                     waits = self._is_elsewhere(wanted) and time.monotonic() < deadline
-                    decided = None if waits else self._decided_exactly(writing)
-                    if decided is not None:
-                        return decided
-                    if not waits:
-                        self._stage(writing)
+                    refusal = None if waits else self._begin(writing)
+                if refusal is not None:
+                    return refusal
                 if not waits:
                     return self._publish(writing)
             except HeldEnough:
@@ -203,52 +189,22 @@ class PageWriter:
         self._sharing.recover(flights)
         return bool(flights) and bool(self._sharing.others_of(wanted))
 
-    def _decided_exactly(self, writing: Writing) -> WriteResult | None:
-        """Return why a page is not written, None when there is room for it. The directory is held:
-        what others have done by now is known. Raises HeldEnough."""
-        wanted, candidate = writing.wanted, writing.candidate
+    def _begin(self, writing: Writing) -> WriteResult | None:
+        """Begin to write a page, or return why it is not written. The directory is held: what
+        others have done by now is known. Raises HeldEnough, OSError."""
+        wanted = writing.wanted
         with self._index.lock:
-            known = self.known(candidate.page, wanted.held)
-            if known is not None:
-                return known
-        found = self._adopt(wanted, candidate)
-        if found is not None:
-            return found
+            known = self.known(writing.candidate.page, wanted.held)
+        if known is not None:
+            return known
         writing.described = self._files.document_bytes(wanted.namespace, writing.document)
-        return self._room.make(wanted.cost, candidate, writing)
-
-    def _adopt(self, wanted: StoredPage, candidate: Candidate) -> WriteResult | None:
-        """Index a page's file that nobody told of, as `open` would have, if there is room for it;
-        None where there is none, or where this process knows of one."""
-        name = wanted.name
-        with self._index.lock:
-            known = name.id in self._index.contents or name.id in self._index.leaving
-            if known or self._index.health.is_unreadable(name.id):
-                return None
-        path = self._index.path(wanted)
-        info = self._fs.own_file(path)
-        if info is None or path in self._index.doomed:
-            return None
-        stored = wanted._replace(nbytes=physical_bytes(info))
-        refusal = self._room.make(stored.cost, candidate)
-        if refusal is not None:
-            return refusal
-        with self._index.lock:
-            self._index.put(stored, candidate.stamp_ns, used=True)
-            self._index.unrecorded.add(name.id)
-            self._room.note_peak()
-            self._index.events.note_file("stored", stored, "found")
-        self._sharing.tell(Added("", stored, candidate.stamp_ns, 0))
-        return "present"
-
-    def _stage(self, writing: Writing) -> None:
-        """Begin to write a page that there is room for; the directory is held."""
-        with self._index.lock:
-            writing.before = self._index.contents.file(writing.wanted.name.id)
-        # First of all: of a writer that is killed others must know what to look for.
-        self._room.reserve(writing, writing.wanted)
-        size = sum(memoryview(piece).nbytes for piece in writing.pieces)
-        writing.opened = self._files.stage(writing.temporary, size, writing.document)
+        refusal = self._room.make(writing)
+        if refusal is None:
+            # First of all: of a writer that is killed others must know what to look for.
+            self._room.reserve(writing, wanted)
+            size = sum(memoryview(piece).nbytes for piece in writing.pieces)
+            writing.opened = self._files.stage(writing.temporary, size, writing.document)
+        return refusal
 
     def _give_back(self, writing: Writing) -> None:
         """Delete what was written of a page that is not published, and give back what was reserved
@@ -269,20 +225,18 @@ class PageWriter:
 
     def _publish(self, writing: Writing) -> WriteResult:
         """Write the file, name it and index it."""
-        page, time_ns = writing.wanted.name.id, writing.candidate.stamp_ns
+        page = writing.candidate.page
         try:
             nbytes = self._files.fill(writing.temporary, writing.pieces)
             with self._sharing.changing():
                 with self._index.lock:
                     # Another process may have published as much of it meanwhile.
-                    is_new = self._index.contents.file(page) not in (None, writing.before)
-                    is_there = is_new and self.known(page, writing.wanted.held) == "present"
+                    is_there = self.known(page, writing.wanted.held) == "present"
                 if is_there:
                     self._give_back(writing)
                     return "present"
-                self._files.publish(writing.temporary, writing.path, time_ns)
-                stored = writing.wanted._replace(nbytes=nbytes)
-                self.take(stored, time_ns, writing.file, writing.parent)
+                self._files.publish(writing.temporary, writing.path, writing.candidate.stamp_ns)
+                self.take(writing, nbytes)
                 writing.reserves = False
             self._files.sync(writing.path)
             if self._sharing.has_untold:
@@ -296,29 +250,26 @@ class PageWriter:
             else:
                 self._deleter.discard([page])
             raise
-        finally:
-            writing.opened.close()
         with self._index.lock:
             self._index.health.end_write()
         return "written"
 
-    def take(self, stored: StoredPage, time_ns: int, temporary: str, parent: BlockKey) -> None:
-        """Index a page that was written under a temporary name, and tell of it; the directory is
-        held."""
-        page = stored.name.id
+    def take(self, writing: Writing, nbytes: int) -> None:
+        """Index a page that was written, and tell of it; the directory is held."""
+        page, time_ns = writing.candidate.page, writing.candidate.stamp_ns
+        stored = writing.wanted._replace(nbytes=nbytes)
         again = self._room.once_written.find(page) is not None
         with self._index.lock:
             replaced = self._index.pop(page)
-            self._room.flights.end(temporary)
+            self._room.flights.end(writing.file)
             self._index.put(stored, time_ns, used=True).recorded_ns = time_ns
-            self._index.leaving.discard(page)
-            self.written += stored.nbytes
-            self.rewritten += stored.nbytes if again or replaced is not None else 0
+            self.written += nbytes
+            self.rewritten += nbytes if again or replaced is not None else 0
             self._room.note_peak()
-            self._index.events.note_file("stored", stored, parent=parent)
-        self._sharing.tell(Added(temporary, stored, time_ns, 0))
-        if replaced is not None and replaced.name != stored.name:
-            self._deleter.delete([replaced], "disk", held=True)
+            self._index.events.note_file("stored", stored, parent=writing.parent)
+        self._sharing.tell(Added(writing.file, stored, time_ns, 0))
+        if replaced is not None and replaced.stored.name != stored.name:
+            self._deleter.delete_held([self._index.doom(replaced.stored, "disk")])
 
 
 def _blocks(nbytes: int) -> int:

@@ -58,7 +58,8 @@ class ContentsMachine(RuleBasedStateMachine):
     @rule(number=NUMBERS)
     def pop(self, number: int) -> None:
         known = self.model.pop(number, None)
-        stored = self.contents.pop(_page(number))
+        file = self.contents.pop(_page(number))
+        stored = file and file.stored
         assert stored == (None if known is None else _stored(number, *known[:2]))
 
     @rule(numbers=st.lists(NUMBERS, max_size=8), stamp=STAMPS)

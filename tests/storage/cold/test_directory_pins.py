@@ -313,12 +313,12 @@ def test_ended_pins_in_a_file_of_a_newer_version_are_not_told_of_in_turns(
         tier.settle()
     for tier in (one, two):
         tier.refresh()
-        assert not tier._sharing.repinned
+        assert not tier.sharing.repinned
         tier.check_integrity()
         tier.close()
 
 
 def _pin_again(tier: ColdTier) -> None:
     """Have a tier read the pins once more, as when another one has told of it."""
-    tier._sharing.repinned = True
+    tier.sharing.repinned = True
     tier.settle()

@@ -379,10 +379,10 @@ def test_a_page_written_again_is_not_deleted_by_a_late_deletion(
     """A reader that found a damaged file is about to delete it when the writer publishes it."""
     tier = _open(tmp_path)
     _store(tier, story, 1)
-    doomed = tier._index.pop(story.id(1))
-    assert doomed is not None
+    with tier._index.lock:
+        doomed = tier._index.drop(story.ids(1), "damaged")
     assert tier.write(story.page(1), 10**18, story.document) == "written"
-    tier._deleter.delete([doomed], "damaged")
+    tier._deleter.delete(doomed)
     assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
 
 
