@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from omlx_cache.arrays.mlxio import architecture
-from omlx_cache.control import ControlError, ControlServer, check_socket, start_control
-from omlx_cache.control.operations import handlers
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.operations import operations
+from omlx_cache.control.server import ApiServer, check_socket, serve_port, serve_socket
 from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import KnownNamespaces, Namespace
 from omlx_cache.package import set_level
@@ -32,7 +33,6 @@ from omlx_cache.settings.derived import (
     snapshot_share,
 )
 from omlx_cache.settings.values import render
-from omlx_cache.status.store_source import StoreSource
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.keeper import StoreParts, keeper
 from omlx_cache.upkeep.memory import Relief
@@ -73,7 +73,6 @@ from omlx_cache_storage.table import PageColumns
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 if TYPE_CHECKING:
-    from omlx_cache.status.server import StatusServer
     from omlx_cache_storage.remote.tier import RemoteTier
 
 _log = logging.getLogger(__name__)
@@ -132,7 +131,7 @@ class BlockStore(ReadingTiers):
         self.name = name
         self.service: Mapping[str, object] = {}
         # Whoever answers must not keep a store alive that everybody else has lost.
-        self.operations = handlers(weakref.proxy(self))
+        self.operations = operations(weakref.proxy(self))
         self.started = time.monotonic()
         self._lock = threading.Lock()
         self._labels: dict[str, None] = {}
@@ -244,14 +243,14 @@ class BlockStore(ReadingTiers):
         self._lock = threading.Lock()
         self.closed = True
         self._queries = DiskThread("omlx-cache-queries")
-        self.operations = handlers(weakref.proxy(self))
+        self.operations = operations(weakref.proxy(self))
         self._assemble(KnownNamespaces(), Reuse(), contextlib.ExitStack(), open_=False)
         self.hot.close()
         self._parts.ended = True
 
-    def _start_control(self) -> ControlServer | None:
+    def _start_control(self) -> ApiServer | None:
         try:
-            return start_control(self.settings.socket, self.operations)
+            return serve_socket(self.settings.socket, self.operations)
         except (ControlError, OSError) as error:
             # A path that is no text would stop the line in every log that is written as UTF-8.
             said = str(error).encode("utf-8", "backslashreplace").decode()
@@ -475,18 +474,16 @@ class BlockStore(ReadingTiers):
         control socket does."""
         from omlx_cache.status.exposition import exposition
 
-        return exposition(StoreSource(self).processes()).body.decode()
+        return exposition(self.operations["processes"]({})).body.decode()
 
-    def serve_status(self, port: int = 0, token: str | None = None) -> "StatusServer":
+    def serve_status(self, port: int = 0, token: str | None = None) -> ApiServer:
         """Answer `/metrics` and `/status` at a port of 127.0.0.1 (0: any free one) until the
         store is closed; returns the server, whose `url` says where.
 
         On threads of its own: nothing waits for it, and it for nothing. Raises ConfigError for a
         bad port or an empty token, OSError for a port that cannot be had.
         """
-        from omlx_cache.status.server import StatusServer
-
-        server = StatusServer(StoreSource(self), port, token)
+        server = serve_port(self.operations, port, token)
         self.requests.explainer.limit_bytes = history_share(self.settings.machine)
         with self._lock:
             if not self.closed:

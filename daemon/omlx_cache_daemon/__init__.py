@@ -1,1 +1,1 @@
-"""The command line, the control protocol and its client; importing it never imports MLX."""
+"""The command line and the service; importing it never imports MLX."""

@@ -1,20 +1,25 @@
-"""Asks one store through its control socket."""
+"""Asks one store through its control socket: HTTP, of which it takes what our server sends.
 
+The standard library's client would take as long to import as the rest of `omlx-cache ps`.
+"""
+
+import json
 import os
+import re
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlencode
 
-from omlx_cache.control.frames import (
-    HEADER,
-    REPLY_LIMIT,
-    decode_reply,
-    encode_request,
-    frame_length,
-)
+from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
 from omlx_cache_daemon.errors import NobodyThere
 
 DEFAULT_TIMEOUT = 10.0
+MOST_BYTES = 64 * 2**20
+"""Of an answer."""
+_HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) .*?\r\nContent-Length: (\d{1,9})\r\n.*?\r\n\r\n", re.DOTALL)
+_CODES = {status: code for code, status in STATUS_OF.items()}
 
 
 class Client:
@@ -27,24 +32,36 @@ class Client:
     def call(self, op: str, **args: object) -> object:
         """Return the store's result; blocks for `timeout` seconds at most.
 
-        Raises NobodyThere when nobody answers, ControlError when the store refuses.
+        Raises NobodyThere when nobody answers, ControlError when the store refuses, or is of a
+        version that speaks something else.
         """
-        request = encode_request(op, args)
-        deadline = time.monotonic() + self.timeout
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-                sock.settimeout(self.timeout)
-                sock.connect(os.fspath(self.path))
-                sock.sendall(request)
-                header = _receive(sock, HEADER.size, deadline)
-                payload = _receive(sock, frame_length(header, REPLY_LIMIT), deadline)
+            request = encode_request(op, args)
+            answer = self._exchange(request, time.monotonic() + self.timeout)
         except TimeoutError:
             raise NobodyThere(
                 f"{self.path}: the store did not answer within {self.timeout:g} s"
             ) from None
-        except (OSError, EOFError) as error:
+        except OSError as error:
             raise NobodyThere(f"{self.path}: {_reason(error)}") from error
-        return decode_reply(payload)
+        return decode_answer(answer, str(self.path))
+
+    def _exchange(self, request: bytes, deadline: float) -> bytearray:
+        """Return all that is answered until the end; raises OSError."""
+        answer = bytearray()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(self.timeout)
+            sock.connect(os.fspath(self.path))
+            sock.sendall(request)
+            while (left := deadline - time.monotonic()) > 0:
+                sock.settimeout(left)
+                piece = sock.recv(2**16)
+                answer += piece
+                if not piece:
+                    return answer
+                if len(answer) > MOST_BYTES:
+                    raise ControlError("too_large", f"the answer has more than {MOST_BYTES} bytes")
+        raise TimeoutError
 
 
 def is_listening(path: Path, timeout: float = 1.0) -> bool:
@@ -60,22 +77,47 @@ def is_listening(path: Path, timeout: float = 1.0) -> bool:
         return True
 
 
-def _receive(sock: socket.socket, size: int, deadline: float) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        sock.settimeout(left)
-        came = sock.recv_into(view)
-        if came == 0:
-            raise EOFError("the store closed the connection")
-        view = view[came:]
-    return data
+def encode_request(op: str, args: Mapping[str, object]) -> bytes:
+    """Return a request: a map of JSON for what changes something, else a query."""
+    given = {name: value for name, value in args.items() if value is not None}
+    if op in CHANGES:
+        line, body = f"POST {STORE}{op}", json.dumps(given).encode()
+    else:
+        query = urlencode({name: _written(value) for name, value in given.items()})
+        line, body = f"GET {STORE}{op}?{query}", b""
+    head = f"{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
-def _reason(error: Exception) -> str:
+def _written(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(int(value) if isinstance(value, bool) else value)
+
+
+def decode_answer(answer: bytes | bytearray, where: str) -> object:
+    """Return the result in an answer. Raises ControlError with the store's code for a refusal, and
+    for what another version speaks, and NobodyThere for half an answer."""
+    head = _HEAD.match(answer)
+    if head is None and answer:
+        raise _other_version(where, "its answer is not understood")
+    if head is None or len(answer) < head.end() + int(head[2]):
+        raise NobodyThere(f"{where}: the store closed the connection")
+    status, body = int(head[1]), answer[head.end() :]
+    if status != 200:
+        raise ControlError(_CODES.get(status, "failed"), body.decode(errors="replace").strip())
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise _other_version(where, "its answer is no JSON") from error
+
+
+def _other_version(where: str, why: str) -> ControlError:
+    text = f"{where}: the store there is of another version of omlx-cache: {why}"
+    return ControlError("version", f"{text}; restart it, or use the command of its version")
+
+
+def _reason(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return "no store listens there"
-    return getattr(error, "strerror", None) or str(error)
+    return error.strerror or str(error)

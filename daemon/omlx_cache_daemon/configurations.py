@@ -50,7 +50,7 @@ def of_store(store: RunningStore, timeout: float) -> Configuration:
     try:
         reply = as_map(store.client(timeout).call("config"))
     except ControlError as error:
-        if error.code != "unknown_op":
+        if error.code != "not_found":
             raise
         raise CommandError(
             f"the store in process {store.pid} is of a version that does not tell its settings; "

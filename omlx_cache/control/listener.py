@@ -2,23 +2,31 @@
 
 import contextlib
 import errno
+import logging
 import os
 import socket
 import stat
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.paths import (
+    candidates,
     check_length,
+    first_usable,
+    is_by_name,
+    meeting_place,
+    prepare,
     service_name,
     services_in,
     socket_name,
     sockets_in,
 )
 from omlx_cache_storage.private import is_running
+
+_log = logging.getLogger(__name__)
 
 _BACKLOG = 64
 _PROBE_SECONDS = 0.2
@@ -38,11 +46,10 @@ class Identity(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """A listening socket, the identity of its file, and those of links to it."""
+    """A listening socket; `files` are its own and links to that, none for one of a port."""
 
     socket: socket.socket
-    identity: Identity
-    links: tuple[Identity, ...] = ()
+    files: tuple[Identity, ...] = ()
 
 
 def listen_at(path: Path) -> Listener:
@@ -95,8 +102,7 @@ def linked(listener: Listener, directory: Path) -> Listener:
     then found from its own session only.
     """
     remove_stale(directory)
-    target = listener.identity.path
-    pid = listener.identity.pid
+    target, pid = listener.files[0].path, listener.files[0].pid
     names = [socket_name(directory, pid, number) for number in range(_MOST_LINKS)]
     if target.name == service_name(directory, pid).name:
         names = [service_name(directory, pid)]
@@ -108,7 +114,8 @@ def linked(listener: Listener, directory: Path) -> Listener:
             continue
         except OSError:
             break
-        return listener._replace(links=(Identity(path, info.st_dev, info.st_ino, pid),))
+        link = Identity(path, info.st_dev, info.st_ino, pid)
+        return listener._replace(files=(*listener.files, link))
     return listener
 
 
@@ -128,20 +135,28 @@ def remove_stale(directory: Path) -> list[Path]:
     return removed
 
 
-def remove_own(identity: Identity) -> None:
-    """Remove a listener's file if this process made it and it is still that file."""
-    if os.getpid() != identity.pid:
-        return
-    with contextlib.suppress(OSError):
-        info = identity.path.lstat()
-        if (info.st_dev, info.st_ino) == (identity.device, identity.inode):
-            identity.path.unlink()
+def remove_all(files: Iterable[Identity]) -> None:
+    """Remove a listener's file and links, if this process made them and they are still those."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            info = file.path.lstat()
+            same = (info.st_dev, info.st_ino) == (file.device, file.inode)
+            if same and os.getpid() == file.pid:
+                file.path.unlink()
 
 
-def remove_all(identities: Iterable[Identity]) -> None:
-    """Remove a listener's file and links, as `remove_own` does."""
-    for identity in identities:
-        remove_own(identity)
+def listen_for_all_sessions(listen: Callable[[Path], Listener] = listen_in) -> Listener:
+    """Return a listener that clients of this user find from any session; raises ControlError."""
+    directory = first_usable(candidates())
+    listener = listen(directory)
+    meeting = meeting_place()
+    if is_by_name() or directory == meeting:
+        return listener
+    try:
+        return linked(listener, prepare(meeting))
+    except ControlError as error:
+        _log.debug("control socket: not found from other sessions: %s", error)
+        return listener
 
 
 def _bind(path: Path) -> Listener:
@@ -156,7 +171,7 @@ def _bind(path: Path) -> Listener:
     except BaseException:
         sock.close()
         raise
-    return Listener(sock, Identity(path, info.st_dev, info.st_ino, os.getpid()))
+    return Listener(sock, (Identity(path, info.st_dev, info.st_ino, os.getpid()),))
 
 
 def _remove_abandoned(path: Path) -> bool:

@@ -1,8 +1,8 @@
-"""What the control socket answers: each operation reads the store and returns plain values."""
+"""What a store answers: each operation reads the store and returns plain values."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.identity.namespace import Namespace
@@ -11,8 +11,12 @@ from omlx_cache.package import VERSION
 from omlx_cache.requests.log import Decoder, RequestLog
 from omlx_cache.status.event_pages import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels
-from omlx_cache.status.prefix_lookup import namespaces_document, prefix_document
-from omlx_cache.status.source import MOST_KEYS
+from omlx_cache.status.prefix_lookup import (
+    MOST_KEYS,
+    namespaces_document,
+    prefix_document,
+)
+from omlx_cache.status.routes import Operations
 from omlx_cache.upkeep.directory import Allowance
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.events import EventLog
@@ -32,7 +36,6 @@ from omlx_cache_storage.stats import KINDS, Stats
 from omlx_cache_storage.table import PageColumns
 from omlx_cache_storage.tiers import Disagreement
 
-Handler = Callable[[Mapping[str, object]], object]
 DEFAULT_LIMIT = 1000
 MOST_EVENTS = 10_000
 CLEAR_SECONDS = 30.0
@@ -72,7 +75,7 @@ class Answering(Protocol):
     def remembered(self, namespace: BlockKey) -> Sequence[Tokens]: ...
 
 
-def handlers(store: Answering) -> dict[str, Handler]:
+def operations(store: Answering) -> Operations:
     """Return the operations by name; none of them mutates the store, but `clear` and
     `prune`."""
     levels = PrefixLevels(store)
@@ -80,7 +83,7 @@ def handlers(store: Answering) -> dict[str, Handler]:
         "ping": lambda args: _ping(store),
         "stats": lambda args: _stats(store, levels),
         "ps": lambda args: _ps(store),
-        "config": lambda args: {**store.identity(), **store.configuration()},
+        "config": lambda args: _config(store),
         "ls": lambda args: _ls(store, args),
         "requests": lambda args: _requests(store, args),
         "events": lambda args: _events(store, args),
@@ -95,6 +98,8 @@ def handlers(store: Answering) -> dict[str, Handler]:
         "recent": lambda args: _recent(store, args),
         "prefixes": lambda args: _prefixes(levels, args),
         "lookup": lambda args: _lookup(store, args),
+        "processes": lambda args: [_process(store, levels)],
+        "settings": lambda args: [_settings(store)],
     }
 
 
@@ -111,6 +116,38 @@ def _stats(store: Answering, levels: PrefixLevels) -> dict[str, object]:
     if isinstance(cold, dict) and allowed is not None:
         shown["cold"] = {**cold, **allowed.to_dict()}
     return shown
+
+
+def _process(store: Answering, levels: PrefixLevels) -> dict[str, object]:
+    known = store.identity()
+    return {
+        "pid": known["pid"],
+        "name": known["name"],
+        "title": _title(known),
+        "role": "store",
+        "version": VERSION,
+        "uptime_seconds": known["uptime_s"],
+        "models": known["models"],
+        "cold_dir": store.cold_dir,
+        "stats": _stats(store, levels),
+        "error": None,
+    }
+
+
+def _config(store: Answering) -> dict[str, object]:
+    return {**store.identity(), **store.configuration()}
+
+
+def _settings(store: Answering) -> dict[str, object]:
+    told = _config(store)
+    return {**told, "title": _title(told)}
+
+
+def _title(known: Mapping[str, Any]) -> str:
+    """Return what a store is called for people: its name, the port of a server, and its models."""
+    port = known.get("service", {}).get("port")
+    name = (known["name"] or "store") + (f" :{port}" if port else "")
+    return ", ".join([name, *(label.rstrip("/").rpartition("/")[2] for label in known["models"])])
 
 
 def _ps(store: Answering) -> dict[str, object]:
@@ -190,7 +227,8 @@ def _events(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
 
 def _recent(store: Answering, args: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
     """The latest requests, newest first, each with its `why` in words, and nothing of its text."""
-    return store.recent(min(_limit(args), DEFAULT_LIMIT))
+    pid = store.identity()["pid"]
+    return [{**row, "pid": pid} for row in store.recent(min(_limit(args), DEFAULT_LIMIT))]
 
 
 def _prefixes(levels: PrefixLevels, args: Mapping[str, object]) -> Mapping[str, object]:
@@ -285,5 +323,7 @@ def _timeout(args: Mapping[str, object]) -> float:
 
 
 def _limit(args: Mapping[str, object]) -> int:
-    limit = args.get("limit")
-    return limit if isinstance(limit, int) and limit > 0 else DEFAULT_LIMIT
+    limit = _count(args, "limit")
+    if limit == 0:
+        raise ControlError("bad_request", "limit must be a whole number, 1 at least")
+    return limit or DEFAULT_LIMIT

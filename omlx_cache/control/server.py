@@ -1,328 +1,357 @@
-"""The embedded store's control thread: answers the command line over a Unix socket."""
+"""The HTTP server of a Unix socket and of a port: bounded, and no client at another's expense."""
 
-import contextlib
+import errno
 import logging
-import math
 import os
-import selectors
+import select
 import socket
+import sys
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from socketserver import BaseServer, TCPServer, ThreadingMixIn
+from typing import Any, Final, Literal, Self
 
-from omlx_cache.control.connection import Connection, Timeouts
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.frames import Request, encode_error, encode_result
+from omlx_cache.control.handler import ApiHandler
 from omlx_cache.control.listener import (
     Listener,
-    linked,
     listen_as_service,
     listen_at,
-    listen_in,
+    listen_for_all_sessions,
     remove_all,
 )
-from omlx_cache.control.paths import candidates, first_usable, is_by_name, meeting_place, prepare
+from omlx_cache.control.paths import candidates
 from omlx_cache.control.peer import peer_uid
-from omlx_cache.control.workers import Workers
+from omlx_cache.settings.names import ConfigError
+from omlx_cache.status.routes import Operations, Routes
+from omlx_cache.status.token import is_loopback
 from omlx_cache_storage.interrupts import wait_in_turns
 
-Handler = Callable[[Mapping[str, object]], object]
+_log = logging.getLogger(__name__)
 
-_LOG = logging.getLogger(__name__)
-_MAX_CONNECTIONS = 64
-_ACCEPT_PAUSE_SECONDS = 0.5
-_JOIN_SECONDS = 5.0
-_EVENTS = {"reading": selectors.EVENT_READ, "writing": selectors.EVENT_WRITE}
+MOST_CLIENTS = 64
+PARALLEL = 4
+"""Requests for one path that are answered at once; others wait, so that those that hang on a disk
+leave room for other questions."""
+PLACE_SECONDS = 1.0
+"""How long a client waits for the place of one that was cut off."""
+_PAUSE_MILLISECONDS = 500
+_CLOSE_SECONDS = 5.0
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+State = Literal["reading", "waiting", "writing", "streaming", "answering"]
+_CUT_FIRST: Final[Sequence[State]] = ("reading", "waiting", "writing", "streaming")
+"""Who makes room. One that is answered does not: its thread would stay where it is."""
 
 
-class ControlServer:
-    """Serves `handlers` on a Unix socket from a daemon thread, from construction to `close`.
+@dataclass(eq=False, slots=True)
+class Client:
+    """A connection: the thread that serves it, where that is, and the path that it asks for."""
 
-    Handlers run on threads of their own: one that waits for a disk delays no other operation, and
-    of one operation several run at once. Whatever a client or a handler does, the control thread
-    survives and other clients are served. After a fork the child holds nothing of it, and the
-    parent's socket stays.
+    thread: threading.Thread
+    state: State = "reading"
+    path: str = ""
+    is_cut: bool = False
 
-    `_connections`, `_events` and `_accept_after` belong to the control thread; handlers append to
-    `_replies`, a deque, without a lock; `_closed` is guarded by `_lock`; the rest never changes.
+
+class ApiServer(ThreadingMixIn, TCPServer):
+    """Answers on a listening socket, which it owns, from construction to `close`.
+
+    At most `most` clients are served at once: a newcomer takes the place of the one that has been
+    slowest, so that a silent client costs nobody an answer. On a Unix socket (`path` says where)
+    only this user is answered, on a port (`url`) whoever the routes allow. After a fork the child
+    holds nothing of it.
+
+    `_changed`, a condition, guards `_open` (in the order in which they came), what a client of it
+    is at, and `_closed`.
     """
 
     def __init__(
         self,
-        path: Path | Listener,
-        handlers: Mapping[str, Handler],
+        listener: Listener,
+        routes: Routes,
         *,
-        timeouts: Timeouts | None = None,
+        most: int = MOST_CLIENTS,
         credentials: Callable[[socket.socket], int] = peer_uid,
-        max_connections: int = _MAX_CONNECTIONS,
     ) -> None:
-        listener = listen_at(Path(path)) if not isinstance(path, Listener) else path
-        self.path = listener.identity.path
-        self._listener = listener
-        self._handlers = dict(handlers)
-        self._timeouts = timeouts or Timeouts()
-        self._credentials = credentials
-        self._max_connections = max_connections
-        self._connections: dict[socket.socket, Connection] = {}
-        self._events: dict[socket.socket, int] = {}
-        self._workers = Workers()
-        self._replies: deque[tuple[Connection, bytes]] = deque()
-        self._accept_after = 0.0
-        self._lock = threading.Lock()
+        BaseServer.__init__(self, listener.socket.getsockname(), ApiHandler)
+        self.socket = listener.socket
+        self.path: Path | None = listener.files[0].path if listener.files else None
+        self.routes = routes
+        self._most, self._credentials = most, credentials
+        self._changed = threading.Condition()
+        self._open: dict[Any, Client] = {}
         self._closed = False
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listener.socket, selectors.EVENT_READ)
-        self._selector.register(self._wake_reader, selectors.EVENT_READ)
-        self._remove = weakref.finalize(self, remove_all, (listener.identity, *listener.links))
+        self._woken, self._wake = socket.socketpair()
+        self._name = "omlx-cache-control" if self.path else "omlx-cache-status"
+        self._remove = weakref.finalize(self, remove_all, listener.files)
         _servers.add(self)
-        self._thread = threading.Thread(target=self._serve, name="omlx-cache-control", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:
             self._closed = True
             self._remove()
+            self.routes.close()
             self._close_descriptors()
             raise ControlError("busy", str(error)) from error
 
-    def close(self, timeout: float = _JOIN_SECONDS) -> None:
-        """Stop the thread and remove the socket; waits at most `timeout` seconds for the thread.
+    @property
+    def host(self) -> str:
+        return str(self.server_address[0])
 
-        Does nothing the second time, or after a fork.
-        """
-        with self._lock:
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Where the page is, without the token."""
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{shown}:{self.port}/status"
+
+    def close(self, timeout: float = _CLOSE_SECONDS) -> None:
+        """Remove the socket's file, cut every client off and end the threads; waits at most
+        `timeout` seconds for them. Does nothing the second time, or after a fork."""
+        with self._changed:
             if self._closed:
                 return
             self._closed = True
+            for connection in self._open:
+                self._cut(connection)
+            threads = [self._thread, *(client.thread for client in self._open.values())]
         self._remove()
-        self._wake()
-        if threading.current_thread() is not self._thread:
-            wait_in_turns(self._has_ended, timeout)
-
-    def _has_ended(self, timeout: float | None) -> bool:
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def __enter__(self) -> Self:
-        return self
+        with suppress(OSError):
+            self._wake.send(b"x")
+        deadline = time.monotonic() + timeout
+        self.routes.close(timeout)
+        for thread in threads:
+            _join(thread, max(0.0, deadline - time.monotonic()))
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def abandon(self) -> None:
-        """Close this process's descriptors only: for the child of a fork, where no thread runs.
+    def __enter__(self) -> Self:
+        return self
 
-        Nothing is unregistered, because the selector is shared with the parent.
-        """
-        self._lock = threading.Lock()
+    def abandon(self) -> None:
+        """Close this process's descriptors only: for the child of a fork, where no thread runs."""
+        self._changed = threading.Condition()
         self._closed = True
         self._remove.detach()
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
         self._close_descriptors()
 
     def _serve(self) -> None:
+        # No `select`: it knows no descriptors beyond 1024, and a server may have them.
+        waiting = select.poll()
+        waiting.register(self.socket, select.POLLIN)
+        waiting.register(self._woken, select.POLLIN)
         try:
             while not self._closed:
-                self._step()
+                waiting.poll()
+                if not self._closed:
+                    self.handle_request()
         finally:
             self._close_descriptors()
 
-    def _step(self) -> None:
-        for key, _ in self._selector.select(self._patience()):
-            if key.fileobj is self._listener.socket:
-                self._accept()
-            elif isinstance(key.data, Connection):
-                self._guarded(key.data, self._advance)
-            else:
-                self._take_replies()
-        now = time.monotonic()
-        for connection in [c for c in self._connections.values() if c.deadline <= now]:
-            self._drop(connection)
-        if self._accept_after and now >= self._accept_after:
-            self._accept_after = 0.0
-            self._selector.register(self._listener.socket, selectors.EVENT_READ)
-
-    def _patience(self) -> float | None:
-        times = [c.deadline for c in self._connections.values() if c.deadline < math.inf]
-        if self._accept_after:
-            times.append(self._accept_after)
-        return max(0.0, min(times) - time.monotonic()) if times else None
-
-    def _accept(self) -> None:
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a client; out of descriptors, looks away for a moment before that fails."""
         try:
-            sock, _ = self._listener.socket.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
+            return super().get_request()
         except OSError as error:
-            # Out of descriptors: the listener stays readable, so look away for a moment.
-            _LOG.warning("control socket: cannot accept: %s", error)
-            self._selector.unregister(self._listener.socket)
-            self._accept_after = time.monotonic() + _ACCEPT_PAUSE_SECONDS
-            return
-        if not self._welcome(sock):
-            sock.close()
-            return
-        if len(self._connections) >= self._max_connections:
-            self._drop(self._least_urgent())
-        connection = Connection(sock, self._dispatch, self._timeouts, time.monotonic())
-        self._connections[sock] = connection
-        self._watch(connection)
+            if error.errno in _EXHAUSTED:
+                _log.warning("%s: cannot accept: %s", self._name, error)
+                pause = select.poll()
+                pause.register(self._woken, select.POLLIN)
+                pause.poll(_PAUSE_MILLISECONDS)
+            raise
 
-    def _welcome(self, sock: socket.socket) -> bool:
+    def verify_request(self, request: Any, client_address: object) -> bool:
+        """Tell whether a client may ask: on a Unix socket this user only."""
+        if self.path is None:
+            return True
         try:
-            uid = self._credentials(sock)
+            uid = self._credentials(request)
         except OSError as error:
-            _LOG.warning("control socket: a client without credentials: %s", error)
+            _log.warning("control socket: a client without credentials: %s", error)
             return False
         if uid != os.geteuid():
-            _LOG.warning("control socket: user %d was refused", uid)
+            _log.warning("control socket: user %d was refused", uid)
             return False
         return True
 
-    def _least_urgent(self) -> Connection:
-        return min(self._connections.values(), key=lambda c: (not c.idle, c.deadline))
-
-    def _guarded(self, connection: Connection, step: Callable[[Connection], None]) -> None:
-        try:
-            step(connection)
-        except Exception:
-            # A fault here is this program's own; it costs one client, not the thread.
-            _LOG.exception("control socket: a client was dropped")
-            self._drop(connection)
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a client on a thread of its own."""
+        thread = threading.Thread(
+            target=self.process_request_thread,
+            args=(request, client_address),
+            name=f"{self._name}-client",
+            daemon=True,
+        )
+        with self._changed:
+            if len(self._open) >= self._most:
+                self._cut_slowest()
+                self._changed.wait_for(lambda: len(self._open) < self._most, PLACE_SECONDS)
+            has_place = not self._closed and len(self._open) < self._most
+            if has_place:
+                self._open[request] = Client(thread)
+        if has_place:
+            thread.start()
         else:
-            self._watch(connection)
+            self.shutdown_request(request)
 
-    def _advance(self, connection: Connection) -> None:
-        if connection.state == "writing":
-            connection.on_writable(time.monotonic())
-        elif connection.state == "reading":
-            connection.on_readable(time.monotonic())
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection, and give its place to another."""
+        super().shutdown_request(request)
+        with self._changed:
+            self._open.pop(request, None)
+            self._changed.notify_all()
 
-    def _watch(self, connection: Connection) -> None:
-        """Ask the selector for what a connection waits for: nothing while it is answered."""
-        sock, state = connection.socket, connection.state
-        if state == "closed":
-            self._drop(connection)
-            return
-        wanted = _EVENTS.get(state, 0)
-        known = self._events.get(sock, 0)
-        if wanted == known:
-            return
-        if known and wanted:
-            self._selector.modify(sock, wanted, connection)
-        elif wanted:
-            self._selector.register(sock, wanted, connection)
-        else:
-            self._selector.unregister(sock)
-        self._events[sock] = wanted
+    def handle_error(self, request: Any, client_address: object) -> None:
+        """Log why a client was dropped; that it has gone is no fault of ours."""
+        is_gone = isinstance(sys.exc_info()[1], OSError)
+        level = logging.DEBUG if is_gone else logging.ERROR
+        _log.log(level, "%s: a client was dropped", self._name, exc_info=True)
 
-    def _drop(self, connection: Connection) -> None:
-        self._connections.pop(connection.socket, None)
-        # A closed socket has left an epoll set already; the selector's own map has not.
-        if self._events.pop(connection.socket, 0):
-            self._selector.unregister(connection.socket)
-        connection.close()
-
-    def _dispatch(self, connection: Connection, request: Request) -> None:
-        """Have a request answered on another thread."""
+    @contextmanager
+    def turn(self, request: Any, path: str) -> Iterator[None]:
+        """Wait until `PARALLEL` others at most are answered about a path; raises OSError for a
+        client that is cut off meanwhile."""
+        with self._changed:
+            client = self._open[request]
+            client.path, client.state = path, "waiting"
+            self._changed.wait_for(lambda: client.is_cut or self._answered(path) < PARALLEL)
+            if client.is_cut:
+                raise ConnectionAbortedError("the client was cut off")
+            client.state = "answering"
         try:
-            handler = self._handlers.get(request.op)
-            if handler is None:
-                raise ControlError("unknown_op", f"unknown operation {request.op!r}")
-            self._workers.submit(request.op, partial(self._respond, connection, request, handler))
-        except ControlError as error:
-            connection.reply(encode_error(error), time.monotonic())
+            yield
+        finally:
+            with self._changed:
+                client.state = "writing"
+                self._changed.notify_all()
 
-    def _respond(self, connection: Connection, request: Request, handler: Handler) -> None:
-        """Carry out a request and hand its reply to the control thread. Runs on a worker."""
-        # Nobody waits for the answer of a connection that has gone.
-        if connection.state == "answering":
-            self._replies.append((connection, self._answer(request, handler)))
-            self._wake()
+    def streams(self, request: Any) -> None:
+        """Note that a client gets a stream."""
+        with self._changed:
+            if request in self._open:
+                self._open[request].state = "streaming"
 
-    def _answer(self, request: Request, handler: Handler) -> bytes:
-        try:
-            return encode_result(handler(request.args))
-        except ControlError as error:
-            return encode_error(error)
-        except BaseException as error:
-            # A handler's SystemExit must not end the thread either.
-            _LOG.exception("control socket: operation %s failed", request.op)
-            return encode_error(ControlError("failed", f"{type(error).__name__}: {error}"))
+    def _answered(self, path: str) -> int:
+        return sum(c.path == path and c.state == "answering" for c in self._open.values())
 
-    def _take_replies(self) -> None:
-        with contextlib.suppress(BlockingIOError, InterruptedError):
-            self._wake_reader.recv(4096)
-        while self._replies:
-            connection, frame = self._replies.popleft()
-            if connection.state == "answering":
-                connection.reply(frame, time.monotonic())
-                self._watch(connection)
+    def _cut_slowest(self) -> None:
+        for state in _CUT_FIRST:
+            for connection, client in self._open.items():
+                if client.state == state:
+                    return self._cut(connection)
+        return None
 
-    def _wake(self) -> None:
-        # A full socket wakes the control thread as well, and a closed one has nobody to wake.
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"x")
+    def _cut(self, connection: Any) -> None:
+        """End a connection: whatever its thread waits for, it waits no more."""
+        self._open[connection].is_cut = True
+        self._changed.notify_all()
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def _close_descriptors(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
-        self._events.clear()
-        self._selector.close()
-        self._listener.socket.close()
-        self._wake_reader.close()
-        self._wake_writer.close()
+        for one in (self.socket, self._woken, self._wake):
+            one.close()
+
+
+def _join(thread: threading.Thread, timeout: float) -> None:
+    def has_ended(seconds: float | None) -> bool:
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    if thread is not threading.current_thread():
+        with suppress(RuntimeError):
+            wait_in_turns(has_ended, timeout)
 
 
 def check_socket(setting: Literal["auto", "off"] | Path) -> None:
     """Raise ConfigError when the environment says where the socket lies in a way that cannot be."""
     if setting == "auto":
         # A current directory that is gone is no matter of configuration: it costs the socket only.
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             candidates()
 
 
-def start_control(
-    setting: Literal["auto", "off"] | Path, handlers: Mapping[str, Handler]
-) -> ControlServer | None:
-    """Start the server that the `socket` setting asks for; None for `off`.
+def serve_socket(
+    setting: Literal["auto", "off"] | Path, operations: Operations, **options: Any
+) -> ApiServer | None:
+    """Answer this user where the `socket` setting says; None for `off`.
 
     Raises ControlError when no runtime directory is usable or the path is taken.
     """
     if setting == "off":
         return None
-    if setting == "auto":
-        return ControlServer(_listen_for_all_sessions(), handlers)
-    return ControlServer(Path(setting), handlers)
+    listener = listen_for_all_sessions() if setting == "auto" else listen_at(Path(setting))
+    return ApiServer(listener, Routes(operations), **options)
 
 
-def start_service_control(handlers: Mapping[str, Handler]) -> ControlServer:
-    """Start the server of a process that serves all stores and is none; raises ControlError."""
-    return ControlServer(_listen_for_all_sessions(listen_as_service), handlers)
+def serve_service_socket(operations: Operations) -> ApiServer:
+    """Answer this user for a process that serves all stores and is none; raises ControlError."""
+    return ApiServer(listen_for_all_sessions(listen_as_service), Routes(operations))
 
 
-def _listen_for_all_sessions(listen: Callable[[Path], Listener] = listen_in) -> Listener:
-    """Return a listener that clients of this user find from any session; raises ControlError."""
-    directory = first_usable(candidates())
-    listener = listen(directory)
-    meeting = meeting_place()
-    if is_by_name() or directory == meeting:
-        return listener
+def serve_port(
+    operations: Operations,
+    port: int = 0,
+    token: str | None = None,
+    host: str = "127.0.0.1",
+    *,
+    most: int = MOST_CLIENTS,
+) -> ApiServer:
+    """Answer at a port, 0 for any free one, on loopback unless there is a token.
+
+    Raises ConfigError for a host that others reach, without a token, and OSError for an address
+    that cannot be had.
+    """
+    bound = _bound(host, port, token)
+    return ApiServer(Listener(bound), Routes(operations, token, samples=True), most=most)
+
+
+def _bound(host: str, port: int, token: str | None) -> socket.socket:
+    """Return a listening socket that blocks nobody."""
+    if token is not None and not token:
+        raise ConfigError("the token is empty: name one, or None for this machine only")
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"port must be from 0 to 65535, 0 for any free one; got {port}")
     try:
-        return linked(listener, prepare(meeting))
-    except ControlError as error:
-        _LOG.debug("control socket: not found from other sessions: %s", error)
-        return listener
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise OSError(f"cannot serve the status on {host!r}, port {port}: {error}") from error
+    family, kind, _, _, address = found[0]
+    if token is None and not is_loopback(str(address[0])):
+        raise ConfigError(
+            f"host {host} can be reached from other machines: give a token "
+            "(OMLX_CACHE_STATUS_TOKEN), or leave the host at 127.0.0.1"
+        )
+    bound = socket.socket(family, kind)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(128)
+        bound.setblocking(False)
+    except (OSError, OverflowError) as error:
+        bound.close()
+        why = getattr(error, "strerror", None) or error
+        raise OSError(
+            f"cannot serve the status on {host}, port {port}: {why}; port 0 takes any free one"
+        ) from error
+    return bound
 
 
-_servers: "weakref.WeakSet[ControlServer]" = weakref.WeakSet()
+_servers: "weakref.WeakSet[ApiServer]" = weakref.WeakSet()
 
 
 def _abandon_all() -> None:

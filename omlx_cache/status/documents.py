@@ -4,6 +4,9 @@ import json
 import math
 from collections.abc import Mapping
 
+Document = Mapping[str, object]
+"""What JSON has: texts, numbers, lists and maps."""
+
 
 def encoded(document: object) -> bytes:
     """Return a document of plain values as JSON, in ASCII; raises TypeError for other values."""

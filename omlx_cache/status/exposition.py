@@ -6,8 +6,8 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from omlx_cache.status.documents import Document
 from omlx_cache.status.families import ProcessCollector
-from omlx_cache.status.source import Document
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -21,7 +21,7 @@ class Exposition(NamedTuple):
 
 
 def exposition(processes: Sequence[Document], accept: str = "") -> Exposition:
-    """Return the metrics of processes, as `Source.processes` gives them; touches no state of
+    """Return the metrics of processes, as the operation `processes` gives them; touches no state of
     `prometheus_client`'s own."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ProcessCollector(processes))

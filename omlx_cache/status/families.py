@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from omlx_cache.status.documents import Document
 from omlx_cache.status.metrics import (
     CHOICES,
     HISTOGRAMS,
@@ -34,7 +35,6 @@ from omlx_cache.status.metrics import (
     UP_HELP,
 )
 from omlx_cache.status.shapes import PREFIX, Choice, Kind, Metric, Split
-from omlx_cache.status.source import Document
 
 LABELS = ("pid", "store")
 MOST_MODELS = 32

@@ -1,11 +1,11 @@
-"""What the last hour was like: samples of a source's processes, in a bounded ring."""
+"""What the last hour was like: samples of processes, in a bounded ring."""
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from omlx_cache.status.source import Document, Source
+from omlx_cache.status.documents import Document
 
 SAMPLE_SECONDS = 10.0
 SAMPLES = 720
@@ -40,25 +40,25 @@ class StatusHistory:
     `_totals`, what each process had counted when it answered last, belongs to the sampling thread.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, processes: Callable[[], Sequence[Document]]) -> None:
+        self._processes = processes
         self._lock = threading.Lock()
         self._sums: deque[Sample] = deque(maxlen=SAMPLES)
         self._series: dict[object, Series] = {}
         self._totals: dict[object, Numbers] = {}
 
     def sample(self, now: float) -> None:
-        """Ask the source, and note what it says of a moment, in seconds since the epoch; nothing
-        if that is less than `SAMPLE_SECONDS` after the last one. A process that does not answer
-        has no sample, and what it counts meanwhile is in its next. Samples of a time that is yet
-        to come are forgotten: the clock was set back."""
+        """Ask the processes, and note what they say of a moment, in seconds since the epoch;
+        nothing if that is less than `SAMPLE_SECONDS` after the last one. A process that does not
+        answer has no sample, and what it counts meanwhile is in its next. Samples of a time that is
+        yet to come are forgotten: the clock was set back."""
         with self._lock:
             self._forget_beyond(now)
             last = self._sums[-1].at if self._sums else None
         # A thread that woke a little early is not to wait for twice as long.
         if last is not None and now - last < SAMPLE_SECONDS * 0.9:
             return
-        answers = [one for one in self._source.processes() if isinstance(one.get("stats"), Mapping)]
+        answers = [one for one in self._processes() if isinstance(one.get("stats"), Mapping)]
         samples = [Sample(now, self._counted(one), _held(one)) for one in answers]
         total = Sample(now, _added(s.counted for s in samples), _held_by_all(answers))
         with self._lock:

@@ -3,39 +3,32 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from omlx_cache.status.documents import encoded
-from omlx_cache.status.source import Document
 
 MOST_STREAMS = 8
 POLL_SECONDS = 0.5
 ALIVE_SECONDS = 15.0
 """A comment comes at least so often: whoever has gone is noticed by it."""
 BATCH = 500
-Ask = Callable[[int | None, int], Document]
-"""Gives events beyond a number, so many at most: `Source.events`, `KvSource.kv_events`."""
+Ask = Callable[[Mapping[str, object]], Mapping[str, Any]]
+"""The operation `events`."""
 
 
 class Streams:
-    """The places for streams of one server. `_lock` guards `_open`; `ending` is set once."""
+    """The places for streams of one server; `ending` is set once."""
 
     def __init__(self, most: int = MOST_STREAMS) -> None:
         self.most = most
         self.ending = threading.Event()
-        self._lock = threading.Lock()
-        self._open = 0
+        self._places = threading.BoundedSemaphore(most)
 
-    def follow(self, ask: Ask, after: int | None) -> "EventStream | None":
+    def follow(self, ask: Ask, values: Mapping[str, object]) -> "EventStream | None":
         """Return a stream of what comes beyond the number `after`; None when all are taken."""
-        with self._lock:
-            if self._open >= self.most or self.ending.is_set():
-                return None
-            self._open += 1
-        return EventStream(self, ask, after)
-
-    def leave(self) -> None:
-        with self._lock:
-            self._open -= 1
+        if self.ending.is_set() or not self._places.acquire(blocking=False):
+            return None
+        return EventStream(ask, values, self.ending, self._places)
 
     def close(self) -> None:
         """End all streams, within a poll; there will be no others."""
@@ -45,8 +38,15 @@ class Streams:
 class EventStream:
     """One client's stream. Only its own thread touches it."""
 
-    def __init__(self, streams: Streams, ask: Ask, after: int | None) -> None:
-        self._streams, self._ask, self._after = streams, ask, after
+    def __init__(
+        self,
+        ask: Ask,
+        values: Mapping[str, object],
+        ending: threading.Event,
+        places: threading.BoundedSemaphore,
+    ) -> None:
+        self._ask, self._ending, self._places = ask, ending, places
+        self._values = {**values, "limit": BATCH}
         self._has_left = False
 
     def chunks(self) -> Iterator[bytes]:
@@ -54,13 +54,10 @@ class EventStream:
         least once: a client that was cut off says in `Last-Event-ID` how far it had come."""
         yield b"retry: 2000\n\n"
         last = time.monotonic()
-        ending = self._streams.ending
-        while not ending.is_set():
-            found = self._ask(self._after, BATCH)
+        while not self._ending.is_set():
+            found = self._ask(self._values)
             text = _written(found)
-            upto = found.get("upto")
-            if isinstance(upto, int):
-                self._after = upto
+            self._values["after"] = found["upto"]
             if text:
                 yield text
                 last = time.monotonic()
@@ -68,31 +65,24 @@ class EventStream:
                 yield b": alive\n\n"
                 last = time.monotonic()
             if not text:
-                ending.wait(POLL_SECONDS)
+                self._ending.wait(POLL_SECONDS)
 
     def close(self) -> None:
         """Give the place back; idempotent."""
         if not self._has_left:
             self._has_left = True
-            self._streams.leave()
+            self._places.release()
 
 
-def _written(found: Mapping[str, object]) -> bytes:
+def _written(found: Mapping[str, Any]) -> bytes:
     """Return events as the format has them. The number to resume from stands at the last one."""
-    events, dropped = found.get("events"), found.get("dropped")
     lines: list[bytes] = []
-    if isinstance(dropped, int) and dropped > 0:
-        lines.append(b'event: dropped\ndata: {"dropped": %d}\n\n' % dropped)
-    if isinstance(events, list | tuple):
-        for event in events:
-            kind = event.get("kind") if isinstance(event, Mapping) else None
-            # A line break in a name would end it.
-            name = kind if isinstance(kind, str) and kind.isidentifier() else "message"
-            lines.append(b"event: %s\ndata: %s\n\n" % (name.encode(), encoded(event)))
-    batches = found.get("batches")
-    for batch in batches if isinstance(batches, list | tuple) else ():
+    if found["dropped"]:
+        lines.append(b'event: dropped\ndata: {"dropped": %d}\n\n' % found["dropped"])
+    for event in found.get("events", ()):
+        lines.append(b"event: %s\ndata: %s\n\n" % (event["kind"].encode(), encoded(event)))
+    for batch in found.get("batches", ()):
         lines.append(b"event: batch\ndata: %s\n\n" % encoded(batch))
-    upto = found.get("upto")
-    if lines and isinstance(upto, int):
-        lines[-1] = b"id: %d\n%s" % (upto, lines[-1])
+    if lines:
+        lines[-1] = b"id: %d\n%s" % (found["upto"], lines[-1])
     return b"".join(lines)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from omlx_cache.control import ControlServer
+from omlx_cache.control.server import ApiServer
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.upkeep.directory import ReuseKeeper
 from omlx_cache.upkeep.memory import Level, MemoryFigures, Relief, level_of, reader
@@ -24,7 +24,6 @@ from omlx_cache_storage.remote.uploads import Uploads
 from omlx_cache_storage.tiers import Tiers
 
 if TYPE_CHECKING:
-    from omlx_cache.status.server import StatusServer
     from omlx_cache_storage.remote.tier import RemoteTier
 
 _log = logging.getLogger(__name__)
@@ -48,11 +47,11 @@ class StoreParts:
     pools: Sequence[ReaderPool | DiskThread]
     prefetcher: Prefetcher
     restores: RestoreQueue
-    control: ControlServer | None
+    control: ApiServer | None
     reuse: ReuseKeeper
     remote: "RemoteTier | None"
     uploads: Uploads | None
-    status: list["StatusServer"] = field(default_factory=list)
+    status: list[ApiServer] = field(default_factory=list)
     pid: int = field(default_factory=os.getpid)
     ended: bool = False
 

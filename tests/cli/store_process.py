@@ -5,7 +5,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from omlx_cache.control import ControlError, start_control
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.server import serve_socket
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence
 
 KEY = "ab" * 32
@@ -104,7 +105,7 @@ HANDLERS = {
 
 if __name__ == "__main__":
     chosen = sys.argv[2]
-    server = start_control("auto" if chosen == "auto" else Path(chosen), HANDLERS)
+    server = serve_socket("auto" if chosen == "auto" else Path(chosen), HANDLERS)
     assert server is not None
     with server:
         print(server.path, flush=True)

@@ -3,15 +3,13 @@
 import os
 import shutil
 import socket
-import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgpack
 import pytest
 
-from omlx_cache.control import ControlServer
+from omlx_cache.control.server import ApiServer
 
 
 @pytest.fixture
@@ -23,50 +21,44 @@ def runtime_dir() -> Iterator[Path]:
 
 
 class RawClient:
-    """A client that can say anything; `sock` is for misbehaviour."""
+    """A client that can say anything."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, server: ApiServer) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(10)
-        self.sock.connect(str(path))
+        self.sock.settimeout(20)
+        self.sock.connect(str(server.path))
 
-    def send(self, message: object) -> None:
-        payload = msgpack.packb(message)
-        self.sock.sendall(struct.pack(">I", len(payload)) + payload)
+    def get(self, operation: str) -> None:
+        self.sock.sendall(b"GET /store/%s HTTP/1.1\r\n\r\n" % operation.encode())
 
-    def receive(self) -> dict[str, object]:
-        (length,) = struct.unpack(">I", self._exactly(4))
-        reply = msgpack.unpackb(self._exactly(length))
-        assert isinstance(reply, dict)
-        return reply
+    def rest(self) -> bytes:
+        """Return what comes until the end of the connection."""
+        answer = b""
+        try:
+            while piece := self.sock.recv(2**20):
+                answer += piece
+        except ConnectionResetError:
+            pass
+        return answer
 
-    def ask(self, op: str, **args: object) -> dict[str, object]:
-        self.send({"v": 1, "op": op, "args": args})
-        return self.receive()
+    def status(self) -> int:
+        """Return the status of the answer."""
+        return int(self.rest().split()[1])
 
     def at_end(self) -> bool:
-        """True when the server has closed the connection."""
-        try:
-            return self.sock.recv(1) == b""
-        except ConnectionResetError:
-            return True
+        """True when the server has closed the connection without an answer."""
+        return not self.rest()
 
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self.sock.recv(size - len(data))
-            if not piece:
-                raise EOFError
-            data += piece
-        return data
+
+Connect = Callable[[ApiServer], RawClient]
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[[ControlServer], RawClient]]:
+def connect() -> Iterator[Connect]:
     clients = []
 
-    def make(server: ControlServer) -> RawClient:
-        clients.append(RawClient(server.path))
+    def make(server: ApiServer) -> RawClient:
+        clients.append(RawClient(server))
         return clients[-1]
 
     yield make

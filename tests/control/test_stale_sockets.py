@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache.control import ControlServer, start_control
-from omlx_cache.control.listener import listen_in, remove_stale
+from omlx_cache.control.listener import listen_at, listen_in, remove_stale
 from omlx_cache.control.paths import sockets_in
+from omlx_cache.control.server import ApiServer, serve_socket
+from omlx_cache.status.routes import Routes
 
 _SERVE = """
 import sys
 from pathlib import Path
-from omlx_cache.control import ControlServer
 from omlx_cache.control.listener import listen_in
-server = ControlServer(listen_in(Path(sys.argv[1])), {})
+from omlx_cache.control.server import ApiServer
+from omlx_cache.status.routes import Routes
+server = ApiServer(listen_in(Path(sys.argv[1])), Routes({}))
 print(server.path, flush=True)
 sys.stdin.read()
 if sys.argv[2:] == ["close"]:
@@ -44,8 +46,9 @@ def test_the_socket_of_a_killed_process_is_removed_at_the_next_start(runtime_dir
     process.send_signal(signal.SIGKILL)
     _end(process)
     assert path.exists()
-    with ControlServer(listen_in(runtime_dir), {}) as server:
+    with ApiServer(listen_in(runtime_dir), Routes({})) as server:
         assert not path.exists()
+        assert server.path is not None
         assert server.path.name == f"{os.getpid()}-0.sock"
 
 
@@ -70,14 +73,14 @@ def test_a_killed_process_s_socket_at_a_chosen_path_is_replaced(runtime_dir: Pat
     process, path = _start(runtime_dir)
     process.send_signal(signal.SIGKILL)
     _end(process)
-    with ControlServer(path, {}):
+    with ApiServer(listen_at(path), Routes({})):
         assert path.exists()
 
 
 def test_two_stores_of_one_process_have_two_sockets(runtime_dir: Path) -> None:
     with (
-        ControlServer(listen_in(runtime_dir), {}) as first,
-        ControlServer(listen_in(runtime_dir), {}) as second,
+        ApiServer(listen_in(runtime_dir), Routes({})) as first,
+        ApiServer(listen_in(runtime_dir), Routes({})) as second,
     ):
         assert [name.path for name in sockets_in(runtime_dir)] == [first.path, second.path]
         assert [name.number for name in sockets_in(runtime_dir)] == [0, 1]
@@ -87,9 +90,9 @@ def test_the_setting_decides_where_a_store_listens(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMLX_CACHE_RUNTIME_DIR", str(runtime_dir / "run"))
-    assert start_control("off", {}) is None
+    assert serve_socket("off", {}) is None
     assert not (runtime_dir / "run").exists()
-    automatic, chosen = start_control("auto", {}), start_control(runtime_dir / "x.sock", {})
+    automatic, chosen = serve_socket("auto", {}), serve_socket(runtime_dir / "x.sock", {})
     assert automatic is not None
     assert chosen is not None
     with automatic, chosen:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omlx_cache.status.source import Document
+from omlx_cache.status.documents import Document
 
 NAMESPACE = hashlib.sha256(b"namespace").hexdigest()
 GIB = 2**30

@@ -1,4 +1,4 @@
-"""A source with known documents, and plain HTTP clients, for tests of the status port."""
+"""Operations with known answers, and plain HTTP clients, for tests of the server."""
 
 import http.client
 import socket
@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from omlx_cache.status.server import StatusServer
-from omlx_cache.status.source import Document
+from omlx_cache.control.server import ApiServer, serve_port
+from omlx_cache.status.documents import Document
+from omlx_cache.status.routes import Operations
 from omlx_cache_storage.stats import (
     ColdUsage,
     Counters,
@@ -63,7 +64,7 @@ def remote_usage(**other: Any) -> dict[str, object]:
 
 
 def process(pid: int = 1, name: str = "serve", **fields: object) -> dict[str, object]:
-    """Return a process as `Source.processes` has it."""
+    """Return a process as the operation `processes` has it."""
     return {
         "pid": pid,
         "name": name,
@@ -80,7 +81,7 @@ def process(pid: int = 1, name: str = "serve", **fields: object) -> dict[str, ob
 
 
 class Known:
-    """A source whose documents a test sets; `asked` are the questions, `hold` lets them wait."""
+    """What a test says that there is; `asked` are the questions, `hold` lets them wait."""
 
     def __init__(self, *processes: Document) -> None:
         self.shown: Sequence[Document] = processes or [process()]
@@ -116,8 +117,26 @@ class Known:
         }
 
 
+def operations(source: Any) -> Operations:
+    """Return the operations of the status port that answer with what a source says."""
+    return {
+        "processes": lambda args: source.processes(),
+        "settings": lambda args: source.settings(),
+        "recent": lambda args: source.requests(args["limit"]),
+        "prefixes": lambda args: source.prefixes(
+            args.get("namespace"), args.get("parent"), args["limit"], text=args.get("text", False)
+        ),
+        "events": lambda args: source.events(args.get("after"), args["limit"]),
+    }
+
+
+def serve(source: Any, port: int = 0, token: str | None = None, **options: Any) -> ApiServer:
+    """Answer at a port of loopback with what a source says."""
+    return serve_port(operations(source), port, token, **options)
+
+
 def get(
-    server: StatusServer,
+    server: ApiServer,
     path: str,
     headers: Mapping[str, str] | None = None,
     method: str = "GET",
@@ -132,7 +151,7 @@ def get(
         connection.close()
 
 
-def said(server: StatusServer, request: bytes) -> bytes:
+def said(server: ApiServer, request: bytes) -> bytes:
     """Return everything that a server says to raw bytes until it hangs up."""
     with socket.create_connection((server.host, server.port), timeout=20) as client:
         client.sendall(request)

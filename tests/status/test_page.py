@@ -13,7 +13,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sy
 
 from kit.examples import some
 from kit.made_up import MadeUp, process, remote, request, stats
-from omlx_cache.status.server import StatusServer
+from kit.status import serve
+from omlx_cache.control.server import ApiServer
 
 WIDTHS = (390, 820, 1440)
 SCHEMES = ("light", "dark")
@@ -86,8 +87,8 @@ class Visitor:
         self.addresses: list[str] = []
         self.expected: tuple[str, ...] = ()
 
-    def serve(self, source: MadeUp, token: str | None = None, port: int = 0) -> StatusServer:
-        return self._stack.enter_context(StatusServer(source, port, token))
+    def serve(self, source: MadeUp, token: str | None = None, port: int = 0) -> ApiServer:
+        return self._stack.enter_context(serve(source, port, token))
 
     def open(
         self,
@@ -146,7 +147,7 @@ def _overflow(page: Page) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
 
-def _stopped(visitor: Visitor, server: StatusServer) -> Page:
+def _stopped(visitor: Visitor, server: ApiServer) -> Page:
     """Return the page with its clock stopped, waiting to ask again."""
     page = visitor.page()
     page.clock.install(time=0)
@@ -350,7 +351,7 @@ def test_a_token_goes_into_a_header_and_never_into_an_address(visitor: Visitor) 
 def test_a_server_that_goes_is_missed_and_one_that_comes_back_is_found(visitor: Visitor) -> None:
     source = MadeUp(3)
     visitor.expected = ("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
-    with StatusServer(source) as server:
+    with serve(source) as server:
         page = _stopped(visitor, server)
     delays = [_next_poll(page) for _ in range(7)]
     expect(page.locator("#live")).to_contain_text("No answer since")

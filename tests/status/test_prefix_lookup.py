@@ -6,14 +6,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.status import Known, get
+from kit.status import Known, get, operations
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.status.prefix_lookup import TierTokens, by_tier
-from omlx_cache.status.routes import answer, is_status_path
-from omlx_cache.status.source import MOST_KEYS
-from omlx_cache.status.store_source import StoreSource
+from omlx_cache.status.prefix_lookup import MOST_KEYS, TierTokens, by_tier
+from omlx_cache.status.routes import Operations, Routes, is_status_path
 from omlx_cache_storage.page import PageInfo
 
 BLOCK = 16
@@ -34,7 +32,7 @@ def _keys(story: Story, *blocks: int) -> str:
 
 
 def _ask(store: BlockStore, query: str) -> dict[str, object]:
-    found = answer(StoreSource(store), "GET", f"/lookup{query}", HERE)
+    found = Routes(store.operations).answer("GET", f"/lookup{query}", HERE, "127.0.0.1")
     assert found.status == 200, found.body
     told: dict[str, object] = json.loads(found.body)
     return told
@@ -81,16 +79,16 @@ def test_a_boundary_without_its_window_or_state_is_no_place_to_go_on_from(tmp_pa
 
 
 def test_what_cannot_be_asked_is_told_in_words() -> None:
-    def refused(query: str, source: object = None) -> str:
-        found = answer(source or Known(), "GET", f"/lookup{query}", HERE)  # type: ignore[arg-type]
-        assert found.status == 400
+    def refused(query: str, known: Operations) -> str:
+        found = Routes(known).answer("GET", f"/lookup{query}", HERE, "127.0.0.1")
+        assert found.status in (400, 404)
         return found.body.decode()
 
     assert is_status_path("/lookup?keys=ab")
-    assert "own port" in refused("")
+    assert "each store" in refused("", operations(Known()))
     with BlockStore(hot_only()) as store:
-        source = StoreSource(store)
-        assert "come with a namespace" in refused("?keys=ab", source)
+        source = store.operations
+        assert "with the namespace" in refused("?keys=ab", source)
         many = ",".join(["ab" * 32] * (MOST_KEYS + 1))
         assert str(MOST_KEYS) in refused(f"?namespace={'ab' * 32}&keys={many}", source)
         assert "hex digits" in refused(f"?namespace={'ab' * 32}&keys=xyz", source)

@@ -11,7 +11,7 @@ import pytest
 
 from kit.status import get
 from kit.storage import Story, commit, open_store
-from omlx_cache.status.server import StatusServer
+from omlx_cache.control.server import ApiServer
 
 
 def _blocks() -> int:
@@ -31,7 +31,7 @@ def _threads() -> int:
     return threading.active_count()
 
 
-def _scrape(server: StatusServer, times: int) -> None:
+def _scrape(server: ApiServer, times: int) -> None:
     kinds = ("text/plain", "application/openmetrics-text", "*/*", "garbage;q=x")
     paths = ("/metrics", "/metrics", "/metrics", "/status/overview.json", "/nothing", "/status")
     for number in range(times):

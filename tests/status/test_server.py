@@ -9,10 +9,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from kit.status import Known, get, process, said
+from kit.status import Known, get, process, said, serve
+from omlx_cache.control import handler
+from omlx_cache.control.server import ApiServer
 from omlx_cache.settings.names import ConfigError
-from omlx_cache.status import handler, streams
-from omlx_cache.status.server import StatusServer
+from omlx_cache.status import streams
 
 
 @pytest.fixture
@@ -21,18 +22,18 @@ def source() -> Known:
 
 
 @pytest.fixture
-def server(source: Known) -> Iterator[StatusServer]:
-    with StatusServer(source, most=4) as opened:
+def server(source: Known) -> Iterator[ApiServer]:
+    with serve(source, most=4) as opened:
         yield opened
 
 
-def connect(server: StatusServer, request: bytes = b"") -> socket.socket:
+def connect(server: ApiServer, request: bytes = b"") -> socket.socket:
     client = socket.create_connection((server.host, server.port), timeout=20)
     client.sendall(request)
     return client
 
 
-def test_it_answers_on_a_free_port_of_loopback(server: StatusServer) -> None:
+def test_it_answers_on_a_free_port_of_loopback(server: ApiServer) -> None:
     assert server.url == f"http://127.0.0.1:{server.port}/status"
     status, headers, body = get(server, "/metrics")
     assert status == 200
@@ -40,7 +41,7 @@ def test_it_answers_on_a_free_port_of_loopback(server: StatusServer) -> None:
     assert b'omlx_cache_up{pid="2",store="run"} 1.0' in body
 
 
-def test_head_has_the_headers_of_get_and_no_body(server: StatusServer) -> None:
+def test_head_has_the_headers_of_get_and_no_body(server: ApiServer) -> None:
     _, whole, body = get(server, "/metrics")
     status, headers, nothing = get(server, "/metrics", method="HEAD")
     assert (status, nothing) == (200, b"")
@@ -52,19 +53,19 @@ def test_head_has_the_headers_of_get_and_no_body(server: StatusServer) -> None:
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n", b"400"),
         (b"GET /metrics\r\n\r\n", b"400"),
-        (b"GET /metrics HTTP/9.9\r\n\r\n", b"400"),
-        (b"\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/9.9\r\n\r\n", b"505"),
         (b"GET /metrics HTTP/1.1\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", b"400"),
         (b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
-        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n", b"400"),
-        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"431"),
-        (b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 4000 + b"\r\n") * 20 + b"\r\n", b"431"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n", b"431"),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"413"),
+        (b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 4000 + b"\r\n") * 20 + b"\r\n", b"413"),
+        (b"PUT /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", b"501"),
         (b"POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"z" * 200_000, b"405"),
     ],
 )
 def test_garbage_gets_a_reason_and_the_next_client_its_answer(
-    server: StatusServer, request_bytes: bytes, expected: bytes
+    server: ApiServer, request_bytes: bytes, expected: bytes
 ) -> None:
     answer = said(server, request_bytes)
     assert answer.startswith(b"HTTP/1.1 " + expected), answer[:200]
@@ -73,7 +74,7 @@ def test_garbage_gets_a_reason_and_the_next_client_its_answer(
 
 
 def test_silent_clients_cost_nobody_an_answer(
-    server: StatusServer, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Not by their own deadline: they make room for whoever comes.
     monkeypatch.setattr(handler, "READ_SECONDS", 60.0)
@@ -91,7 +92,7 @@ def test_a_client_that_dribbles_is_cut_off_in_time(
     source: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handler, "READ_SECONDS", 0.3)
-    with StatusServer(source) as server, connect(server, b"GET /metrics HTTP/1.1\r\n") as client:
+    with serve(source) as server, connect(server, b"GET /metrics HTTP/1.1\r\n") as client:
         # Bytes that keep coming do not prolong it: the deadline is that of the whole request.
         client.settimeout(0.02)
         while True:
@@ -112,7 +113,7 @@ def test_a_client_that_does_not_read_is_cut_off_in_time(
     monkeypatch.setattr(handler, "WRITE_SECONDS", 0.3)
     source.shown = [process(pid) for pid in range(1000)]
     request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with StatusServer(source) as server, socket.socket() as client:
+    with serve(source) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect((server.host, server.port))
         client.settimeout(20)
@@ -137,7 +138,7 @@ def _everything(client: socket.socket) -> bytes:
     return text
 
 
-def test_while_a_source_waits_others_are_answered(server: StatusServer, source: Known) -> None:
+def test_while_a_source_waits_others_are_answered(server: ApiServer, source: Known) -> None:
     source.hold.clear()
     request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with connect(server, request) as waiting:
@@ -148,23 +149,23 @@ def test_while_a_source_waits_others_are_answered(server: StatusServer, source: 
 
 def test_only_loopback_is_served_without_a_token(source: Known) -> None:
     with pytest.raises(ConfigError, match="OMLX_CACHE_STATUS_TOKEN"):
-        StatusServer(source, host="0.0.0.0")
+        serve(source, host="0.0.0.0")
     with pytest.raises(ConfigError, match="empty"):
-        StatusServer(source, token="")
-    with StatusServer(source, host="0.0.0.0", token="secret") as server:
+        serve(source, token="")
+    with serve(source, host="0.0.0.0", token="secret") as server:
         assert get(server, "/metrics")[0] == 401
         assert get(server, "/metrics", {"Authorization": "Bearer secret"})[0] == 200
 
 
-def test_a_port_that_is_taken_is_named(server: StatusServer, source: Known) -> None:
+def test_a_port_that_is_taken_is_named(server: ApiServer, source: Known) -> None:
     with pytest.raises(OSError, match=f"port {server.port}: Address already in use; port 0"):
-        StatusServer(source, server.port)
+        serve(source, server.port)
     with pytest.raises(ConfigError, match="got 70000"):
-        StatusServer(source, 70000)
+        serve(source, 70000)
 
 
 def test_events_are_streamed_and_resumed_where_a_client_was_cut_off(
-    server: StatusServer, source: Known
+    server: ApiServer, source: Known
 ) -> None:
     source.happened = [{"kind": "stored", "number": n} for n in range(1, 4)]
     request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
@@ -184,7 +185,7 @@ def test_a_stream_whose_client_has_gone_makes_room_for_another(
     monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
     source.happened = [{"kind": "stored", "number": 1}]
     request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with StatusServer(source) as server, ExitStack() as stack:
+    with serve(source) as server, ExitStack() as stack:
         for _ in range(streams.MOST_STREAMS):
             _until(stack.enter_context(connect(server, request)), b'"number": 1}\n\n')
         assert said(server, request).startswith(b"HTTP/1.1 503")
@@ -205,7 +206,7 @@ def test_dropped_events_are_told(source: Known) -> None:
             lost = 7 if after is None else 0
             return {"events": [], "upto": 9, "dropped": lost}
 
-    with StatusServer(Full()) as server:
+    with serve(Full()) as server:
         request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with connect(server, request) as client:
             text = _until(client, b'{"dropped": 7}\n\n')
@@ -223,7 +224,7 @@ def _until(client: socket.socket, end: bytes) -> bytes:
 
 def test_closing_under_load_ends_every_thread_and_connection(source: Known) -> None:
     source.happened = [{"kind": "stored", "number": 1}]
-    server = StatusServer(source)
+    server = serve(source)
     ended = threading.Event()
 
     def scrape() -> None:
@@ -252,7 +253,7 @@ def test_closing_under_load_ends_every_thread_and_connection(source: Known) -> N
             connect(server)
 
 
-def test_a_forked_child_holds_nothing_of_it(server: StatusServer) -> None:
+def test_a_forked_child_holds_nothing_of_it(server: ApiServer) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

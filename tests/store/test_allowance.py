@@ -6,7 +6,7 @@ from typing import Any
 
 from kit.storage import Story, commit, set_budget
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.control.operations import handlers
+from omlx_cache.control.operations import operations
 from omlx_cache.integrations.mlx_lm.server.inventory import inventory
 from omlx_cache_storage.cold.budget import Budget
 
@@ -20,7 +20,7 @@ def _store(directory: Path, **settings: Any) -> BlockStore:
 
 
 def _asked(store: BlockStore, name: str) -> Any:
-    return handlers(store)[name]({})
+    return operations(store)[name]({})
 
 
 def _cold_bytes(store: BlockStore) -> Mapping[str, object]:

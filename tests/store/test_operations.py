@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kit.storage import Story, commit, files_in, open_store
-from omlx_cache.control import ControlError
-from omlx_cache.control.operations import handlers
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.operations import operations
 from omlx_cache.identity.namespace import Namespace
 
 KIB = 1024
@@ -20,7 +20,7 @@ def story() -> Story:
 
 
 def _ask(store: Any, name: str, **arguments: object) -> Any:
-    return handlers(store)[name](arguments)
+    return operations(store)[name](arguments)
 
 
 def test_namespaces_are_summed_over_both_tiers(tmp_path: Path, story: Story) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from kit.storage import Story, commit, files_in, is_right, open_store
-from omlx_cache.control import ControlError
-from omlx_cache.control.operations import handlers
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.operations import operations
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.identity.parts import software
 from omlx_cache_storage.listing import Pruning
 
 
 def _ask(store: Any, name: str, **arguments: object) -> Any:
-    return handlers(store)[name](arguments)
+    return operations(store)[name](arguments)
 
 
 def test_a_page_pruned_from_the_disk_is_written_again_once_it_is_used(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from omlx_cache.control.operations import Answering, Handler, handlers
+from omlx_cache.control.operations import Answering, operations
 from omlx_cache.requests.log import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
+from omlx_cache.status.routes import Operation, Operations
 from omlx_cache.upkeep.directory import Allowance, allowance, known_budget
 from omlx_cache_daemon.service.configuration import Configuration
 from omlx_cache_daemon.service.memory import give_back_memory
@@ -39,9 +40,9 @@ class Answers:
         self._started = time.monotonic()
         self._tree_at = 0.0
 
-    def handlers(self) -> dict[str, Handler]:
+    def operations(self) -> Operations:
         """Return the operations by name."""
-        every = handlers(cast(Answering, self))
+        every = operations(cast(Answering, self))
         return {
             **{name: every[name] for name in ANSWERED},
             "stats": lambda args: self._stats(every["stats"], args),
@@ -50,15 +51,15 @@ class Answers:
             "recent": lambda args: [],
         }
 
-    def _stats(self, answer: Handler, args: Mapping[str, object]) -> dict[str, object]:
-        shown = _map(answer(args))
+    def _stats(self, answer: Operation, args: Mapping[str, object]) -> dict[str, object]:
+        shown = answer(args)
         # Whoever looked at the tree of prefixes is gone, and the tree with them.
         if self._tree_at and time.monotonic() - self._tree_at > 2 * KEPT_SECONDS:
             self._tree_at = 0.0
             give_back_memory()
         return {**shown, "service": self.doings()}
 
-    def _prefixes(self, answer: Handler, args: Mapping[str, object]) -> object:
+    def _prefixes(self, answer: Operation, args: Mapping[str, object]) -> object:
         self._tree_at = time.monotonic()
         return answer(args)
 
@@ -143,7 +144,3 @@ class Answers:
 
     def created_ns(self, digest: BlockKey) -> int | None:
         return catalog.created_ns(self._upkeep.directory, digest)
-
-
-def _map(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value)

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 
-from omlx_cache.status.source import Document
+from omlx_cache.status.documents import Document
 from omlx_cache_storage.events import OTHER_PROCESS
 
 MOST = 10_000

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omlx_cache.status.source import Document
+from omlx_cache.status.documents import Document
 
 Row = dict[str, object]
 

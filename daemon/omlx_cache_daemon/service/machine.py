@@ -3,11 +3,11 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.operations import Handler
-from omlx_cache.status.source import Document
+from omlx_cache.status.documents import Document
+from omlx_cache.status.routes import Operation, Operations
 from omlx_cache_daemon.replies import directory_of
 from omlx_cache_daemon.service.gathered import Gathered
 from omlx_cache_daemon.service.levels import merged
@@ -22,76 +22,88 @@ MOST_ASKED = 1000
 """Events of one process at a time."""
 
 
-class MachineSource:
-    """A `Source` over the sockets of all processes, and over the service's own operations.
+class MachineStatus:
+    """The operations of the status port, over the sockets of all processes and the service's own.
 
-    Any thread may call; nothing raises, and nothing waits for longer than `ASK_SECONDS`. A process
-    that does not answer is shown with its error and with what it said of itself last.
+    Any thread may call; nothing waits for longer than `ASK_SECONDS`. A process that does not answer
+    is shown with its error and with what it said of itself last.
     """
 
-    def __init__(self, own: Mapping[str, Handler], peers: Peers | None = None) -> None:
+    def __init__(self, own: Operations, peers: Peers | None = None) -> None:
         self._own = own
         self._peers = peers or Peers()
         self._events = Gathered()
 
-    def processes(self) -> Sequence[Document]:
+    def operations(self) -> Operations:
+        """Return the operations by name."""
+        every: Sequence[Operation] = (
+            self.processes,
+            self.settings,
+            self.recent,
+            self.prefixes,
+            self.events,
+        )
+        return {operation.__name__: operation for operation in every}
+
+    def processes(self, args: Mapping[str, object]) -> Sequence[Document]:
         return [self._itself(), *map(_process, self._peers.ask(_introduce))]
 
-    def settings(self) -> Sequence[Document]:
+    def settings(self, args: Mapping[str, object]) -> Sequence[Document]:
         replies = self._peers.ask(lambda _, ask: ask("config", {}))
-        known = [self._ask_own("config"), *(reply.answer for reply in replies)]
+        known = [self._ask_own("config", {}), *(reply.answer for reply in replies)]
         return [{**one, "title": title(one)} for one in known if isinstance(one, dict)]
 
-    def requests(self, limit: int) -> Sequence[Document]:
+    def recent(self, args: Mapping[str, Any]) -> Sequence[Document]:
         rows = []
-        for reply in self._peers.ask(lambda _, ask: ask("recent", {"limit": limit})):
-            found = reply.answer if isinstance(reply.answer, list) else []
-            rows += [{**row, "pid": _pid(reply.peer)} for row in found]
-        return sorted(rows, key=lambda row: -_number(row.get("asked_at")))[:limit]
+        for reply in self._peers.ask(lambda _, ask: ask("recent", args)):
+            rows += reply.answer if isinstance(reply.answer, list) else []
+        return sorted(rows, key=lambda row: -_number(row.get("asked_at")))[: args["limit"]]
 
-    def prefixes(
-        self, namespace: str | None, parent: str | None, limit: int, *, text: bool = False
-    ) -> Document:
+    def prefixes(self, args: Mapping[str, Any]) -> Document:
         """A level of the tree as all processes together have it; the service's own index speaks
         for a directory that no store has open."""
-        asked = {"namespace": namespace, "parent": parent, "limit": limit, "text": text}
-        replies = self._peers.ask(lambda _, ask: ask("prefixes", asked), is_work=True)
+        replies = self._peers.ask(lambda _, ask: ask("prefixes", args), is_work=True)
         levels = [reply.answer for reply in replies]
         if not any(self._shares(reply.peer) for reply in replies if reply.answer is not None):
-            levels.append(self._ask_own("prefixes", **asked))
+            levels.append(self._ask_own("prefixes", args))
         found = [level for level in levels if isinstance(level, dict)]
         why = [level for level in levels if isinstance(level, str)]
-        return {**merged(found, limit), **({"error": why[0]} if why and not found else {})}
+        level = merged(found, args["limit"])
+        return {**level, **({"error": why[0]} if why and not found else {})}
 
-    def events(self, after: int | None, limit: int) -> Document:
+    def events(self, args: Mapping[str, Any]) -> Document:
         """Events of all processes, numbered anew in the order in which they were gathered."""
+        if args.get("kv"):
+            text = "kv=1 is answered by each store's own port: a router follows one store"
+            raise ControlError("bad_request", text)
         cursors = self._events.cursors()
 
         def ask_one(peer: Peer, ask: Ask) -> object:
             return ask("events", {"after": cursors.get(str(peer.store.path)), "limit": MOST_ASKED})
 
-        self._events.add("", None, self._ask_own("events", after=cursors.get(""), limit=MOST_ASKED))
+        asked = {"after": cursors.get(""), "limit": MOST_ASKED}
+        self._events.add("", None, self._ask_own("events", asked))
         replies = self._peers.ask(ask_one)
         for reply in replies:
             self._events.add(str(reply.peer.store.path), _pid(reply.peer), reply.answer)
         self._events.keep({"", *(str(reply.peer.store.path) for reply in replies)})
-        return self._events.document(after, limit)
+        return self._events.document(args.get("after"), args["limit"])
 
     def close(self) -> None:
         self._peers.close()
 
     def _itself(self) -> Document:
-        known, stats, ps = map(self._ask_own, ("ping", "stats", "ps"))
+        known, stats, ps = (self._ask_own(name, {}) for name in ("ping", "stats", "ps"))
         told = {**_map(ps), **_map(known)}
         return {**_described(told), "stats": stats if isinstance(stats, dict) else None}
 
     def _shares(self, peer: Peer) -> bool:
         """True for a store that has the service's directory open."""
-        return directory_of(peer.told) == directory_of(_map(self._ask_own("ps")))
+        return directory_of(peer.told) == directory_of(_map(self._ask_own("ps", {})))
 
-    def _ask_own(self, name: str, **arguments: object) -> object:
+    def _ask_own(self, name: str, args: Mapping[str, object]) -> object:
         try:
-            return self._own[name](arguments)
+            return self._own[name](args)
         except ControlError as error:
             return str(error)
         except Exception as error:

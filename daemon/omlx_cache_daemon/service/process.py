@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from omlx_cache.control import ControlError, ControlServer, start_service_control
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.server import ApiServer, serve_port, serve_service_socket
 from omlx_cache.package import set_level
 from omlx_cache.settings import ConfigError
 from omlx_cache.settings.machine import read_secret
 from omlx_cache.settings.sizes import format_size
-from omlx_cache.status.server import StatusServer
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.service.answers import Answers
 from omlx_cache_daemon.service.configuration import Configuration
-from omlx_cache_daemon.service.machine import MachineSource
+from omlx_cache_daemon.service.machine import MachineStatus
 from omlx_cache_daemon.service.notify import Notifier
 from omlx_cache_daemon.service.options import RELOADED
 from omlx_cache_daemon.service.upkeep import Upkeep
@@ -52,9 +52,9 @@ class Service:
         self._waker.setblocking(False)
         self._upkeep = Upkeep(configuration, self._wake)
         self._answers = Answers(configuration, self._upkeep)
-        self._control: ControlServer | None = None
-        self._source: MachineSource | None = None
-        self._status: StatusServer | None = None
+        self._control: ApiServer | None = None
+        self._machine: MachineStatus | None = None
+        self._status: ApiServer | None = None
         self._stopping = self._reloading = False
         self._is_ready = False
 
@@ -80,7 +80,7 @@ class Service:
 
     def _start_control(self) -> None:
         try:
-            self._control = start_service_control(self._answers.handlers())
+            self._control = serve_service_socket(self._answers.operations())
         except (ControlError, ConfigError, OSError) as error:
             _log.warning("no control socket: %s", error)
 
@@ -96,8 +96,8 @@ class Service:
         options = self._configuration.options
         if options.status_port == "off":
             return
-        self._source = MachineSource(self._answers.handlers())
-        self._status = StatusServer(self._source, options.status_port, token)
+        self._machine = MachineStatus(self._answers.operations())
+        self._status = serve_port(self._machine.operations(), options.status_port, token)
         self._answers.status_url = self._status.url
 
     def _step(self, started: float, token: str | None) -> None:
@@ -161,9 +161,9 @@ class Service:
         deadline = time.monotonic() + self._configuration.options.drain_seconds
         if self._control is not None:
             self._control.close(max(0.1, deadline - time.monotonic()))
-        if self._status is not None and self._source is not None:
+        if self._status is not None and self._machine is not None:
             self._status.close(max(0.1, min(1.0, deadline - time.monotonic())))
-            self._source.close()
+            self._machine.close()
         if not self._upkeep.stop(max(0.0, deadline - time.monotonic())):
             _log.warning("ends in the middle of its work: the disk does not answer in time")
             logging.shutdown()

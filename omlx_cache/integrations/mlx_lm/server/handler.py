@@ -24,7 +24,7 @@ from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Refused, 
 from omlx_cache.integrations.mlx_lm.server.requests import check_body
 from omlx_cache.status.answer import JSON, Answer
 from omlx_cache.status.documents import encoded
-from omlx_cache.status.routes import LOOKUP, StatusRoutes, is_status_path
+from omlx_cache.status.routes import LOOKUP, Routes, is_status_path
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Handler(APIHandler):  # type: ignore[misc]
 
     gate: Gate
     limits: Limits
-    status: StatusRoutes | None = None
+    status: Routes | None = None
     _flushed = False
     _unread = False
     _parsed: dict[str, Any]

@@ -15,7 +15,7 @@ from mlx_lm.server import get_system_fingerprint
 from omlx_cache.integrations.mlx_lm.server.gate import Gate
 from omlx_cache.integrations.mlx_lm.server.handler import Handler
 from omlx_cache.integrations.mlx_lm.server.limits import Limits, most_connections
-from omlx_cache.status.routes import StatusRoutes
+from omlx_cache.status.routes import Routes
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class HttpServer(ThreadingHTTPServer):
         bound: socket.socket,
         responses: Any,
         limits: Limits,
-        status: StatusRoutes | None = None,
+        status: Routes | None = None,
     ) -> None:
         self.status = status
         self.gate = gate = Gate(limits)

@@ -20,8 +20,7 @@ from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Refused, 
 from omlx_cache.integrations.mlx_lm.server.requests import check_body
 from omlx_cache.mlx_lm_versions import has_images
 from omlx_cache.restore.lookup import RestorePoint
-from omlx_cache.status.prefix_lookup import TierTokens, by_tier, described
-from omlx_cache.status.source import MOST_KEYS
+from omlx_cache.status.prefix_lookup import MOST_KEYS, TierTokens, by_tier, described
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 from omlx_cache_storage.page import REMOTE, PageId

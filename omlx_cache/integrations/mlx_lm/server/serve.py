@@ -36,8 +36,7 @@ from omlx_cache.integrations.mlx_lm.server.stopping import attended
 from omlx_cache.integrations.naming import model_name
 from omlx_cache.mlx_lm_versions import installed, is_old, set_wired_limit
 from omlx_cache.settings import CacheSettings, ConfigError
-from omlx_cache.status.routes import StatusRoutes
-from omlx_cache.status.store_source import StoreSource
+from omlx_cache.status.routes import Routes
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -141,12 +140,12 @@ class _Serving:
         code = self._end(httpd, listener, responses)
         return code if healthy else 1
 
-    def _status(self) -> StatusRoutes | None:
+    def _status(self) -> Routes | None:
         """Return the status paths, None unless they were asked for."""
         settings = self._store.settings
         if settings.status == "off":
             return None
-        return StatusRoutes(StoreSource(self._store), settings.token)
+        return Routes(self._store.operations, settings.token, samples=True)
 
     def _until_signal(self, responses: Any) -> bool:
         """Block until a signal or the death of generation; True for the former."""

@@ -1,0 +1,140 @@
+"""One connection of the server: a request, an answer, and the end."""
+
+import io
+import logging
+import socket
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any
+
+from omlx_cache.status.answer import Answer, refusal
+
+if TYPE_CHECKING:
+    from omlx_cache.control.server import ApiServer
+
+_log = logging.getLogger(__name__)
+
+READ_SECONDS = 5.0
+"""What a client may take to send its request."""
+WRITE_SECONDS = 10.0
+"""What it may take to read an answer, or a piece of a stream."""
+MOST_BYTES = 64 * 2**10
+"""Of a request, its body included."""
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 2**20
+
+
+class TooLarge(Exception):
+    """A client sends more than anybody needs."""
+
+
+class ApiHandler(BaseHTTPRequestHandler):
+    """Answers one request of one connection. Only its own thread touches it."""
+
+    server: "ApiServer"
+    protocol_version = default_request_version = "HTTP/1.1"
+    # What an answer to a request that cannot be read needs to know of it.
+    command = requestline = ""
+    request_version = "HTTP/1.1"
+    _is_refused = False
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(Incoming(self.connection, READ_SECONDS, MOST_BYTES))
+        # What is sent together arrives together: no client waits for a second packet.
+        self.wfile: Any = io.BytesIO()
+
+    def handle(self) -> None:
+        """Read a request and answer it."""
+        try:
+            self.handle_one_request()
+        except TooLarge:
+            self.send_error(413, f"at most {MOST_BYTES:,} bytes were expected")
+
+    def _answer(self) -> None:
+        is_own = self.server.path is not None
+        peer = None if is_own else str(self.client_address[0])
+        body = self._body() if is_own else b""
+        headers: Any = self.headers
+        with self.server.turn(self.request, self.path.partition("?")[0]):
+            answer = self.server.routes.answer(self.command, self.path, headers, peer, body)
+        try:
+            self._send(answer)
+        finally:
+            if answer.stream is not None:
+                answer.stream.close()
+
+    do_GET = do_HEAD = do_POST = _answer
+
+    def _body(self) -> bytes:
+        """Return what came behind the headers; raises TooLarge, and OSError for half of it."""
+        length = self.headers.get("Content-Length", "0")
+        if not (length.isascii() and length.isdigit() and len(length) < 7):
+            raise TooLarge
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            raise ConnectionError("the body ended too early")
+        return body
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse a request that cannot be read."""
+        self._send(refusal(code, f"an HTTP/1.1 request was expected: {message}"))
+
+    def _send(self, answer: Answer) -> None:
+        self._is_refused = answer.status >= 400
+        self.send_response(answer.status)
+        for name, value in answer.all_headers().items():
+            self.send_header(name, value)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+        # One deadline for all of it: `sendall` counts its whole time.
+        self.connection.settimeout(WRITE_SECONDS)
+        self.connection.sendall(self.wfile.getvalue())
+        for piece in answer.stream.chunks() if answer.stream is not None else ():
+            self.server.streams(self.request)
+            self.connection.sendall(piece)
+
+    def version_string(self) -> str:
+        return "omlx-cache"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        _log.debug(format, *args)
+
+    def finish(self) -> None:
+        """Take what a refused client still sends: a close with unread bytes resets the connection,
+        and the client may lose the answer."""
+        super().finish()
+        with suppress(OSError, TooLarge):
+            self.connection.shutdown(socket.SHUT_WR)
+            left = Incoming(self.connection, _LINGER_SECONDS, _LINGER_BYTES)
+            while self._is_refused and left.read(2**14):
+                pass
+
+
+class Incoming(io.RawIOBase):
+    """Reads a connection until a deadline, and so many bytes at most."""
+
+    def __init__(self, connection: socket.socket, seconds: float, most: int) -> None:
+        super().__init__()
+        self._connection = connection
+        self._deadline = time.monotonic() + seconds
+        self._left = most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what has come; raises TimeoutError beyond the deadline, TooLarge beyond the size."""
+        seconds = self._deadline - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError("the request took too long")
+        if self._left <= 0:
+            raise TooLarge
+        self._connection.settimeout(seconds)
+        count = self._connection.recv_into(buffer)
+        self._left -= count
+        return count
