@@ -5,9 +5,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from omlx_cache.requests.log import Decoder, decoded
-from omlx_cache.status.prefixes import PrefixTree, Root
-from omlx_cache.status.runs import TIERS, Run, Sums
+from omlx_cache.status.prefixes import PrefixTree
+from omlx_cache.status.runs import TIERS, Numbers, Runs
 from omlx_cache_storage.documents import label, salt
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
@@ -59,7 +61,7 @@ class PrefixLevels:
         tree, limit = self._tree(), max(1, min(limit, MOST_ROWS))
         if namespace is None:
             roots = tree.namespaces()
-            rows = [self._namespace(root) for root in roots[:limit]]
+            rows = [self._namespace(digest, runs) for digest, runs in roots[:limit]]
             return _document(None, None, rows, max(0, len(roots) - limit))
         runs, more = tree.roots(namespace, limit) if parent is None else tree.after(parent, limit)
         rows = [_prefix(run) for run in runs]
@@ -86,46 +88,47 @@ class PrefixLevels:
             self._kept = time.monotonic(), tree
             return tree
 
-    def _namespace(self, root: Root) -> Row:
-        document = self._store.readable_document(root.namespace)
+    def _namespace(self, namespace: BlockKey, runs: Runs) -> Row:
+        document = self._store.readable_document(namespace)
+        roots = runs["parent"] < 0
         return {
-            "namespace": root.namespace.hex(),
+            "namespace": namespace.hex(),
             "model": label(document),
             "salt": salt(document),
-            "roots": root.roots,
-            "prefixes": root.leaves,
-            "blocks": root.blocks,
-            "tiers": _tiers(root.sums),
-            "used_at": _seconds(root.used_ns),
+            "roots": int(roots.sum()),
+            "prefixes": int(runs["leaves"][roots].sum()),
+            "blocks": int(runs["blocks"].sum()),
+            "tiers": _tiers(runs["pages"].sum(axis=0), runs["nbytes"].sum(axis=0)),
+            "used_at": _seconds(int(runs["used_ns"].max())),
             "text": self._store.decoder is not None,
         }
 
-    def _texts(self, namespace: BlockKey, runs: Sequence[Run]) -> list[str | None]:
+    def _texts(self, namespace: BlockKey, runs: Runs) -> list[str | None]:
         """Return how each run's text begins, None for what nobody remembers or can decode."""
         document = self._store.readable_document(namespace)
         decoder, size = self._store.decoder, document.get("block_size")
         found: dict[BlockKey, str | None] = {}
         if decoder is None or not isinstance(size, int) or size < 1:
             return [None] * len(runs)
-        wanted = {run.key: run for run in runs}
+        wanted = [(run["key"], int(run["start"]), int(run["end"])) for run in runs]
         left = HASHED_TOKENS
         for tokens in self._store.remembered(namespace):
             left -= len(tokens)
             if left < 0 or len(found) == len(wanted):
                 break
             chain = KeyChain(namespace, tokens.astype("<i8"), size)
-            for key, run in wanted.items():
-                if key not in found and run.end <= len(tokens) and chain.key(run.end) == key:
-                    found[key] = _text(decoder, tokens, run, label(document))
-        return [found.get(run.key) for run in runs]
+            for key, start, end in wanted:
+                if key not in found and end <= len(tokens) and chain.key(end) == key:
+                    found[key] = _text(decoder, tokens, start, end, label(document))
+        return [found.get(key) for key, _, _ in wanted]
 
 
-def _text(decoder: Decoder, tokens: Tokens, run: Run, model: str) -> str | None:
-    last = min(run.end, run.start + TEXT_TOKENS)
-    text = decoded(decoder, tokens[run.start : last].tolist(), model)
+def _text(decoder: Decoder, tokens: Tokens, start: int, end: int, model: str) -> str | None:
+    last = min(end, start + TEXT_TOKENS)
+    text = decoded(decoder, tokens[start:last].tolist(), model)
     if text is None:
         return None
-    cut = last < run.end or len(text) > TEXT_CHARACTERS
+    cut = last < end or len(text) > TEXT_CHARACTERS
     return text[:TEXT_CHARACTERS] + ("…" if cut else "")
 
 
@@ -140,25 +143,26 @@ def _document(
     }
 
 
-def _prefix(run: Run) -> Row:
+def _prefix(run: np.void) -> Row:
+    start, end = int(run["start"]), int(run["end"])
     return {
-        "key": run.key.hex(),
-        "first": run.start,
-        "last": run.end,
-        "tokens": run.end - run.start,
-        "blocks": run.blocks,
-        "children": run.children,
-        "prefixes": run.leaves,
-        "rootless": run.rootless,
-        "pinned": run.pinned,
-        "tiers": _tiers(run.sums),
-        "used_at": _seconds(run.used_ns),
+        "key": run["key"].hex(),
+        "first": start,
+        "last": end,
+        "tokens": end - start,
+        "blocks": int(run["blocks"]),
+        "children": int(run["children"]),
+        "prefixes": int(run["leaves"]),
+        "rootless": bool(run["rootless"]),
+        "pinned": bool(run["pinned"]),
+        "tiers": _tiers(run["pages"], run["nbytes"]),
+        "used_at": _seconds(int(run["used_ns"])),
     }
 
 
-def _tiers(sums: Sums) -> Row:
-    both = zip(TIERS, sums.pages, sums.nbytes, strict=True)
-    return {tier: {"pages": pages, "bytes": nbytes} for tier, pages, nbytes in both}
+def _tiers(pages: Numbers, nbytes: Numbers) -> Row:
+    both = zip(TIERS, pages.tolist(), nbytes.tolist(), strict=True)
+    return {tier: {"pages": count, "bytes": size} for tier, count, size in both}
 
 
 def _seconds(stamp_ns: int) -> float | None:

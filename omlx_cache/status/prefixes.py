@@ -1,24 +1,12 @@
 """The tree of cached prefixes: namespaces, the roots of each, and where they branch."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
-from omlx_cache.status.runs import Blocks, Numbers, Run, Runs, Sums
+from omlx_cache.status.runs import Blocks, Numbers, Runs, found, runs_of
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.table import PageColumns
-
-
-class Root(NamedTuple):
-    """A namespace with pages: its prefixes are `leaves` that begin in `roots` ways."""
-
-    namespace: BlockKey
-    roots: int
-    leaves: int
-    blocks: int
-    sums: Sums
-    used_ns: int
+from omlx_cache_storage.table import PageColumns, hint_numbers
 
 
 class PrefixTree:
@@ -27,55 +15,45 @@ class PrefixTree:
 
     def __init__(self, tiers: Mapping[str, PageColumns]) -> None:
         blocks = Blocks.of(tiers)
-        runs = Runs.of(blocks)
         self._namespaces = blocks.namespaces
-        self._runs = runs
+        self._runs = runs_of(blocks)
+        self._by_parent = np.argsort(self._runs["parent"], kind="stable")
 
     def __len__(self) -> int:
         """The runs of all namespaces."""
-        return len(self._runs.key)
+        return len(self._runs)
 
     def has(self, key: BlockKey) -> bool:
         """True when a run ends with the block of a key."""
-        return self._runs.find(key) is not None
+        return self._find(key) is not None
 
-    def namespaces(self) -> list[Root]:
-        """Return the namespaces, the one used last first."""
-        runs = self._runs
-        found = []
-        for number, namespace in enumerate(self._namespaces):
-            here = np.flatnonzero(runs.namespace == number)
-            if not len(here):
-                continue
-            roots = here[runs.parent[here] < 0]
-            found.append(
-                Root(
-                    namespace,
-                    len(roots),
-                    int(runs.leaves[roots].sum()),
-                    int(runs.blocks[here].sum()),
-                    Sums(*(tuple(c[:, here].sum(axis=1).tolist()) for c in runs.by_tier)),
-                    int(runs.used_ns[here].max()),
-                )
-            )
-        return sorted(found, key=lambda root: -root.used_ns)
+    def namespaces(self) -> list[tuple[BlockKey, Runs]]:
+        """Return the namespaces that have pages with their runs, the one used last first."""
+        each = [self._runs[self._runs["namespace"] == n] for n in range(len(self._namespaces))]
+        pairs = [pair for pair in zip(self._namespaces, each, strict=True) if len(pair[1])]
+        return sorted(pairs, key=lambda pair: -int(pair[1]["used_ns"].max()))
 
-    def roots(self, namespace: BlockKey, limit: int) -> tuple[list[Run], int]:
+    def roots(self, namespace: BlockKey, limit: int) -> tuple[Runs, int]:
         """Return the latest runs of a namespace that begin its prefixes, and how many more."""
         if namespace not in self._namespaces:
-            return [], 0
-        runs = self._runs
-        number = self._namespaces.index(namespace)
-        return self._latest(np.flatnonzero((runs.namespace == number) & (runs.parent < 0)), limit)
+            return self._runs[:0], 0
+        of_it = self._runs["namespace"] == self._namespaces.index(namespace)
+        return self._latest(np.flatnonzero(of_it & (self._runs["parent"] < 0)), limit)
 
-    def after(self, key: BlockKey, limit: int) -> tuple[list[Run], int]:
+    def after(self, key: BlockKey, limit: int) -> tuple[Runs, int]:
         """Return the latest runs that follow the block of a key, and how many more."""
-        at = self._runs.find(key)
+        at = self._find(key)
         if at is None:
-            return [], 0
-        return self._latest(self._runs.children_of(at), limit)
+            return self._runs[:0], 0
+        parents = self._runs["parent"][self._by_parent]
+        first, last = np.searchsorted(parents, [at, at + 1])
+        return self._latest(self._by_parent[first:last], limit)
 
-    def _latest(self, rows: Numbers, limit: int) -> tuple[list[Run], int]:
-        used = self._runs.used_ns[rows]
-        order = np.lexsort((-self._runs.end[rows], -used))[:limit]
-        return [self._runs.run(int(row)) for row in rows[order]], max(0, len(rows) - limit)
+    def _find(self, key: BlockKey) -> int | None:
+        at = int(found(self._runs["number"], hint_numbers([key]))[0])
+        return at if at >= 0 and self._runs["key"][at] == key else None
+
+    def _latest(self, rows: Numbers, limit: int) -> tuple[Runs, int]:
+        used = self._runs["used_ns"][rows]
+        order = np.lexsort((-self._runs["end"][rows], -used))[:limit]
+        return self._runs[rows[order]], max(0, len(rows) - limit)

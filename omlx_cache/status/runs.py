@@ -12,35 +12,35 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.table import PageColumns, hint_numbers
 
 Numbers = npt.NDArray[np.int64]
+Runs = npt.NDArray[np.void]
+"""Rows of `RUN`."""
 TIERS = ("hot", "cold")
+RUN = np.dtype(
+    [
+        ("key", np.object_),
+        ("number", np.uint64),
+        ("parent", np.int64),
+        ("start", np.int64),
+        ("end", np.int64),
+        ("blocks", np.int64),
+        ("pages", np.int64, len(TIERS)),
+        ("nbytes", np.int64, len(TIERS)),
+        ("used_ns", np.int64),
+        ("children", np.int64),
+        ("leaves", np.int64),
+        ("rootless", np.bool_),
+        ("pinned", np.bool_),
+        ("namespace", np.int64),
+    ]
+)
+"""Blocks one after the other, none of which branches: tokens `start` to `end`.
 
-
-class Sums(NamedTuple):
-    """What is cached of something: pages and bytes by tier."""
-
-    pages: tuple[int, ...]
-    nbytes: tuple[int, ...]
-
-
-class Run(NamedTuple):
-    """Blocks one after the other, none of which branches: tokens `start` to `end`.
-
-    `key` is that of its last block, by which one asks for what follows: `children` runs, with
-    `leaves` ends among all that is behind (1 for a run that is one itself). `rootless`: what leads
-    to it is not cached, so it is of no use before that is. `pinned`: a pin of the directory keeps
-    pages of it. `used_ns` is when it was used last.
-    """
-
-    key: BlockKey
-    start: int
-    end: int
-    blocks: int
-    sums: Sums
-    used_ns: int
-    children: int
-    leaves: int
-    rootless: bool
-    pinned: bool
+`key` is that of its last block, by which one asks for what follows, and `number` the key's:
+`children` runs, with `leaves` ends among all that is behind (1 for a run that is one itself).
+`parent` is the row that it follows, or -1. `rootless`: what leads to it is not cached, so it is of
+no use before that is. `pinned`: a pin of the directory keeps pages of it. `used_ns` is when it was
+used last.
+"""
 
 
 class Blocks(NamedTuple):
@@ -94,7 +94,7 @@ class Blocks(NamedTuple):
         hints = np.concatenate([one.hints for one in columns] or [np.empty(0, np.uint64)])[first]
         namespace = np.concatenate(places or [np.empty(0, np.int64)])[first]
         ends = position[first]
-        parent = _found(number, hints)
+        parent = found(number, hints)
         # What is made up, or met by chance, makes no circle.
         fits = (parent >= 0) & (ends[parent] < ends) & (namespace[parent] == namespace)
         parent = np.where(fits, parent, -1)
@@ -116,99 +116,44 @@ class Blocks(NamedTuple):
         )
 
 
-class Runs(NamedTuple):
-    """Runs as columns, by the number of their last block's key; `parent` is a run's, or -1."""
-
-    number: npt.NDArray[np.uint64]
-    key: npt.NDArray[np.object_]
-    parent: Numbers
-    children: Numbers
-    leaves: Numbers
-    rootless: npt.NDArray[np.bool_]
-    start: Numbers
-    end: Numbers
-    blocks: Numbers
-    used_ns: Numbers
-    by_tier: tuple[Numbers, Numbers]
-    pinned: npt.NDArray[np.bool_]
-    namespace: Numbers
-    by_parent: Numbers
-
-    @classmethod
-    def of(cls, blocks: Blocks) -> "Runs":
-        count, parent = len(blocks.keys), blocks.parent
-        has_parent = parent >= 0
-        followed = np.bincount(parent[has_parent], minlength=count)
-        stale = _ends_within(blocks, has_parent & (followed == 0))
-        alive = np.bincount(parent[has_parent & ~stale], minlength=count)
-        inner = has_parent & ~stale & (alive[parent] == 1)
-        head = _heads(np.where(inner | stale, parent, np.arange(count)))
-        chained = ~stale
-        heads = np.flatnonzero(head == np.arange(count))
-        place = np.full(count, -1, np.int64)
-        place[heads] = np.arange(len(heads))
-        run = place[head]
-        end = np.zeros(len(heads), np.int64)
-        np.maximum.at(end, run[chained], blocks.position[chained])
-        last = np.zeros(len(heads), np.int64)
-        ends = chained & (blocks.position == end[run])
-        last[run[ends]] = np.flatnonzero(ends)
-        used = np.zeros(len(heads), np.int64)
-        np.maximum.at(used, run, blocks.used_ns)
-        above = parent[heads]
-        over = np.where(above >= 0, run[above], -1)
-        order = np.argsort(blocks.numbers[last])
-        moved = np.empty(len(heads), np.int64)
-        moved[order] = np.arange(len(heads))
-        over = np.where(over >= 0, moved[over], -1)[order]
-        children = np.bincount(over[over >= 0], minlength=len(heads))
-        start = blocks.start[heads][order]
-        end = end[order]
-        used, leaves = _summed_up(over, end, used[order], children)
-        return cls(
-            number=blocks.numbers[last][order],
-            key=blocks.keys[last][order],
-            parent=over,
-            children=children,
-            leaves=leaves,
-            rootless=blocks.rootless[heads][order],
-            start=start,
-            end=end,
-            blocks=np.bincount(run[chained], minlength=len(heads))[order],
-            used_ns=used,
-            by_tier=(
-                _by_run(blocks.pages, run, len(heads))[:, order],
-                _by_run(blocks.nbytes, run, len(heads))[:, order],
-            ),
-            pinned=(np.bincount(run[blocks.pinned], minlength=len(heads)) > 0)[order],
-            namespace=blocks.namespace[heads][order],
-            by_parent=np.argsort(over, kind="stable"),
-        )
-
-    def find(self, key: BlockKey) -> int | None:
-        """Return the run whose last block has a key."""
-        at = int(_found(self.number, hint_numbers([key]))[0])
-        return at if at >= 0 and self.key[at] == key else None
-
-    def children_of(self, row: int) -> Numbers:
-        parents = self.parent[self.by_parent]
-        first, last = np.searchsorted(parents, [row, row + 1])
-        return self.by_parent[first:last]
-
-    def run(self, row: int) -> Run:
-        pages, nbytes = (tuple(column[:, row].tolist()) for column in self.by_tier)
-        return Run(
-            BlockKey(self.key[row]),
-            int(self.start[row]),
-            int(self.end[row]),
-            int(self.blocks[row]),
-            Sums(pages, nbytes),
-            int(self.used_ns[row]),
-            int(self.children[row]),
-            int(self.leaves[row]),
-            bool(self.rootless[row]),
-            bool(self.pinned[row]),
-        )
+def runs_of(blocks: Blocks) -> Runs:
+    """Return the runs of blocks in the order of their last keys' numbers."""
+    count, parent = len(blocks.keys), blocks.parent
+    has_parent = parent >= 0
+    followed = np.bincount(parent[has_parent], minlength=count)
+    stale = _ends_within(blocks, has_parent & (followed == 0))
+    alive = np.bincount(parent[has_parent & ~stale], minlength=count)
+    inner = has_parent & ~stale & (alive[parent] == 1)
+    head = _heads(np.where(inner | stale, parent, np.arange(count)))
+    chained = ~stale
+    heads = np.flatnonzero(head == np.arange(count))
+    place = np.full(count, -1, np.int64)
+    place[heads] = np.arange(len(heads))
+    run = place[head]
+    end = np.zeros(len(heads), np.int64)
+    np.maximum.at(end, run[chained], blocks.position[chained])
+    last = np.zeros(len(heads), np.int64)
+    ends = chained & (blocks.position == end[run])
+    last[run[ends]] = np.flatnonzero(ends)
+    used = np.zeros(len(heads), np.int64)
+    np.maximum.at(used, run, blocks.used_ns)
+    above = parent[heads]
+    over = np.where(above >= 0, run[above], -1)
+    runs = np.zeros(len(heads), RUN)
+    runs["key"], runs["number"] = blocks.keys[last], blocks.numbers[last]
+    runs["start"], runs["end"] = blocks.start[heads], end
+    runs["blocks"] = np.bincount(run[chained], minlength=len(heads))
+    runs["pages"] = _by_run(blocks.pages, run, len(heads)).T
+    runs["nbytes"] = _by_run(blocks.nbytes, run, len(heads)).T
+    runs["rootless"], runs["namespace"] = blocks.rootless[heads], blocks.namespace[heads]
+    runs["pinned"] = np.bincount(run[blocks.pinned], minlength=len(heads)) > 0
+    runs["children"] = np.bincount(over[over >= 0], minlength=len(heads))
+    runs["used_ns"], runs["leaves"] = _summed_up(over, end, used, runs["children"])
+    order = np.argsort(runs["number"])
+    moved = np.empty(len(heads), np.int64)
+    moved[order] = np.arange(len(heads))
+    runs["parent"] = np.where(over >= 0, moved[over], -1)
+    return runs[order]
 
 
 def _ends_within(blocks: Blocks, leaves: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -234,7 +179,7 @@ def _joined(columns: Iterable[PageColumns], name: str) -> Numbers:
     return np.concatenate(parts or [np.empty(0, np.int64)])
 
 
-def _found(numbers: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Numbers:
+def found(numbers: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Numbers:
     """Return where each number stands in a sorted column, -1 for one that does not."""
     if not len(numbers):
         return np.full(len(wanted), -1, np.int64)

@@ -57,10 +57,15 @@ def test_blocks_that_do_not_branch_are_one_run() -> None:
     last = forest.chain("a", "", 1000)
     tree = PrefixTree({"cold": forest.columns()})
     (run,), more = tree.roots(NS, 10)
-    assert (run.key, run.start, run.end, run.blocks) == (forest.key(last), 0, 256_000, 1000)
-    assert (run.children, run.leaves, run.rootless, more) == (0, 1, False, 0)
-    assert run.sums.pages == (0, 1000)
-    assert run.sums.nbytes == (0, 1_000_000)
+    assert (run["key"], run["start"], run["end"], run["blocks"]) == (
+        forest.key(last),
+        0,
+        256_000,
+        1000,
+    )
+    assert (run["children"], run["leaves"], run["rootless"], more) == (0, 1, False, 0)
+    assert run["pages"].tolist() == [0, 1000]
+    assert run["nbytes"].tolist() == [0, 1_000_000]
 
 
 def test_a_run_ends_where_prefixes_part_and_the_one_used_last_comes_first() -> None:
@@ -70,13 +75,18 @@ def test_a_run_ends_where_prefixes_part_and_the_one_used_last_comes_first() -> N
         forest.chain(f"b{number}-", stem, 2, used_ns=NOW - 1000 + number)
     tree = PrefixTree({"cold": forest.columns()})
     (run,), _ = tree.roots(NS, 10)
-    assert (run.key, run.end, run.children, run.leaves) == (forest.key(stem), 1024, 30, 30)
-    first, more = tree.after(run.key, 10)
+    assert (run["key"], run["end"], run["children"], run["leaves"]) == (
+        forest.key(stem),
+        1024,
+        30,
+        30,
+    )
+    first, more = tree.after(run["key"], 10)
     assert more == 20
-    assert [one.key for one in first] == [forest.key(f"b{n}-1") for n in range(29, 19, -1)]
-    assert {(one.start, one.end, one.children) for one in first} == {(1024, 1536, 0)}
-    (whole,) = tree.namespaces()
-    assert (whole.roots, whole.leaves, whole.blocks, len(tree)) == (1, 30, 64, 31)
+    assert [one["key"] for one in first] == [forest.key(f"b{n}-1") for n in range(29, 19, -1)]
+    assert {(one["start"], one["end"], one["children"]) for one in first} == {(1024, 1536, 0)}
+    ((namespace, whole),) = tree.namespaces()
+    assert (namespace, whole["blocks"].sum(), len(whole), len(tree)) == (NS, 64, 31, 31)
 
 
 def test_what_follows_counts_and_dates_what_leads_to_it() -> None:
@@ -88,10 +98,10 @@ def test_what_follows_counts_and_dates_what_leads_to_it() -> None:
         forest.chain(f"leaf{number}-", inner, 1, used_ns=NOW - 40 + number)
     tree = PrefixTree({"cold": forest.columns()})
     (run,), _ = tree.roots(NS, 10)
-    assert (run.leaves, run.used_ns) == (4, NOW - 38)
-    first, second = tree.after(run.key, 10)[0]
-    assert (first.key, first.leaves, first.used_ns) == (forest.key(inner), 3, NOW - 38)
-    assert second.leaves == 1
+    assert (run["leaves"], run["used_ns"]) == (4, NOW - 38)
+    first, second = tree.after(run["key"], 10)[0]
+    assert (first["key"], first["leaves"], first["used_ns"]) == (forest.key(inner), 3, NOW - 38)
+    assert second["leaves"] == 1
 
 
 def test_the_superseded_end_of_a_turn_is_no_branch() -> None:
@@ -101,8 +111,8 @@ def test_the_superseded_end_of_a_turn_is_no_branch() -> None:
     last = forest.chain("next", middle, 3)
     tree = PrefixTree({"hot": forest.columns()})
     (run,), _ = tree.roots(NS, 10)
-    assert (run.key, run.end, run.children) == (forest.key(last), 6 * BLOCK, 0)
-    assert run.sums.pages == (7, 0)
+    assert (run["key"], run["end"], run["children"]) == (forest.key(last), 6 * BLOCK, 0)
+    assert run["pages"].tolist() == [7, 0]
 
 
 def test_a_prompt_and_its_answer_that_end_in_one_block_are_one_prefix() -> None:
@@ -111,10 +121,10 @@ def test_a_prompt_and_its_answer_that_end_in_one_block_are_one_prefix() -> None:
     forest.add("prompt", middle, tokens=100)
     forest.add("answer", middle, tokens=130)
     (run,), _ = PrefixTree({"hot": forest.columns()}).roots(NS, 10)
-    assert (run.key, run.end, run.leaves) == (forest.key("answer"), 3 * BLOCK + 130, 1)
+    assert (run["key"], run["end"], run["leaves"]) == (forest.key("answer"), 3 * BLOCK + 130, 1)
     forest.add("another", middle, tokens=50, used_ns=NOW - 1)
     (run,), _ = PrefixTree({"hot": forest.columns()}).roots(NS, 10)
-    assert (run.key, run.children, run.leaves) == (forest.key(middle), 2, 2)
+    assert (run["key"], run["children"], run["leaves"]) == (forest.key(middle), 2, 2)
 
 
 def test_a_page_whose_root_left_is_shown_as_what_it_is() -> None:
@@ -122,7 +132,7 @@ def test_a_page_whose_root_left_is_shown_as_what_it_is() -> None:
     forest.add("orphan", "nobody knows", at=10 * BLOCK)
     tree = PrefixTree({"cold": forest.columns()})
     (run,), _ = tree.roots(NS, 10)
-    assert (run.rootless, run.start, run.end) == (True, 9 * BLOCK, 10 * BLOCK)
+    assert (run["rootless"], run["start"], run["end"]) == (True, 9 * BLOCK, 10 * BLOCK)
 
 
 def test_pages_of_both_tiers_and_of_several_groups_are_one_block() -> None:
@@ -133,7 +143,8 @@ def test_pages_of_both_tiers_and_of_several_groups_are_one_block() -> None:
     memory.chain("a", "", 1)
     tree = PrefixTree({"hot": memory.columns(), "cold": forest.columns()})
     (run,), _ = tree.roots(NS, 10)
-    assert (run.blocks, run.sums.pages, run.sums.nbytes) == (2, (1, 4), (1000, 4000))
+    assert run["blocks"] == 2
+    assert (run["pages"].tolist(), run["nbytes"].tolist()) == ([1, 4], [1000, 4000])
 
 
 def test_names_that_lie_make_no_circle() -> None:
@@ -149,8 +160,8 @@ def test_names_that_lie_make_no_circle() -> None:
 def test_an_unknown_namespace_and_an_unknown_block_have_nothing() -> None:
     tree = PrefixTree({"hot": Forest().columns()})
     assert tree.namespaces() == []
-    assert tree.roots(NS, 5) == ([], 0)
-    assert tree.after(NS, 5) == ([], 0)
+    for runs, more in (tree.roots(NS, 5), tree.after(NS, 5)):
+        assert (len(runs), more) == (0, 0)
     assert not PrefixTree({}).has(NS)
 
 
@@ -164,6 +175,6 @@ def test_100_000_prefixes_are_looked_through_without_an_object_for_each() -> Non
     tree = PrefixTree({"cold": columns})
     runs, more = tree.after(forest.key(stem), 50)
     took = time.process_time() - began
-    assert [run.key for run in runs] == [forest.key(str(n)) for n in range(50)]
+    assert [run["key"] for run in runs] == [forest.key(str(n)) for n in range(50)]
     assert more == 99_950
     assert took < 2.0, f"{took:.2f} s; 0.06 s on two cores of a virtual machine"
