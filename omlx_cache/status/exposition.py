@@ -25,28 +25,7 @@ def exposition(processes: Sequence[Document], accept: str = "") -> Exposition:
     `prometheus_client`'s own."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ProcessCollector(processes))
-    if _wants_openmetrics(accept):
+    # Whoever names it can read it: Prometheus prefers it to the other one.
+    if "application/openmetrics-text" in accept.lower():
         return Exposition(OPENMETRICS, openmetrics.generate_latest(registry))  # type: ignore[no-untyped-call]
     return Exposition(TEXT, generate_latest(registry))
-
-
-def _wants_openmetrics(accept: str) -> bool:
-    """Tell whether a client takes OpenMetrics, and prefers nothing that we could send to it."""
-    wishes = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
-    for wish in accept.lower().split(","):
-        kind, *parameters = (part.strip() for part in wish.split(";"))
-        if kind in wishes:
-            wishes[kind] = max(wishes[kind], _quality(parameters))
-    wanted, plain = wishes.values()
-    return wanted > 0 and wanted >= plain
-
-
-def _quality(parameters: Sequence[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain, count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -53,7 +53,7 @@ class Process(NamedTuple):
 
     labels: tuple[str, str]
     document: Document
-    stats: Mapping[str, object] | None
+    stats: Mapping[str, Any] | None
 
 
 class ProcessCollector(Collector):
@@ -115,12 +115,7 @@ def bounded(value: object, characters: int) -> str:
 
 def number(value: object) -> float | None:
     """Return a finite number, None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _at(stats: Mapping[str, object], path: Sequence[str]) -> object:
@@ -212,38 +207,14 @@ def _items(value: object) -> list[tuple[str, float]]:
 
 
 def _histograms(processes: Sequence[Process]) -> Iterator[Family]:
-    names: set[str] = set()
-    for process in processes:
-        found = _at(process.stats or {}, ("histograms",))
-        if isinstance(found, Mapping):
-            names.update(name for name in found if _HISTOGRAM.fullmatch(str(name)))
+    found = [(process.labels, (process.stats or {}).get("histograms", {})) for process in processes]
+    names = {name for _, histograms in found for name in histograms if _HISTOGRAM.fullmatch(name)}
     for name in sorted(names)[:MOST_HISTOGRAMS]:
         text = HISTOGRAMS.get(name, f"Distribution of {name.replace('_', ' ')}.")
         family = HistogramMetricFamily(f"{PREFIX}{name}", text, labels=LABELS)
-        for process in processes:
-            buckets, total = _buckets(_at(process.stats or {}, ("histograms", name)))
-            if buckets:
-                family.add_metric(process.labels, buckets, total)
+        for labels, histograms in found:
+            one = histograms.get(name)
+            if one is not None:
+                buckets = [(str(float(edge)), below) for edge, below in one["buckets"]]
+                family.add_metric(labels, [*buckets, ("+Inf", one["count"])], one["sum"])
         yield family
-
-
-def _buckets(value: object) -> tuple[list[tuple[str, float]], float]:
-    """Return cumulative buckets that end at `+Inf`, and the sum; none for what is no histogram."""
-    if not isinstance(value, Mapping):
-        return [], 0.0
-    count, total, pairs = number(value.get("count")), number(value.get("sum")), value.get("buckets")
-    if count is None or total is None or not isinstance(pairs, Sequence):
-        return [], 0.0
-    buckets: list[tuple[str, float]] = []
-    for pair in pairs:
-        edge, below = (number(one) for one in pair) if _is_pair(pair) else (None, None)
-        if edge is not None and below is not None:
-            buckets.append((str(edge), below))
-    edges, counts = [float(edge) for edge, _ in buckets], [n for _, n in buckets]
-    if edges != sorted(set(edges)) or [*counts, count] != sorted([*counts, count]):
-        return [], 0.0
-    return [*buckets, ("+Inf", count)], total
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
