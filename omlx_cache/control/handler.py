@@ -6,12 +6,9 @@ import socket
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omlx_cache.status.answer import Answer, refusal
-
-if TYPE_CHECKING:
-    from omlx_cache.control.server import ApiServer
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +29,7 @@ class TooLarge(Exception):
 class ApiHandler(BaseHTTPRequestHandler):
     """Answers one request of one connection. Only its own thread touches it."""
 
-    server: "ApiServer"
+    server: Any  # `ApiServer`, which makes these.
     protocol_version = default_request_version = "HTTP/1.1"
     # What an answer to a request that cannot be read needs to know of it.
     command = requestline = ""

@@ -2,14 +2,13 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from omlx_cache.control.answering import Answering
 from omlx_cache.control.errors import ControlError
-from omlx_cache.identity.namespace import Namespace
 from omlx_cache.identity.parts import installed
 from omlx_cache.package import VERSION
-from omlx_cache.requests.log import Decoder, RequestLog
-from omlx_cache.status.event_pages import events_document, kv_document
+from omlx_cache.status.kv_events import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels
 from omlx_cache.status.prefix_lookup import (
     MOST_KEYS,
@@ -17,13 +16,9 @@ from omlx_cache.status.prefix_lookup import (
     prefix_document,
 )
 from omlx_cache.status.routes import Operations
-from omlx_cache.upkeep.directory import Allowance
 from omlx_cache_storage.documents import as_versions
-from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey, Tokens
+from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
 from omlx_cache_storage.listing import (
-    Chosen,
-    ListedPage,
     NoSuchNamespace,
     Pruning,
     detail_rows,
@@ -31,48 +26,13 @@ from omlx_cache_storage.listing import (
     namespace_rows,
     page_rows,
 )
-from omlx_cache_storage.page import Known, PageId
-from omlx_cache_storage.stats import KINDS, Stats
-from omlx_cache_storage.table import PageColumns
-from omlx_cache_storage.tiers import Disagreement
+from omlx_cache_storage.stats import KINDS
 
 DEFAULT_LIMIT = 1000
 MOST_EVENTS = 10_000
 CLEAR_SECONDS = 30.0
 KEY_DIGITS = (32, 2 * NAMESPACE_BYTES)
 """Those of a short key, and of a long one or a namespace."""
-
-
-class Answering(Protocol):
-    """What the operations read of a store. Any thread may call any of it."""
-
-    @property
-    def cold_dir(self) -> str | None: ...
-    def identity(self) -> Mapping[str, object]: ...
-    def configuration(self) -> Mapping[str, object]: ...
-    def refresh(self) -> bool: ...
-    def stats(self) -> Stats: ...
-    def allowance(self) -> Allowance | None: ...
-    @property
-    def requests(self) -> RequestLog: ...
-    @property
-    def events(self) -> EventLog: ...
-    def listing(self) -> list[ListedPage]: ...
-    def readable_document(self, digest: BlockKey) -> Mapping[str, object]: ...
-    def created_ns(self, digest: BlockKey) -> int | None: ...
-    def why(self, last: int, number: int | None) -> Mapping[str, object]: ...
-    def clear(self, namespace: BlockKey, timeout: float) -> int: ...
-    def flush(self, timeout: float) -> bool: ...
-    def compare(self) -> Disagreement: ...
-    def choose(self, asked: Pruning) -> Chosen: ...
-    def prune(self, asked: Pruning, timeout: float) -> Chosen: ...
-    @property
-    def decoder(self) -> Decoder | None: ...
-    def columns(self) -> Mapping[str, PageColumns]: ...
-    def recent(self, limit: int) -> Sequence[Mapping[str, object]]: ...
-    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
-    def registered(self) -> Sequence[Namespace]: ...
-    def remembered(self, namespace: BlockKey) -> Sequence[Tokens]: ...
 
 
 def operations(store: Answering) -> Operations:

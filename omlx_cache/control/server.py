@@ -28,8 +28,8 @@ from omlx_cache.control.listener import (
 from omlx_cache.control.paths import candidates
 from omlx_cache.control.peer import peer_uid
 from omlx_cache.settings.names import ConfigError
+from omlx_cache.status.access import is_loopback
 from omlx_cache.status.routes import Operations, Routes
-from omlx_cache.status.token import is_loopback
 from omlx_cache_storage.interrupts import wait_in_turns
 
 _log = logging.getLogger(__name__)

@@ -1,10 +1,12 @@
 """Whether a request may be answered: by its peer, its `Host`, its origin and its token."""
 
+import hashlib
+import hmac
+import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from omlx_cache.status.answer import Answer, refusal
-from omlx_cache.status.token import is_loopback, is_safe_host, token_matches
 
 _SHOWN = 100
 
@@ -12,12 +14,10 @@ _SHOWN = 100
 class Visit:
     """Who asks, and how. `headers` have lower-case names; `hosts` are all `Host` headers."""
 
-    __slots__ = ("headers", "hosts", "is_page", "method", "peer")
+    __slots__ = ("headers", "hosts", "is_page", "peer")
 
-    def __init__(
-        self, method: str, headers: Mapping[str, str], peer: str, *, is_page: bool
-    ) -> None:
-        self.method, self.peer, self.is_page = method, peer, is_page
+    def __init__(self, headers: Mapping[str, str], peer: str, *, is_page: bool) -> None:
+        self.peer, self.is_page = peer, is_page
         self.headers = {name.lower(): value for name, value in headers.items()}
         self.hosts = [value for name, value in headers.items() if name.lower() == "host"]
 
@@ -79,3 +79,45 @@ def _is_same(origin: str, host: str) -> bool:
         return urlsplit(origin).netloc.lower() == host.strip().lower()
     except ValueError:
         return False
+
+
+def token_matches(authorization: str, token: str) -> bool:
+    """Tell whether an `Authorization` header has the token; as long for every wrong one."""
+    scheme, _, given = authorization.strip().partition(" ")
+    # Digests are of one length: a comparison of texts would tell that of the token.
+    same = hmac.compare_digest(_digest(given.strip()), _digest(token))
+    return same and scheme.lower() == "bearer"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether a peer's or a server's address is one of this machine only."""
+    found = _address(address)
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped.is_loopback
+    return found is not None and found.is_loopback
+
+
+def is_safe_host(host: str) -> bool:
+    """Tell whether a `Host` header names an address or this machine. Any other name may be one that
+    its owner points at this machine, so that a page of theirs may read what is here."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        name, _, port = name[1:].partition("]")
+        port = port.removeprefix(":")
+    else:
+        name, _, port = name.partition(":")
+    if port and not (port.isascii() and port.isdigit()):
+        return False
+    name = name.removesuffix(".")
+    return name == "localhost" or name.endswith(".localhost") or _address(name) is not None
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None

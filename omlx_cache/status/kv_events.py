@@ -10,9 +10,11 @@ and go at some positions only; whether one of those is where a prompt parts can 
 alone. Of a model without a paged group any page counts, and the first that leaves ends it.
 """
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from omlx_cache_storage.events import Event
+from omlx_cache_storage.events import Event, EventLog
 from omlx_cache_storage.page import PAGED
 
 MEDIA = {"hot": "CPU", "cold": "STORAGE"}
@@ -22,6 +24,35 @@ What a remote store has is no event of one machine: all that share it have it al
 helps to choose none of them, and nobody tells when it leaves there."""
 
 KvEvent = dict[str, object]
+
+
+def events_document(
+    log: EventLog, after: int | None, limit: int, kinds: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Return `limit` of the events beyond `after`, oldest first, or without it the latest ones;
+    `upto` for the next question, how many were `dropped` unseen, when the log `began`, and how many
+    there have been of each kind."""
+    page = log.page(after, limit, kinds)
+    return {
+        "upto": page.upto,
+        "dropped": page.dropped,
+        "began": page.began,
+        "events": [event.to_dict() for event in page.events],
+        "counts": dict(log.counts()),
+    }
+
+
+def kv_document(log: EventLog, after: int | None, limit: int) -> dict[str, Any]:
+    """Return the same for a router: the events as one batch, or none where nothing happened."""
+    page = log.page(after, limit)
+    found = kv_events(page.events, log.paged(), gap=page.dropped > 0)
+    at = page.events[-1].at if page.events else time.time()
+    return {
+        "upto": page.upto,
+        "dropped": page.dropped,
+        "began": page.began,
+        "batches": [kv_batch(page.upto, at, found)] if found else [],
+    }
 
 
 def kv_events(

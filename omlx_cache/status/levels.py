@@ -2,18 +2,16 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
+from omlx_cache.control.answering import Answering
 from omlx_cache.requests.log import Decoder, decoded
 from omlx_cache.status.prefixes import PrefixTree
 from omlx_cache.status.runs import TIERS, Numbers, Runs
 from omlx_cache_storage.documents import label, salt
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
-from omlx_cache_storage.table import PageColumns
 
 Row = dict[str, object]
 
@@ -26,16 +24,6 @@ HASHED_TOKENS = 2**22
 """So many remembered tokens are gone through for one level's texts, at most: half a second."""
 
 
-class Keeping(Protocol):
-    """What is asked of a store."""
-
-    @property
-    def decoder(self) -> Decoder | None: ...
-    def columns(self) -> Mapping[str, PageColumns]: ...
-    def readable_document(self, digest: BlockKey) -> Mapping[str, object]: ...
-    def remembered(self, namespace: BlockKey) -> Sequence[Tokens]: ...
-
-
 class PrefixLevels:
     """Answers for one store. Any thread may call.
 
@@ -43,7 +31,7 @@ class PrefixLevels:
     ask at once the others wait for it, for each tree takes as much memory as the index.
     """
 
-    def __init__(self, store: Keeping) -> None:
+    def __init__(self, store: Answering) -> None:
         self._store = store
         self._kept: tuple[float, PrefixTree] | None = None
         self._making = threading.Lock()

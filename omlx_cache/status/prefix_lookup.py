@@ -4,34 +4,17 @@ Nothing is read, marked as used, or asked of another machine: the index is asked
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from omlx_cache.control.answering import Answering
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PAGED, Known, PageId, PageInfo
+from omlx_cache_storage.page import PAGED, PageId, PageInfo
 
 MOST_NAMESPACES = 100
 MOST_KEYS = 100
 """How many block keys a look-up takes: what a request's line has room for. A longer prompt is asked
 about by every n-th key."""
-
-
-class Requests(Protocol):
-    """The latest requests."""
-
-    def records(self, after: int = 0) -> list[RequestRecord]: ...
-
-
-class LookedUp(Protocol):
-    """What is asked of a store. Any thread may call any of it."""
-
-    def identity(self) -> Mapping[str, object]: ...
-    def refresh(self) -> bool: ...
-    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
-    def registered(self) -> Sequence[Namespace]: ...
-    @property
-    def requests(self) -> Requests: ...
 
 
 class TierTokens(NamedTuple):
@@ -43,7 +26,7 @@ class TierTokens(NamedTuple):
     remote_tokens: int = 0
 
 
-def namespaces_document(store: LookedUp, model: str | None) -> Mapping[str, object]:
+def namespaces_document(store: Answering, model: str | None) -> Mapping[str, object]:
     """Return what a router needs to compute keys: this process's namespaces, the latest first, of
     one model or all."""
     known = [
@@ -56,7 +39,7 @@ def namespaces_document(store: LookedUp, model: str | None) -> Mapping[str, obje
 
 
 def prefix_document(
-    store: LookedUp, namespace: BlockKey, keys: Sequence[BlockKey]
+    store: Answering, namespace: BlockKey, keys: Sequence[BlockKey]
 ) -> Mapping[str, object]:
     """Return how much of a chain can be restored whose boundaries are `keys`, or some of them, the
     shortest prefix first."""
@@ -67,7 +50,7 @@ def prefix_document(
     return {**described(store, namespace), **found._asdict()}
 
 
-def described(store: LookedUp, namespace: BlockKey | None) -> dict[str, object]:
+def described(store: Answering, namespace: BlockKey | None) -> dict[str, object]:
     """Return what every answer has: who answers, how busy it is, and what the namespace is."""
     if namespace is None:
         return _busy(store)
@@ -76,7 +59,7 @@ def described(store: LookedUp, namespace: BlockKey | None) -> dict[str, object]:
     return {**_busy(store), **told}
 
 
-def restorable(store: LookedUp, groups: Sequence[str], keys: Sequence[BlockKey]) -> TierTokens:
+def restorable(store: Answering, groups: Sequence[str], keys: Sequence[BlockKey]) -> TierTokens:
     """Return how far the deepest of the boundaries reaches at which every group has a page.
 
     Where only some keys are given, those between count as there: the deep end leaves first.
@@ -104,7 +87,7 @@ def by_tier(pages: Iterable[PageInfo]) -> TierTokens:
     return TierTokens(done, tiers["hot"], tiers["cold"], tiers["remote"])
 
 
-def _registered(store: LookedUp, namespace: BlockKey) -> Namespace | None:
+def _registered(store: Answering, namespace: BlockKey) -> Namespace | None:
     return next((known for known in store.registered() if known.digest == namespace), None)
 
 
@@ -121,7 +104,7 @@ def _described(namespace: Namespace) -> dict[str, object]:
     }
 
 
-def _busy(store: LookedUp) -> dict[str, object]:
+def _busy(store: Answering) -> dict[str, object]:
     """Return who answers, and how many requests it is at."""
     at_work = [record for record in store.requests.records() if record.total_seconds is None]
     known = store.identity()

@@ -105,7 +105,7 @@ class Routes:
         except ValueError:
             return refusal(400, f"the path is not understood: {target[:_SHOWN]!r}")
         path = parts.path if parts.path == "/" else parts.path.rstrip("/")
-        visit = Visit(method, headers, peer or "", is_page=path == PAGE)
+        visit = Visit(headers, peer or "", is_page=path == PAGE)
         no = None if peer is None else refused(visit, self._token)
         if no is not None:
             return no
@@ -126,9 +126,9 @@ class Routes:
             _log.warning("%s failed", path, exc_info=True)
             return refusal(500, f"{type(error).__name__}: {error}")
 
-    def refused(self, method: str, headers: Mapping[str, str], peer: str) -> Answer | None:
+    def refused(self, headers: Mapping[str, str], peer: str) -> Answer | None:
         """Return why a request for a path of the server's own is refused, None where it is not."""
-        return refused(Visit(method, headers, peer, is_page=False), self._token)
+        return refused(Visit(headers, peer, is_page=False), self._token)
 
     def close(self, timeout: float = 0.0) -> None:
         """End the streams and the sampling; waits at most `timeout` seconds for the latter."""

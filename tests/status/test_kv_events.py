@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore
-from omlx_cache.status.event_pages import events_document, kv_document
-from omlx_cache.status.kv_events import KvEvent, kv_events
+from omlx_cache.status.kv_events import KvEvent, events_document, kv_document, kv_events
 from omlx_cache_storage.events import EventLog
 
 KIB = 1024

@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from omlx_cache.control.operations import Answering, operations
+from omlx_cache.control.answering import Answering
+from omlx_cache.control.operations import operations
 from omlx_cache.requests.log import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
 from omlx_cache.status.routes import Operation, Operations

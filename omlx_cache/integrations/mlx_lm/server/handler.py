@@ -95,7 +95,7 @@ class Handler(APIHandler):  # type: ignore[misc]
         connection's own thread."""
         assert self.status is not None
         peer = str(self.client_address[0])
-        no = self.status.refused(self.command, self.headers, peer)
+        no = self.status.refused(self.headers, peer)
         if no is not None:
             self._unread = True
             return self._show(no)
