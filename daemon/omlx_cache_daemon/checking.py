@@ -6,6 +6,7 @@ evicted, and one without its name yet is being written; neither is a trouble.
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import stat
@@ -253,7 +254,7 @@ class PageChecker:
     def _read(self, fd: int, page: StoredPage) -> None:
         """Read an open file and raise PageError for what is wrong with it, OSError for the disk."""
         size = self._fs.size(fd)
-        past_cache = self._fs.pass_cache_by(fd)
+        past_cache = pass_cache_by(fd)
         try:
             with contextlib.closing(self._pieces(fd)) as pieces:
                 first = next(pieces, memoryview(b""))
@@ -273,19 +274,49 @@ class PageChecker:
                     raise CorruptPage("the data does not match its checksum")
         finally:
             if not past_cache:
-                self._fs.drop_cached(fd)
+                drop_cached(fd)
 
     def _pieces(self, fd: int) -> Generator[memoryview, None, None]:
         """Yield a file's bytes in pieces, each valid until the next; at its pace."""
         at = 0
         with memoryview(self._memory) as buffer:
-            while came := self._fs.read_some(fd, at, buffer):
+            while came := read_some(fd, at, buffer):
                 with buffer[:came] as piece:
                     yield piece
                 at += came
                 # A read ends between two pages of memory at the end of a file alone.
                 if not self._pace.wait(came) or came % mmap.PAGESIZE:
                     return
+
+
+def pass_cache_by(fd: int) -> bool:
+    """Have reads of a descriptor come from the disk and leave the system's file cache as it is;
+    False where that is not to be had. Buffers and offsets are then multiples of a page."""
+    try:
+        if hasattr(os, "O_DIRECT"):
+            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
+            # Some take the flag and refuse the reads.
+            os.preadv(fd, [mmap.mmap(-1, mmap.PAGESIZE)], 0)
+            return True
+        if hasattr(fcntl, "F_NOCACHE"):
+            fcntl.fcntl(fd, fcntl.F_NOCACHE, 1)
+            return True
+    except OSError:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+    return False
+
+
+def drop_cached(fd: int) -> None:
+    """Let the system's file cache have nothing of a descriptor's file; raises nothing."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_some(fd: int, offset: int, buffer: memoryview) -> int:
+    """Read into a buffer what one call to the system gives; return how many bytes came."""
+    return os.preadv(fd, [buffer], offset)
 
 
 def _foreign(info: os.stat_result, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:

@@ -12,10 +12,10 @@ import pytest
 
 from kit.storage import Story, files_in
 from kit.storage.signed import signed_header, split_header
+from omlx_cache_daemon import checking
 from omlx_cache_daemon.checking import Checked, Pace, check_pages
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.page import Buffer
 
 KIB = 1024
 
@@ -152,7 +152,7 @@ def test_another_users_page_is_foreign(tmp_path: Path) -> None:
 
 
 def test_a_page_of_a_later_version_and_one_that_the_disk_refuses_are_not_called_damaged(
-    tmp_path: Path, story: Story
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = files_in(tmp_path / "cold")[0]
     raw = later.read_bytes()
@@ -162,17 +162,17 @@ def test_a_page_of_a_later_version_and_one_that_the_disk_refuses_are_not_called_
     assert wrong[0] == "unread"
     assert "later version" in str(wrong[1])
 
-    class Bad(FileSystem):
-        def read_some(self, fd: int, offset: int, buffer: object) -> int:
-            raise OSError(5, "Input/output error")
+    def refuse(fd: int, offset: int, buffer: object) -> int:
+        raise OSError(5, "Input/output error")
 
-    refused = _checked(tmp_path, fs=Bad())
+    monkeypatch.setattr(checking, "read_some", refuse)
+    refused = _checked(tmp_path)
     assert {c.verdict for c in refused} == {"unread"}
     assert {c.trouble for c in refused} == {"cannot be read: Input/output error"}
 
 
 def test_what_is_being_written_or_vanishes_meanwhile_is_no_trouble(
-    tmp_path: Path, story: Story
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = files_in(tmp_path / "cold")
     (pages[0].parent / ".tmp-1-abcdef-0").write_bytes(b"half")
@@ -184,12 +184,12 @@ def test_what_is_being_written_or_vanishes_meanwhile_is_no_trouble(
                 page.unlink()
     assert [c.trouble for c in found] == [None]
 
-    class GoneWhileRead(FileSystem):
-        def read_some(self, fd: int, offset: int, buffer: object) -> int:
-            pages[0].unlink(missing_ok=True)
-            return 0
+    def vanish(fd: int, offset: int, buffer: object) -> int:
+        pages[0].unlink(missing_ok=True)
+        return 0
 
-    assert _checked(tmp_path, fs=GoneWhileRead()) == []
+    monkeypatch.setattr(checking, "read_some", vanish)
+    assert _checked(tmp_path) == []
 
 
 def test_a_directory_that_is_missing_or_empty_has_no_pages(tmp_path: Path) -> None:
@@ -198,21 +198,13 @@ def test_a_directory_that_is_missing_or_empty_has_no_pages(tmp_path: Path) -> No
 
 
 def test_disks_that_cannot_read_past_the_cache_are_read_all_the_same(
-    tmp_path: Path, story: Story
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Plain(FileSystem):
-        dropped = 0
-
-        def pass_cache_by(self, fd: int) -> bool:
-            return False
-
-        def drop_cached(self, fd: int) -> None:
-            self.dropped += 1
-            super().drop_cached(fd)
-
-    plain = Plain()
-    assert [c.trouble for c in _checked(tmp_path, fs=plain)] == [None] * 12
-    assert plain.dropped == 12
+    dropped: list[int] = []
+    monkeypatch.setattr(checking, "pass_cache_by", lambda fd: False)
+    monkeypatch.setattr(checking, "drop_cached", dropped.append)
+    assert [c.trouble for c in _checked(tmp_path)] == [None] * 12
+    assert len(dropped) == 12
 
 
 @pytest.mark.skipif(shutil.which("fincore") is None, reason="nobody says what is cached")
@@ -223,7 +215,7 @@ def test_the_systems_file_cache_stays_as_it_is(tmp_path: Path) -> None:
     for page in pages[:6]:
         fd = os.open(page, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        direct = FileSystem().pass_cache_by(fd)
+        direct = checking.pass_cache_by(fd)
         os.close(fd)
     before = _cached(pages)
     if not direct or any(before[:6]) or not all(before[6:]):
@@ -286,16 +278,16 @@ def test_no_descriptor_stays_open_when_somebody_leaves_in_the_middle(tmp_path: P
 
 @pytest.mark.usefixtures("story")
 def test_a_page_that_was_being_read_as_it_was_stopped_is_not_called_damaged(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pace = Pace()
+    pace, read_some = Pace(), checking.read_some
 
-    class StopsInTheMiddle(FileSystem):
-        def read_some(self, fd: int, offset: int, buffer: Buffer) -> int:
-            if offset:
-                pace.stop()
-            return super().read_some(fd, offset, buffer)
+    def stop_in_the_middle(fd: int, offset: int, buffer: memoryview) -> int:
+        if offset:
+            pace.stop()
+        return read_some(fd, offset, buffer)
 
-    found = _checked(tmp_path, fs=StopsInTheMiddle(), pace=pace)
+    monkeypatch.setattr(checking, "read_some", stop_in_the_middle)
+    found = _checked(tmp_path, pace=pace)
     assert [c.trouble for c in found] == [None] * len(found)
     assert len(found) < 12

@@ -6,6 +6,7 @@ has the name of a page or directory and is something else.
 
 import gc
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +34,7 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo
 from omlx_cache_storage.private import is_private
 
-_DIGEST_HEX = 64
+_DIGEST = re.compile("[0-9a-f]{64}")
 Ignore = Callable[[str], None]
 """Takes the path of something that was passed over."""
 
@@ -104,13 +105,14 @@ def namespace_directories(
 ) -> Iterator[tuple[BlockKey, str]]:
     """Yield the namespaces of a cold directory."""
     for entry in fs.scan(cold_dir):
-        if len(entry.name) == _DIGEST_HEX:
-            try:
-                digest = BlockKey(bytes.fromhex(entry.name))
-            except ValueError:
-                continue
-            if digest.hex() == entry.name and _own(entry, stat.S_ISDIR, ignore) is not None:
-                yield digest, entry.path
+        digest = digest_of(entry.name)
+        if digest is not None and _own(entry, stat.S_ISDIR, ignore) is not None:
+            yield digest, entry.path
+
+
+def digest_of(name: str) -> BlockKey | None:
+    """Return the namespace of a directory of this name, None for any other directory."""
+    return BlockKey(bytes.fromhex(name)) if _DIGEST.fullmatch(name) else None
 
 
 def shard_directories(namespace: str, fs: FileSystem, ignore: Ignore = _unseen) -> Iterator[str]:
@@ -135,9 +137,7 @@ def walk_namespace(
         return
     for entry in fs.scan(directory):
         if entry.name.startswith(TEMPORARY_PREFIX):
-            found = _found(digest, None, directory, entry, ignore)
-            if found is not None:
-                yield found
+            yield from _found(digest, None, directory, entry, ignore)
     for shard in shard_directories(directory, fs, ignore):
         yield from walk_shard(digest, shard, fs, ignore)
 
@@ -149,14 +149,9 @@ def walk_shard(
     shard = os.path.basename(directory)
     for entry in fs.scan(directory):
         name = parse_name(entry.name)
-        if name is None and not entry.name.startswith(TEMPORARY_PREFIX):
-            continue
         # The shard of a key is how its name begins.
-        if name is not None and not entry.name.startswith(shard):
-            continue
-        found = _found(digest, name, directory, entry, ignore)
-        if found is not None:
-            yield found
+        if entry.name.startswith(TEMPORARY_PREFIX if name is None else shard):
+            yield from _found(digest, name, directory, entry, ignore)
 
 
 def _found(
@@ -165,17 +160,17 @@ def _found(
     directory: str,
     entry: "os.DirEntry[str]",
     ignore: Ignore,
-) -> Found | None:
-    """Return what a directory entry is, None unless it is a file of this user's that still exists.
+) -> Iterator[Found]:
+    """Yield what a directory entry is, nothing unless it is a file of this user's that still
+    exists.
 
     `directory` is one object for all of its files: making a path for each takes as long as the
     rest of the scan.
     """
     info = _own(entry, stat.S_ISREG, ignore)
-    if info is None:
-        return None
-    nbytes = physical_bytes(info)
-    return Found(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
+    if info is not None:
+        nbytes = physical_bytes(info)
+        yield Found(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
 
 
 def _own(

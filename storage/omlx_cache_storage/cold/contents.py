@@ -2,14 +2,14 @@
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, PARENT_HINT_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo, Tail
+from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo
 from omlx_cache_storage.table import PageTable, Record
 
 
@@ -91,19 +91,19 @@ class Contents:
     def __init__(self, policy: Keep | None = None) -> None:
         self.nbytes = 0
         self.policy = policy or Lru()
-        self._table: PageTable[PageFile] = PageTable(self.policy)
+        self.table: PageTable[PageFile] = PageTable(self.policy)
         self.kept_bytes = 0
         self.taken: Counter[BlockKey] = Counter()
         self.undecodable = 0
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self.table)
 
     def __contains__(self, page: PageId) -> bool:
-        return page in self._table
+        return page in self.table
 
     def __iter__(self) -> Iterator[PageId]:
-        return iter(self._table)
+        return iter(self.table)
 
     def fill(self, files: Iterable[tuple[StoredPage, int]]) -> list[StoredPage]:
         """Take many files with their stamps into empty contents; return those that are of no use:
@@ -117,7 +117,7 @@ class Contents:
             page = file[0].name.id
             other = best.setdefault(page, file)
             if other is not file:
-                better, worse = sorted((other, file), key=_worth, reverse=True)
+                worse, better = sorted((file, other), key=lambda of: (of[0].held, of[1]))
                 best[page] = better
                 useless.append(worse[0])
         for stored, stamp_ns in rooted(best.values()):
@@ -130,13 +130,13 @@ class Contents:
         if used:
             self.policy.wanted([stored.name.id], stamp_ns)
         file = PageFile(stored)
-        self._table.add(file, stamp_ns)
+        self.table.add(file, stamp_ns)
         self.nbytes += file.cost
         self.taken[file.namespace] += file.cost
         return file
 
     def pop(self, page: PageId) -> PageFile | None:
-        file = self._table.pop(page)
+        file = self.table.pop(page)
         if file is not None:
             self.keep(file, False)
             self.undecodable -= file.undecodable
@@ -146,11 +146,11 @@ class Contents:
 
     def file(self, page: PageId) -> PageFile | None:
         """Return the record of a page's file: another one when it is written anew."""
-        return self._table.get(page)
+        return self.table.get(page)
 
     def get(self, page: PageId) -> PageFile | None:
         """Return the record of a page that this process can use, as far as it knows."""
-        file = self._table.get(page)
+        file = self.table.get(page)
         return None if file is None or file.undecodable else file
 
     def quarantine(self, page: PageId) -> None:
@@ -170,11 +170,8 @@ class Contents:
             None
             if file is None or file.undecodable
             else PageInfo(file.position, file.held, file.nbytes, COLD)
-            for file in self._table.get_all(pages)
+            for file in self.table.get_all(pages)
         ]
-
-    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
-        return self._table.tails_of(parents)
 
     def touch(
         self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0, *, used: bool = True
@@ -183,15 +180,11 @@ class Contents:
         undecodable ones; return those that are marked. `used`: a request wants them."""
         if self.undecodable:
             chain = [page for page in chain if self.get(page) is not None]
-        return self._table.touch(chain, stamp_ns, max(stamp_ns, since_ns), used=used)
+        return self.table.touch(chain, stamp_ns, max(stamp_ns, since_ns), used=used)
 
     def place(self, pages: Iterable[PageId], stamp_ns: int) -> list[PageId]:
         """Put pages at a stamp, whenever they were used; return those that are here."""
-        return self._table.touch(pages, stamp_ns)
-
-    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
-        """Return the keys with a child outside this chain."""
-        return self._table.branches(keys)
+        return self.table.touch(pages, stamp_ns)
 
     def victims(
         self,
@@ -212,7 +205,7 @@ class Contents:
         if excess <= 0 or excess > self.nbytes:
             return Victims(pages, excess <= 0)
         outranked, young_ns = False, 0
-        for file in self._table.in_order():
+        for file in self.table.in_order():
             if candidate is not None and file.id != candidate.page:
                 outranked = file.rank >= candidate.rank
                 if not outranked and until_ns < file.stamp_ns != candidate.stamp_ns:
@@ -228,23 +221,15 @@ class Contents:
 
     def first(self, count: int) -> list[PageId]:
         """Return the pages that would leave first, `count` at most."""
-        return [file.id for file in islice(self._table.in_order(), count)]
-
-    def files(self) -> list[PageFile]:
-        """Return the records, in no order: cheap, and to be worked on outside of the lock."""
-        return self._table.records()
+        return [file.id for file in islice(self.table.in_order(), count)]
 
     def check_integrity(self) -> None:
         """Assert that the bytes, the index and the order agree."""
-        self._table.check_integrity()
+        self.table.check_integrity()
         taken: Counter[BlockKey] = Counter()
-        for file in self.files():
+        for file in self.table.records():
             taken[file.namespace] += file.cost
         assert self.nbytes == sum(taken.values())
-        assert self.kept_bytes == sum(file.cost for file in self.files() if file.kept)
-        assert self.undecodable == sum(file.undecodable for file in self.files())
+        assert self.kept_bytes == sum(file.cost for file in self.table.records() if file.kept)
+        assert self.undecodable == sum(file.undecodable for file in self.table.records())
         assert all(taken[name] == nbytes for name, nbytes in self.taken.items())
-
-
-def _worth(file: tuple[StoredPage, int]) -> tuple[int, int]:
-    return file[0].held, file[1]

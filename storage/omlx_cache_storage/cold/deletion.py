@@ -65,7 +65,7 @@ class Deleter:
                         # What is read of the directory meanwhile, or when it is back, has it still.
                         self._index.cleared.add(namespace)
             with self._index.lock:
-                files = self._index.contents.files()
+                files = self._index.contents.table.records()
             files = [file for file in files if file.namespace == namespace]
             shards = {self._files.directory_of(file.stored) for file in files}
             with contextlib.suppress(OSError):

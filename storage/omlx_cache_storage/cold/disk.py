@@ -7,7 +7,6 @@ that the disk has answered (`note_answer`).
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import stat
 import time
@@ -308,33 +307,6 @@ class FileSystem:
             if came:
                 views[0] = views[0].cast("B")[came:]
         return total
-
-    def pass_cache_by(self, fd: int) -> bool:
-        """Have reads of a descriptor come from the disk and leave the system's file cache as it is;
-        False where that is not to be had. Buffers and offsets are then multiples of a page."""
-        try:
-            if hasattr(os, "O_DIRECT"):
-                fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)
-                # Some take the flag and refuse the reads.
-                os.preadv(fd, [mmap.mmap(-1, mmap.PAGESIZE)], 0)
-                return True
-            if hasattr(fcntl, "F_NOCACHE"):
-                fcntl.fcntl(fd, fcntl.F_NOCACHE, 1)
-                return True
-        except OSError:
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(fd, fcntl.F_SETFL, 0)
-        return False
-
-    def drop_cached(self, fd: int) -> None:
-        """Let the system's file cache have nothing of a descriptor's file; raises nothing."""
-        if hasattr(os, "posix_fadvise"):
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def read_some(self, fd: int, offset: int, buffer: Buffer) -> int:
-        """Read into a buffer what one call to the system gives; return how many bytes came."""
-        return os.preadv(fd, [buffer], offset)
 
     def set_times(self, path: StrPath, time_ns: int) -> None:
         """Set a file's modification time: the record of its recency."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from omlx_cache_storage.cold.catalog import (
     DESCRIPTIONS,
     Inventory,
+    digest_of,
     namespace_directories,
     shard_directories,
 )
@@ -346,7 +347,5 @@ class PageFiles:
 def _emptied(directory: str, shard: str) -> list[Emptied]:
     """Return what is told of a shard that is gone, with "" of its namespace's directory: nothing of
     one that was set aside."""
-    try:
-        return [Emptied(BlockKey(bytes.fromhex(os.path.basename(directory))), shard)]
-    except ValueError:
-        return []
+    digest = digest_of(os.path.basename(directory))
+    return [] if digest is None else [Emptied(digest, shard)]

@@ -165,7 +165,7 @@ class Index:
     def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
         """Keep what pins want now, root first, and let go of what they do not."""
         with self.lock:
-            files = self.contents.files()
+            files = self.contents.table.records()
         files = [file for file in files if file.namespace in namespaces or file.kept]
         files.sort(key=lambda file: file.position)
         marked = [(file, file.kept) for file in files]

@@ -218,11 +218,11 @@ class ColdTier:
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         with self._index.lock:
-            return self._index.contents.tails_of(parents)
+            return self._index.contents.table.tails_of(parents)
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
         with self._index.lock:
-            return self._index.contents.branches(keys)
+            return self._index.contents.table.branches(keys)
 
     @property
     def patience_ns(self) -> int:
@@ -243,13 +243,13 @@ class ColdTier:
     def listing(self) -> list[ColdEntry]:
         """Return every page, in no order: nothing is sorted for it."""
         with self._index.lock:
-            files = self._index.contents.files()
+            files = self._index.contents.table.records()
         return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in files]
 
     def columns(self) -> PageColumns:
         """Return every page, in no order, without an object for each."""
         with self._index.lock:
-            files = self._index.contents.files()
+            files = self._index.contents.table.records()
         return columns_of(files, np.array([file.kept for file in files], np.bool_))
 
     def touch(

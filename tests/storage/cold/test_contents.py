@@ -156,7 +156,7 @@ def test_of_several_files_of_a_page_the_one_that_holds_most_is_kept_and_then_the
     contents = Contents()
     useless = contents.fill((file, 100 + stamp) for stamp, file in enumerate([*files, other]))
     contents.check_integrity()
-    found = {file.id: file for file in contents.files()}
+    found = {file.id: file for file in contents.table.records()}
     assert found[_page(7)].stored == files[3]
     assert found[_page(7)].stamp_ns == 103
     assert found[_page(8)].stored == other
