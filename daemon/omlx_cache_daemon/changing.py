@@ -31,7 +31,6 @@ from omlx_cache_storage.cold.small_files import (
     BUDGET,
     PINS,
     SmallFile,
-    TemporaryNames,
     read_budget,
     read_pins,
     write_budget,
@@ -172,7 +171,7 @@ def change_budget(
         before = read_budget(cold_dir, fs)
         budget = change(before)
         if budget != before:
-            if not write_budget(cold_dir, budget, TemporaryNames(), fs):
+            if not write_budget(cold_dir, budget, fs):
                 _check_newer(BUDGET, cold_dir, fs)
                 not_private = trouble(cold_dir, cold_dir.stat())
                 raise ChangeRefused(not_private or f"{cold_dir} is not this user's alone")
@@ -196,7 +195,7 @@ def change_pins(
         after = tuple(change(living(before, time.time_ns())))
         if after != before:
             try:
-                if not write_pins(cold_dir, after, TemporaryNames(), fs):
+                if not write_pins(cold_dir, after, fs):
                     _check_newer(PINS, cold_dir, fs)
             except ValueError as error:
                 raise ChangeRefused(f"{error}; unpin something first") from error

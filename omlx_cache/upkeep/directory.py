@@ -12,7 +12,7 @@ from typing import NamedTuple
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_storage.cold.budget import WORDS, Budget, SetBy
-from omlx_cache_storage.cold.small_files import Reuse, TemporaryNames, read_budget, write_reuse
+from omlx_cache_storage.cold.small_files import Reuse, read_budget, write_reuse
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.readers import DiskThread
 
@@ -95,7 +95,6 @@ class ReuseKeeper:
         self._learned = learned
         self._cold_dir = cold_dir
         self._known = known or Reuse()
-        self._names = TemporaryNames()
         self._thread = DiskThread("omlx-cache-reuse")
         self._after = 0.0
 
@@ -125,7 +124,7 @@ class ReuseKeeper:
     def _write(self, cold_dir: Path) -> None:
         try:
             news = self._news()
-            if write_reuse(cold_dir, news, self._names):
+            if write_reuse(cold_dir, news):
                 self._known = news
         except OSError as error:
             _log.debug("what was learned of reuse is not kept: %s", error)

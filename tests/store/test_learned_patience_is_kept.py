@@ -11,7 +11,7 @@ import pytest
 from kit.children import kill_9, program, said
 from kit.storage import HandClock, Story, commit, disk_usage, open_store
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.cold.small_files import Reuse, TemporaryNames, read_reuse, write_reuse
+from omlx_cache_storage.cold.small_files import Reuse, read_reuse, write_reuse
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned
 
 PAGE = 4 * 1024
@@ -51,7 +51,7 @@ def test_a_store_that_opens_again_is_as_patient_as_the_one_before(tmp_path: Path
 
 def test_each_tier_has_its_own_part_and_one_that_learns_nothing_leaves_it(tmp_path: Path) -> None:
     disk = MOST_PATIENT._replace(patience_seconds=90.0)
-    write_reuse(tmp_path, Reuse(MOST_PATIENT, disk), TemporaryNames())
+    write_reuse(tmp_path, Reuse(MOST_PATIENT, disk))
     with open_store(tmp_path) as store:
         assert patience(store) == (30 * 10**9, 90 * 10**9)
     clock = HandClock()
@@ -65,7 +65,7 @@ def test_each_tier_has_its_own_part_and_one_that_learns_nothing_leaves_it(tmp_pa
 
 
 def test_memory_without_a_disk_keeps_what_it_learned_to_itself(tmp_path: Path) -> None:
-    write_reuse(tmp_path, Reuse(MOST_PATIENT), TemporaryNames())
+    write_reuse(tmp_path, Reuse(MOST_PATIENT))
     before = (tmp_path / "reuse.json").read_bytes()
     clock = HandClock()
     with open_store(tmp_path, clock=clock, hot_cache_only=True) as store:
@@ -167,7 +167,7 @@ def test_a_file_that_makes_no_sense_teaches_nothing_and_is_replaced(
 
 def test_what_others_may_write_and_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "reuse.json"
-    write_reuse(tmp_path, Reuse(MOST_PATIENT, MOST_PATIENT), TemporaryNames())
+    write_reuse(tmp_path, Reuse(MOST_PATIENT, MOST_PATIENT))
     path.chmod(0o666)
     assert read_reuse(tmp_path) == Reuse()
     path.rename(tmp_path / "other.json")
@@ -181,15 +181,15 @@ def test_what_others_may_write_and_what_is_no_file_is_not_read(tmp_path: Path) -
 
 def test_a_directory_that_is_gone_or_open_to_others_gets_no_file(tmp_path: Path) -> None:
     reuse = Reuse(MOST_PATIENT)
-    assert not write_reuse(tmp_path / "gone", reuse, TemporaryNames())
+    assert not write_reuse(tmp_path / "gone", reuse)
     assert not (tmp_path / "gone").exists()
     tmp_path.chmod(0o777)
-    assert not write_reuse(tmp_path, reuse, TemporaryNames())
+    assert not write_reuse(tmp_path, reuse)
     assert list(tmp_path.iterdir()) == [tmp_path / "ledger"]
 
 
 def test_a_file_is_within_the_budget_is_no_foreign_one_and_stays(tmp_path: Path) -> None:
-    write_reuse(tmp_path, Reuse(MOST_PATIENT, MOST_PATIENT), TemporaryNames())
+    write_reuse(tmp_path, Reuse(MOST_PATIENT, MOST_PATIENT))
     assert (tmp_path / "reuse.json").stat().st_mode & 0o777 == 0o600
     clock = HandClock()
     with open_store(tmp_path, clock=clock, cold_bytes=512 * 1024) as store:

@@ -9,7 +9,7 @@ from omlx_cache_daemon.doctor.context import Context
 from omlx_cache_daemon.doctor.finding import Finding
 from omlx_cache_daemon.render import quantity
 from omlx_cache_storage.cold.root import kind_of, locks_work
-from omlx_cache_storage.cold.small_files import TemporaryNames
+from omlx_cache_storage.cold.small_files import temporary_name
 from omlx_cache_storage.format.names import LEDGER_FILE
 
 
@@ -106,7 +106,7 @@ def times(context: Context) -> list[Finding]:
     """The file system keeps the times of files well enough to tell which page was used last."""
     if not context.exists or not context.fs.is_writable(context.directory):
         return []
-    path = TemporaryNames().new(os.fspath(context.directory))
+    path = temporary_name(os.fspath(context.directory))
     # Far from every second, and from every other one, which is all that some keep.
     wanted = (int(time.time()) // 2 * 2 - 3) * 10**9 + 334_567_891
     try:

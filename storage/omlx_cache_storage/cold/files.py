@@ -25,9 +25,9 @@ from omlx_cache_storage.cold.disk import (
 from omlx_cache_storage.cold.index import Counted
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
-    TemporaryNames,
     encode_document,
     remove_leftovers,
+    temporary_name,
 )
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
@@ -81,7 +81,6 @@ class PageFiles:
         self.directory = directory
         self.fs = fs
         self.durability: Durability = durability
-        self._names = TemporaryNames()
         self._root = os.fspath(directory)
         self._tag = os.path.join(self._root, TAG_FILE)
         self._tagged = False
@@ -308,7 +307,7 @@ class PageFiles:
         self.fs.claim(self._root)
         self._make_directory(directory)
         if not self._count_file(described):
-            temporary = self._names.new(directory)
+            temporary = temporary_name(directory)
             raw = encode_document(document)
             try:
                 self.fs.write(temporary, [raw], self.durability)

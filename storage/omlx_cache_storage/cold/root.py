@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.ledger import read_identity
-from omlx_cache_storage.cold.small_files import TemporaryNames, read_document
+from omlx_cache_storage.cold.small_files import read_document, replace_file
 from omlx_cache_storage.format.names import LEDGER_FILE
 from omlx_cache_storage.private import StrPath
 
@@ -213,7 +213,6 @@ class Root:
         self._durability: Durability = durability
         self._parents = parents
         self.makes = True
-        self._names = TemporaryNames()
         self._record = None if memory is None else record_path(memory, self._path)
         self._known: KnownDirectory | None = None
         self._device: int | None = None
@@ -308,7 +307,7 @@ class Root:
         above = os.path.dirname(record)
         os.makedirs(above, 0o700, exist_ok=True)
         raw = json.dumps({"directory": self._path, **known._asdict()}).encode() + b"\n"
-        self._names.replace(record, raw, self._fs)
+        replace_file(record, raw, self._fs)
         records = [entry for entry in self._fs.scan(above) if entry.is_file()]
         for old in sorted(records, key=lambda entry: entry.stat().st_mtime_ns)[:-MOST_RECORDS]:
             self._fs.remove(old.path)

@@ -14,7 +14,6 @@ import json
 import os
 import secrets
 import time
-import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,35 +36,28 @@ from omlx_cache_storage.private import is_running
 ABANDONED_SECONDS = 3600.0
 """No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""
 
-_writers: "weakref.WeakValueDictionary[str, TemporaryNames]" = weakref.WeakValueDictionary()
-"""The tokens of this process's tiers, for as long as somebody may write with them."""
+_TOKEN = secrets.token_hex(4)
+"""Of this process: after a restart in a container a dead one had this very pid."""
+_numbers = itertools.count()
 
 
-class TemporaryNames:
-    """Gives names for temporary files that no other writer has, and replaces small files by way of
-    them. Any thread may call."""
+def temporary_name(directory: str) -> str:
+    """Return a path in a directory that no other writer has. Any thread may call."""
+    name = f"{TEMPORARY_PREFIX}{os.getpid()}-{_TOKEN}-{next(_numbers)}"
+    return os.path.join(directory, name)
 
-    def __init__(self) -> None:
-        self._token = secrets.token_hex(4)
-        self._sequence = itertools.count()
-        _writers[self._token] = self
 
-    def new(self, directory: str) -> str:
-        """Return a fresh path in a directory."""
-        number = next(self._sequence)
-        return os.path.join(directory, f"{TEMPORARY_PREFIX}{os.getpid()}-{self._token}-{number}")
-
-    def replace(
-        self, path: StrPath, raw: bytes, fs: FileSystem, durability: Durability = "none"
-    ) -> None:
-        """Give a small file another content, whole or not at all; raises OSError."""
-        temporary = self.new(os.path.dirname(path))
-        try:
-            fs.write(temporary, [raw], durability)
-            fs.publish(temporary, path)
-        except BaseException:
-            fs.remove(temporary)
-            raise
+def replace_file(
+    path: StrPath, raw: bytes, fs: FileSystem, durability: Durability = "none"
+) -> None:
+    """Give a small file another content, whole or not at all; raises OSError."""
+    temporary = temporary_name(os.path.dirname(path))
+    try:
+        fs.write(temporary, [raw], durability)
+        fs.publish(temporary, path)
+    except BaseException:
+        fs.remove(temporary)
+        raise
 
 
 def remove_leftovers(directory: str, fs: FileSystem) -> None:
@@ -98,8 +90,7 @@ def is_leftover(file: str, mtime_ns: int) -> bool:
     except ValueError:
         return True
     if pid == os.getpid():
-        # After a restart in a container the dead process had this very pid.
-        return len(parts) < 2 or parts[1] not in _writers
+        return parts[1:2] != [_TOKEN]
     return not is_running(pid)
 
 
@@ -197,7 +188,6 @@ class SmallFile(NamedTuple):
         self,
         cold_dir: Path,
         raw: bytes,
-        names: TemporaryNames,
         fs: FileSystem,
         durability: Durability,
     ) -> bool:
@@ -205,7 +195,7 @@ class SmallFile(NamedTuple):
         wrote it. Raises OSError."""
         if self.is_newer(cold_dir, fs):
             return False
-        names.replace(os.path.join(cold_dir, self.name), raw, fs, durability)
+        replace_file(os.path.join(cold_dir, self.name), raw, fs, durability)
         if durability != "none":
             fs.sync_directory(cold_dir, durability)
         return True
@@ -244,13 +234,11 @@ def read_budget(cold_dir: Path, fs: FileSystem | None = None) -> Budget | None:
     return parse_budget(BUDGET.read(cold_dir, fs))
 
 
-def write_budget(
-    cold_dir: Path, budget: Budget, names: TemporaryNames, fs: FileSystem | None = None
-) -> bool:
+def write_budget(cold_dir: Path, budget: Budget, fs: FileSystem | None = None) -> bool:
     """Replace a directory's file, whole or not at all, what a person set durably; False where the
     directory is not this user's alone or is missing, or where a newer version wrote the file.
 
-    Raises OSError. `names` lives for as long as somebody may write with it.
+    Raises OSError.
     """
     fs = fs or FileSystem()
     if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1]:
@@ -258,7 +246,7 @@ def write_budget(
     # A torn file is no budget, and a person's word is not lost with the power. What a store sets it
     # sets again.
     durability: Durability = "fsync" if budget.set_by == "quota" else "none"
-    return BUDGET.replace(cold_dir, encode_budget(budget), names, fs, durability)
+    return BUDGET.replace(cold_dir, encode_budget(budget), fs, durability)
 
 
 def encode_budget(budget: Budget) -> bytes:
@@ -292,9 +280,7 @@ def read_pins(cold_dir: Path, fs: FileSystem | None = None) -> tuple[PinRecord, 
     return parse_pins(PINS.read(cold_dir, fs))
 
 
-def write_pins(
-    cold_dir: Path, pins: Iterable[PinRecord], names: TemporaryNames, fs: FileSystem
-) -> bool:
+def write_pins(cold_dir: Path, pins: Iterable[PinRecord], fs: FileSystem) -> bool:
     """Replace a directory's file durably, whole or not at all; False where a newer version wrote
     it.
 
@@ -303,7 +289,7 @@ def write_pins(
     raw = encode_pins(pins)
     if len(raw) > MAX_PINS_BYTES:
         raise ValueError(f"{PINS_FILE} has room for the keys of some 60,000 blocks, and no more")
-    return PINS.replace(cold_dir, raw, names, fs, "fsync")
+    return PINS.replace(cold_dir, raw, fs, "fsync")
 
 
 def encode_pins(pins: Iterable[PinRecord]) -> bytes:
@@ -359,13 +345,11 @@ def read_reuse(cold_dir: Path, fs: FileSystem | None = None) -> Reuse:
     return parse_reuse(read_document(os.path.join(cold_dir, REUSE_FILE), fs or FileSystem()))
 
 
-def write_reuse(
-    cold_dir: Path, reuse: Reuse, names: TemporaryNames, fs: FileSystem | None = None
-) -> bool:
+def write_reuse(cold_dir: Path, reuse: Reuse, fs: FileSystem | None = None) -> bool:
     """Replace a directory's file, whole or not at all; False where the directory is not this user's
     alone, is missing, or was not used by a store.
 
-    Raises OSError. `names` lives for as long as somebody may write with it.
+    Raises OSError.
     """
     fs = fs or FileSystem()
     # Without a ledger it is the place where a disk is mounted at other times.
@@ -373,7 +357,7 @@ def write_reuse(
         return False
     tiers = {name: one.document() for name, one in reuse._asdict().items() if one is not None}
     raw = json.dumps({"version": VERSION, **tiers}).encode() + b"\n"
-    names.replace(os.path.join(cold_dir, REUSE_FILE), raw, fs)
+    replace_file(os.path.join(cold_dir, REUSE_FILE), raw, fs)
     return True
 
 

@@ -23,13 +23,12 @@ from omlx_cache_storage.cold.ledger import Ledger, ledger_bytes
 from omlx_cache_storage.cold.room import Room
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.small_files import (
-    TemporaryNames,
     encode_budget,
     pins_bytes,
     read_budget,
     read_document,
     read_pins,
-    remove_leftovers,
+    replace_file,
     room_for,
     write_budget,
     write_pins,
@@ -76,24 +75,17 @@ class Ration:
         clock: Clock,
         durability: Durability = "none",
     ) -> None:
-        self._directory = directory
         self._path = os.path.join(directory, WRITES_FILE)
         self._ledger = ledger
         self._limit = limit_bytes
         self._fs = fs
         self._clock = clock
         self._durability: Durability = durability
-        self._names = TemporaryNames()
         self._hours: dict[int, int] = {}
         self._booked = 0
         self._closed = -1
         self._count = 0
         self._told = False
-
-    def open(self) -> None:
-        """Read what was booked, and delete leftovers of dead writers; raises nothing."""
-        remove_leftovers(os.fspath(self._directory), self._fs)
-        self._merge()
 
     def take(self, nbytes: int) -> bool:
         """Grant bytes for a page; False, counted, beyond the limit. Of none: whether any may be
@@ -141,7 +133,7 @@ class Ration:
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 stack.enter_context(self._ledger.held(LOCK_SECONDS))
-            self._merge()
+            self.read()
             if not self._fits(nbytes):
                 return False
             hour = self._hour()
@@ -151,11 +143,12 @@ class Ration:
             self._booked += booked
             raw = json.dumps({"hours": self._hours}, indent=2).encode() + b"\n"
             with contextlib.suppress(OSError):
-                self._names.replace(self._path, raw, self._fs, self._durability)
+                replace_file(self._path, raw, self._fs, self._durability)
         return True
 
-    def _merge(self) -> None:
-        """Take what the file says, as far as it is more than is known: nothing is ever unbooked."""
+    def read(self) -> None:
+        """Take what the file says, as far as it is more than is known: nothing is ever unbooked.
+        Raises nothing."""
         now, known = self._hour(), self._hours
         filed = _parse(read_document(self._path, self._fs), now)
         hours = (hour for hour in {**known, **filed} if hour > now - HOURS)
@@ -198,7 +191,6 @@ class Terms:
         self._fs = files.fs
         self._sharing = sharing
         self._room = room
-        self._names = TemporaryNames()
         self.wanted = index.limit_bytes
         self.derived = derived
         self.budget_of: Callable[[int], int] | None = None
@@ -220,7 +212,7 @@ class Terms:
         )
         if agreed.write and not self._sharing.read_only:
             try:
-                write_budget(self._index.directory, agreed.budget, self._names, self._fs)
+                write_budget(self._index.directory, agreed.budget, self._fs)
                 self._sharing.tell(Rebudgeted())
             except OSError as error:
                 # A full disk serves what it has, and makes room: whoever comes next writes it down.
@@ -276,7 +268,7 @@ class Terms:
         refused = False
         if wanted != filed and not self._sharing.read_only:
             try:
-                if write_pins(self._index.directory, wanted, self._names, self._fs):
+                if write_pins(self._index.directory, wanted, self._fs):
                     filed = wanted
                     # Told of a file that stays as it is, the others would tell of it in turn.
                     self._sharing.tell(Repinned())

@@ -314,7 +314,7 @@ class ColdTier:
         with contextlib.suppress(OSError):
             self._opening.load()
         if self._writing.ration is not None:
-            self._writing.ration.open()
+            self._writing.ration.read()
         self._shrink()
         with self._index.lock:
             self.room.peak = self.room.used_bytes()

@@ -16,7 +16,7 @@ from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import LedgerBusy
 from omlx_cache_storage.cold.room import FILE_SLACK_BYTES, HeldEnough, Room, Writing
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.cold.small_files import TemporaryNames
+from omlx_cache_storage.cold.small_files import temporary_name
 from omlx_cache_storage.cold.terms import Ration, Terms
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import StoredPage, name_of
@@ -58,7 +58,6 @@ class PageWriter:
         self._load = load
         self._encode = encode
         self.ration = ration
-        self._names = TemporaryNames()
         self.written = 0
         self.rewritten = 0
 
@@ -89,7 +88,7 @@ class PageWriter:
             return "rationed"
         wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
         path = self._index.path(wanted)
-        temporary = self._names.new(os.path.dirname(path))
+        temporary = temporary_name(os.path.dirname(path))
         writing = Writing(candidate, wanted, meta.parent, document, pieces, temporary, path)
         result: WriteResult = "full"
         began = time.perf_counter()

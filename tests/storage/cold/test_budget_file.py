@@ -15,7 +15,6 @@ from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
     MAX_DOCUMENT_BYTES,
-    TemporaryNames,
     encode_budget,
     parse_budget,
     read_budget,
@@ -50,10 +49,9 @@ def test_a_budget_is_what_its_document_says(budget: Budget) -> None:
 
 
 def test_a_file_says_what_was_written_last_and_is_private(tmp_path: Path) -> None:
-    names = TemporaryNames()
     assert read_budget(tmp_path) is None
     for budget in (Budget(5 * GIB, "store", SHARES), Budget(GIB, "quota")):
-        assert write_budget(tmp_path, budget, names)
+        assert write_budget(tmp_path, budget)
         assert read_budget(tmp_path) == budget
     assert [path.name for path in tmp_path.iterdir()] == [BUDGET_FILE]
     assert (tmp_path / BUDGET_FILE).stat().st_mode & 0o777 == 0o600
@@ -102,13 +100,13 @@ def test_torn_and_foreign_files_are_no_budget_and_are_replaced(tmp_path: Path) -
     path.write_text(whole)
     path.chmod(0o666)
     assert read_budget(tmp_path) is None
-    assert write_budget(tmp_path, budget, TemporaryNames())
+    assert write_budget(tmp_path, budget)
     assert read_budget(tmp_path) == budget
 
 
 def test_a_refusing_disk_is_not_taken_for_a_directory_without_a_budget(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    write_budget(tmp_path, Budget(GIB, "quota"), TemporaryNames(), disk)
+    write_budget(tmp_path, Budget(GIB, "quota"), disk)
     for name in ("open", "read"):
         disk.fail = {name: errno.EIO}
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
@@ -116,21 +114,21 @@ def test_a_refusing_disk_is_not_taken_for_a_directory_without_a_budget(tmp_path:
 
 
 def test_a_write_that_fails_leaves_the_budget_before_and_nothing_else(tmp_path: Path) -> None:
-    disk, names = FaultyDisk(), TemporaryNames()
+    disk = FaultyDisk()
     budget = Budget(GIB, "quota")
-    assert write_budget(tmp_path, budget, names, disk)
+    assert write_budget(tmp_path, budget, disk)
     disk.torn_at = 5
     with pytest.raises(OSError, match="went away"):
-        write_budget(tmp_path, Budget(2 * GIB, "quota"), names, disk)
+        write_budget(tmp_path, Budget(2 * GIB, "quota"), disk)
     assert read_budget(tmp_path) == budget
     assert [path.name for path in tmp_path.iterdir()] == [BUDGET_FILE]
 
 
 def test_a_directory_that_is_gone_or_open_to_others_gets_no_budget(tmp_path: Path) -> None:
     budget = Budget(GIB, "quota")
-    assert not write_budget(tmp_path / "gone", budget, TemporaryNames())
+    assert not write_budget(tmp_path / "gone", budget)
     tmp_path.chmod(0o777)
-    assert not write_budget(tmp_path, budget, TemporaryNames())
+    assert not write_budget(tmp_path, budget)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -141,7 +139,7 @@ def test_what_counts_for_the_file_is_enough_for_it_and_the_one_that_takes_its_pl
     room = 0
     for number in range(60):
         budget = Budget(GIB, "quota", shares)
-        assert write_budget(tmp_path, budget, TemporaryNames())
+        assert write_budget(tmp_path, budget)
         taken = (tmp_path / BUDGET_FILE).stat().st_blocks * 512
         # Both are there while one takes the place of the other; two small files fit the slack.
         assert taken <= max(room, SMALL_FILE_BYTES)
@@ -162,7 +160,7 @@ def test_a_newer_versions_file_counts_as_far_as_it_is_understood_and_stays(
     expected = Budget(GIB, "quota", SHARES) if "bytes" in more else None
     assert read_budget(tmp_path) == expected
     assert BUDGET.is_newer(tmp_path)
-    assert not write_budget(tmp_path, Budget(5, "store"), TemporaryNames())
+    assert not write_budget(tmp_path, Budget(5, "store"))
     assert json.loads((tmp_path / BUDGET_FILE).read_text()) == said
 
 

@@ -1,12 +1,10 @@
 """A page's file name is gone with the page: no `Path`, whose parts Python 3.12 keeps for ever."""
 
-import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from kit.storage import FaultyDisk, Story, read_cold
-from omlx_cache_storage.cold import small_files
 from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Buffer
@@ -78,12 +76,3 @@ def test_no_path_object_is_made_of_what_a_page_passes_through(tmp_path: Path) ->
     done = {"make_directory", "remove_directory", "write", "publish", "open", "set_times"}
     assert done | {"remove", "scan"} == set(disk.kinds)
     assert {kind for kinds in disk.kinds.values() for kind in kinds} == {str}
-
-
-def test_a_tier_that_is_gone_is_no_writer_any_more(tmp_path: Path) -> None:
-    gc.collect()
-    before = len(small_files._writers)
-    for _ in range(100):
-        ColdTier(tmp_path, LIMIT).open()
-    gc.collect()
-    assert len(small_files._writers) <= before

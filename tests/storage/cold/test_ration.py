@@ -28,7 +28,7 @@ def ration(directory: Path, clock: HandClock, fs: FileSystem | None = None) -> R
     ledger = Ledger(directory, FileSystem())
     ledger.open(SMALLEST_BYTES)
     made = Ration(directory, ledger, LIMIT, fs or FileSystem(), clock)
-    made.open()
+    made.read()
     return made
 
 
@@ -135,12 +135,6 @@ def test_a_removed_file_is_made_again_with_what_is_known(tmp_path: Path, clock: 
     (tmp_path / WRITES_FILE).unlink()
     taken(mine, most=20)
     assert sum(json.loads((tmp_path / WRITES_FILE).read_bytes())["hours"].values()) >= 40 * PAGE
-
-
-def test_leftovers_of_a_killed_writer_go(tmp_path: Path, clock: HandClock) -> None:
-    (tmp_path / ".tmp-999999999-abcdef01-0").write_bytes(b"{}")
-    ration(tmp_path, clock)
-    assert [path.name for path in tmp_path.iterdir()] == [LEDGER_FILE]
 
 
 def test_it_is_said_once_that_the_day_is_spent(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kit.storage import Story, disk_usage, files_in
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.small_files import TemporaryNames, write_budget
+from omlx_cache_storage.cold.small_files import write_budget
 from omlx_cache_storage.cold.tier import ColdTier
 
 PAGE = 128 * 1024
@@ -27,7 +27,7 @@ def _filled(directory: Path, story: Story) -> ColdTier:
 
 def test_they_leave_for_a_smaller_budget_as_others_do(tmp_path: Path) -> None:
     with contextlib.closing(_filled(tmp_path, Story(nbytes=PAGE))):
-        write_budget(tmp_path, Budget(5 * PAGE, "quota"), TemporaryNames())
+        write_budget(tmp_path, Budget(5 * PAGE, "quota"))
         with contextlib.closing(ColdTier(tmp_path, BIG)) as second:
             second.open()
             assert 0 < second.usage().pages < 5
