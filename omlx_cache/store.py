@@ -431,8 +431,8 @@ class BlockStore(ReadingTiers):
         if self.cold is not None:
             read = self.read_pool.submit(catalog.namespaces, self.settings.cold_dir)
             if came(read):
-                for info in read.result():
-                    known.setdefault(BlockKey(bytes.fromhex(info.digest)), info.document)
+                for digest, document in read.result().items():
+                    known.setdefault(digest, document)
             else:
                 _log.warning("%s does not answer: its namespaces are not known", self.cold_dir)
         return [digest for digest, document in known.items() if has_fields(document, parts)]
@@ -594,8 +594,7 @@ def _open(
     if cold is not None:
         cold.open(s.cold_budget)
         with contextlib.suppress(OSError):
-            found = catalog.namespaces(s.cold_dir)
-            documents.update({BlockKey(bytes.fromhex(i.digest)): i.document for i in found})
+            documents.update(catalog.namespaces(s.cold_dir))
 
 
 def _open_remote(s: CacheSettings, events: EventLog) -> "RemoteTier | None":

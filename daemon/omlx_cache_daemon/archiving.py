@@ -166,8 +166,8 @@ def warnings(manifest: Manifest, cold_dir: Path) -> list[str]:
     found, here = [], installed()
     known = {
         place
-        for info in (namespaces(cold_dir) if cold_dir.is_dir() else ())
-        if isinstance(place := info.document.get("architecture"), str)
+        for document in namespaces(cold_dir).values()
+        if isinstance(place := document.get("architecture"), str)
     }
     for document in manifest.namespaces.values():
         theirs, place, name = versions(document), document.get("architecture"), label(document)

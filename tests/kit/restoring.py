@@ -24,7 +24,7 @@ from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.format.names import parse_name
-from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
+from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.page import Buffer
 
 BLOCK = 32
@@ -81,8 +81,7 @@ class Conversation:
         with BlockStore(settings(directory, **self._fields)) as store:
             request(self.model, PrefixCache(self.model, store), self.tokens)
             assert store.flush(60)
-        (info,) = catalog.namespaces(directory)
-        self.namespace = BlockKey(bytes.fromhex(info.digest))
+        (self.namespace,) = catalog.namespaces(directory)
 
     def open(self, disk: FileSystem | None = None, **fields: Any) -> BlockStore:
         return BlockStore(settings(self.directory, **self._fields, **fields), filesystem=disk)

@@ -11,7 +11,6 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -89,15 +88,6 @@ class ColdEntry(NamedTuple):
     @property
     def path(self) -> Path:
         return Path(page_path(self.cold_dir, self.stored.namespace, self.stored.name))
-
-
-@dataclass(frozen=True, slots=True)
-class NamespaceInfo:
-    """One namespace's directory and the document that its digest was made from."""
-
-    digest: str
-    document: dict[str, object]
-    path: str
 
 
 def namespace_directories(
@@ -212,13 +202,11 @@ def root_bytes(cold_dir: Path, fs: FileSystem | None = None) -> int:
     return SMALL_FILE_BYTES + sum(small)
 
 
-def namespaces(cold_dir: Path) -> list[NamespaceInfo]:
-    """Return the namespaces with their documents; an unreadable document is empty."""
+def namespaces(cold_dir: Path) -> dict[BlockKey, dict[str, object]]:
+    """Return the namespaces with the documents that their digests were made from; an unreadable
+    document is empty."""
     fs = FileSystem()
-    return [
-        NamespaceInfo(digest.hex(), _document(path, fs), path)
-        for digest, path in namespace_directories(cold_dir, fs)
-    ]
+    return {digest: _document(path, fs) for digest, path in namespace_directories(cold_dir, fs)}
 
 
 def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:

@@ -97,8 +97,9 @@ class FileSystem:
         return os.path.lexists(path)
 
     def remove_directory(self, path: StrPath) -> None:
-        """Delete an empty directory."""
-        os.rmdir(path)
+        """Delete an empty directory; a missing one is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
 
     def identity(self, path: StrPath) -> tuple[int, int, bool]:
         """Return what tells a directory from another one that took its name, and from itself when
@@ -128,7 +129,7 @@ class FileSystem:
                 os.unlink(path)
 
     def open_directory(self, path: StrPath) -> int:
-        """Open a directory to lock it, and return the descriptor."""
+        """Open a directory to lock or sync it, and return the descriptor."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
 
     def try_lock(self, fd: int, *, shared: bool = False) -> bool:
@@ -237,11 +238,9 @@ class FileSystem:
 
     def sync(self, fd: int, durability: Durability) -> None:
         """Make a descriptor's bytes as durable as asked."""
-        if durability == "none":
-            return
         if durability == "full" and hasattr(fcntl, "F_FULLFSYNC"):
             fcntl.fcntl(fd, _F_FULLFSYNC)
-        else:
+        elif durability != "none":
             os.fsync(fd)
 
     def publish(self, temporary: StrPath, final: StrPath) -> None:
@@ -250,13 +249,12 @@ class FileSystem:
 
     def sync_directory(self, path: StrPath, durability: Durability) -> None:
         """Make the names in a directory as durable as asked."""
-        if durability == "none":
-            return
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        if durability != "none":
+            fd = self.open_directory(path)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
     def open(self, path: StrPath) -> int:
         """Open a regular file of this user's and return the descriptor; never waits for a pipe.

@@ -220,9 +220,10 @@ class PageFiles:
     def count_small(self, name: str, nbytes: int) -> None:
         """Count a file beside the namespaces at its size, 0 for one that is not there."""
         path = os.path.join(self._root, name)
-        self._counted.end(path)
         if nbytes:
             self._count(path, nbytes)
+        else:
+            self._counted.end(path)
 
     def _mark(self) -> None:
         """Put the tag into the directory that lets backups leave it out, unless one is there.
@@ -273,32 +274,25 @@ class PageFiles:
         return what others are to be told of it."""
         emptied: list[Emptied] = []
         for shard in set(shards):
-            try:
+            with contextlib.suppress(OSError):
                 self.fs.remove_directory(shard)
-            except FileNotFoundError:
-                pass
-            except OSError:
-                continue
-            self._counted.end(shard)
-            directory, name = os.path.split(shard)
-            emptied += [*_emptied(directory, name), *self.tidy_namespace(directory)]
+                self._counted.end(shard)
+                directory, name = os.path.split(shard)
+                emptied += [*_emptied(directory, name), *self.tidy_namespace(directory)]
         return emptied
 
     def tidy_namespace(self, directory: str) -> list[Emptied]:
         """Remove a namespace's directory if there is nothing in it but what describes it; return
         what others are to be told of it."""
-        try:
-            if not {entry.name for entry in self.fs.scan(directory)} <= {*DESCRIPTIONS}:
-                return []
-            for path in (os.path.join(directory, name) for name in DESCRIPTIONS):
-                self.fs.remove(path)
-                self._counted.end(path)
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
+            if {entry.name for entry in self.fs.scan(directory)} <= {*DESCRIPTIONS}:
+                for path in (os.path.join(directory, name) for name in DESCRIPTIONS):
+                    self.fs.remove(path)
+                    self._counted.end(path)
                 self.fs.remove_directory(directory)
-        except OSError:
-            return []
-        self._counted.end(directory)
-        return _emptied(directory, "")
+                self._counted.end(directory)
+                return _emptied(directory, "")
+        return []
 
     def _prepare(self, shard: str, document: Mapping[str, object]) -> None:
         """Make the namespace's directory, its document and the shard, when they are missing."""
@@ -306,7 +300,7 @@ class PageFiles:
         described = os.path.join(directory, NAMESPACE_FILE)
         self.fs.claim(self._root)
         self._make_directory(directory)
-        if not self._count_file(described):
+        if not self.fs.exists(described):
             temporary = temporary_name(directory)
             raw = encode_document(document)
             try:
@@ -316,31 +310,24 @@ class PageFiles:
                 if not self.abandon(temporary):
                     self._doom(temporary, len(raw) + SMALL_FILE_BYTES + ENTRY_BYTES)
                 raise
-            self._count_file(described)
+        self._count_file(described)
         self._make_directory(shard)
 
-    def _count_file(self, path: str) -> bool:
-        """Count a small file at its size; False when there is none."""
-        try:
-            info = os.lstat(path)
-        except FileNotFoundError:
-            return False
-        nbytes = max(physical_bytes(info, MAX_DOCUMENT_BYTES), SMALL_FILE_BYTES)
-        self._counted.count(path, Taken(nbytes + ENTRY_BYTES))
-        return True
+    def _count_file(self, path: str) -> None:
+        """Count a small file at its size, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            nbytes = physical_bytes(os.lstat(path), MAX_DOCUMENT_BYTES)
+            self._count(path, max(nbytes, SMALL_FILE_BYTES))
 
     def _make_directory(self, path: str) -> None:
-        made = self.fs.make_directory(path)
-        if not made:
-            self.fs.claim(path, links=False)
-        self._count(path)
-        if made:
+        if self.fs.make_directory(path):
             self.fs.sync_directory(os.path.dirname(path), self.durability)
+        else:
+            self.fs.claim(path, links=False)
 
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
-        """Count a directory or document once."""
-        if path not in self._counted:
-            self._counted.count(path, Taken(nbytes + ENTRY_BYTES))
+        """Count a directory or a small file, in place of what it was counted for before."""
+        self._counted.count(path, Taken(nbytes + ENTRY_BYTES))
 
 
 def _emptied(directory: str, shard: str) -> list[Emptied]:

@@ -39,6 +39,8 @@ NETWORK = frozenset(
 )  # fmt: skip
 """File systems that another machine may change, the host of a virtual one included; with or without
 `fuse.` before the name."""
+_MOUNT = re.compile(r"^\d+ \d+ (\d+:\d+) \S+ (\S+) \S+ (?:\S+ )*?- (\S+)", re.MULTILINE)
+"""A line of MOUNTS: the numbers of its device, where it is mounted, and the file system's name."""
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _MNT_LOCAL = 0x1000
@@ -109,17 +111,12 @@ def mounted_at(path: str, device: int, mountinfo: str) -> FileSystemKind:
     only if none has the path's, as for a subvolume.
     """
     best, found = (False, -1), UNKNOWN
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, types = before.split(" "), after.split(" ")
-        if len(fields) < 6 or not types[0]:
-            continue
-        point = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), fields[4])
-        if not _is_below(path, point):
-            continue
-        rank = fields[2] == f"{os.major(device)}:{os.minor(device)}", len(point)
-        if rank >= best:
-            best, found = rank, named(types[0])
+    for number, escaped, name in _MOUNT.findall(mountinfo):
+        point = _ESCAPED.sub(lambda code: chr(int(code[1], 8)), escaped)
+        is_below = path == point or path.startswith(point.rstrip("/") + "/")
+        rank = number == f"{os.major(device)}:{os.minor(device)}", len(point)
+        if is_below and rank >= best:
+            best, found = rank, named(name)
     return found
 
 
@@ -156,10 +153,6 @@ def locks_work(file: StrPath, fs: FileSystem) -> bool:
         raise
     finally:
         fs.close(first)
-
-
-def _is_below(path: str, point: str) -> bool:
-    return path == point or path.startswith(point.rstrip("/") + "/")
 
 
 def _darwin(path: str) -> FileSystemKind:

@@ -82,16 +82,12 @@ def remove_temporaries(directory: str, like: str, fs: FileSystem) -> None:
 
 def is_leftover(file: str, mtime_ns: int) -> bool:
     """True when the writer of a temporary file is gone, as its name and age tell."""
-    if time.time() - mtime_ns / 1e9 > ABANDONED_SECONDS:
+    pid, _, rest = file.removeprefix(TEMPORARY_PREFIX).partition("-")
+    if not pid.isdecimal() or time.time() - mtime_ns / 1e9 > ABANDONED_SECONDS:
         return True
-    parts = file.removeprefix(TEMPORARY_PREFIX).split("-")
-    try:
-        pid = int(parts[0])
-    except ValueError:
-        return True
-    if pid == os.getpid():
-        return parts[1:2] != [_TOKEN]
-    return not is_running(pid)
+    if int(pid) == os.getpid():
+        return not rest.startswith(f"{_TOKEN}-")
+    return not is_running(int(pid))
 
 
 MAX_DOCUMENT_BYTES = 1024 * 1024
@@ -251,9 +247,8 @@ def write_budget(cold_dir: Path, budget: Budget, fs: FileSystem | None = None) -
 
 def encode_budget(budget: Budget) -> bytes:
     """Return the content of a budget's file."""
-    said = {"version": VERSION, "bytes": budget.nbytes, "set_by": budget.set_by}
-    document = {**said, "shares": dict(budget.shares)}
-    return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+    known = {"bytes": budget.nbytes, "set_by": budget.set_by, "shares": dict(budget.shares)}
+    return json.dumps({"version": VERSION, **known}, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def parse_budget(document: Mapping[str, object]) -> Budget | None:

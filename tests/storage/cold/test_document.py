@@ -77,4 +77,4 @@ def test_a_large_document_counts_in_the_budget_also_after_a_restart(tmp_path: Pa
     again = ColdTier(tmp_path, limit)
     again.open()
     assert disk_usage(tmp_path) <= again.usage().nbytes <= limit
-    assert all(info.document["salt"] == "text:1" for info in namespaces(tmp_path))
+    assert all(document["salt"] == "text:1" for document in namespaces(tmp_path).values())

@@ -251,8 +251,8 @@ def test_odd_things_under_any_name_hold_up_nobody(tmp_path: Path, make: Change, 
     assert tier.usage().pages == 1
     assert tier.usage().nbytes < 2**30
     assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), story.nbytes)
-    for info in namespaces(tmp_path):
-        assert isinstance(json.dumps(info.document), str)
+    for document in namespaces(tmp_path).values():
+        assert isinstance(json.dumps(document), str)
         assert isinstance(read_namespace(tmp_path, story.namespace), dict)
     assert remove_namespace(tmp_path, story.namespace).pages == 1
     if place not in ("temporary", "namespace.json") and make is not Path.mkdir:
