@@ -137,9 +137,7 @@ class Sharing:
             self.flights.end(*(flight.temporary for flight in self.others()))
             for file in under_way:
                 nbytes = file.nbytes + slack_bytes
-                if file.file not in self.flights:
-                    flight = Flight(file.file, file.directory, file.namespace, nbytes)
-                    self.flights.count(file.file, flight)
+                self._see(Flight(file.file, file.directory, file.namespace, nbytes))
             self.is_lost = False
 
     def is_alone(self) -> bool:
@@ -211,9 +209,7 @@ class Sharing:
             case Reserved(temporary, page, described):
                 self.expect(page, described)
                 directory = self._files.directory_of(page)
-                if temporary not in self.flights:
-                    flight = Flight(temporary, directory, page.namespace, page.nbytes, page)
-                    self.flights.count(temporary, flight)
+                self._see(Flight(temporary, directory, page.namespace, page.nbytes, page))
             case Added(temporary, page, stamp_ns, described):
                 self.expect(page, described)
                 self._index.take_in(page, stamp_ns)
@@ -233,6 +229,11 @@ class Sharing:
                 self.repinned = True
             case Removing(pages):
                 self._going.update(pages)
+
+    def _see(self, flight: Flight) -> None:
+        """Count what another writes, unless it is known."""
+        if flight.temporary not in self.flights:
+            self.flights.count(flight.temporary, flight)
 
     # What this one does.
 

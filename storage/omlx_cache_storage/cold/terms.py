@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +35,6 @@ from omlx_cache_storage.cold.small_files import (
 )
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE, WRITES_FILE
-from omlx_cache_storage.hints import PinRecord
 
 _log = logging.getLogger(__name__)
 
@@ -247,9 +246,7 @@ class Terms:
         changed = anew or pins.is_unwritten or self._sharing.repinned
         try:
             if changed or (pins and pins.end_ns <= now):
-                filed = read_pins(self._index.directory, self._fs)
-                wanted = pins.merged(filed, now)
-                self._file_pins(filed, wanted)
+                self._file_pins(now)
             if pins:
                 with self._index.lock:
                     here = [name for name, taken in self._index.contents.taken.items() if taken]
@@ -262,10 +259,11 @@ class Terms:
             if pins or self._index.contents.kept_bytes:
                 self._index.go_by_pins(pins.namespaces)
 
-    def _file_pins(self, filed: Sequence[PinRecord], wanted: tuple[PinRecord, ...]) -> None:
-        """Have pins in the directory's file that says `filed`, and go by them. One that cannot be
-        written counts in this process only."""
-        refused = False
+    def _file_pins(self, now_ns: int) -> None:
+        """Have pins in the directory's file, and go by them. One that cannot be written counts in
+        this process only. Raises OSError for a file that cannot be read."""
+        filed, refused = read_pins(self._index.directory, self._fs), False
+        wanted = self._index.pins.merged(filed, now_ns)
         if wanted != filed and not self._sharing.read_only:
             try:
                 if write_pins(self._index.directory, wanted, self._fs):
