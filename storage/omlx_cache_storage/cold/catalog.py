@@ -205,13 +205,14 @@ def root_bytes(cold_dir: Path, fs: FileSystem | None = None) -> int:
 def namespaces(cold_dir: Path) -> dict[BlockKey, dict[str, object]]:
     """Return the namespaces with the documents that their digests were made from; an unreadable
     document is empty."""
-    fs = FileSystem()
-    return {digest: _document(path, fs) for digest, path in namespace_directories(cold_dir, fs)}
+    found = namespace_directories(cold_dir, FileSystem())
+    return {digest: read_namespace(cold_dir, digest) for digest, _ in found}
 
 
 def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
     """Return the document of one namespace, {} when there is none that can be read."""
-    return _document(os.path.join(cold_dir, digest.hex()), FileSystem())
+    path = os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE)
+    return read_document(path, FileSystem())
 
 
 def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[BlockKey]) -> Pins:
@@ -231,10 +232,6 @@ def created_ns(cold_dir: Path, digest: BlockKey) -> int | None:
         return os.lstat(os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE)).st_mtime_ns
     except OSError:
         return None
-
-
-def _document(directory: str, fs: FileSystem) -> dict[str, object]:
-    return read_document(os.path.join(directory, NAMESPACE_FILE), fs)
 
 
 @contextmanager

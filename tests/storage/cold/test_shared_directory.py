@@ -319,20 +319,6 @@ def test_shares_of_an_earlier_version_stay_in_the_file_and_evict_nothing(
     assert "cold_dir of its own" in said[0]
 
 
-def test_a_budget_that_is_lowered_is_kept_without_a_restart(tmp_path: Path, story: Story) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
-    _write(one, story, *range(1, 11))
-    set_budget(tmp_path, Budget(500 * KIB, "quota"))
-    two.settle()
-    assert disk_usage(tmp_path) <= two.usage().nbytes <= 500 * KIB
-    assert _write(one, Story("other", nbytes=PAGE), 1, at=DAY + 1) == ["written"]
-    assert one.usage().limit_bytes == two.usage().limit_bytes == 500 * KIB
-    assert disk_usage(tmp_path) <= one.usage().nbytes <= 500 * KIB
-    one.close()
-    two.close()
-    assert _open(tmp_path, BIG).usage().limit_bytes == 500 * KIB, "a person's word stays"
-
-
 def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, story: Story) -> None:
     class ReadOnly(FaultyDisk):
         writable = False
@@ -454,27 +440,3 @@ def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(
     assert disk_usage(tmp_path) <= two.usage().nbytes
     assert two.usage().nbytes == _open(tmp_path).usage().nbytes
     two.check_integrity()
-
-
-def test_a_page_that_is_named_while_the_ledger_goes_is_told_to_those_who_have_a_new_one(
-    tmp_path: Path, story: Story
-) -> None:
-    class Replacing(FaultyDisk):
-        other: ColdTier | None = None
-
-        def publish(self, temporary: StrPath, final: StrPath) -> None:
-            other, self.other = self.other, None
-            if other is not None and str(final).endswith(".safetensors"):
-                (tmp_path / LEDGER_FILE).unlink()
-                other.settle()
-            super().publish(temporary, final)
-
-    disk = Replacing()
-    one, two = _open(tmp_path, fs=disk), _open(tmp_path)
-    _write(one, story, 1)
-    disk.other = two
-    assert _write(one, story, 2) == ["written"]
-    one.settle()
-    two.refresh()
-    assert _numbers(two, story) == [1, 2]
-    assert two.usage().nbytes >= disk_usage(tmp_path)
