@@ -217,7 +217,8 @@ def _version(document: Mapping[str, object]) -> int:
     return version if isinstance(version, int) and version is not True and version > 0 else 0
 
 
-def _is_count(value: object, most: int) -> bool:
+def is_count(value: object, most: int) -> bool:
+    """True for a whole number from 0 to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
@@ -258,7 +259,7 @@ def parse_budget(document: Mapping[str, object]) -> Budget | None:
     no store of this version replaces it.
     """
     version, nbytes, said = _version(document), document.get("bytes"), document.get("set_by")
-    if not version or not _is_count(nbytes, MOST_BYTES):
+    if not version or not is_count(nbytes, MOST_BYTES):
         return None
     known = version == VERSION and said in get_args(SetBy)
     shares = document.get("shares")
@@ -316,7 +317,7 @@ def parse_pins(document: Mapping[str, object]) -> tuple[PinRecord, ...]:
 def _pin(said: Mapping[str, Any]) -> PinRecord:
     """Return a pin; raises ValueError, TypeError or KeyError for what is none."""
     kind, name, since, until = said["kind"], said["name"], said["since"], said.get("until")
-    times = _is_count(since, FOREVER_NS) and (until is None or _is_count(until, FOREVER_NS))
+    times = is_count(since, FOREVER_NS) and (until is None or is_count(until, FOREVER_NS))
     if kind not in get_args(PinKind) or not isinstance(name, str) or not times:
         raise ValueError("no pin")
     pin = PinRecord(kind, name, since, until)

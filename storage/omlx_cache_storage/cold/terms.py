@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from omlx_cache_storage.cold.room import Room
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.small_files import (
     encode_budget,
+    is_count,
     pins_bytes,
     read_budget,
     read_document,
@@ -151,20 +153,17 @@ class Ration:
         now, known = self._hour(), self._hours
         filed = _parse(read_document(self._path, self._fs), now)
         hours = (hour for hour in {**known, **filed} if hour > now - HOURS)
-        self._hours = {hour: max(known.get(hour, 0), filed.get(hour, 0)) for hour in hours}
+        self._hours = {hour: max(known.get(hour, 0), filed[hour]) for hour in hours}
 
 
-def _parse(document: Mapping[str, object], now: int) -> dict[int, int]:
+def _parse(document: Mapping[str, object], now: int) -> Counter[int]:
     """Return the bytes of each hour of a file; hours that are yet to come count as the running one:
     the clock was set back."""
-    found: dict[int, int] = {}
+    found: Counter[int] = Counter()
     hours = document.get("hours")
     for name, nbytes in hours.items() if isinstance(hours, dict) else ():
-        if not isinstance(nbytes, int) or isinstance(nbytes, bool) or not 0 <= nbytes < _MOST_BYTES:
-            continue
-        if isinstance(name, str) and name.isascii() and name.isdigit() and len(name) < 12:
-            hour = min(int(name), now)
-            found[hour] = found.get(hour, 0) + nbytes
+        if is_count(nbytes, _MOST_BYTES) and name.isdecimal() and len(name) < 12:
+            found[min(int(name), now)] += nbytes
     return found
 
 
