@@ -26,25 +26,17 @@ def versions(document: Mapping[str, object]) -> Versions:
     """Return the versions that a namespace's pages are for, {} when the document lacks any."""
     software = document.get("software")
     packages = software if isinstance(software, dict) else {}
-    found = {
-        FORMAT: document.get("format"),
-        MLX: packages.get("mlx"),
-        MLX_LM: packages.get("mlx-lm"),
-    }
-    return as_versions(found)
+    return as_versions({**packages, FORMAT: document.get("format")})
 
 
 def as_versions(value: object) -> Versions:
     """Return versions that came from elsewhere, {} for what is none."""
     if not isinstance(value, dict):
         return {}
-    kept: Versions = {}
-    for name in (FORMAT, MLX, MLX_LM):
-        version = value.get(name)
-        if isinstance(version, bool) or not isinstance(version, str | int):
-            return {}
-        kept[name] = str(version)[:_VERSION_CHARACTERS]
-    return kept
+    found = {name: value.get(name) for name in (FORMAT, MLX, MLX_LM)}
+    if not all(type(version) in (str, int) for version in found.values()):
+        return {}
+    return {name: str(version)[:_VERSION_CHARACTERS] for name, version in found.items()}
 
 
 def salt(document: Mapping[str, object]) -> str:

@@ -22,11 +22,12 @@ Priority = Literal["low", "normal", "high"]
 """Whose pages leave first: those of a use count as used so much earlier or later than they were."""
 
 PRIORITY_SECONDS: Final = 600
-_SHIFTS_NS: Final[dict[Priority, int]] = {
+SHIFTS_NS: Final[dict[Priority, int]] = {
     "low": -PRIORITY_SECONDS * 1_000_000_000,
     "normal": 0,
     "high": PRIORITY_SECONDS * 1_000_000_000,
 }
+"""By how much a use of a priority counts as later than it is."""
 
 
 def is_ended(value: object) -> TypeGuard[Ended]:
@@ -36,12 +37,7 @@ def is_ended(value: object) -> TypeGuard[Ended]:
 
 def is_priority(value: object) -> TypeGuard[Priority]:
     """True for a word that is a priority."""
-    return isinstance(value, str) and value in _SHIFTS_NS
-
-
-def shift_ns(priority: Priority) -> int:
-    """Return by how much a use of this priority counts as later than it is."""
-    return _SHIFTS_NS[priority]
+    return isinstance(value, str) and value in SHIFTS_NS
 
 
 def use_stamp(
@@ -53,7 +49,7 @@ def use_stamp(
     out; not for a high priority.
     """
     early = patience_ns if ended == "turn" and priority != "high" else 0
-    return now_ns + shift_ns(priority) - early
+    return now_ns + SHIFTS_NS[priority] - early
 
 
 class Pinned(NamedTuple):
@@ -118,10 +114,10 @@ class Pins:
     has added to it.
 
     Any thread may call. `_lock` guards `_filed` (what the file says, or is to say), `_own` (this
-    process's pins, by target), `_written` (those that the file has had), `_known` (namespaces whose
-    documents were read), `is_unwritten` (the file is to be changed) and `version` (rises with each
-    change). `until` and `chain_until` take no lock: `_keys` and `_namespaces` are replaced, and
-    entries of theirs only added. `merged`, `go_by` and `learn` belong to one thread.
+    process's pins, several for one target), `_written` (those that the file has had), `_known`
+    (namespaces whose documents were read), `is_unwritten` (the file is to be changed) and `version`
+    (rises with each change). `until` and `chain_until` take no lock: `_keys` and `_namespaces` are
+    replaced, and entries of theirs only added. `merged`, `go_by` and `learn` belong to one thread.
     """
 
     def __init__(
@@ -130,7 +126,7 @@ class Pins:
         self._document_of = document_of
         self._lock = threading.Lock()
         self._filed: tuple[PinRecord, ...] = ()
-        self._own: dict[object, list[PinRecord]] = {}
+        self._own: list[PinRecord] = []
         self._written: set[PinRecord] = set()
         self._known: set[BlockKey] = set()
         self._keys: dict[BlockKey, dict[BlockKey, int]] = {}
@@ -157,12 +153,11 @@ class Pins:
         `MOST_KEYS` blocks."""
         with self._lock:
             self._expire(pin.since_ns)
-            distinct = {one.target: one for one in (*self._records(), pin)}
-            if sum(len(one.keys) for one in distinct.values()) > MOST_KEYS:
+            chains = {one.target: one.keys for one in self._records()}
+            if sum(map(len, {**chains, pin.target: pin.keys}.values())) > MOST_KEYS:
                 return False
-            twins = self._own.setdefault(pin.target, [])
-            # One chain for all of them: a server may pin its system prompt with each request.
-            twins.append(replace(pin, keys=twins[0].keys) if twins else pin)
+            # One chain for all of a target: a server may pin its prompt with each request.
+            self._own.append(replace(pin, keys=chains.get(pin.target, pin.keys)))
             _take(pin, self._namespaces, self._keys)
             self.is_unwritten = True
             self.version += 1
@@ -171,11 +166,9 @@ class Pins:
     def remove(self, pin: PinRecord) -> None:
         """End a pin of this process; nothing for one that has ended."""
         with self._lock:
-            twins = self._own.get(pin.target, [])
-            if pin in twins:
-                twins.remove(pin)
+            if pin in self._own:
+                self._own.remove(pin)
                 self._filed = tuple(one for one in self._filed if one != pin)
-                self._expire(pin.since_ns)
                 self.is_unwritten = True
                 self._count()
 
@@ -186,10 +179,11 @@ class Pins:
         with self._lock:
             self.is_unwritten = False
             left = living(filed, now_ns)
-            for pin in self._written.difference(left):
-                self._own.pop(pin.target, None)
+            ended = {pin.target for pin in self._written.difference(left)}
+            self._own = [pin for pin in self._own if pin.target not in ended]
             self._expire(now_ns)
-            latest = [max(twins, key=lambda pin: pin.end_ns) for twins in self._own.values()]
+            own = sorted(self._own, key=lambda pin: pin.end_ns)
+            latest = {pin.target: pin for pin in own}.values()
             kept = (pin for pin in left if pin not in self._written or pin in latest)
             return tuple(dict.fromkeys((*kept, *latest)))
 
@@ -199,8 +193,7 @@ class Pins:
         """Have the pins that `merged` returned, of which the file says `filed` by now; `again`: it
         is to be changed still."""
         with self._lock:
-            own = {pin for twins in self._own.values() for pin in twins}
-            self._written = (self._written | own).intersection(filed)
+            self._written = self._written.union(self._own).intersection(filed)
             self.is_unwritten |= again
             if pins != self._filed:
                 self._filed = pins
@@ -230,13 +223,11 @@ class Pins:
         return 0 if of_chain is None else of_chain.get(key, 0)
 
     def _records(self) -> tuple[PinRecord, ...]:
-        own = (pin for twins in self._own.values() for pin in twins)
-        return tuple(dict.fromkeys((*self._filed, *own)))
+        return tuple(dict.fromkeys((*self._filed, *self._own)))
 
     def _expire(self, now_ns: int) -> None:
         """Forget this process's pins that have ended."""
-        own = {target: list(living(twins, now_ns)) for target, twins in self._own.items()}
-        own = {target: twins for target, twins in own.items() if twins}
+        own = list(living(self._own, now_ns))
         if own != self._own:
             self._own = own
             self._count()

@@ -19,12 +19,12 @@ from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.hints import (
+    SHIFTS_NS,
     Ended,
     PinnedPages,
     PinRecord,
     Pins,
     Priority,
-    shift_ns,
     use_stamp,
 )
 from omlx_cache_storage.hot import ON_DISK, HotTier
@@ -356,7 +356,7 @@ class Tiers:
         if queue and self._policy.at_once and queued and not self._has_room(nbytes):
             return Reservation()
         reserve = partial(
-            self.hot.reserve, nbytes, own, position=position, shift_ns=shift_ns(priority)
+            self.hot.reserve, nbytes, own, position=position, shift_ns=SHIFTS_NS[priority]
         )
         room = reserve(may_pass=queued and queue)
         if room.passes and not self._has_room(nbytes):
@@ -394,7 +394,7 @@ class Tiers:
         queued = writer is not None and self._policy.at_once
         if writer and queued and (total > writer.limit_bytes or not writer.has_room(total)):
             return Reservation()
-        return self.hot.reserve(total, own, position=position, shift_ns=shift_ns(priority))
+        return self.hot.reserve(total, own, position=position, shift_ns=SHIFTS_NS[priority])
 
     def refuse(self, pages: Iterable[PageId], began_ns: int) -> None:
         """Note pages of a request that began at a stamp, which nobody took: the policy learns from

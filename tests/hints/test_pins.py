@@ -11,7 +11,7 @@ from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE
-from omlx_cache_storage.hints import Pinned, PinRecord, Pins, shift_ns
+from omlx_cache_storage.hints import SHIFTS_NS, Pinned, PinRecord, Pins
 from omlx_cache_storage.hot import HotTier
 
 KIB = 1024
@@ -196,7 +196,7 @@ def test_where_memory_is_short_the_rest_keeps_half_of_what_is_left(story: Story)
 def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
     tmp_path: Path, story: Story
 ) -> None:
-    clock, other, later = HandClock(), Story("other", nbytes=PAGE), shift_ns("high")
+    clock, other, later = HandClock(), Story("other", nbytes=PAGE), SHIFTS_NS["high"]
     tier = HotTier(4 * PAGE, clock=clock)
     _put(tier, story, 1, 2)
     _pinned(tier, story, 1, 2)
