@@ -11,12 +11,14 @@ callers enter by is guarded; what it calls is guarded by that.
 import _signal  # type: ignore[import-not-found]
 import _thread
 import contextlib
+import math
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from functools import wraps
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -228,24 +230,16 @@ def wait_in_turns(wait: Callable[[float | None], bool], timeout: float | None) -
     """
     if not deferred.active:
         return wait(timeout)
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     while True:
         deferred.point()
-        left = TURN_SECONDS if deadline is None else deadline - time.monotonic()
+        left = deadline - time.monotonic()
         if wait(max(0.0, min(left, TURN_SECONDS))):
             return True
-        if left <= TURN_SECONDS and deadline is not None:
-            return wait(max(0.0, deadline - time.monotonic()))
+        if left <= TURN_SECONDS:
+            return False
 
 
 def done_within(future: "Future[Any]", timeout: float | None) -> bool:
     """Wait for a future, `timeout` seconds at most; handlers of signals run meanwhile."""
-
-    def came(seconds: float | None) -> bool:
-        try:
-            future.exception(seconds)
-        except TimeoutError:
-            return False
-        return True
-
-    return future.done() or wait_in_turns(came, timeout)
+    return future.done() or wait_in_turns(lambda left: bool(wait_for([future], left).done), timeout)

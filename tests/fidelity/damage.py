@@ -104,7 +104,7 @@ def _damaged(good: bytes, donor: bytes, kind: str) -> bytes:
         other = decode_header(donor)
         payload = donor[other.data_offset :]
         meta = replace(header.meta, tensors=other.meta.tensors)
-        return encode_header(meta, payload_checksum([payload])) + payload
+        return encode_header(meta, payload_checksum(payload)) + payload
     middle = (header.data_offset + len(good)) // 2
     return good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :]
 

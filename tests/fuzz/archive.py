@@ -37,7 +37,7 @@ class Kept:
         return False
 
     def write(self, page: Page, time_ns: int, document: Document) -> WriteResult:
-        raw = encode_header(page.meta, payload_checksum([page.payload])) + bytes(page.payload)
+        raw = encode_header(page.meta, payload_checksum(page.payload)) + bytes(page.payload)
         at = PageAt(page.meta.namespace, name_of(page.meta))
         assert checked(raw, at).meta == page.meta
         assert time_ns >= 0

@@ -70,7 +70,7 @@ def payload(of: PageMeta) -> bytes:
 def file_of(page: Page) -> bytes:
     """Return the file of a page."""
     data = bytes(memoryview(page.payload))
-    return encode_header(page.meta, payload_checksum([data])) + data
+    return encode_header(page.meta, payload_checksum(data)) + data
 
 
 def files() -> list[bytes]:

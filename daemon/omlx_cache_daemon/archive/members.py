@@ -52,7 +52,7 @@ def checked(raw: bytes, at: PageAt) -> Page:
         raise CorruptPage(
             f"a payload of {payload.nbytes} bytes, its header says {header.meta.nbytes}"
         )
-    if payload_checksum([payload]) != header.checksum:
+    if payload_checksum(payload) != header.checksum:
         raise CorruptPage("the payload does not match its checksum")
     return Page(header.meta, payload)
 

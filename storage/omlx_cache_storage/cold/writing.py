@@ -81,7 +81,7 @@ class PageWriter:
         size = memoryview(page.payload).nbytes
         if size != meta.nbytes:
             raise ValueError(f"a payload of {size} bytes for tensors of {meta.nbytes}")
-        pieces = [encode_header(meta, payload_checksum([page.payload])), page.payload]
+        pieces = [encode_header(meta, payload_checksum(page.payload)), page.payload]
         size += len(pieces[0])
         rationed = _blocks(size) if self.ration is not None else 0
         if self.ration is not None and not self.ration.take(rationed):

@@ -11,7 +11,6 @@ this order, and a reader accepts no other: a flipped bit anywhere is noticed.
 """
 
 import json
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ MAX_HEADER_BYTES = 1024 * 1024
 MAX_RANK = 8
 MAX_DIMENSION = 2**40
 METADATA = "__metadata__"
+CHECKSUM = "xxh3-128:"
 LENGTH_BYTES = 8
 SHARED_TENSORS = 1024
 """Pages of one group differ in their metadata only: what was read or written of no more tensors
@@ -64,15 +64,12 @@ class PayloadDigest:
         self._state.update(piece)
 
     def text(self) -> str:
-        return "xxh3-128:" + self._state.hexdigest()
+        return CHECKSUM + self._state.hexdigest()
 
 
-def payload_checksum(pieces: Iterable[Buffer]) -> str:
-    """Return the checksum text of a payload given in pieces."""
-    digest = PayloadDigest()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.text()
+def payload_checksum(payload: Buffer) -> str:
+    """Return the checksum text of a payload."""
+    return CHECKSUM + xxhash.xxh3_128_hexdigest(payload)
 
 
 def encode_header(meta: PageMeta, checksum: str) -> bytes:

@@ -175,7 +175,7 @@ def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> lis
     """
     stored = wrap(page) if packs else page
     payload = memoryview(stored.payload).cast("B") if stored.meta.nbytes else memoryview(b"")
-    header = encode_header(stored.meta, payload_checksum([payload]))
+    header = encode_header(stored.meta, payload_checksum(payload))
     meta = unwrapped(stored.meta)
     pieces: list[Buffer] = [header, payload]
     flags, nonce, tag = 0, b"", b""
