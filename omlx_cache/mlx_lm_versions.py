@@ -8,9 +8,9 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from omlx_cache.identity.parts import version_of
 from omlx_cache_storage.errors import CacheError
 
 TESTED = ">=0.31.3,<0.33"
@@ -27,12 +27,7 @@ class UntestedVersion(CacheError, RuntimeError):
 def installed() -> str:
     """Return the version of the mlx-lm that is imported or would be, empty without one."""
     loaded = getattr(sys.modules.get("mlx_lm"), "__version__", None)
-    if isinstance(loaded, str):
-        return loaded
-    try:
-        return version("mlx-lm")
-    except PackageNotFoundError:
-        return ""
+    return loaded if isinstance(loaded, str) else version_of("mlx-lm")
 
 
 def check(what: str) -> None:

@@ -270,10 +270,8 @@ class Committer:
         return exact and not extent.overwritten and self._store_state(layout, group, stop)
 
     def _store_tail(self, live: Layout | Source, stop: int) -> None:
-        group = self._paged
-        if group is None or stop % self.chain.block_size == 0:
-            return
-        if not self._admission.has(self._page(group, stop)):
+        group, is_tail = self._paged, stop % self.chain.block_size != 0
+        if group and is_tail and not self._admission.has(self._page(group, stop)):
             self._store_paged(live, group, [stop])
 
     def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:

@@ -254,8 +254,9 @@ class CacheSettings(RemoteSettings):
         try:
             super().__init__(**known)
         except ValidationError as error:
-            fields = type(self).model_fields
-            raise config_error(error, fields, lambda name: given.get(name, (name, AUTO))) from None
+            raise config_error(
+                error, type(self).model_fields, lambda name: given.get(name, (name, AUTO))
+            ) from None
         self._given = given
         self._removed = warnings
 
@@ -343,17 +344,15 @@ class CacheSettings(RemoteSettings):
         return name in DERIVED and is_auto(self._given.get(name, (name, AUTO))[1])
 
     def _source(self, name: str) -> SettingSource:
-        value = getattr(self, name)
-        rendered = render(name, value)
-        shown, raw = self._given.get(name, (name, AUTO))
-        if name in DERIVED and is_auto(raw):
-            how = derive(name, self.__dict__).how
-            return SettingSource(name, value, rendered, "derived", how)
-        if name not in self._given:
-            return SettingSource(name, value, rendered, "default")
-        detail = "" if shown == name else shown
-        kind: OriginKind = "environment" if shown.startswith(PREFIX) else "argument"
-        return SettingSource(name, value, rendered, kind, detail)
+        value, detail = getattr(self, name), ""
+        kind: OriginKind = "default"
+        if self.is_derived(name):
+            kind, detail = "derived", derive(name, self.__dict__).how
+        elif name in self._given:
+            shown = self._given[name][0]
+            kind = "environment" if shown.startswith(PREFIX) else "argument"
+            detail = "" if shown == name else shown
+        return SettingSource(name, value, render(name, value), kind, detail)
 
 
 def _collect(
