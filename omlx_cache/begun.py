@@ -118,7 +118,8 @@ class Begun:
 
         For blocks that its own thread computes it does not wait: it is held no more.
         """
-        pending, deadline = self._pending, inf if timeout is None else time.monotonic() + timeout
+        pending = self._pending
+        deadline = inf if timeout is None else time.monotonic() + timeout
         while pending and not self.ready and (left := deadline - time.monotonic()) > 0:
             if self.held:
                 self._wait.block(left)

@@ -209,7 +209,9 @@ class QueueWait:
     @property
     def seconds(self) -> float:
         """How long the request waited, in all."""
-        return self._before + (0.0 if self._since is None else time.monotonic() - self._since)
+        # It may end meanwhile.
+        since = self._since
+        return self._before + (0.0 if since is None else time.monotonic() - since)
 
     def mark(self) -> None:
         """Note that a look-up begins: what happens from now on may be missing in it."""
