@@ -151,10 +151,7 @@ def cgroup_limit(root: Path = _ROOT) -> int | None:
 def memory_groups(root: Path = _ROOT) -> list[Path]:
     """Return where the memory limits of this process's control groups may be read, of either
     version; not all of the files exist."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
+    lines = text_of(root / "proc/self/cgroup").splitlines()
     return [path for line in lines for path in _limit_files(line, root / "sys/fs/cgroup")]
 
 
@@ -175,12 +172,17 @@ def _limit_files(line: str, mount: Path) -> list[Path]:
 
 def read_limit(path: Path) -> int | None:
     """Return the memory limit that a file says, None for none."""
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
+    text = text_of(path).strip()
     # Version 1 writes "no limit" as a number near 2^63, version 2 as the word "max".
     return int(text) if text.isdigit() and int(text) < 2**60 else None
+
+
+def text_of(path: Path) -> str:
+    """Return what a file of the system says, nothing where it says nothing."""
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
 
 
 def is_auto(value: object) -> bool:

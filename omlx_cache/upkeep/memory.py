@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from omlx_cache.settings.machine import memory_groups, read_limit
+from omlx_cache.settings.machine import memory_groups, read_limit, text_of
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_storage.stats import MemoryUsage
 from omlx_cache_storage.tiers import Tiers
@@ -82,7 +82,7 @@ class Linux:
     def __call__(self) -> MemoryFigures:
         rooms = [_fields(self._meminfo, 1024).get("MemAvailable"), *map(_room, self._groups)]
         free = min((room for room in rooms if room is not None), default=None)
-        stalled = re.search(r"^full avg10=(\d+(?:\.\d+)?)\b", _text(self._pressure), re.MULTILINE)
+        stalled = re.search(r"^full avg10=(\d+(?:\.\d+)?)\b", text_of(self._pressure), re.MULTILINE)
         return MemoryFigures(free, float(stalled[1]) / 100 if stalled else 0.0)
 
 
@@ -172,7 +172,7 @@ def _room(limit_file: Path) -> int | None:
     """Return what a control group may still take: file pages that can be dropped are not taken."""
     limit, is_first = read_limit(limit_file), limit_file.name == "memory.limit_in_bytes"
     used = limit_file.with_name("memory.usage_in_bytes" if is_first else "memory.current")
-    taken = _text(used).strip()
+    taken = text_of(used).strip()
     if limit is None or not taken.isdigit():
         return None
     counts = _fields(limit_file.with_name("memory.stat"))
@@ -183,12 +183,5 @@ def _room(limit_file: Path) -> int | None:
 
 def _fields(path: Path, unit: int = 1) -> dict[str, int]:
     """Return the numbers of a file of `name number` lines, in bytes."""
-    lines = re.findall(r"^([^\s:]+)[ \t:]+([0-9]+)\b", _text(path), re.MULTILINE)
+    lines = re.findall(r"^([^\s:]+)[ \t:]+([0-9]+)\b", text_of(path), re.MULTILINE)
     return {name: int(number) * unit for name, number in lines}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
