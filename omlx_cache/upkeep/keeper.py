@@ -184,14 +184,13 @@ class Keeper:
         for store in stores:
             store.settle()
         now = time.monotonic()
-        reliefs = [store.relief for store in stores if store.relief.wanted_bytes]
-        if not reliefs or now - self._looked < TICK_SECONDS / 2:
+        if now - self._looked < TICK_SECONDS / 2:
             return
         self._looked = now
         self._read = self._read or reader()
         figures = self._read()
-        given = sum(relief.step(figures) for relief in reliefs)
-        wanted = max(relief.wanted_bytes for relief in reliefs)
+        given = sum(store.relief.step(figures) for store in stores)
+        wanted = max(store.relief.wanted_bytes for store in stores)
         if given or level_of(figures, wanted) is not Level.NORMAL:
             release_freed_memory()
 

@@ -107,8 +107,7 @@ class Relief:
     """Lowers a store's hot tier step by step at `warn`, at once at `critical`, and lets it grow
     again slowly. `hot_bytes` stays the ceiling.
 
-    One thread calls `step`; any may read `usage`, what was done so far. With `wanted_bytes` 0
-    nothing is ever given back.
+    One thread calls `step`; any may read `usage`, what was done so far.
     """
 
     def __init__(
@@ -123,8 +122,6 @@ class Relief:
 
     def step(self, figures: MemoryFigures) -> int:
         """Act on what the platform says now; return the bytes that were given back."""
-        if not self.wanted_bytes:
-            return 0
         level, given = level_of(figures, self.wanted_bytes), 0
         if level is Level.NORMAL:
             self._grow(figures)

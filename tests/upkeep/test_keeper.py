@@ -8,7 +8,7 @@ import pytest
 
 from kit.storage import Story, commit, open_store
 from omlx_cache.upkeep.keeper import Keeper
-from omlx_cache.upkeep.memory import Level, MemoryFigures, Relief
+from omlx_cache.upkeep.memory import Level, MemoryFigures
 
 KIB = 1024
 
@@ -66,11 +66,6 @@ def test_stores_that_were_lost_are_closed_within_one_deadline_at_the_end() -> No
     granted: list[float] = []
 
     class Slow:
-        relief = Relief(object(), 0)  # type: ignore[arg-type]
-
-        def settle(self) -> None:
-            """Nothing was lost."""
-
         def close(self, timeout: float) -> bool:
             granted.append(timeout)
             threading.Event().wait(min(timeout, 0.2))

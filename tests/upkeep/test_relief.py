@@ -117,12 +117,6 @@ def test_pages_that_a_failing_disk_refuses_are_given_up(tmp_path: Path) -> None:
         disk.fail.clear()
 
 
-def test_without_a_wish_nothing_is_given_back(tmp_path: Path) -> None:
-    with _full(tmp_path) as store:
-        assert Relief(store, 0).step(CRITICAL) == 0
-        assert _used(store) == 15 * PAGE
-
-
 def test_a_store_says_in_its_stats_what_it_gave_back(tmp_path: Path) -> None:
     with _full(tmp_path) as store:
         store._relief.wanted_bytes = 100
