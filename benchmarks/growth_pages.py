@@ -156,7 +156,7 @@ def _unlink(files: list[Path]) -> float:
 
 def _evict_pages(tier: HotTier, first: int) -> Row:
     """Time the putting of pages into a full tier, and the same in a dictionary that knows ages."""
-    known = OrderedDict.fromkeys(entry.page for entry in tier.entries())
+    known = OrderedDict.fromkeys(held.id for held in tier.entries())
 
     def replace(pages: list[Page]) -> None:
         for page in pages:

@@ -36,7 +36,6 @@ from omlx_cache.settings.values import render
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.keeper import StoreParts, keeper
 from omlx_cache.upkeep.memory import Relief
-from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import entries, pins_in, root_bytes
@@ -47,6 +46,7 @@ from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.format import planes
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.listing import (
@@ -69,7 +69,7 @@ from omlx_cache_storage.readers import (
 from omlx_cache_storage.remote.tier import open_tier
 from omlx_cache_storage.remote.uploads import Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats
-from omlx_cache_storage.table import PageColumns
+from omlx_cache_storage.table import PageColumns, columns_of
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 if TYPE_CHECKING:
@@ -194,7 +194,8 @@ class BlockStore(ReadingTiers):
         """Make what stands around the tiers; unless `open_` it touches no file and no socket."""
         s, remote = self.settings, self.remote
         self._namespaces = namespaces
-        namespaces.in_memory = self.hot.namespaces
+        hot = self.hot
+        namespaces.in_memory = lambda: {held.namespace for held in hot.entries()}
         self.trace = RequestTrace(s.trace) if open_ and s.trace != "off" else None
         # What a thread of its parts has must not keep a store alive that everybody has lost.
         tiers = self.without_owner()
@@ -407,13 +408,13 @@ class BlockStore(ReadingTiers):
         """Return the pages of each tier, `hot` and `cold`, in no order: those that other processes
         wrote included. Takes each lock briefly."""
         self.refresh()
-        found = {"hot": self.hot.columns()}
+        found = {"hot": columns_of(self.hot.entries())}
         return found if self.cold is None else {**found, "cold": self.cold.columns()}
 
     @uninterrupted
     def in_memory_only(self) -> list[PageMeta]:
         """Return the pages that memory has, and the disk not as much of; reads nothing."""
-        metas = [entry.meta for entry in self.hot.entries()]
+        metas = [held.meta for held in self.hot.entries()]
         if self.cold is None:
             return metas
         stored = map(self.cold.info, [meta.id for meta in metas])

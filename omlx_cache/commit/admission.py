@@ -137,7 +137,7 @@ class Admission:
 
     def has(self, page: PageId) -> bool:
         """True when a tier of this machine has a page: what only others have is stored here too."""
-        return self._store.find_here(page) is not None
+        return self._store.find(page, here=True) is not None
 
     def owns(self, page: PageId, held: int = 0, *, in_memory: bool = False) -> bool:
         """True when a tier has a page with at least `held` tokens, which need not be made then.
@@ -145,7 +145,7 @@ class Admission:
         With `in_memory`, until the end, False for a page that only the disk has and memory might
         keep: it was computed again, because that is quicker than to read it.
         """
-        info = self._store.find_here(page)
+        info = self._store.find(page, here=True)
         if info is None or info.held < held:
             return False
         if in_memory and info.tier != "hot" and self._store.retains and not self.finishing:

@@ -17,7 +17,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
+from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.tiers import Tiers
 
@@ -30,7 +30,7 @@ class Pages(Protocol):
     memory. Reads nothing. `tails_of` names those that may end inside the blocks after boundaries.
     """
 
-    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]: ...
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]: ...
     def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]: ...
 
 
@@ -84,7 +84,7 @@ class GroupPages:
 
     def __init__(self, group: GroupSpec, block_size: int) -> None:
         self.group = group
-        self.pages: dict[int, tuple[PageId, Known]] = {}
+        self.pages: dict[int, tuple[PageId, PageInfo]] = {}
         self._size = block_size
         self._inside: dict[int, list[int]] = {}
         self._gap: list[int] = []
@@ -113,7 +113,7 @@ class GroupPages:
     def needed(self, position: int) -> tuple[PageUse, ...]:
         """Return the pages that rebuild the group at a position where `rebuilds` holds."""
         ends = dict.fromkeys(joined.from_iterable(self._covers(position)))
-        return tuple(PageUse(page, known.info) for page, known in map(self.pages.__getitem__, ends))
+        return tuple(PageUse(*self.pages[end]) for end in ends)
 
     def _covers(self, position: int) -> Iterator[Sequence[int]]:
         """Yield the ends of the pages that rebuild the group, some at a time; none of them where a
@@ -244,7 +244,7 @@ def find_restore_point(
     reads = point.bytes_to_read()
     if gate is not None and reads:
         pages = (page for group in walked.found.values() for page in group.pages.values())
-        here = walk(bad | {page for page, one in pages if not one.info.in_memory})
+        here = walk(bad | {page for page, one in pages if not one.in_memory})
         slower = gate.rejects(position - here.position, reads)
         if slower:
             return RestorePoint(here.position, here.uses(here.position), slower, matched)

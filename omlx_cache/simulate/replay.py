@@ -119,7 +119,7 @@ class Replay:
             for at, one in enumerate(known, first):
                 if one is None:
                     return at, cold
-                if tiers.cold is not None and one.info.tier == "cold":
+                if tiers.cold is not None and one.tier == "cold":
                     cold.append(at)
             first, stride = first + stride, 2 * stride
         return len(ids), cold

@@ -12,10 +12,10 @@ from omlx_cache.simulate.replay import Replay
 from omlx_cache.simulate.requests import Workload
 from omlx_cache.simulate.shapes import Shape
 from omlx_cache.simulate.virtual import DirectWriter, VirtualClock, VirtualCold, room_for
-from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold.catalog import uncollected
 from omlx_cache_storage.events import Departures, How
 from omlx_cache_storage.eviction.keep import Keep, Lru
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.tiers import Tiers
 
 START_NS = 1_700_000_000 * 10**9

@@ -44,9 +44,6 @@ class VirtualClock(Clock):
             self._last = max(self._last + 1, self._now_ns)
             return self._last
 
-    def elapsed_ns(self) -> int:
-        return self._now_ns
-
 
 class DirectWriter(Writer):
     """Writes what is offered at once, on the caller's thread: a disk that is never behind."""
@@ -54,36 +51,18 @@ class DirectWriter(Writer):
     def start(self) -> None:
         """Start nothing."""
 
-    def offer(self, page: PageId, nbytes: int) -> bool:
-        """Write a page that the hot tier holds; False when it is larger than the queue."""
-        taken = super().offer(page, nbytes)
-        if taken and len(self._jobs) == 1 and not self._busy:
-            self._busy = True
-            try:
-                self._work_off()
-            finally:
-                self._busy = False
-        return taken
-
-    def _work_off(self) -> None:
-        """Do what is queued on the calling thread."""
-        while self._jobs:
-            with self._changed:
+    def offer(self, pages: Iterable[PageId]) -> bool:
+        """Write pages that are dirty, one after the other."""
+        for page in pages:
+            if not super().offer([page]):
+                return False
+            while self._jobs:
                 job = self._jobs.popleft()
-            outcome = self._write(job)
-            with self._changed:
+                outcome = self._write(job)
                 self._count(job, outcome)
+        return True
 
-    def tick(self) -> None:
-        """Write what the clock has made due since something was written last."""
-        self._busy = True
-        try:
-            self.offer_each(self._backlog())
-            self._work_off()
-        finally:
-            self._busy = False
-
-    def flush(self, timeout: float | None) -> bool:
+    def flush(self, timeout: float) -> bool:
         """Record recency: nothing is ever queued."""
         self._settle()
         return True
@@ -92,7 +71,7 @@ class DirectWriter(Writer):
         """Record recency."""
         return self.flush(timeout)
 
-    def stop(self, timeout: float | None) -> bool:
+    def stop(self, timeout: float) -> bool:
         """Take no more."""
         self._stopping = True
         return self.flush(timeout)

@@ -1,13 +1,14 @@
-"""What the hot tier knows of a page, what a listing shows of it, and which pages leave memory to
-make room for another."""
+"""What the hot tier knows of a page, when a page goes to the disk, and memory that is reserved."""
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from math import inf
+from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from omlx_cache_storage.format.names import StoredPage, name_of
-from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
 from omlx_cache_storage.table import Record
 
@@ -15,13 +16,15 @@ from omlx_cache_storage.table import Record
 class PageState(Enum):
     """What the disk has of a page that is in memory.
 
-    `ONLY`: there is no disk. `DIRTY`: the disk lacks it and should have it. `CLEAN`: the disk has
-    it. `REJECTED`: the disk's budget, or a day's, has no room for it until it is used again.
-    `EVICTED`: it left the disk for others, and is written again when it is used.
+    `ONLY`: there is no disk. `DIRTY`: the disk lacks it and should have it. `QUEUED`: its write is
+    queued, or in flight. `CLEAN`: the disk has it. `REJECTED`: the disk's budget, or a day's, has
+    no room for it until it is used again. `EVICTED`: it left the disk for others, and is written
+    again when it is used.
     """
 
     ONLY = "only"
     DIRTY = "dirty"
+    QUEUED = "queued"
     CLEAN = "clean"
     REJECTED = "rejected"
     EVICTED = "evicted"
@@ -29,8 +32,10 @@ class PageState(Enum):
 
 TRANSITIONS: Final = frozenset(
     {
-        (PageState.DIRTY, PageState.CLEAN),
-        (PageState.DIRTY, PageState.REJECTED),
+        (PageState.DIRTY, PageState.QUEUED),
+        (PageState.QUEUED, PageState.CLEAN),
+        (PageState.QUEUED, PageState.DIRTY),
+        (PageState.QUEUED, PageState.REJECTED),
         (PageState.CLEAN, PageState.DIRTY),
         (PageState.CLEAN, PageState.EVICTED),
         (PageState.REJECTED, PageState.DIRTY),
@@ -40,86 +45,85 @@ TRANSITIONS: Final = frozenset(
 """How a page's state may change while it is in memory; `docs/design.md` says by which event."""
 
 
+@dataclass(frozen=True, slots=True)
+class WritePolicy:
+    """When a page that memory has goes to the disk.
+
+    `at_once`: when it is stored, and when it is used again; else when memory is to evict it, and
+    not at all once a longer page has replaced it. `idle_seconds`: when nothing was stored or used
+    for so long and the writer is idle, what is left is queued. `delay_seconds`: so long after it
+    was stored a page is queued at the latest.
+    """
+
+    at_once: bool
+    idle_seconds: float
+    delay_seconds: float = inf
+
+
+WRITE_POLICIES: Final = MappingProxyType(
+    {
+        "through": WritePolicy(at_once=True, idle_seconds=0.0),
+        # After a minute without requests writing disturbs nobody; a kill costs five minutes.
+        "lazy": WritePolicy(at_once=False, idle_seconds=60.0, delay_seconds=300.0),
+    }
+)
+
+
 class Held(Record):
-    """A page in memory, mutable by its tier. `pins`: queued writes. `owed`: it was accepted, and
-    the disk has neither had it since nor rejected it for its budget. `passes`: it leaves as soon as
-    the disk has it. `kept_ns`: until when a pin keeps it, 0 without one."""
+    """A page in memory, mutable by its tier. `came_ns`: when its stay began; a fuller page that
+    takes its place in the queue goes on with that. `owed`: it was accepted, and the disk has
+    neither had it since nor rejected it for its budget. `passes`: it leaves as soon as the disk has
+    it. `kept_ns`: until when a pin keeps it, 0 without one."""
 
-    __slots__ = ("kept_ns", "owed", "page", "passes", "pins", "state")
+    __slots__ = ("came_ns", "kept_ns", "owed", "page", "passes", "state")
 
-    def __init__(
-        self,
-        page: Page,
-        state: PageState,
-        pins: int = 0,
-        *,
-        owed: bool = False,
-        passes: bool = False,
-    ) -> None:
+    def __init__(self, page: Page, state: PageState, came_ns: int, passes: bool) -> None:
         meta = page.meta
         super().__init__(StoredPage(meta.namespace, name_of(meta), meta.nbytes))
         self.page = page
         self.state = state
-        self.pins = pins
-        self.owed = owed
+        self.came_ns = came_ns
         self.passes = passes
+        self.owed = False
         self.kept_ns = 0
 
     def become(self, state: PageState) -> None:
         """Change the state; a change that no event makes is a bug."""
-        if state is not self.state:
-            assert (self.state, state) in TRANSITIONS, (self.state, state)
-            self.state = state
+        assert (self.state, state) in TRANSITIONS, (self.state, state)
+        self.state = state
+
+    @property
+    def meta(self) -> PageMeta:
+        return self.page.meta
 
     @property
     def tier(self) -> str:
-        return "pending" if self.pins else "hot"
+        return "pending" if self.state is PageState.QUEUED else "hot"
 
     @property
     def info(self) -> PageInfo:
         return PageInfo(self.position, self.held, self.nbytes, self.tier)
 
     @property
-    def dirty(self) -> bool:
-        """True when the disk lacks it."""
-        return self.state not in (PageState.CLEAN, PageState.ONLY)
+    def unwritten(self) -> bool:
+        """True when the disk lacks it, and would take it or has it in its queue."""
+        return self.state in (PageState.DIRTY, PageState.QUEUED)
 
     @property
     def refused(self) -> bool:
         """True when the disk lacks it and is not asked to take it before its next use."""
         return self.state in (PageState.REJECTED, PageState.EVICTED)
 
-    @property
-    def unwritten(self) -> bool:
-        """True when the disk lacks it and would take it."""
-        return self.state is PageState.DIRTY
+
+class Write(NamedTuple):
+    """A write that is queued: of which page, how large that was, and when its stay had begun."""
+
+    page: PageId
+    nbytes: int
+    came_ns: int
 
 
-class HotEntry(NamedTuple):
-    """A page in a listing: `tier` is `hot` or `pending`, `used_ns` its recency stamp."""
-
-    meta: PageMeta
-    tier: str
-    used_ns: int
-
-    @property
-    def page(self) -> PageId:
-        return self.meta.id
-
-    @property
-    def namespace(self) -> BlockKey:
-        return self.meta.namespace
-
-    @property
-    def info(self) -> PageInfo:
-        return PageInfo(self.meta.position, self.meta.held, self.meta.nbytes, self.tier)
-
-    @property
-    def path(self) -> None:
-        """None: what is in memory is no file."""
-        return None
-
-
+@dataclass(eq=False, slots=True)
 class Reservation:
     """Memory set aside for a page, or for some of one sequence; false when there was none.
 
@@ -129,38 +133,20 @@ class Reservation:
     the way until they are written. `nbytes` is what is left; the tier's lock guards it.
     """
 
-    __slots__ = ("_give_back", "dirty", "granted", "nbytes", "passes", "refused")
-
-    def __init__(
-        self,
-        give_back: Callable[["Reservation", int], None] | None = None,
-        nbytes: int = 0,
-        *,
-        passes: bool = False,
-        refused: bool = False,
-        dirty: Sequence[PageId] = (),
-    ) -> None:
-        self._give_back = give_back
-        self.granted = give_back is not None
-        self.nbytes = nbytes
-        self.passes = passes
-        self.refused = refused
-        self.dirty = dirty
+    _give_back: Callable[["Reservation", int], None] | None = None
+    nbytes: int = 0
+    passes: bool = False
+    refused: bool = False
+    dirty: Sequence[PageId] = ()
 
     def __bool__(self) -> bool:
-        return self.granted
+        return self._give_back is not None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-    def take(self, nbytes: int) -> None:
-        """Use bytes, which nobody may use again."""
-        assert self.granted, "nothing was reserved"
-        assert nbytes <= self.nbytes, (nbytes, self.nbytes)
-        self.nbytes -= nbytes
 
     def release(self, nbytes: int = sys.maxsize) -> None:
         """Give back what nobody has used, so many bytes of it at most; any number of times."""
@@ -169,50 +155,10 @@ class Reservation:
 
 
 class MemoryVictims(NamedTuple):
-    """What must leave, None when no room can be made; which pages stand in the way until they are
-    written; and whether one stood there that was used too short a while ago."""
+    """What may leave; which pages stand in the way until they are written; whether one stood there
+    that was used too short a while ago; and how many bytes are lacking still."""
 
-    victims: list[PageId] | None
+    victims: list[Held]
     dirty: list[PageId]
     young: bool = False
-
-
-SHARE = 8
-"""At most this part of memory: it is set aside when a page is refused a place of its own, and given
-back when none has passed for a while."""
-LINGER_NS = 60 * 1_000_000_000
-
-
-class Transit:
-    """Counts bytes: `used` by pages that pass, `aside` kept for them, no less. Not thread-safe: its
-    owner's lock guards it."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._most = limit_bytes // SHARE
-        self._last_ns = 0
-        self.used = 0
-        self.aside = 0
-
-    @property
-    def idle(self) -> int:
-        """The bytes that are set aside and not used."""
-        return self.aside - self.used
-
-    def has_room(self, nbytes: int) -> bool:
-        """True when a page may pass now: one larger than the share, by itself."""
-        return not self.used or self.used + nbytes <= self._most
-
-    def enter(self, nbytes: int, now_ns: int) -> None:
-        """Note that a page is about to pass."""
-        self.used += nbytes
-        self.aside = max(self.aside, self.used)
-        self._last_ns = now_ns
-
-    def leave(self, nbytes: int) -> None:
-        """Note that a page has gone, or will not come."""
-        self.used -= nbytes
-
-    def settle(self, now_ns: int) -> None:
-        """Give back what nobody has used for a while."""
-        if self.aside > self.used and now_ns - self._last_ns > LINGER_NS:
-            self.aside = self.used
+    lacking: int = 0

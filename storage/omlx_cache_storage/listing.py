@@ -19,12 +19,12 @@ from omlx_cache_storage.eviction.keep import age_seconds
 from omlx_cache_storage.format.names import ENTRY_BYTES, shard_of
 from omlx_cache_storage.hints import Pins
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, PageMeta
+from omlx_cache_storage.page import PageId, PageInfo, PageMeta
 
 if TYPE_CHECKING:
     # They bring NumPy, which no command line waits for.
     from omlx_cache_storage.cold.catalog import ColdEntry
-    from omlx_cache_storage.hot_page import HotEntry
+    from omlx_cache_storage.hot_page import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,14 @@ class ListedPage:
         return None if self.cold is None else self.cold.path
 
 
-def list_pages(hot: "Iterable[HotEntry]", cold: "Iterable[ColdEntry]") -> list[ListedPage]:
+def list_pages(hot: "Iterable[Held]", cold: "Iterable[ColdEntry]") -> list[ListedPage]:
     """Return every page of two tiers once, in no order."""
-    merged: dict[PageId, ListedPage] = {}
-    for held in hot:
-        merged[held.page] = replace(_listed(held), meta=held.meta)
+    merged = {
+        held.id: _listed(held.id, held.info, held.namespace, held.stamp_ns, meta=held.meta)
+        for held in hot
+    }
     for entry in cold:
-        page = replace(_listed(entry), cold=entry)
+        page = _listed(entry.page, entry.info, entry.namespace, entry.used_ns, cold=entry)
         live = merged.get(page.page)
         if live is not None:
             used_ns = max(live.used_ns, page.used_ns)
@@ -74,17 +75,17 @@ def used_by_anybody(pages: Iterable[ListedPage], files: "Iterable[ColdEntry]") -
     ]
 
 
-def _listed(entry: "HotEntry | ColdEntry") -> ListedPage:
-    info = entry.info
-    return ListedPage(
-        entry.namespace,
-        entry.page,
-        info.position,
-        info.held,
-        info.nbytes,
-        (info.tier,),
-        entry.used_ns,
-    )
+def _listed(
+    page: PageId,
+    info: PageInfo,
+    namespace: BlockKey,
+    used_ns: int,
+    *,
+    cold: "ColdEntry | None" = None,
+    meta: PageMeta | None = None,
+) -> ListedPage:
+    where = (info.position, info.held, info.nbytes, (info.tier,))
+    return ListedPage(namespace, page, *where, used_ns, cold, meta)
 
 
 Row = dict[str, object]

@@ -152,22 +152,6 @@ class PageInfo(NamedTuple):
         """True for a page that is read from no disk and no other machine."""
         return self.tier not in (COLD, REMOTE)
 
-    @property
-    def info(self) -> "PageInfo":
-        """Itself: it serves where an index entry does."""
-        return self
-
-
-class Known(Protocol):
-    """A page in an index. Its owner may change it: what is to last is `info`."""
-
-    @property
-    def position(self) -> int: ...
-    @property
-    def held(self) -> int: ...
-    @property
-    def info(self) -> PageInfo: ...
-
 
 class OpenPage(Protocol):
     """A stored page whose header was checked."""

@@ -4,6 +4,7 @@ One way in (`admit` or `reserve`, then `put`) and one way out (`find`, then `hel
 whatever the page holds. No MLX.
 """
 
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from omlx_cache_storage.backlog import DIRTY_SHARE, Backlog, WritePolicy, flush, rooted
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
@@ -27,14 +27,13 @@ from omlx_cache_storage.hints import (
     Priority,
     use_stamp,
 )
-from omlx_cache_storage.hot import ON_DISK, HotTier
-from omlx_cache_storage.hot_page import Reservation
+from omlx_cache_storage.hot import NEVER_NS, ON_DISK, HotTier
+from omlx_cache_storage.hot_page import PageState, Reservation, WritePolicy
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import (
     PAGED,
     REMOTE,
-    Known,
     OpenPage,
     Page,
     PageId,
@@ -46,7 +45,7 @@ from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.stats import Counters, HotUsage
 from omlx_cache_storage.table import hint_numbers
-from omlx_cache_storage.writer import IDLE_SECONDS, Documents, Writer
+from omlx_cache_storage.writer import Documents, Writer
 
 if TYPE_CHECKING:
     from omlx_cache_storage.remote.reads import Expected
@@ -70,24 +69,12 @@ BEHIND_SECONDS = 0.2
 """How long a look-up waits for a directory to be read again: others' pages are worth more."""
 NEWS_SECONDS = 0.2
 """How long a look-up waits for what peer processes changed; a disk that answers takes 0.1 ms."""
-_PARTS = (
-    "closed",
-    "clearing",
-    "counters",
-    "departures",
-    "events",
-    "_policy",
-    "_clock",
-    "hot",
-    "cold",
-    "_levels",
-    "pins",
-    "writer",
-    "_backlog",
-    "_news",
-    "remote",
-    "uploads",
-)
+DIRTY_SHARE = 0.9
+"""With `lazy`: the share of memory that pages which the disk lacks may take before the oldest of
+them are queued."""
+STARVED_ROUNDS = 32
+"""How often a flush finds the queue full of what others offer, and none of its own pages taken,
+before it gives up: without a deadline it would go on for as long as they do."""
 RUN_BYTES = 8 << 20
 RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
@@ -97,10 +84,6 @@ RUN_SHARE = 32
 def _reading_far(remote: "RemoteTier", page: PageId) -> Iterator[OpenPage]:
     with bounded_elsewhere(), remote.reading(page) as reader:
         yield reader
-
-
-def _nothing(_view: "TierView") -> Iterable[PageId]:
-    return ()
 
 
 class Disagreement(NamedTuple):
@@ -163,7 +146,7 @@ class Tiers:
         self.pins = Pins() if cold is None else cold.pins
         self.hot = HotTier(
             hot_bytes or queue_bytes,
-            keep_superseded=policy.at_once,
+            writes=policy,
             retain=hot_bytes > 0,
             backed=cold is not None,
             clock=clock,
@@ -176,60 +159,34 @@ class Tiers:
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
         self.writer: Writer | None = None
-        self._backlog: Backlog | None = None
         self._news = DiskThread("omlx-cache-news")
         if cold is not None:
             queue = min(queue_bytes, self.hot.limit_bytes)
-            # Of parts, not of this object: the thread would keep that alive.
-            self._backlog = Backlog(policy, clock, self.hot, IDLE_SECONDS)
-            due, stranded = self._backlog.due, self.hot.stranded
-            self.writer = writer(
-                self.hot,
-                cold,
-                queue,
-                documents,
-                lambda: [*stranded(), *due()],
-                events,
-                opening,
-                cold.close,
-            )
+            self.writer = writer(self.hot, cold, queue, documents, events, opening)
             self.writer.start()
 
     # Out: finding and reading.
 
-    def find(self, page: PageId) -> PageInfo | None:
+    def find(self, page: PageId, *, here: bool = False) -> PageInfo | None:
         """Return where a page lies, the tier that holds more of it first; None in closed tiers.
-        Reads nothing."""
-        here = self.find_here(page)
-        far = self.remote.info(page) if self.asks and self.remote is not None else None
-        return far if far is not None and (here is None or far.held > here.held) else here
+        `here`: without what other machines have. Reads nothing."""
+        return self.find_all([page], here=here)[0]
 
-    def find_here(self, page: PageId) -> PageInfo | None:
-        """`find`, without what other machines have."""
-        found: PageInfo | None = None
-        for tier in () if self.closed else self._levels:
-            info = tier.info(page)
-            if info is not None and (found is None or info.held > found.held):
-                found = info
-        return found
-
-    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
+    def find_all(self, pages: Sequence[PageId], *, here: bool = False) -> Sequence[PageInfo | None]:
         """`find` for many pages: what is known of each at this moment."""
-        if self.closed:
-            return [None] * len(pages)
-        found: Sequence[Known | None] = self._levels[0].find_all(pages)
-        behind = [tier.find_all(pages) for tier in self._levels[1:]]
-        if self.remote is not None:
-            behind.append(self.remote.find_all(pages))
-        for more in behind:
-            both = zip(found, more, strict=True)
+        found: Sequence[PageInfo | None] = [None] * len(pages)
+        for tier in () if self.closed else self._levels if here else self._sources:
+            both = zip(found, tier.find_all(pages), strict=True)
             found = [b if a is None or (b and b.held > a.held) else a for a, b in both]
         return found
 
+    @property
+    def _sources(self) -> "Sequence[Tier | RemoteTier]":
+        return self._levels if self.remote is None else (*self._levels, self.remote)
+
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
         """Return the pages that may end inside the blocks after boundaries."""
-        found: set[Tail] = set().union(*(tier.tails_of(parents) for tier in self._levels))
-        return found if self.remote is None else found.union(self.remote.tails_of(parents))
+        return set().union(*(tier.tails_of(parents) for tier in self._sources))
 
     @property
     def asks(self) -> bool:
@@ -244,12 +201,11 @@ class Tiers:
     def expect(self, pages: Sequence[PageId]) -> Expecting:
         """Begin to read those of the pages that only other machines have, in this order, until what
         is returned is closed, any number of times; waits for nothing."""
-        if self.remote is not None:
-            found = zip(pages, self.find_all(pages), strict=True)
-            far = [page for page, one in found if one is not None and one.info.tier == REMOTE]
-            if far:
-                return self.remote.expect(far)
-        return ExitStack()
+        if self.remote is None:
+            return ExitStack()
+        found = zip(pages, self.find_all(pages), strict=True)
+        far = [page for page, info in found if info is not None and info.tier == REMOTE]
+        return self.remote.expect(far) if far else ExitStack()
 
     @property
     def generation(self) -> int:
@@ -280,10 +236,8 @@ class Tiers:
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that are on the disk, or known of other machines, and that
         `find` is silent about, with the word for why; reads nothing."""
-        hidden = {} if self.cold is None else dict(self.cold.hidden(pages))
-        if self.remote is not None:
-            hidden = {**self.remote.hidden(pages), **hidden}
-        return hidden
+        hidden = {} if self.remote is None else dict(self.remote.hidden(pages))
+        return hidden if self.cold is None else {**hidden, **self.cold.hidden(pages)}
 
     def held(self, page: PageId) -> Page | None:
         """Return a page that memory has; it stays valid for as long as the caller holds it."""
@@ -302,10 +256,8 @@ class Tiers:
         if self.remote is None:
             return False
         stored = None if self.cold is None else self.cold.info(page)
-        if stored is None:
-            return True
         far = self.remote.info(page)
-        return far is not None and far.held > stored.held
+        return stored is None or (far is not None and far.held > stored.held)
 
     def unanswered(self, page: PageId) -> PageUnanswered:
         """Note that the disk gives nothing of a page, and return the error that says so."""
@@ -337,7 +289,7 @@ class Tiers:
         own: Collection[PageId] = (),
         *,
         queue: bool = True,
-        position: int | None = None,
+        position: int = sys.maxsize,
         priority: Priority = "normal",
     ) -> Reservation:
         """Reserve memory for a page about to be made, which `put` takes. Never waits.
@@ -351,22 +303,21 @@ class Tiers:
         """
         if self.closed:
             return Reservation()
-        fails = self._writes_fail()
-        queued = self.writer is not None and not fails
-        if queue and self._policy.at_once and queued and not self._has_room(nbytes):
+        fails = self.cold is not None and self.cold.refuses_writes
+        queued = queue and self.writer is not None and not fails
+        if queued and self._policy.at_once and not self._has_room(nbytes):
             return Reservation()
         reserve = partial(
             self.hot.reserve, nbytes, own, position=position, shift_ns=SHIFTS_NS[priority]
         )
-        room = reserve(may_pass=queued and queue)
+        room = reserve(may_pass=queued)
         if room.passes and not self._has_room(nbytes):
             room.release()
             return Reservation()
-        if room or self.writer is None:
-            return room
-        if fails:
+        if not room and fails:
             return reserve(give_up_dirty=True)
-        self._offer_rooted(room.dirty)
+        if not room:
+            self._offer(self.hot.rooted(room.dirty))
         return room
 
     def admit_run(
@@ -375,7 +326,7 @@ class Tiers:
         count: int,
         own: Collection[PageId] = (),
         *,
-        position: int | None = None,
+        position: int = sys.maxsize,
         most: int = 0,
         priority: Priority = "normal",
     ) -> Reservation:
@@ -396,7 +347,7 @@ class Tiers:
             return Reservation()
         return self.hot.reserve(total, own, position=position, shift_ns=SHIFTS_NS[priority])
 
-    def refuse(self, pages: Iterable[PageId], began_ns: int) -> None:
+    def refuse(self, pages: Sequence[PageId], began_ns: int) -> None:
         """Note pages of a request that began at a stamp, which nobody took: the policy learns from
         it when they are asked for again."""
         self.hot.refuse(pages, began_ns)
@@ -410,33 +361,30 @@ class Tiers:
         The request that wants it began at `began_ns`. False when the disk had it already, so that
         it only came back into memory, or when another thread was faster.
         """
-        stored = self.cold.info(page.meta.id) if self.cold is not None else None
-        more = -1 if stored is None else stored.held - page.meta.held
-        on_disk = more >= 0
-        if more > 0 or (on_disk and (room.passes or not self.hot.retain)):
+        cold, meta = self.cold, page.meta
+        stored = None if cold is None else cold.info(meta.id)
+        on_disk = stored is not None and stored.held >= meta.held
+        more = stored is not None and stored.held > meta.held
+        if more or (on_disk and (room.passes or not self.hot.retain)):
             # A page that is found by what the disk holds of it must not be less in memory.
-            room.release(page.meta.nbytes)
+            room.release(meta.nbytes)
             return False
-        dirty = self.cold is not None and not on_disk
+        dirty = cold is not None and not on_disk
         taken = self.hot.put(page, room, dirty=dirty, stamp_ns=stamp_ns, began_ns=began_ns)
-        if on_disk and taken and self.cold is not None and self.cold.info(page.meta.id) is None:
+        if cold is not None and taken and on_disk and cold.info(meta.id) is None:
             # It has left the disk meanwhile: who evicted it found nothing here to tell.
-            self.hot.mark_dirty([page.meta.id])
+            self.hot.mark_lost([(meta.id, NEVER_NS)])
         if on_disk or not taken:
             return False
-        self.counters.add(stored_pages=1, stored_bytes=page.meta.nbytes)
+        self.counters.add(stored_pages=1, stored_bytes=meta.nbytes)
         if self.uploads is not None:
-            self.uploads.stored(page.meta.id)
-        if self.cold is None:
-            return True
-        if self._backlog is not None:
-            self._backlog.stored(page.meta.id)
+            self.uploads.stored(meta.id)
         if self._policy.at_once or room.passes:
             # Without room in the queue it stays here until the writer takes it up.
-            self._offer_each([page.meta.id])
-        elif self._has_room(page.meta.nbytes):
+            self._offer([meta.id])
+        elif self._has_room(meta.nbytes):
             share = int(self.hot.limit_bytes * DIRTY_SHARE)
-            self._offer_rooted(self.hot.dirty(beyond_bytes=share, superseded=False))
+            self._offer(self.hot.rooted(self.hot.dirty(beyond_bytes=share)))
         return True
 
     def reserve(self, nbytes: int, page: PageId | None = None) -> Reservation:
@@ -466,7 +414,7 @@ class Tiers:
         self,
         chain: Sequence[PageId],
         stamp_ns: int | None = None,
-        besides: Callable[[TierView], Iterable[PageId]] = _nothing,
+        besides: Callable[[TierView], Iterable[PageId]] = lambda _: (),
         since_ns: int = 0,
         *,
         used: bool = True,
@@ -481,20 +429,15 @@ class Tiers:
             (tier, [*chain, *besides(TierView(self._levels[level:]))])
             for level, tier in enumerate(self._levels)
         ]
-        if not used:
-            # The disk first: a page that is written at the new stamp meanwhile would find its own
-            # chain there at the old one, too young to make room. And then again, for those that
-            # are being written at the old one.
-            for tier, pages in marked[1:]:
-                tier.touch(pages, stamp, since_ns, used=False)
-        for tier, pages in marked:
+        # A reorder the disk first: a page that is written at the new stamp meanwhile would find its
+        # own chain there at the old one, too young to make room. And then again, for those that are
+        # being written at the old one.
+        for tier, pages in marked if used else [*marked[1:], *marked]:
             tier.touch(pages, stamp, since_ns, used=used)
-        if self._backlog is not None:
-            self._backlog.used()
         if used and self.uploads is not None:
             self.uploads.used(chain)
         if self._policy.at_once:
-            self._offer_each(chain)
+            self._offer(chain)
 
     def reorder(
         self,
@@ -502,7 +445,7 @@ class Tiers:
         new: Collection[PageId],
         stamp_ns: int,
         since_ns: int,
-        besides: Callable[[TierView], Iterable[PageId]] = _nothing,
+        besides: Callable[[TierView], Iterable[PageId]] = lambda _: (),
     ) -> None:
         """Give a sequence that ends one stamp, as `touch` does, but as no access: its `new` pages,
         which it stored a moment ago, are not used a second time by that, nor are the others."""
@@ -564,12 +507,10 @@ class Tiers:
         unless the disk fails.
         """
         self.hot.allow(nbytes)
+        failing = self.cold is not None and self.cold.refuses_writes
         before = self.hot.usage().nbytes
-        if before <= nbytes:
-            return 0
-        failing = self._writes_fail()
-        if not failing:
-            self._offer_rooted(self.hot.dirty(beyond_bytes=nbytes, superseded=False))
+        if before > nbytes and not failing:
+            self._offer(self.hot.rooted(self.hot.dirty(beyond_bytes=nbytes)))
         self.hot.shrink(nbytes, give_up_dirty=failing)
         return max(0, before - self.hot.usage().nbytes)
 
@@ -581,11 +522,8 @@ class Tiers:
     def stop_writing(self, timeout: float) -> bool:
         """End the writer, within `timeout` seconds; False when something was left unwritten. Its
         thread leaves the disk to other processes."""
-        if self.writer is None:
-            return True
-        clean = self.writer.stop(timeout)
         self._news.stop()
-        return clean
+        return self.writer is None or self.writer.stop(timeout)
 
     def end_soon(self) -> None:
         """From now on wait for the disk only while it answers: the process is about to end."""
@@ -593,10 +531,10 @@ class Tiers:
             self.writer.end_soon()
 
     def without_owner(self) -> "Tiers":
-        """Return these very tiers as an object of their own: who holds it keeps no object of a
-        derived class alive."""
+        """Return these very tiers as an object of their own: who holds it keeps nothing alive that
+        a derived class has from now on."""
         twin = object.__new__(Tiers)
-        twin.__dict__.update({name: self.__dict__[name] for name in _PARTS})
+        twin.__dict__.update(self.__dict__)
         return twin
 
     def forget(self, page: PageId) -> None:
@@ -621,36 +559,26 @@ class Tiers:
 
         Waits for a page that is being written now.
         """
+        deadline = time.monotonic() + timeout
         self.clearing.append(namespace)
         try:
-            return self._clear(namespace, timeout)
+            held, found, deleted = self.hot.clear(namespace), set[PageId](), set[PageId]()
+            self.departures.note(held, "removed")
+            if self.cold is not None and self.writer is not None:
+                self.writer.wait_for_progress(timeout)
+                # What other processes have written goes too.
+                self.refresh()
+                # Half for the directory's lock: the rest is for deleting without it.
+                left = max(0.0, deadline - time.monotonic())
+                found, deleted = self.cold.clear(namespace, min(LOCK_SECONDS, left / 2))
+                self.departures.note(found, "removed")
         finally:
             self.clearing.remove(namespace)
-
-    def _clear(self, namespace: BlockKey, timeout: float) -> int:
-        deadline = time.monotonic() + timeout
-        held = {e.meta.id for e in self.hot.entries() if e.meta.namespace == namespace}
-        self.departures.note(held, "removed")
-        self.hot.discard(held, None)
-        self.hot.forgive(namespace)
-        if self.cold is None or self.writer is None:
-            self._cleared(namespace, len(held), 0)
-            return len(held)
-        self.writer.wait_for_progress(timeout)
-        # What other processes have written goes too.
-        self.refresh()
-        # Half for the directory's lock: the rest is for deleting without it.
-        left = max(0.0, deadline - time.monotonic())
-        found, deleted = self.cold.clear(namespace, min(LOCK_SECONDS, left / 2))
-        self.departures.note(found, "removed")
-        self._cleared(namespace, len(held), len(deleted))
-        return len((held - found) | deleted)
-
-    def _cleared(self, namespace: BlockKey, held: int, on_disk: int) -> None:
         # Last: what somebody stores meanwhile is rather missed than believed to be there.
-        self.events.note_tier("cleared", "hot", namespace, f"{held} pages")
+        self.events.note_tier("cleared", "hot", namespace, f"{len(held)} pages")
         if self.cold is not None:
-            self.events.note_tier("cleared", "cold", namespace, f"{on_disk} pages")
+            self.events.note_tier("cleared", "cold", namespace, f"{len(deleted)} pages")
+        return len((held - found) | deleted)
 
     @uninterrupted
     def leave_memory(self, namespace: BlockKey) -> int:
@@ -660,12 +588,12 @@ class Tiers:
         if cold is None:
             return 0
         # Not what is being written: the writer deletes a page that is removed meanwhile.
-        entries = [entry for entry in self.hot.entries() if entry.tier == "hot"]
-        held = [entry.meta for entry in entries if entry.meta.namespace == namespace]
-        stored = zip(held, [cold.info(meta.id) for meta in held], strict=True)
-        gone = [meta for meta, info in stored if info is not None and info.held >= meta.held]
-        self.hot.discard([meta.id for meta in gone], "evicted", ON_DISK)
-        return sum(meta.nbytes for meta in gone)
+        held = [one for one in self.hot.entries() if one.namespace == namespace]
+        held = [one for one in held if one.state is not PageState.QUEUED]
+        stored = zip(held, cold.find_all([one.id for one in held]), strict=True)
+        gone = [one for one, info in stored if info is not None and info.held >= one.held]
+        self.hot.discard([one.id for one in gone], "evicted", ON_DISK)
+        return sum(one.nbytes for one in gone)
 
     def delete(
         self, pages: Mapping[PageId, int], timeout: float = 0.0, *, disk_only: bool = False
@@ -676,15 +604,12 @@ class Tiers:
         self.departures.note(pages, "removed")
         if disk_only:
             # First: what the writer tells memory of the deletion comes too late then.
-            self.hot.mark_evicted(pages.items())
+            self.hot.mark_lost(pages.items())
         else:
             self.hot.discard(pages)
-        if self.cold is None or self.writer is None:
-            return 0
-        if not disk_only:
             # What is being written now would appear after the deletion.
-            self.writer.wait_for_progress(timeout)
-        return self.cold.discard(pages)
+            self.wait_for_writer(timeout)
+        return 0 if self.cold is None else self.cold.discard(pages)
 
     def compare(self) -> Disagreement:
         """Compare memory with the disk, page by page; waits two seconds at most for the writer.
@@ -692,19 +617,19 @@ class Tiers:
         cold, writer = self.cold, self.writer
         if cold is None or writer is None:
             return Disagreement([], [])
-        before = set(_absent(self.hot.clean(), cold))
-        unbacked = []
-        if before and writer.settle(COMPARE_SECONDS):
-            # What was on its way from the disk to memory has arrived.
-            unbacked = _absent([page for page in self.hot.clean() if page in before], cold)
+        before = set(_absent(self.hot, cold))
+        # What is on its way from the disk to memory arrives meanwhile.
+        settled = before and writer.settle(COMPARE_SECONDS)
+        unbacked = [page for page in _absent(self.hot, cold) if settled and page in before]
         return Disagreement(unbacked, self._orphans(cold))
 
     def _orphans(self, cold: ColdTier) -> list[PageId]:
         columns = cold.columns()
+        here = [(held.namespace, held.id.key) for held in self.hot.entries()]
         pages = (entry.page for entry in cold.listing())
         paged = {page.key: page for page in pages if page.group == PAGED}
-        roots = [*columns.namespaces, *self.hot.namespaces()]
-        parents = hint_numbers([*columns.keys, *(page.key for page in self.hot.pages()), *roots])
+        roots = [*columns.keys, *columns.namespaces, *(key for names in here for key in names)]
+        parents = hint_numbers(roots)
         lost = columns.keys[~np.isin(columns.hints, parents)]
         return [paged[key] for key in lost if key in paged]
 
@@ -743,47 +668,52 @@ class Tiers:
         if writer is None or cold is None:
             return True
         # What others store meanwhile would keep a flush waiting for as long as they do.
-        known = self.hot.pages()
+        known = {held.id for held in self.hot.entries()}
         with cold.room.impatient():
             written = writer.usage()
             if written.refused_pages or written.rationed_pages:
                 # A day's ration may have room again; what only the budget refused, it refuses.
                 self.hot.ask_again()
-            done = flush(self.hot, writer, known, timeout)
+            done = self._write_all(writer, known, inf if timeout is None else timeout)
         owed = self.hot.owed(known)
-        infos = cold.find_all(list(owed))
-        both = zip(infos, owed.values(), strict=True)
+        both = zip(cold.find_all(list(owed)), owed.values(), strict=True)
         missing = any(info is None or info.held < held for info, held in both)
         return done and not missing and not self.hot.lost_unnamed
 
-    def tick(self) -> None:
-        """Queue what the write policy wants on the disk by now, by the clock. The writer's thread
-        does so by itself; who has no such thread, or a time of its own, calls this."""
-        if self.writer is not None:
-            self.writer.tick()
+    def _write_all(self, writer: Writer, known: set[PageId], timeout: float) -> bool:
+        """Block until what was queued is done and no known page is dirty; False after `timeout`
+        seconds, when the disk failed twice, or when others keep the queue full."""
+        deadline = time.monotonic() + timeout
+        retried, starved, fewest = False, 0, len(known) + 1
+        while starved < STARVED_ROUNDS:
+            # Queued before the barrier: a page that the idle writer takes up behind it would
+            # look durable, and be pending. The root first.
+            here = [held.id for held in reversed(self.hot.entries()) if held.id in known]
+            queued, setbacks = writer.offer(here), writer.setbacks
+            if not writer.flush(max(0.0, deadline - time.monotonic())):
+                return False
+            failing = writer.setbacks > setbacks
+            lacking = len(known & {held.id for held in self.hot.entries() if held.unwritten})
+            if failing and (retried or not lacking):
+                return False
+            if queued and not lacking:
+                return True
+            retried = retried or failing
+            starved = starved + 1 if lacking >= fewest else 0
+            fewest = min(fewest, lacking)
+        return False
 
-    def _offer_rooted(self, pages: Iterable[PageId]) -> bool:
-        """Queue pages, before each what the disk lacks and would take of the chain that it ends: of
-        a disk without room for both the root has it."""
-        return self._offer_each(rooted(pages, self._lacking))
-
-    def _lacking(self, page: PageId) -> PageMeta | None:
-        (held,) = self.hot.find_all([page])
-        return held.page.meta if held is not None and held.unwritten and not held.pins else None
-
-    def _offer_each(self, pages: Iterable[PageId]) -> bool:
-        return self.writer is None or self.writer.offer_each(pages)
+    def _offer(self, pages: Iterable[PageId]) -> bool:
+        return self.writer is None or self.writer.offer(pages)
 
     def _has_room(self, nbytes: int) -> bool:
         return self.writer is not None and self.writer.has_room(nbytes)
 
-    def _writes_fail(self) -> bool:
-        return self.cold is not None and self.cold.refuses_writes
 
-
-def _absent(pages: Sequence[PageId], cold: ColdTier) -> list[PageId]:
-    """Return those of the pages that the disk does not have; one that it does not show now counts
-    as there."""
-    absent = [page for page in pages if cold.info(page) is None]
+def _absent(hot: HotTier, cold: ColdTier) -> list[PageId]:
+    """Return the pages that memory has as clean and the disk does not have; one that it does not
+    show now counts as there."""
+    clean = [held.id for held in hot.entries() if held.state is PageState.CLEAN]
+    absent = [page for page in clean if cold.info(page) is None]
     hidden = cold.hidden(absent)
     return [page for page in absent if page not in hidden]

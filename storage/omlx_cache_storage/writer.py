@@ -8,16 +8,16 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from omlx_cache_storage.breaker import CircuitBreaker
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.hot import NEVER_NS, HotTier
+from omlx_cache_storage.hot_page import PageState, Write
 from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageMeta
+from omlx_cache_storage.page import Page, PageId, PageMeta, WriteResult
 from omlx_cache_storage.readers import Progress, follow
 from omlx_cache_storage.stats import WriterUsage
 
@@ -44,28 +44,17 @@ _UNWRITTEN: dict[Outcome, str] = {
 }
 
 
-class _Job(NamedTuple):
-    page: PageId
-    nbytes: int
-
-
-@dataclass(eq=False, slots=True)
-class _Barrier:
-    """Passed once recency was recorded, and the directory read, after so many jobs had ended."""
-
-    after: int
-    passed: bool = False
-
-
 class Writer:
     """Writes pages behind the caller's back; `offer` never waits.
 
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_barriers` (what
-    `flush` and `settle` wait for), `_accepted`, `_outcomes`, `_at_work`, `_ending`, `_breaker` and
-    the counts; any thread may call. `_failing` and `_settled` belong to the writer's thread.
-    `backlog` names pages that should be on the disk and were not queued, when there was no room for
-    them: an idle writer takes them up. The thread begins with `opening`, which may take long and
-    sets `opened`, and ends with `closing`.
+    `flush` and `settle` wait for: that recency was recorded, and the directory read, after so many
+    jobs had ended; one that is not there any more is done), `_accepted`, `_outcomes`, `_at_work`,
+    `_ending`, `_breaker` and the counts; any thread may call. `_failing` and `_settled` belong to
+    the writer's thread. What memory has as due and was not queued, when there was no room for it,
+    an idle writer takes up.
+    The thread begins with `opening`, which may take long and sets `opened`, and ends with closing
+    the cold tier.
 
     A disk that failed a few times in a row is left alone for a while: what is queued then is put
     off, counted as dropped, and stays dirty. A flush has it asked again at once.
@@ -77,35 +66,25 @@ class Writer:
         cold: ColdTier,
         limit_bytes: int,
         documents: Documents,
-        backlog: Callable[[], Iterable[PageId]] = tuple,
         events: EventLog = SILENT,
         opening: Callable[[], None] = lambda: None,
-        closing: Callable[[], None] = lambda: None,
     ) -> None:
         self._hot = hot
         self._cold = cold
         self._documents = documents
-        self._backlog = backlog
         self._events = events
         self._opening = opening
-        self._closing = closing
         self._progress = Progress()
         self._ending = False
         self._at_work = True
         self.opened = threading.Event()
         self.limit_bytes = limit_bytes
         self._changed = threading.Condition()
-        self._jobs: deque[_Job] = deque()
-        self._bytes = 0
-        self._busy = False
-        self._stopping = False
-        self._barriers: list[_Barrier] = []
-        self._accepted = 0
+        self._jobs: deque[Write] = deque()
+        self._bytes = self._peak = self._accepted = self._written_bytes = self._dropped = 0
+        self._busy = self._stopping = self._failing = False
+        self._barriers: dict[object, int] = {}
         self._outcomes: Counter[Outcome] = Counter()
-        self._peak = 0
-        self._written_bytes = 0
-        self._dropped = 0
-        self._failing = False
         self._settled = time.monotonic()
         self._breaker = CircuitBreaker()
         self._thread = threading.Thread(target=self._run, name="omlx-cache-writer", daemon=True)
@@ -113,37 +92,32 @@ class Writer:
     def start(self) -> None:
         self._thread.start()
 
-    @property
-    def stopped(self) -> bool:
-        return self._stopping
-
     def has_room(self, nbytes: int) -> bool:
         """True when `offer` would take a page of this size now."""
         with self._changed:
-            return self._takes(nbytes)
+            # A page larger than the queue has it for itself.
+            room = not self._bytes or self._bytes + nbytes <= self.limit_bytes
+            return room and not self._stopping
 
-    def _takes(self, nbytes: int) -> bool:
-        # A page larger than the queue has it for itself.
-        room = not self._bytes or self._bytes + nbytes <= self.limit_bytes
-        return room and not self._stopping
-
-    def offer(self, page: PageId, nbytes: int) -> bool:
-        """Queue a page that memory has and the disk lacks, once; False for any other, and when the
-        queue is full."""
+    def offer(self, pages: Iterable[PageId]) -> bool:
+        """Queue those of the pages that are dirty, in order, until one does not fit; False, and
+        nothing counted, then."""
         with self._changed:
-            if not self._takes(nbytes) or self._hot.pin(page) is None:
-                return False
-            self._jobs.append(_Job(page, nbytes))
-            self._bytes += nbytes
-            self._accepted += 1
-            self._peak = max(self._peak, self._bytes)
-            self._changed.notify_all()
-            return True
-
-    def _note_unwritten(self, page: PageId, detail: str) -> None:
-        held = self._hot.get(page)
-        if held is not None:
-            self._events.note_page("unwritten", "cold", held.meta, detail)
+            for page in pages:
+                held = self._hot.record(page)
+                if held is None or held.state is not PageState.DIRTY:
+                    continue
+                if not self.has_room(held.nbytes):
+                    return False
+                # It may have left since, or be a fuller one.
+                write = self._hot.queue(page)
+                if write is not None:
+                    self._jobs.append(write)
+                    self._bytes += write.nbytes
+                    self._accepted += 1
+                    self._peak = max(self._peak, self._bytes)
+                    self._changed.notify_all()
+        return True
 
     @property
     def ended(self) -> int:
@@ -161,15 +135,12 @@ class Writer:
     def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
         """Block until a queued page is done, or at once if one is since `ended` was that; False at
         once when nothing is queued either."""
-        with self._changed:
-            before = self._outcomes.total() if since is None else since
-            idle = not self._jobs and not self._busy
-        if idle or self.ended != before:
-            return self.ended != before
-        self._wait(lambda: self._outcomes.total() != before, timeout)
+        before = self.ended if since is None else since
+        ended = self._outcomes.total
+        self._wait(lambda: ended() != before or not (self._jobs or self._busy), timeout)
         return self.ended != before
 
-    def flush(self, timeout: float | None) -> bool:
+    def flush(self, timeout: float) -> bool:
         """Block until what was accepted before the call is done and recency is recorded.
 
         False when `timeout` seconds were not enough, or when the writer was stopped with work
@@ -184,47 +155,45 @@ class Writer:
     @property
     def settling(self) -> bool:
         """True while somebody's `settle` is not done."""
-        return any(barrier.after == _AT_ONCE for barrier in self._barriers)
+        return _AT_ONCE in self._barriers.values()
 
     def settle(self, timeout: float) -> bool:
         """Block until recency is recorded and the directory is known as it is now, before another
         page is written; False after `timeout` seconds."""
         return self._pass(_AT_ONCE, timeout)
 
-    def _pass(self, after: int, timeout: float | None) -> bool:
-        barrier = _Barrier(after)
+    def _pass(self, after: int, timeout: float) -> bool:
+        barrier = object()
         with self._changed:
-            self._barriers.append(barrier)
+            self._barriers[barrier] = after
             self._changed.notify_all()
-        self._wait(lambda: barrier.passed, timeout)
-        return barrier.passed
+        self._wait(lambda: barrier not in self._barriers, timeout)
+        return barrier not in self._barriers
 
-    def _wait(self, done: Callable[[], bool], timeout: float | None) -> None:
-        def turn(seconds: float | None) -> bool:
-            return self._ends(lambda: done() or self._stopping, seconds)
-
-        wait_in_turns(turn, timeout)
-
-    def _ends(self, done: Callable[[], bool], seconds: float | None) -> bool:
-        """Wait for something; True for a disk that is given up, too."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while True:
-            left = _LOOK_SECONDS if deadline is None else deadline - time.monotonic()
+    def _wait(self, done: Callable[[], bool], timeout: float) -> None:
+        def changed(seconds: float | None) -> bool:
             with self._changed:
-                if self._changed.wait_for(done, max(0.0, min(left, _LOOK_SECONDS))):
-                    return True
-            if self._is_given_up():
-                return True
-            if left <= _LOOK_SECONDS and deadline is not None:
-                return False
+                return self._changed.wait_for(lambda: done() or self._stopping, seconds)
 
-    def stop(self, timeout: float | None) -> bool:
+        self._wait_for(changed, timeout)
+
+    def _wait_for(self, wait: Callable[[float | None], bool], timeout: float) -> None:
+        """Call `wait` until it is True, or for `timeout` seconds; or until the disk hangs, when
+        nobody has the time to wait for that."""
+        deadline, left = time.monotonic() + timeout, timeout
+        while not wait_in_turns(wait, max(0.0, min(left, _LOOK_SECONDS))):
+            left = deadline - time.monotonic()
+            hangs = self._at_work and self._progress.stalls(ENDING_SECONDS)
+            if left <= 0 or (hangs and self._ending):
+                return
+
+    def stop(self, timeout: float) -> bool:
         """Write what is pending and end the thread, within `timeout` seconds in all.
 
         False when something was left; it is counted as dropped. A write that hangs in the disk
         is left behind on its daemon thread.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         clean = self.flush(timeout)
         with self._changed:
             self._stopping = True
@@ -233,25 +202,22 @@ class Writer:
             self._dropped += len(abandoned)
             self._changed.notify_all()
         for job in abandoned:
-            self._note_unwritten(job.page, "not written before the end")
-            self._hot.unpin(job.page, written=None)
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        wait_in_turns(self._has_ended, left)
+            if (held := self._hot.queued(job)) is not None:
+                detail = "not written before the end"
+                self._events.note_page("unwritten", "cold", held.meta, detail)
+            self._hot.end_write(job)
+
+        def ended(seconds: float | None) -> bool:
+            self._thread.join(seconds)
+            return self.has_ended
+
+        self._wait_for(ended, deadline - time.monotonic())
         return clean and not abandoned
 
     @property
     def has_ended(self) -> bool:
         """True when nothing is written any more."""
         return self._stopping and not self._thread.is_alive()
-
-    def _has_ended(self, timeout: float | None) -> bool:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self._thread.is_alive() and not self._is_given_up():
-            left = _LOOK_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self._thread.join(min(left, _LOOK_SECONDS))
-        return True
 
     def usage(self) -> WriterUsage:
         with self._changed:
@@ -276,10 +242,6 @@ class Writer:
             self._progress.move()
             self._changed.notify_all()
 
-    def _is_given_up(self) -> bool:
-        """True for a disk that hangs when nobody has the time to wait for it."""
-        return self._ending and self._at_work and self._progress.stalls(ENDING_SECONDS)
-
     def _run(self) -> None:
         follow(self._progress)
         try:
@@ -288,7 +250,7 @@ class Writer:
             _log.exception("the directory is not opened")
         self.opened.set()
         self._work()
-        self._closing()
+        self._cold.close()
 
     def _work(self) -> None:
         answered = True
@@ -320,37 +282,22 @@ class Writer:
                 if job is not None:
                     self._count(job, outcome)
                 for barrier in due:
-                    self._barriers.remove(barrier)
-                    barrier.passed = True
-                idle = not self._jobs
+                    del self._barriers[barrier]
+                # A disk that fails is asked again at leisure, not in a loop.
+                idle = not self._jobs and not self._breaker.is_open
                 self._changed.notify_all()
-                resting = self._breaker.is_open
-            # A disk that fails is asked again at leisure, not in a loop.
-            if idle and not resting and (outcome == "written" or not woken):
+            if idle and (outcome == "written" or not woken):
                 self.tick()
 
-    def _due(self) -> list[_Barrier]:
+    def _due(self) -> list[object]:
         """Return what waits for nothing but recency to be recorded."""
         ended = self._outcomes.total() if self._barriers else 0
-        return [barrier for barrier in self._barriers if barrier.after <= ended]
+        return [barrier for barrier, after in self._barriers.items() if after <= ended]
 
     def tick(self) -> None:
         """Queue what should be on the disk by now and was not queued, as far as there is room. The
         writer's thread does so by itself."""
-        self.offer_each(self._backlog())
-
-    def offer_each(self, pages: Iterable[PageId]) -> bool:
-        """Queue those of the pages that the disk lacks, in order, until one does not fit; False,
-        and nothing counted, then."""
-        for page in pages:
-            held = self._hot.get(page)
-            # Somebody else may have queued it meanwhile.
-            if held is None or not self._hot.is_dirty(page):
-                continue
-            if not self.has_room(held.meta.nbytes):
-                return False
-            self.offer(page, held.meta.nbytes)
-        return True
+        self.offer(self._hot.due(IDLE_SECONDS))
 
     def _settle(self) -> Outcome:
         self._settled = time.monotonic()
@@ -361,26 +308,26 @@ class Writer:
             _log.exception("recency not recorded")
         return "gone"
 
-    def _write(self, job: _Job) -> Outcome:
+    def _write(self, job: Write) -> Outcome:
         while True:
-            page, stamp = self._hot.pinned(job.page), self._hot.used_ns(job.page)
-            if page is None or stamp is None:
-                self._hot.unpin(job.page, written=None)
+            held = self._hot.queued(job)
+            if held is None:
                 return "gone"
+            page, stamp = held.page, held.stamp_ns
             outcome = self._rejection(page.meta) or self._ask_disk(page, stamp)
             # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
-            used = self._hot.used_ns(job.page)
-            if outcome not in _REFUSALS or used is None or used <= stamp:
+            held = self._hot.queued(job)
+            if held is None or outcome not in _REFUSALS or held.stamp_ns <= stamp:
                 break
-        if used is not None and used > stamp:
-            self._cold.touch([job.page], used)
-        elif used is not None and used < stamp:
+        if held is not None and held.stamp_ns > stamp:
+            self._cold.touch([job.page], held.stamp_ns)
+        elif held is not None and held.stamp_ns < stamp:
             # It was superseded while it was written.
-            self._cold.demote([job.page], used)
+            self._cold.demote([job.page], held.stamp_ns)
         if outcome in _UNWRITTEN:
             self._events.note_page("unwritten", "cold", page.meta, _UNWRITTEN[outcome])
-        there = self._hot.unpin(
-            job.page,
+        there = self._hot.end_write(
+            job,
             written=page if outcome == "written" else None,
             refused_ns=stamp if outcome in _REFUSALS else None,
             rationed=outcome == "rationed",
@@ -397,14 +344,14 @@ class Writer:
         """Tell memory what the disk no longer has, and what is pinned now. What was evicted is
         written again once it is used again: else the next pages of its chain would lie on the disk
         without their root."""
-        self._hot.mark_evicted(self._cold.take_evicted())
-        self._hot.mark_dirty(self._cold.take_missing())
+        self._hot.mark_lost(self._cold.take_evicted())
+        self._hot.mark_lost((page, NEVER_NS) for page in self._cold.take_missing())
         self._hot.repin()
 
     def _rejection(self, meta: PageMeta) -> Outcome | None:
         """Return what became of the page that a page follows, if a budget rejected that: without it
         the page is of no use on the disk."""
-        (before,) = self._hot.find_all([meta.before])
+        before = self._hot.record(meta.before)
         if before is None or not before.refused:
             return None
         return "rationed" if before.owed else "refused"
@@ -414,37 +361,35 @@ class Writer:
         with self._changed:
             if not self._breaker.enter():
                 return "put off"
-        outcome: Outcome = "failed"
-        works, trouble = False, "the disk has no room"
+        result: WriteResult = "full"
+        trouble = "the disk has no room"
         try:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
-            works = result != "full"
-            if works:
-                outcome = "written"
-                if result == "refused" or result == "rationed" or result == "undecodable":
-                    outcome = result
             self._failing = False
-        except OSError as error:
-            # Once, not for each of the thousands of pages that a full disk refuses.
-            level = logging.DEBUG if self._failing else logging.WARNING
-            _log.log(level, "page not written, its hot copy stays: %s", error)
-            self._failing = True
-            trouble = error.strerror or str(error)
         except Exception as error:
-            trouble = f"{type(error).__name__}: {error}"
-            level = logging.DEBUG if self._failing else logging.ERROR
-            _log.log(level, "page not written, its hot copy stays", exc_info=True)
+            foreseen = isinstance(error, OSError)
+            trouble = str(error) if foreseen else f"{type(error).__name__}: {error}"
+            # Once, not for each of the thousands of pages that a full disk refuses.
+            level = logging.WARNING if foreseen else logging.ERROR
+            level = logging.DEBUG if self._failing else level
+            text = "page not written, its hot copy stays: %s"
+            _log.log(level, text, trouble, exc_info=not foreseen)
+            trouble = getattr(error, "strerror", None) or trouble
             self._failing = True
-        if outcome == "failed":
-            self._events.note_page("failed", "cold", page.meta, f"not written: {trouble}")
+        works = result != "full"
         with self._changed:
             if works:
                 self._breaker.succeeded()
             else:
                 self._breaker.failed()
-        return outcome
+        if not works:
+            self._events.note_page("failed", "cold", page.meta, f"not written: {trouble}")
+            return "failed"
+        if result == "refused" or result == "rationed" or result == "undecodable":
+            return result
+        return "written"
 
-    def _count(self, job: _Job, outcome: Outcome) -> None:
+    def _count(self, job: Write, outcome: Outcome) -> None:
         self._bytes -= job.nbytes
         self._outcomes[outcome] += 1
         self._written_bytes += job.nbytes if outcome == "written" else 0

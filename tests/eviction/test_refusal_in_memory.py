@@ -5,10 +5,10 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kit.storage import HandClock, Story
+from kit.storage import HandClock, Story, end_write
 from omlx_cache_storage.eviction.keep import Keep
-from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.hot_page import LINGER_NS, SHARE, Reservation
+from omlx_cache_storage.hot import LINGER_NS, PASSING_SHARE, HotTier
+from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.page import Page
 
 KIB = 1024
@@ -61,11 +61,11 @@ def test_an_eighth_is_set_aside_for_pages_that_pass_and_given_back_after_a_minut
         room = tier.reserve(KIB, may_pass=True)
         assert room.passes
         assert tier.put(other.page(number), room, dirty=True)
-        tier.pin(other.id(number))
+        tier.queue(other.id(number))
     assert not tier.reserve(KIB, may_pass=True)
     assert tier.usage().pages == 16
     for page in other.ids(1, 2):
-        tier.unpin(page, written=tier.get(page))
+        end_write(tier, page, written=tier.get(page))
         assert tier.info(page) is None
     assert tier.usage().nbytes == 14 * KIB
     # The room is kept for those that pass next.
@@ -122,7 +122,7 @@ class Passing(RuleBasedStateMachine):
         if self.reserved:
             page, room = self.reserved.pop(which % len(self.reserved))
             taken = self.tier.put(page, room, dirty=dirty, stamp_ns=self.clock.now())
-            if taken and dirty and self.tier.pin(page.meta.id):
+            if taken and dirty and self.tier.queue(page.meta.id):
                 self.queued.append(page)
             elif taken and room.passes:
                 self.tier.discard([page.meta.id])
@@ -137,8 +137,11 @@ class Passing(RuleBasedStateMachine):
         if self.queued:
             page = self.queued.pop(which % len(self.queued))
             refused = self.clock.now() if how == "refused" else None
-            self.tier.unpin(
-                page.meta.id, written=page if how == "written" else None, refused_ns=refused
+            end_write(
+                self.tier,
+                page.meta.id,
+                written=page if how == "written" else None,
+                refused_ns=refused,
             )
 
     @rule(number=st.integers(1, 60))
@@ -157,11 +160,10 @@ class Passing(RuleBasedStateMachine):
     def budget_holds(self) -> None:
         tier = self.tier
         tier.check_integrity()
-        transit = tier._transit
         coming = sum(p.meta.nbytes for p, room in self.reserved if room.passes)
         here = sum(h.nbytes for h in tier._index.records() if h.passes)
-        assert transit.used == coming + here
-        assert transit.aside <= max(LIMIT // SHARE, max(SIZES))
+        assert tier._passing_bytes == coming + here
+        assert tier._aside <= max(LIMIT // PASSING_SHARE, max(SIZES))
         assert tier.usage().nbytes <= tier.usage().peak_bytes <= LIMIT
 
     def teardown(self) -> None:
@@ -169,10 +171,10 @@ class Passing(RuleBasedStateMachine):
             room.release()
         self.tier.close()
         assert self.tier.usage().nbytes == 0
-        assert self.tier._transit.used == 0
+        assert self.tier._passing_bytes == 0
         self.clock.pass_by(62)
         self.tier.reserve(KIB)
-        assert self.tier._transit.aside == 0
+        assert self.tier._aside == 0
         assert not self.tier._policy._here  # type: ignore[attr-defined]
 
 

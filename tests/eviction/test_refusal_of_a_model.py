@@ -71,7 +71,7 @@ def test_memory_stays_within_its_budget_while_sequences_pass_to_the_disk(
             held = store.hot.usage()
             assert held.nbytes <= held.peak_bytes <= held.limit_bytes
             assert mx.get_active_memory() <= before + held.limit_bytes + 64 * KIB
-        assert store.hot._transit.used == 0
+        assert store.hot._passing_bytes == 0
         for seed in range(1, 8):
             again = request(model, cache, random_tokens(LENGTH, seed), step=256)
             assert again.cached >= LENGTH - 64, seed
@@ -91,11 +91,11 @@ def test_restoring_a_long_sequence_from_the_disk_pushes_nobody_out_of_memory(
         cache = PrefixCache(model, store)
         request(model, cache, random_tokens(LENGTH, 1), step=256)
         assert store.flush(60)
-        held = store.hot.pages()
+        held = {held.id for held in store.hot.entries()}
         # So old that a new page could push them out: one that is read does not.
         clock.pass_by(PATIENCE_SECONDS + 1)
         turn = request(model, cache, long, step=256)
         assert turn.cached >= LENGTH - 64
         # Only what is new of it, a block or none, takes the place of others.
-        assert len(held - store.hot.pages()) <= 1
+        assert len(held - {held.id for held in store.hot.entries()}) <= 1
         assert request(model, cache, random_tokens(LENGTH, 1), step=256).cached >= LENGTH - 64

@@ -120,7 +120,7 @@ def test_a_disk_that_fails_costs_memory_no_more_than_the_share(tmp_path: Path, p
         assert store.cold is not None
         assert all(store.cold.info(page) for page in taken)
         assert not any(store.hot.info(page) for page in taken)
-        assert store.hot._transit.used == 0
+        assert store.hot._passing_bytes == 0
 
 
 def test_a_refused_page_is_counted_as_stored_and_read_from_the_disk(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_refused_page_is_counted_as_stored_and_read_from_the_disk(tmp_path: Pa
         assert store.flush(60)
         assert store.put(new.page(1), store.admit(new.nbytes)) is False
         assert fetch(store, new.id(1)) is not None
-        assert store.hot._transit.used == 0
+        assert store.hot._passing_bytes == 0
         store.hot.check_integrity()
 
 

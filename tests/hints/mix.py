@@ -10,9 +10,9 @@ from functools import cache
 from typing import NamedTuple
 
 from omlx_cache.simulate.virtual import VirtualClock
-from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.hints import Ended
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 from omlx_cache_storage.tiers import Tiers

@@ -25,7 +25,7 @@ def ages(store: BlockStore) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     now = time.time_ns()
     for entry in store.hot.entries():
-        found.setdefault(entry.meta.position, set()).add(round((now - entry.used_ns) / 6e10))
+        found.setdefault(entry.meta.position, set()).add(round((now - entry.stamp_ns) / 6e10))
     return found
 
 
@@ -95,7 +95,7 @@ def test_only_a_turn_that_is_over_goes_without_protection(
             session.commit(ended=how)
 
     def youngest() -> float:
-        latest = max(entry.used_ns for entry in cache.store.hot.entries())
+        latest = max(entry.stamp_ns for entry in cache.store.hot.entries())
         return (time.time_ns() - latest) / 1e9
 
     commit(MINE, ended)
@@ -118,9 +118,9 @@ def test_a_turn_that_is_over_takes_nothing_from_who_used_the_same_meanwhile(
         request(model, cache, THEIRS)
         session.commit(ended="turn")
     now = time.time_ns()
-    young = {e.meta.position for e in cache.store.hot.entries() if now - e.used_ns < 2e10}
+    young = {e.meta.position for e in cache.store.hot.entries() if now - e.stamp_ns < 2e10}
     assert young == {32, 64, 96, 128, 160}
-    old = {e.meta.position for e in cache.store.hot.entries() if now - e.used_ns > 2e10}
+    old = {e.meta.position for e in cache.store.hot.entries() if now - e.stamp_ns > 2e10}
     assert old == {128, 160}
 
 
@@ -133,7 +133,7 @@ def test_a_conversation_that_is_over_leaves_first_and_what_others_go_on_from_sta
     theirs = request(model, cache, THEIRS)
     mine = request(model, cache, MINE, new=40)
     assert cache.retire([*MINE, *mine.answer]) == 96
-    order = [(e.used_ns < 10**9, e.meta.position) for e in cache.store.hot.entries()]
+    order = [(e.stamp_ns < 10**9, e.meta.position) for e in cache.store.hot.entries()]
     demoted = [position for first, position in order if first]
     assert demoted
     assert min(demoted) > 96
@@ -143,7 +143,7 @@ def test_a_conversation_that_is_over_leaves_first_and_what_others_go_on_from_sta
     again = request(model, cache, [*MINE, *mine.answer, 7])
     assert again.cached == len(MINE) + len(mine.answer)
     blocks = [e for e in cache.store.hot.entries() if e.meta.group == "paged" and not e.meta.tail]
-    assert not any(entry.used_ns < 10**9 for entry in blocks)
+    assert not any(entry.stamp_ns < 10**9 for entry in blocks)
     assert theirs.cached == 0
 
 
@@ -152,9 +152,9 @@ def test_all_of_a_conversation_that_nobody_shares_leaves_first(
 ) -> None:
     request(model, cache, MINE)
     assert cache.retire(MINE, salt="other") == 0
-    assert not any(entry.used_ns < 10**9 for entry in cache.store.hot.entries())
+    assert not any(entry.stamp_ns < 10**9 for entry in cache.store.hot.entries())
     assert cache.retire(MINE) == 0
-    assert all(entry.used_ns < 10**9 for entry in cache.store.hot.entries())
+    assert all(entry.stamp_ns < 10**9 for entry in cache.store.hot.entries())
     cold = cache.store.cold
     assert cold is not None
     assert cache.store.flush()
@@ -224,6 +224,6 @@ def test_what_is_read_from_the_disk_has_the_stamp_of_who_asked_for_it(
         assert session.cached_cold_tokens == 160
     entries = cache.store.hot.entries()
     assert [entry.meta.position for entry in entries] == [160, 128, 96, 64, 32]
-    assert len({entry.used_ns for entry in entries}) == 1
+    assert len({entry.stamp_ns for entry in entries}) == 1
     minutes = {"low": 10, "normal": 0, "high": -10}[priority]
     assert set().union(*ages(cache.store).values()) == {minutes}

@@ -205,7 +205,7 @@ def test_how_an_answer_ended_is_asked_when_it_did(
         store.clear(store.hot.entries()[0].meta.namespace) if store.hot.entries() else None
         batch = batch_of(model, store, stop_tokens=[[answer[5]]])
         serve(batch, [prompt], ended=ended(how))
-        return (time.time_ns() - max(e.used_ns for e in store.hot.entries())) / 1e9
+        return (time.time_ns() - max(e.stamp_ns for e in store.hot.entries())) / 1e9
 
     assert age("turn") > 25
     assert age("tool_call") < 20

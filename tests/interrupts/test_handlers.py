@@ -255,7 +255,7 @@ def test_an_interrupt_ends_the_wait_for_a_hung_disk_and_close_goes_on(
     disk.gate.set()
     assert store.close(30)
     assert call == "clear" or len(files_in(tmp_path)) == 1
-    assert store.hot.pages() == set()
+    assert {held.id for held in store.hot.entries()} == set()
 
 
 def test_a_handler_may_ask_the_store_wherever_the_main_thread_is(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_handler_may_close_the_store_wherever_the_main_thread_is(tmp_path: Pat
                 work.step()
             sender.join()
         assert closed == [True]
-        assert store.hot.pages() == set()
+        assert {held.id for held in store.hot.entries()} == set()
         assert not work.wrong
 
 

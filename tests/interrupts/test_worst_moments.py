@@ -24,8 +24,8 @@ from omlx_cache_storage.writer import Writer
 STEPS = [
     (HotTier, "_victims"),
     (HotTier, "reserve"),
-    (HotTier, "pin"),
-    (HotTier, "_drop"),
+    (HotTier, "queue"),
+    (HotTier, "_take_out"),
     (HotTier, "put"),
     (Writer, "has_room"),
     (Writer, "offer"),
@@ -127,10 +127,10 @@ def test_a_handler_may_close_the_store_while_its_thread_holds_a_lock(work: Work)
     def close(number: int, frame: FrameType | None) -> None:
         closed.append(work.store.close(30))
 
-    with signalled_after(HotTier, "_drop", close) as sent:
+    with signalled_after(HotTier, "_take_out", close) as sent:
         _requests_until_closed(work, sent)
     assert closed[0]
-    assert work.store.hot.pages() == set()
+    assert {held.id for held in work.store.hot.entries()} == set()
 
 
 def _requests_until_closed(work: Work, sent: list[int]) -> None:

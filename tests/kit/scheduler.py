@@ -27,7 +27,6 @@ LEAVES = (
     "departures",
     "stats",
     "histograms",
-    "backlog",
     "files",
     "deletion",
     "in_flight",

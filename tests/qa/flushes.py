@@ -194,7 +194,8 @@ class Work:
             store.leave_memory(story.namespace)
         else:
             all_of_it = story.ids(*range(1, BLOCKS + 1))
-            store.delete({page: store.hot.used_ns(page) or 1 for page in all_of_it}, disk_only=True)
+            stamps = {held.id: held.stamp_ns for held in store.hot.entries()}
+            store.delete({page: stamps.get(page, 1) for page in all_of_it}, disk_only=True)
         self._journal.add("ended", of=of)
 
 

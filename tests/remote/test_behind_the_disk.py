@@ -8,10 +8,10 @@ import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
 from kit.storage import Story
-from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.eviction.keep import Clock
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.page import COLD, REMOTE, Page, Placed
 from omlx_cache_storage.remote.engine import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
@@ -89,7 +89,7 @@ def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) 
     assert found is not None
     assert rig.tiers.find(page) == found.info
     assert (found.info.tier, found.info.held) == (REMOTE, 16)
-    here = rig.tiers.find_here(page)
+    here = rig.tiers.find(page, here=True)
     assert here is not None
     assert (here.tier, here.held) == (COLD, 8)
     assert rig.get(whole) == whole.payload
@@ -121,9 +121,9 @@ def test_a_page_that_was_spoilt_here_alone_is_had_from_other_machines(rig: _Rig)
     page = STORY.page(1)
     rig.store_here(page)
     rig.store_there(page)
-    assert rig.tiers.find(page.meta.id) == rig.tiers.find_here(page.meta.id)
+    assert rig.tiers.find(page.meta.id) == rig.tiers.find(page.meta.id, here=True)
     rig.tiers.forget(page.meta.id)
-    assert rig.tiers.find_here(page.meta.id) is None
+    assert rig.tiers.find(page.meta.id, here=True) is None
     assert rig.get(page) == page.payload
 
 

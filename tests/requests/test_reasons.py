@@ -207,7 +207,7 @@ def test_a_snapshot_that_was_evicted_is_told(open_store: Opener) -> None:
     store = open_store(hot_cache_only=True)
     cache = PrefixCache(model, store)
     ask(cache, model, BODY)
-    for page in list(store.hot.pages()):
+    for page in list({held.id for held in store.hot.entries()}):
         if page.group == "state":
             store.delete(dict.fromkeys([page], 0), 1.0)
     told, _ = ask(cache, model, BODY + random_tokens(60, 5))

@@ -153,7 +153,7 @@ def test_what_is_in_memory_is_restored_while_every_read_hangs(
 ) -> None:
     with talk.open(disk) as store:
         talk.restore(store)
-        pages = [entry.page for entry in store.hot.entries()]
+        pages = [held.id for held in store.hot.entries()]
         store.hot.discard(pages[: len(pages) // 2])
         disk.left = 10**9
         reads = [store.read_pool.submit(store.meta, pages[0]) for _ in range(6)]

@@ -240,7 +240,7 @@ def test_of_a_conversation_that_outgrows_memory_alone_four_fifths_are_restorable
     with talks.open() as store:
         for _ in range(8):
             talks.ask(store, 0, LENGTH // 8)
-        pages = [(e.page, e.info.nbytes) for e in store.hot.entries()]
+        pages = [(e.id, e.info.nbytes) for e in store.hot.entries()]
         share = talks.share(store, pages)
     assert share.useful >= 0.8
     assert share.restored[0] >= 0.25 * LENGTH

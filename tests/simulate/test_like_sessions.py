@@ -17,7 +17,7 @@ from omlx_cache.simulate.replay import Replay
 from omlx_cache.simulate.run import START_NS
 from omlx_cache.simulate.traces import read_traces
 from omlx_cache.simulate.virtual import DirectWriter, VirtualClock, VirtualCold, room_for
-from omlx_cache_storage.backlog import WRITE_POLICIES
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.tiers import Tiers
@@ -148,7 +148,7 @@ def _held(
     store: BlockStore, cache: PrefixCache, talks: _Talks, numbered: list[list[int]]
 ) -> dict[int, str]:
     held = {}
-    namespaces = store.hot.namespaces()
+    namespaces = {held.namespace for held in store.hot.entries()}
     (namespace,) = namespaces
     for tokens, numbers in zip(talks.sequences, numbered, strict=True):
         chain = KeyChain(namespace, as_tokens(tokens), BLOCK)

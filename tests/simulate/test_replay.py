@@ -8,7 +8,7 @@ from omlx_cache.simulate.costs import Costs
 from omlx_cache.simulate.requests import Workload
 from omlx_cache.simulate.run import Outcome, Room, Setup, Simulator
 from omlx_cache.simulate.shapes import Shape
-from omlx_cache_storage.backlog import WRITE_POLICIES
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 
 SHAPE = Shape("a model", 1 << 16)
 NO_DISK = Room(0)

@@ -30,7 +30,7 @@ def _believe(known: Known, told: list[KvEvent]) -> None:
 def _paged(store: BlockStore) -> Known:
     assert store.cold is not None
     return {
-        "CPU": {e.page.key.hex() for e in store.hot.entries() if e.page.group == "paged"},
+        "CPU": {e.id.key.hex() for e in store.hot.entries() if e.id.group == "paged"},
         "STORAGE": {e.page.key.hex() for e in store.cold.listing() if e.page.group == "paged"},
     }
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import mlx.core as mx
 import pytest
 
-from kit.storage import Story
+from kit.storage import Story, end_write
 from omlx_cache_storage.eviction.keep import Lru
-from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.hot import NEVER_NS, HotTier
 from omlx_cache_storage.page import Page, PageId
 
 KIB = 1024
@@ -42,8 +42,8 @@ def test_without_a_disk_pages_are_not_evicted_for_their_own_chain(story: Story) 
     tier = HotTier(2 * KIB)
     assert _put(tier, story.page(1))
     assert _put(tier, story.page(2))
-    assert not tier.reserve(KIB, set(story.ids(1, 2))).granted
-    assert tier.reserve(KIB, set(story.ids(1))).granted
+    assert not tier.reserve(KIB, set(story.ids(1, 2)))
+    assert tier.reserve(KIB, set(story.ids(1)))
     assert tier.info(story.id(1)) is not None
     assert tier.info(story.id(2)) is None
 
@@ -56,15 +56,16 @@ def test_a_queued_page_that_the_disk_had_longer_and_evicts_is_written_after_all(
     short, longer = story.page(1, held=3), story.page(1)
     page = story.id(1)
     assert _put(tier, short, dirty=True)
-    assert tier.pin(page) is short
+    write = tier.queue(page)
+    assert write is not None
     # A peer process wrote more of it, which a request read; and then the disk gave that up.
     assert _put(tier, longer)
-    used = tier.used_ns(page)
-    assert used is not None
-    tier.mark_evicted([(page, used)])
-    assert tier.pinned(page) is longer
-    assert tier.unpin(page, written=None if refused else longer, refused_ns=used)
-    assert not tier.is_dirty(page)
+    held = tier.queued(write)
+    assert held is not None
+    tier.mark_lost([(page, held.stamp_ns)])
+    assert held.page is longer
+    assert tier.end_write(write, None if refused else longer, held.stamp_ns)
+    assert not tier.rooted([page])
     tier.check_integrity(idle=True)
 
 
@@ -92,13 +93,14 @@ def test_a_page_that_a_longer_one_replaces_is_there_at_any_moment(story: Story) 
     tier = HotTier(4 * KIB, backed=True, policy=policy)
     assert _put(tier, story.page(1, held=3), dirty=True)
     page = story.id(1)
-    used = tier.used_ns(page)
-    assert used is not None
+    first = tier.record(page)
+    assert first is not None
+    used = first.stamp_ns
 
     def look() -> None:
-        seen.extend([tier.get(page), tier.info(page), tier.is_dirty(page)])
-        stamp = tier.used_ns(page)
-        seen.append(stamp is not None and stamp >= used)
+        seen.extend([tier.get(page), tier.info(page), tier.rooted([page])])
+        held = tier.record(page)
+        seen.append(held is not None and held.stamp_ns >= used)
 
     policy.look = look
     assert _put(tier, story.page(1), dirty=True)
@@ -111,17 +113,17 @@ def test_a_pinned_page_is_pending_and_is_never_evicted(story: Story) -> None:
     tier = HotTier(2 * KIB)
     for number in (1, 2):
         assert _put(tier, story.page(number), dirty=number == 1)
-    assert tier.pin(story.id(1)) is not None
+    assert tier.queue(story.id(1)) is not None
     # Neither one whose write is queued, nor one that the disk has, nor one that is not there.
-    assert [tier.pin(story.id(number)) for number in (1, 2, 9)] == [None, None, None]
+    assert [tier.queue(story.id(number)) for number in (1, 2, 9)] == [None, None, None]
     info = tier.info(story.id(1))
     assert info is not None
     assert info.tier == "pending"
     assert _put(tier, story.page(3))
-    assert not tier.reserve(2 * KIB).granted
+    assert not tier.reserve(2 * KIB)
     assert tier.info(story.id(1)) is not None
-    tier.unpin(story.id(1), written=story.page(1))
-    assert tier.reserve(2 * KIB).granted
+    end_write(tier, story.id(1), written=story.page(1))
+    assert tier.reserve(2 * KIB)
     tier.check_integrity()
 
 
@@ -132,16 +134,16 @@ def test_dirty_pages_are_named_in_eviction_order_and_clean_after_a_write(story: 
     tier.touch(story.ids(1, 2, 3))
     assert tier.dirty() == story.ids(3, 2, 1)
     assert tier.dirty(beyond_bytes=KIB) == story.ids(3, 2)
-    tier.pin(story.id(3))
+    tier.queue(story.id(3))
     assert tier.dirty() == story.ids(2, 1)
-    tier.unpin(story.id(3), written=None)
-    assert tier.is_dirty(story.id(3))
-    tier.pin(story.id(3))
-    tier.unpin(story.id(3), written=story.page(3))
-    assert not tier.is_dirty(story.id(3))
+    end_write(tier, story.id(3), written=None)
+    assert tier.rooted([story.id(3)])
+    tier.queue(story.id(3))
+    end_write(tier, story.id(3), written=story.page(3))
+    assert not tier.rooted([story.id(3)])
     assert tier.info(story.id(3)) is not None
-    tier.mark_dirty([story.id(3), story.id(9)])
-    assert tier.is_dirty(story.id(3))
+    tier.mark_lost([(page, NEVER_NS) for page in story.ids(3, 9)])
+    assert tier.rooted([story.id(3)])
     tier.check_integrity()
 
 
@@ -150,14 +152,14 @@ def test_a_page_that_the_disk_evicted_is_written_again_only_after_its_next_use(
 ) -> None:
     tier = HotTier(8 * KIB)
     assert _put(tier, story.page(1), dirty=True)
-    assert tier.pin(story.id(1)) is not None
-    tier.unpin(story.id(1), written=story.page(1))
-    used_ns = tier.used_ns(story.id(1))
-    assert used_ns is not None
-    tier.mark_evicted([(story.id(1), used_ns)])
-    assert tier.pin(story.id(1)) is None
+    assert tier.queue(story.id(1)) is not None
+    end_write(tier, story.id(1), written=story.page(1))
+    held = tier.record(story.id(1))
+    assert held is not None
+    tier.mark_lost([(story.id(1), held.stamp_ns)])
+    assert tier.queue(story.id(1)) is None
     tier.touch(story.ids(1))
-    assert tier.pin(story.id(1)) is not None
+    assert tier.queue(story.id(1)) is not None
     tier.check_integrity()
 
 
@@ -165,10 +167,10 @@ def test_a_write_of_an_older_version_leaves_the_newer_one_dirty(story: Story) ->
     tier = HotTier(8 * KIB)
     small, full = story.page(1, held=8), story.page(1, held=16)
     assert _put(tier, small, dirty=True)
-    tier.pin(small.meta.id)
+    tier.queue(small.meta.id)
     assert _put(tier, full, dirty=True)
-    tier.unpin(small.meta.id, written=small)
-    assert tier.is_dirty(full.meta.id)
+    end_write(tier, small.meta.id, written=small)
+    assert tier.rooted([full.meta.id])
     tier.check_integrity()
 
 
@@ -179,7 +181,7 @@ def test_a_page_read_late_does_not_replace_a_fuller_one(story: Story) -> None:
     info = tier.info(story.id(1))
     assert info is not None
     assert info.held == 16
-    assert tier.is_dirty(story.id(1))
+    assert tier.rooted([story.id(1)])
     assert tier.usage().nbytes == KIB
     tier.check_integrity()
 
@@ -189,9 +191,9 @@ def test_dirty_pages_stand_in_the_way_unless_they_are_given_up(story: Story) -> 
     assert _put(tier, story.page(1), dirty=True)
     assert _put(tier, story.page(2), dirty=True)
     grant = tier.reserve(KIB)
-    assert (grant.granted, set(grant.dirty)) == (False, set(story.ids(1, 2)))
+    assert (bool(grant), set(grant.dirty)) == (False, set(story.ids(1, 2)))
     assert tier.usage().pages == 2
-    assert tier.reserve(KIB, give_up_dirty=True).granted
+    assert tier.reserve(KIB, give_up_dirty=True)
     assert tier.usage().pages == 1
     tier.check_integrity()
 
@@ -200,9 +202,9 @@ def test_without_retention_a_page_leaves_when_it_is_written_and_not_before(story
     tier = HotTier(4 * KIB, retain=False)
     for number in (1, 2):
         assert _put(tier, story.page(number), dirty=True)
-        tier.pin(story.id(number))
-    tier.unpin(story.id(1), written=story.page(1))
-    tier.unpin(story.id(2), written=None)
+        tier.queue(story.id(number))
+    end_write(tier, story.id(1), written=story.page(1))
+    end_write(tier, story.id(2), written=None)
     assert tier.get(story.id(1)) is None
     assert tier.get(story.id(2)) is not None
     tier.check_integrity()
@@ -261,6 +263,5 @@ def test_an_evicted_page_frees_its_memory() -> None:
         assert mx.get_active_memory() - before <= min(number, 3) * size + 64 * KIB
     tier.discard([story.id(6)])
     assert mx.get_active_memory() - before <= 2 * size + 64 * KIB
-    for entry in tier.entries():
-        tier.discard([entry.meta.id])
+    tier.discard([held.id for held in tier.entries()])
     assert mx.get_active_memory() - before <= 64 * KIB

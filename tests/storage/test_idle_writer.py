@@ -129,14 +129,14 @@ def test_a_flush_waits_for_what_the_idle_writer_takes_up(
     with open_store(tmp_path, disk, queue_bytes=16 * KIB) as store:
         assert commit(store, story, 1, 2) == [True, True]
         assert store.writer is not None
-        assert store.hot.is_dirty(story.id(2))
+        assert store.hot.rooted([story.id(2)])
         flush = store.writer.flush
 
         def flush_and_allow_another(timeout: float | None) -> bool:
             disk.permits.release()
             done = flush(timeout)
-            if store.hot.is_dirty(story.id(2)):
-                store.writer.offer(story.id(2), 16 * KIB)  # type: ignore[union-attr]
+            if store.hot.rooted([story.id(2)]):
+                store.writer.offer([story.id(2)])  # type: ignore[union-attr]
             return done
 
         with monkeypatch.context() as patch:

@@ -35,7 +35,7 @@ def test_after_a_failure_of_the_disk_pages_pass_again_though_memory_stays_young(
             store.touch(ours.ids(*range(1, 17)))
         # As the writer does when it is idle.
         ended = store.writes_ended
-        store.tick()
+        store.writer.tick()
         store.wait_for_writer(5, ended)
         assert commit(store, theirs, 2) == [True]
         assert store.flush()

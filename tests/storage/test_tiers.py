@@ -12,7 +12,8 @@ from kit.storage import Story, bytes_of, disk_usage, expected_payload, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.page import Page, PageId, Tail
+from omlx_cache_storage.listing import ListedPage, list_pages
+from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.tiers import Tier
 
 KIB = 1024
@@ -26,6 +27,10 @@ class AnyTier(Protocol):
 
     def put(self, page: Page) -> bool: ...
     def get(self, page: PageId) -> bytes: ...
+    def listed(self) -> list[ListedPage]:
+        """Return its pages in the order of eviction."""
+        ...
+
     def measured(self) -> int:
         """Return the bytes that it takes, as seen from outside."""
         ...
@@ -53,8 +58,11 @@ class _Hot:
         assert found is not None
         return bytes_of(found)
 
+    def listed(self) -> list[ListedPage]:
+        return list_pages(self._hot.entries(), ())
+
     def measured(self) -> int:
-        return sum(entry.meta.nbytes for entry in self._hot.entries())
+        return sum(held.nbytes for held in self._hot.entries())
 
 
 class _Backing:
@@ -73,6 +81,9 @@ class _Backing:
 
     def get(self, page: PageId) -> bytes:
         return read_cold(self._cold, page)
+
+    def listed(self) -> list[ListedPage]:
+        return list_pages((), self._cold.entries())
 
     def measured(self) -> int:
         return disk_usage(self._cold.directory)
@@ -127,7 +138,7 @@ def _fill(tested: AnyTier, story: Story, *numbers: int) -> None:
 
 
 def _order(tested: AnyTier) -> list[PageId]:
-    return [entry.page for entry in tested.tier.entries()]
+    return [listed.page for listed in tested.listed()]
 
 
 def _numbers(tested: AnyTier, story: Story) -> list[int]:
@@ -197,7 +208,7 @@ def test_many_pages_are_asked_for_at_once_and_told_in_order(make: Make, story: S
     tail = story.page(4, tail=5)
     assert tested.put(tail)
     asked = [*story.ids(3, 2, 1), tail.meta.id]
-    told = [None if one is None else one.info for one in tested.tier.find_all(asked)]
+    told = list(tested.tier.find_all(asked))
     assert told == [tested.tier.info(page) for page in asked]
     assert told[1] is None
     parents = [*story.ids(1, 2, 3), PageId(tail.meta.parent, "paged")]
@@ -209,10 +220,10 @@ def test_many_pages_are_asked_for_at_once_and_told_in_order(make: Make, story: S
 def test_a_listing_says_where_pages_are_and_how_much_they_hold(make: Make, story: Story) -> None:
     tested = make(4)
     _fill(tested, story, 1, 2)
-    entries = {entry.page: entry for entry in tested.tier.entries()}
-    assert {page: entry.info for page, entry in entries.items()} == {
-        page: tested.tier.info(page) for page in story.ids(1, 2)
-    }
+    entries = {listed.page: listed for listed in tested.listed()}
+    for page in story.ids(1, 2):
+        info, one = tested.tier.info(page), entries[page]
+        assert info == PageInfo(one.position, one.tokens, one.nbytes, *one.tiers)
     assert {entry.namespace for entry in entries.values()} == {story.page(1).meta.namespace}
     assert len({entry.used_ns for entry in entries.values()}) == 1
     usage = tested.tier.usage()
@@ -327,7 +338,7 @@ def test_no_use_makes_a_page_older_than_another_use_has_left_it(make: Make, stor
     assert _numbers(tested, story) == [3, 2, 1]
     # Its own marks, up to a stamp, a use may take back.
     tested.tier.touch(story.ids(1, 2, 3), 150, 200)
-    assert {entry.used_ns for entry in tested.tier.entries()} == {150, 300}
+    assert {listed.used_ns for listed in tested.listed()} == {150, 300}
     assert _numbers(tested, story) == [3, 2, 1]
 
 

@@ -45,7 +45,7 @@ def test_a_full_queue_leaves_the_page_dirty_and_returns_at_once(rig: WriterRig) 
     rig.disk.gate.set()
     assert rig.writer.flush(30)
     assert not rig.on_disk(4)
-    assert rig.hot.is_dirty(rig.story.id(4))
+    assert rig.hot.rooted([rig.story.id(4)])
     assert rig.offer(4)
     assert rig.writer.flush(30)
     assert rig.on_disk(4)
@@ -56,7 +56,7 @@ def test_pending_pages_are_readable_and_cannot_be_evicted(rig: WriterRig) -> Non
     rig.block()
     assert rig.offer(1)
     assert rig.disk.reached.wait(30)
-    assert not rig.hot.reserve(256 * KIB).granted
+    assert not rig.hot.reserve(256 * KIB)
     info = rig.hot.info(rig.story.id(1))
     assert info is not None
     assert info.tier == "pending"
@@ -65,7 +65,7 @@ def test_pending_pages_are_readable_and_cannot_be_evicted(rig: WriterRig) -> Non
     assert found.payload == expected_payload(rig.story.id(1), 4 * KIB)
     rig.disk.gate.set()
     assert rig.writer.flush(30)
-    assert rig.hot.reserve(256 * KIB).granted
+    assert rig.hot.reserve(256 * KIB)
 
 
 def test_flush_is_false_while_a_write_is_under_way(rig: WriterRig) -> None:
@@ -126,7 +126,7 @@ def test_the_hot_copy_survives_a_failed_write(rig: WriterRig, code: int) -> None
     found = rig.hot.get(rig.story.id(1))
     assert found is not None
     assert found.payload == expected_payload(rig.story.id(1), 4 * KIB)
-    assert rig.hot.is_dirty(rig.story.id(1))
+    assert rig.hot.rooted([rig.story.id(1)])
     assert rig.cold.usage().state.startswith("failing: ")
     rig.disk.fail.clear()
     assert rig.offer(1)
@@ -268,7 +268,7 @@ def test_stop_writes_what_is_pending_and_ends_the_thread(rig: WriterRig) -> None
     assert rig.on_disk(2)
     assert not rig.writer._thread.is_alive()
     assert not rig.offer(1)
-    assert rig.writer.flush(None)
+    assert rig.writer.flush(30)
 
 
 def test_stop_gives_up_on_a_disk_that_hangs_and_says_so(rig: WriterRig) -> None:

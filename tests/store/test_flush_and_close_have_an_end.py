@@ -41,7 +41,7 @@ def test_a_page_that_was_admitted_before_the_close_does_not_stay(tmp_path: Path)
     assert not store.put(story.page(3), read)
     assert not store.admit(story.nbytes)
     assert not store.reserve(story.nbytes)
-    assert store.hot.pages() == set()
+    assert {held.id for held in store.hot.entries()} == set()
     assert store.hot.usage().nbytes == 0
 
 

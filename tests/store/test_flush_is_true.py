@@ -291,7 +291,7 @@ def test_what_the_disk_gives_up_for_room_is_not_written_back(tmp_path: Path) -> 
     with open_store(tmp_path) as store:
         assert all(commit(store, story, 1, 2, 3))
         assert store.flush(30)
-        stamps = {page: store.hot.used_ns(page) or 0 for page in story.ids(1, 2, 3)}
+        stamps = {held.id: held.stamp_ns for held in store.hot.entries()}
         store.delete(stamps, disk_only=True)
         assert all(commit(store, Story("other"), 1))
         assert store.writer is not None

@@ -20,7 +20,7 @@ from kit.storage import (
 )
 from omlx_cache import BlockStore
 from omlx_cache_storage import writer
-from omlx_cache_storage.backlog import WRITE_POLICIES
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.writer import IDLE_SECONDS
 
 KIB = 1024
@@ -40,7 +40,7 @@ def store(tmp_path: Path, clock: HandClock) -> Iterator[BlockStore]:
 
 def drained(store: BlockStore) -> None:
     """Let the writer end what is queued, and nothing else."""
-    store.tick()
+    store.writer.tick()
     assert store.writer is not None
     assert store.writer.flush(30)
 
@@ -101,7 +101,7 @@ def test_a_page_is_written_after_the_delay_however_busy_the_store_is(
     commit(store, later, 1, 2)
     drained(store)
     assert on_disk(store, story) == []
-    keep_busy(store, clock, DELAY / 2 - IDLE_SECONDS)
+    keep_busy(store, clock, DELAY / 2 - IDLE_SECONDS + 1)
     drained(store)
     assert on_disk(store, story) == [1, 2]
     assert on_disk(store, later) == []
@@ -232,7 +232,7 @@ for _ in range(20):
     clock.pass_by(15)
     store.touch(old.ids(1))
 commit(store, young, 1, 2)
-store.tick()
+store.writer.tick()
 store.writer.flush(60)
 print("ready", flush=True)
 sys.stdin.read()

@@ -67,7 +67,7 @@ def test_a_page_without_room_in_the_queue_is_written_when_the_writer_is_idle(
         commit(store, story, 1, 2, 3)
         assert disk.reached.wait(30)
         assert store.writer is not None
-        assert store.hot.is_dirty(story.id(3))
+        assert store.hot.rooted([story.id(3)])
         disk.gate.set()
         # The first ends when the writer has taken the page up, the second when it is written.
         assert store.writer.flush(30)

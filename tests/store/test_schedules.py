@@ -11,10 +11,10 @@ import pytest
 from kit.examples import examples, some
 from kit.scheduler import Scheduler, explore, explore_all
 from kit.storage import Story, files_in
-from omlx_cache_storage.backlog import WRITE_POLICIES
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import format_name
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.readers import DiskThread
 from omlx_cache_storage.tiers import Tiers
@@ -126,7 +126,10 @@ class Rig:
         files = {file.name for file in files_in(self.directory)}
         assert files == {format_name(entry.stored.name) for entry in cold.listing()}
         assert not list(self.directory.glob(".cleared-*"))
-        assert {*tiers.hot.pages(), *(entry.page for entry in cold.listing())} <= self.allowed
+        assert {
+            *{held.id for held in tiers.hot.entries()},
+            *(entry.page for entry in cold.listing()),
+        } <= self.allowed
 
     def close(self) -> None:
         self.flush()

@@ -112,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
     def read_from_disk(self, story: Story) -> None:
         """Read a chain without the help of memory, where the disk has it."""
         for number in range(1, 6):
-            if not self.store.hot.is_dirty(story.id(number)):
+            if not self.store.hot.rooted([story.id(number)]):
                 self.store.hot.discard([story.id(number)])
             self.read(story, number, 0)
 
@@ -127,7 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 70, 400]))
     def pass_time(self, seconds: float) -> None:
         self.clock.pass_by(seconds)
-        self.store.tick()
+        self.store.writer.tick()
 
     @rule(story=WHICH)
     def prefetch(self, story: Story) -> None:
@@ -228,7 +228,7 @@ class StoreMachine(RuleBasedStateMachine):
     def events_say_what_is_there(self) -> None:
         if hasattr(self, "store"):
             hot, cold = self.told
-            hot.check(self.store.hot.pages)
+            hot.check(lambda: [held.id for held in self.store.hot.entries()])
             cold.check(lambda: [e.page for e in self.store.cold.listing()])  # type: ignore[union-attr]
 
     @invariant()

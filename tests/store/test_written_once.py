@@ -65,14 +65,14 @@ STEPS: st.SearchStrategy[Callable[[BlockStore, HandClock], object]] = st.one_of(
     st.builds(lambda s, n: lambda store, _: fetch(store, s.id(n)), WHICH, LAST),
     st.builds(lambda s, n: lambda store, _: store.hot.discard(clean(store, s, n)), WHICH, LAST),
     st.builds(lambda seconds: lambda _, clock: clock.pass_by(seconds), st.floats(0, 400)),
-    st.just(lambda store, _: store.tick()),
+    st.just(lambda store, _: store.writer.tick()),
     st.just(lambda store, _: store.flush(30)),
     st.just(lambda store, _: store.writer.wait_for_progress(0)),
 )
 
 
 def clean(store: BlockStore, story: Story, last: int) -> list[object]:
-    return [page for page in story.ids(*range(1, last + 1)) if not store.hot.is_dirty(page)]
+    return [page for page in story.ids(*range(1, last + 1)) if not store.hot.rooted([page])]
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow], deadline=None)

@@ -241,10 +241,6 @@ class Clock:
             self._last = max(self._last + passed, wall)
             return self._last
 
-    def elapsed_ns(self) -> int:
-        """Return a time by which to measure how long something takes: nobody sets it."""
-        return time.monotonic_ns()
-
     def superseded(self) -> int:
         """Return a stamp before every other, for pages that shall leave first."""
         return SUPERSEDED_NS - next(self._demotions)

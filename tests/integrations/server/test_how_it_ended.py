@@ -90,7 +90,7 @@ def test_the_answer_that_is_stored_next_is_the_one_whose_end_was_read(
         for tokens, caches, _reply in rows:
             prompts.insert_cache(key, tokens, caches, cache_type="assistant")
         by_age = [entry.meta.position for entry in store.hot.entries()]
-        stamps = [entry.used_ns for entry in store.hot.entries()]
+        stamps = [entry.stamp_ns for entry in store.hot.entries()]
         assert by_age == [64, 32] * 3
         assert stamps[2] - stamps[1] > PATIENCE_NS - 10_000_000_000
         assert stamps[4] - stamps[3] < 10_000_000_000

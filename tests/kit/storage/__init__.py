@@ -3,7 +3,7 @@
 from .faults import FaultyDisk, HandClock, SetTime
 from .pages import Story, bytes_of, disk_usage, expected_payload, files_in, read_cold
 from .stores import commit, fetch, is_right, open_store, set_budget, settings, store_page
-from .writers import WriterRig
+from .writers import WriterRig, end_write
 
 __all__ = [
     "FaultyDisk",
@@ -14,6 +14,7 @@ __all__ = [
     "bytes_of",
     "commit",
     "disk_usage",
+    "end_write",
     "expected_payload",
     "fetch",
     "files_in",

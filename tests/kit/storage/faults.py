@@ -35,7 +35,7 @@ class HandClock(VirtualClock):
         super().__init__(time.time_ns())
 
     def pass_by(self, seconds: float) -> None:
-        self.set(self.elapsed_ns() + round(seconds * 1e9))
+        self.set(self.now() + round(seconds * 1e9))
 
 
 class FaultyDisk(FileSystem):

@@ -16,16 +16,16 @@ class Told:
         self._log = log
         self._tier = tier
         self._after = 0
-        self._believed: dict[tuple[str, str], str] | None = {}
+        self._believed: dict[tuple[bytes, str], bytes] | None = {}
 
     def check(self, pages: Pages) -> None:
         """Assert that the events say which pages there are; nothing while they change."""
         self._follow()
-        here = {(page.key.hex(), page.group) for page in pages()}
+        here = {(page.key, page.group) for page in pages()}
         if self._log.page(self._after, 1).events:
             return
         if self._believed is None:
-            self._believed = dict.fromkeys(here, "")
+            self._believed = dict.fromkeys(here, b"")
         assert set(self._believed) == here
 
     def _follow(self) -> None:
@@ -47,10 +47,10 @@ class Told:
             elif event.kind == "cleared":
                 self._clear(event.namespace)
 
-    def _clear(self, namespace: str) -> None:
+    def _clear(self, namespace: bytes) -> None:
         assert self._believed is not None
         kept = self._believed.items() if namespace else ()
         # Of what was there when the tier was read nobody has said whose it is.
-        seen = namespace and "" not in self._believed.values()
+        seen = namespace and b"" not in self._believed.values()
         left = {name: whose for name, whose in kept if whose != namespace}
         self._believed = left if seen or not namespace else None

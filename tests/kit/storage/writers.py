@@ -1,10 +1,13 @@
 """A writer between real tiers, on a disk that can be held up."""
 
 from pathlib import Path
+from typing import Any
 
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.hot_page import WRITE_POLICIES, Write
+from omlx_cache_storage.page import PageId
 from omlx_cache_storage.writer import Writer
 
 from .faults import FaultyDisk
@@ -13,10 +16,16 @@ from .pages import Story, expected_payload, read_cold
 KIB = 1024
 
 
+def end_write(hot: HotTier, page: PageId, **how: Any) -> bool:
+    """Have a page's write end as `HotTier.end_write` is told; False for one that is not there."""
+    held = hot.record(page)
+    return held is not None and hot.end_write(Write(page, held.nbytes, held.came_ns), **how)
+
+
 class WriterRig:
     """A hot tier, a cold tier on a faulty disk, and the writer between them.
 
-    With `takes_up` what memory has and the disk lacks is the writer's backlog.
+    With `takes_up` the writer takes up what memory has and the disk lacks.
     """
 
     def __init__(
@@ -31,13 +40,11 @@ class WriterRig:
         self.clock = clock = Clock()
         self.story = Story(nbytes=4 * KIB)
         self.disk = disk or FaultyDisk()
-        self.hot = HotTier(256 * KIB, clock=clock, retain=retain)
+        writes = WRITE_POLICIES["through" if takes_up else "lazy"]
+        self.hot = HotTier(256 * KIB, clock=clock, retain=retain, writes=writes)
         self.cold = ColdTier(directory, 2**30, fs=self.disk, clock=clock)
         self.cold.open()
-        backlog = self.hot.dirty if takes_up else tuple
-        self.writer = Writer(
-            self.hot, self.cold, queue_bytes, lambda _: self.story.document, backlog
-        )
+        self.writer = Writer(self.hot, self.cold, queue_bytes, lambda _: self.story.document)
         self.writer.start()
 
     def put(self, *numbers: int) -> None:
@@ -47,7 +54,8 @@ class WriterRig:
             self.hot.put(page, room, dirty=True)
 
     def offer(self, number: int) -> bool:
-        return self.writer.offer(self.story.id(number), self.story.nbytes)
+        page = self.story.id(number)
+        return bool(self.hot.rooted([page])) and self.writer.offer([page])
 
     def block(self) -> None:
         """Let the next write begin and stop there."""
