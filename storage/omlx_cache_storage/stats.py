@@ -224,8 +224,6 @@ class Counters:
     _sums: Counter[str] = field(default_factory=Counter)
     _misses: Counter[str] = field(default_factory=Counter)
     _skips: Counter[str] = field(default_factory=Counter)
-    _snapshots: int = 0
-    _snapshot_bytes: int = 0
     _snapshot_peak: int = 0
     _deferred: deque[Callable[[], None]] = field(default_factory=deque)
 
@@ -280,17 +278,15 @@ class Counters:
         """Count a live snapshot; False, and nothing counted, when it would exceed the limit."""
         self._run_deferred()
         with self._lock:
-            if self._snapshot_bytes + nbytes > limit_bytes:
+            total = self._sums["snapshot_bytes"] + nbytes
+            if total > limit_bytes:
                 return False
-            self._snapshots += 1
-            self._snapshot_bytes += nbytes
-            self._snapshot_peak = max(self._snapshot_peak, self._snapshot_bytes)
+            self._sums.update(snapshots=1, snapshot_bytes=nbytes)
+            self._snapshot_peak = max(self._snapshot_peak, total)
             return True
 
     def drop_snapshot(self, nbytes: int) -> None:
-        with self._lock:
-            self._snapshots -= 1
-            self._snapshot_bytes -= nbytes
+        self.add(snapshots=-1, snapshot_bytes=-nbytes)
 
     def requests(self) -> RequestStats:
         self._run_deferred()
@@ -323,9 +319,8 @@ class Counters:
     def snapshots(self, limit_bytes: int) -> SnapshotStats:
         self._run_deferred()
         with self._lock:
-            return SnapshotStats(
-                self._snapshots, self._snapshot_bytes, self._snapshot_peak, limit_bytes
-            )
+            live, nbytes = self._sums["snapshots"], self._sums["snapshot_bytes"]
+            return SnapshotStats(live, nbytes, self._snapshot_peak, limit_bytes)
 
 
 Kind = Literal[

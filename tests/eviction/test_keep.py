@@ -125,24 +125,6 @@ def test_a_pinned_page_is_used_when_its_pin_has_ended_and_not_before() -> None:
     assert learned.seen == 10
 
 
-@pytest.mark.parametrize("shift", [-600, 600])
-def test_a_shifted_stamp_has_the_age_of_its_use(shift: int) -> None:
-    agents, shifted = Agents(Keep()), Agents(Keep())
-    agents.loop([15.0] * 200)
-    for at in range(200):
-        shifted.now += 15 * SECOND
-        stamp = shifted.now + at % 2 * shift * SECOND
-        shifted.policy.shifted(stamp, shifted.now)
-        before = shifted.stamps.get("one")
-        if before is None:
-            shifted.policy.added(stamp, 40)
-        else:
-            shifted.policy.moved(before, stamp, 40, used=True)
-        shifted.stamps["one"] = stamp
-    assert shifted.patience == agents.patience > 0
-    assert len(shifted.policy._shifted) < 96
-
-
 def test_nothing_is_held_of_pages_that_have_left_long_ago() -> None:
     policy = Keep()
     table: PageTable[Record] = PageTable(policy)

@@ -38,18 +38,6 @@ def test_a_priority_does_not_change_what_is_learned(priority: Priority) -> None:
     assert learned(priority) == patience
 
 
-def test_normal_requests_after_a_high_one_are_counted_at_once() -> None:
-    policy, now = Keep(), 10**18
-    stamp = use_stamp(now, "high")
-    policy.shifted(stamp, now)
-    policy.wanted([], stamp)
-    policy.added(now, 600)
-    for _ in range(64):
-        now += GAP_SECONDS * SECOND
-        policy.moved(now - GAP_SECONDS * SECOND, now, 600, used=True)
-    assert GAP_SECONDS <= policy.patience_ns / SECOND < MOST_SECONDS
-
-
 def test_what_a_hint_did_is_known_until_the_request_has_stored_its_first_page() -> None:
     policy, now = Keep(), 10**18
     stamp = use_stamp(now, "high")

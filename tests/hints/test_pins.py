@@ -93,23 +93,6 @@ def test_a_pin_that_has_ended_makes_room_for_another(story: Story) -> None:
     tier.check_integrity()
 
 
-def test_a_page_in_two_pins_stays_for_the_later_one(story: Story) -> None:
-    clock, other = HandClock(), Story("other", nbytes=PAGE)
-    tier = HotTier(6 * PAGE, clock=clock)
-    _put(tier, story, 1, 2)
-    long, short = _pin(tier, story, 1, 2, seconds=600), _pin(tier, story, 1)
-    tier.repin()
-    tier.pins.remove(long)
-    tier.repin()
-    _put(tier, other, *range(1, 12))
-    assert _hot(tier, story) == [1]
-    tier.pins.remove(short)
-    tier.pins.remove(short)
-    tier.repin()
-    _put(tier, other, *range(12, 20))
-    assert _hot(tier, story) == []
-
-
 def test_a_prefix_that_is_pinned_twice_stays_until_both_have_ended(story: Story) -> None:
     pins, now = Pins(), 100
     first, second = (story.pin(1, 2, since_ns=n, until_ns=now + n) for n in (30, 20))

@@ -130,9 +130,9 @@ def test_a_handler_of_a_signal_may_ask_the_log_that_is_being_read(
 
     def came(*_: object) -> None:
         # Whoever waits for it here waits for its own thread.
-        free.append(log._news.acquire(blocking=False))
+        free.append(log._lock.acquire(blocking=False))
         if free[-1]:
-            log._news.release()
+            log._lock.release()
 
     def copied(ring: Iterable[object]) -> list[object]:
         signal.raise_signal(signal.SIGUSR1)
