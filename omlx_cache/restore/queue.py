@@ -13,17 +13,20 @@ from omlx_cache.restore.plan import PageFailed
 from omlx_cache.restore.reading import Closed, Reading
 from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.interrupts import done_within, uninterrupted
-from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.readers import Read, ReaderPool
 
 _log = logging.getLogger(__name__)
 
 THREADS = 4
 MOST_THREADS = 16
 STUCK_SECONDS = 0.5
-"""A read that takes longer gets a thread beside its own, so that a file that hangs delays no other
-request. `MOST_THREADS` bounds those that hang, and the restores that plan or wait at a time."""
+"""A read without a byte for so long gets a thread beside its own, so that a file that hangs delays
+no other request. `MOST_THREADS` bounds those that hang, and the restores that plan or wait."""
 LOOK_SECONDS = 0.05
 """How often a worker looks whether somebody still wants what it waits for."""
+PART = 32
+"""The part of a restore's pages that is read at a time, but two at least, and `THREADS` at most:
+each is twice in memory until it is in its place."""
 TOGETHER = 3
 """Small pages that one task reads: at a deadline only whole tasks have come."""
 
@@ -38,7 +41,7 @@ class BackgroundReading(Reading):
     `has_begun` that it had its turn to read.
     """
 
-    is_ahead, together, in_flight = True, TOGETHER, THREADS
+    is_ahead, together = True, TOGETHER
 
     def __init__(self, queue: "RestoreQueue", walk: Walk, until: float = inf) -> None:
         # From here on the keys are only read, so that every thread may walk.
@@ -66,8 +69,9 @@ class BackgroundReading(Reading):
     def run(self) -> None:
         """Plan, and read what is planned; raises nothing. Waits for memory and for its turn."""
         try:
-            while self.make_plan() and self._queue.wait_for_turn(self):
+            while (plan := self.make_plan()) and self._queue.wait_for_turn(self):
                 self._began = self._began or time.perf_counter()
+                self.in_flight = min(THREADS, max(2, len(plan.reads) // PART))
                 try:
                     self.bring()
                     break
@@ -84,12 +88,11 @@ class BackgroundReading(Reading):
 
     def answers(self, read: Future[Any]) -> bool:
         """Wait for a read for as long as anybody wants it."""
-        began = time.monotonic()
+        assert isinstance(read, Read)
         while not done_within(read, max(0.0, min(LOOK_SECONDS, self._until - time.monotonic()))):
-            now = time.monotonic()
-            if now >= self._until:
+            if time.monotonic() >= self._until:
                 self.closed = True
-            if self.closed or now - began >= STUCK_SECONDS:
+            if self.closed or (read.running() and read.own.stalls(STUCK_SECONDS)):
                 self.is_slow = True
                 self._queue.replace_stuck(read)
                 self.pass_turn()

@@ -88,8 +88,8 @@ class Reading:
     def pass_turn(self) -> None:
         """Called when the last pages are asked for: another may read beside this one."""
 
-    def make_plan(self, passes: int = DISK_PASSES) -> bool:
-        """Find and plan what can be restored below the pages that failed; reads headers. False when
+    def make_plan(self, passes: int = DISK_PASSES) -> Plan | None:
+        """Find and plan what can be restored below the pages that failed; reads headers. None when
         that is nothing, or has failed in as many passes."""
         while self.passes < passes:
             from_memory = self.passes >= DISK_PASSES
@@ -100,14 +100,14 @@ class Reading:
                 self.point = self.wanted = self.point or self.walk.find()
                 self._held = self._hold(self.point)
             if not self.point.position:
-                return False
+                return None
             try:
                 if not (from_memory and self._is_planned(self.point)):
                     self.plan = self.walk.plan(self.point, self._meta_of)
-                return True
+                return self.plan
             except PageFailed as failed:
                 self.learn(failed)
-        return False
+        return None
 
     def learn(self, failed: PageFailed) -> None:
         """Plan the next pass without a page that failed; in memory, if the disk hangs."""
@@ -245,6 +245,8 @@ class Reading:
                 failures.append((index, error))
             if device is None:
                 self._place([one for one in batch if one.use.page in pages], pages)
+                # Its place has it: here it would be twice in memory until others have come.
+                pages.clear()
 
         left = deque(batches(reads, self.together, READ_BYTES))
         under_way: deque[tuple[Future[None], Sequence[PageRead], dict[PageId, Page]]] = deque()

@@ -244,7 +244,6 @@ def test_one_reads_at_a_time_and_the_next_beside_its_last_pages(
     ):
         disk.hold = lambda position, group: position == BLOCK
         first, second = talk.pending(store, queue), talk.pending(quick, queue)
-        monkeypatch.setattr(queue_module.BackgroundReading, "in_flight", 1)
         first.start()
         assert disk.reached.acquire(timeout=PATIENCE)
         second.start()

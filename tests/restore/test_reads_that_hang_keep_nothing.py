@@ -104,10 +104,10 @@ def test_restores_whose_reads_all_hang_leave_threads_for_others(
 ) -> None:
     disk.hold = lambda position, group: True
     with talk.open(hot_bytes=0, queue_bytes="1MiB") as sound:
-        hung = [talk.pending(cold, queue) for _ in range(3)]
+        hung = [talk.pending(cold, queue) for _ in range(THREADS)]
         for pending in hung:
             pending.start()
-        for _ in range(2 * THREADS):
+        for _ in range(THREADS):
             assert disk.reached.acquire(timeout=PATIENCE)
         other = talk.pending(sound, queue)
         other.start()
