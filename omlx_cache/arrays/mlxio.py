@@ -167,23 +167,18 @@ def blank_arrays(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
     return arrays
 
 
-def begin_zeros(specs: Sequence[TensorSpec]) -> list[Array]:
-    """Begin to make zeros that own their memory, and return; callable from any thread. `evaluate`
-    waits for them, on any thread.
-
-    Few bytes, and those of a GPU, are there when this returns.
-    """
-    if not on_host() or sum(spec.nbytes for spec in specs) < SHARED_BYTES:
-        arrays = [zeros(spec.shape, spec.dtype) for spec in specs]
-        evaluate(arrays)
-        return arrays
+def owned_zeros(specs: Sequence[TensorSpec]) -> list[Array]:
+    """Return evaluated zeros that own their memory, many bytes of a CPU's written by several cores;
+    callable from any thread."""
+    shared = on_host() and sum(spec.nbytes for spec in specs) >= SHARED_BYTES
     with _dispatching:
-        streams = _streams()
+        streams = _streams() if shared else [None]
         arrays = [
             zeros(spec.shape, spec.dtype, streams[number % len(streams)])
             for number, spec in enumerate(specs)
         ]
         mx.async_eval(arrays)
+    mx.eval(arrays)
     return arrays
 
 

@@ -7,6 +7,7 @@ that lie side by side in their pages, alike but for the layer, are joined togeth
 asked of MLX grows with pages and with tensors, not with their product.
 """
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby
@@ -36,9 +37,7 @@ from omlx_cache_storage.page import (
     Page,
     PageId,
     PageMeta,
-    Tensors,
     TensorSpec,
-    shared_tensors,
 )
 
 HOST_BATCH_BYTES = 512 << 10
@@ -152,13 +151,11 @@ def _codec_of(spec: TensorSpec, tag: Tag | None) -> TurboCodec | None:
     """Return the codec of a tensor that is decoded here."""
     if tag is None or spec.dtype not in _HALVES or tag.dtype != spec.dtype or not spec.nbytes:
         return None
-    try:
+    with contextlib.suppress(ValueError):
         codec = codec_named(tag.codec)
-    except ValueError:
-        return None
-    if not isinstance(codec, TurboCodec) or not decodes(codec.dim, codec.bits):
-        return None
-    return None if codec.refusal(spec.shape[-1], dtype_of(spec.dtype)) else codec
+        if isinstance(codec, TurboCodec) and decodes(codec.dim, codec.bits):
+            return None if codec.refusal(spec.shape[-1], dtype_of(spec.dtype)) else codec
+    return None
 
 
 class DecodedPiece(NamedTuple):
@@ -195,7 +192,8 @@ class Columns:
         self.stop = pieces[-1].to + pieces[-1].hi - pieces[-1].lo
         self.meta = pages[pieces[0].page].meta
         self._sources = [
-            (piece, pages[piece.page].payload, _blocks(pages[piece.page].meta)) for piece in pieces
+            (piece, pages[piece.page].payload, _blocks(pages[piece.page].meta.tensors))
+            for piece in pieces
         ]
         self.names = [name for block in self._sources[0][2] for name in block.names]
 
@@ -244,18 +242,14 @@ def columns_of(pieces: Sequence[DecodedPiece], pages: Mapping[PageId, Page]) -> 
     return [Columns(run, pages) for run in batched(pieces, joins)]
 
 
-def _blocks(meta: PageMeta) -> tuple[Stretch, ...]:
-    """Return the tensors of one dtype and shape that lie side by side in a page."""
-    return _stretches(shared_tensors(meta.tensors))
-
-
 @lru_cache(GEOMETRIES)
-def _stretches(tensors: Tensors) -> tuple[Stretch, ...]:
+def _blocks(tensors: tuple[TensorSpec, ...]) -> tuple[Stretch, ...]:
+    """Return the tensors of one dtype and shape that lie side by side in a page."""
     return tuple(stretches(tensors, {}))
 
 
 def _form(meta: PageMeta) -> _Form:
-    alike = tuple((b.names, b.dtype, with_tokens(b.shape, 0)) for b in _blocks(meta))
+    alike = tuple((b.names, b.dtype, with_tokens(b.shape, 0)) for b in _blocks(meta.tensors))
     return meta.codec, alike
 
 

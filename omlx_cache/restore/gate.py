@@ -52,19 +52,12 @@ class ReadingGate:
                 self._reads[tier].append(Finished(nbytes, seconds))
 
     @uninterrupted
-    def note_rejected(self) -> None:
-        """Note a restore that computes what it might have read."""
-        with self._lock:
-            self._rejected += 1
-
-    @uninterrupted
     def probe(self) -> bool:
-        """Return whether it is time to read in spite of all, and begin to count again if so."""
+        """Note a restore that would be rejected, and return whether it is its turn to read in spite
+        of that."""
         with self._lock:
-            due = self._rejected >= PROBE_EVERY - 1
-            if due:
-                self._rejected = 0
-            return due
+            self._rejected = (self._rejected + 1) % PROBE_EVERY
+            return self._rejected == 0
 
     @uninterrupted
     def slower(self, model: str, tokens: int, nbytes: Mapping[str, int]) -> str:
@@ -92,19 +85,20 @@ class RestoreGate:
     """Answers for one restore, as often as it looks. Any thread may call.
 
     Without `probes` it only asks: a look-up that restores nothing is no probe. Mutable: `_probing`,
-    set for good by a probe.
+    decided for good when it would be rejected first.
     """
 
     def __init__(self, gate: ReadingGate, model: str, *, probes: bool = True) -> None:
         self._gate = gate
         self._model = model
         self._probes = probes
-        self._probing = False
+        self._probing: bool | None = None
 
     def rejects(self, tokens: int, nbytes: Mapping[str, int]) -> str:
         """Return why so many bytes of each tier are not read for so many tokens; "" to read."""
         reason = "" if self._probing else self._gate.slower(self._model, tokens, nbytes)
-        self._probing |= bool(reason) and self._probes and self._gate.probe()
+        if reason and self._probes and self._probing is None:
+            self._probing = self._gate.probe()
         return "" if self._probing else reason
 
     def took(self, nbytes: int, seconds: float, read: Mapping[str, int]) -> None:
@@ -113,10 +107,6 @@ class RestoreGate:
         for tier, size in read.items():
             if 2 * size >= nbytes:
                 self._gate.note_read(tier, size, seconds)
-
-    def rejected(self) -> None:
-        """Note that the restore left to computing what might have been read."""
-        self._gate.note_rejected()
 
 
 def _short(seconds: float) -> str:

@@ -14,10 +14,9 @@ from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
     Array,
     HostView,
-    begin_zeros,
     carrier,
-    evaluate,
     host_views,
+    owned_zeros,
     payload_view,
 )
 from omlx_cache.restore.decode import convert, decode_into
@@ -32,7 +31,6 @@ from omlx_cache.restore.plan import (
 )
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import Page, PageId
-from omlx_cache_storage.readers import bounded_elsewhere
 
 SEGMENT_BYTES = 4096
 """Pages of shorter pieces than this are read as a whole, and copied to their places after."""
@@ -44,59 +42,38 @@ DECODERS = 2
 class HostTargets(Targets):
     """The evaluated arrays that a plan fills, and which pages are in them.
 
-    Made and filled by any thread; handed over by `arrays` when nobody fills them any more. Their
-    memory is zeroed while files are opened: who needs it first waits. Targets that a shorter plan
-    wants alike are taken over from `before`, which it closes, with what is in them; with `apart`
-    copied, since reads may still write into those, which keep them alive and give them to nobody.
-    Mutable: `filled`, `_copying` and `_closed`, guarded by `_guard`, which is not held while bytes
-    are copied; and until there are `_views`, `_zeros`, `_arrays` and `_bytes`, guarded by
-    `_making`.
+    Made and filled by any thread; handed over by `arrays` when nobody fills them any more. Targets
+    that a shorter plan wants alike are taken over from `before`, which it closes, with what is in
+    them; with `apart` copied, since reads may still write into those, which keep them alive and
+    give them to nobody. Mutable: `filled`, `_copying` and `_closed`, guarded by `_guard`, which is
+    not held while bytes are copied.
     """
 
     def __init__(self, plan: Plan, *, before: Targets | None = None, apart: bool = False) -> None:
-        if isinstance(before, HostTargets):
-            before.close()
-        super().__init__(plan, before)
+        old = before if isinstance(before, HostTargets) else None
+        if old is not None:
+            old.close()
+        super().__init__(plan, old)
         self._guard = threading.Condition()
-        self._making = threading.Lock()
         self._copying = 0
         self._closed = False
         self._decoding = threading.BoundedSemaphore(DECODERS)
-        self._views: dict[str, HostView] | None = None
-        self._bytes: dict[str, memoryview] = {}
         self._arrays: dict[str, Array] = {}
-        there: dict[str, HostView] = {}
-        if isinstance(before, HostTargets):
-            there = before._await_memory()
-            if not apart:
-                self._arrays = {name: before._arrays[name] for name in self.kept}
-                # While a view lives, MLX copies the array that it would update in place; and a
-                # read that hangs keeps no memory.
-                before._views, before._bytes, before._arrays = {}, {}, {}
+        if old is not None and not apart:
+            self._arrays = {name: old._arrays[name] for name in self.kept}
+            old.let_go()
         fresh = [spec for name, spec in plan.targets.items() if name not in self._arrays]
-        self._zeros = dict(zip([spec.name for spec in fresh], begin_zeros(fresh), strict=True))
-        if apart:
-            for name in self.kept & there.keys():
-                self._await_memory()[name][...] = there[name]
+        self._arrays |= zip([spec.name for spec in fresh], owned_zeros(fresh), strict=True)
+        filled = {name: array for name, array in self._arrays.items() if array.size}
+        views = host_views(list(filled.values()))
+        self._views: dict[str, HostView] = dict(zip(filled, views, strict=True))
+        if old is not None:
+            for name in self.kept & old._views.keys():
+                self._views[name][...] = old._views[name]
 
-    def _await_memory(self) -> dict[str, HostView]:
-        """Wait until the targets are there, for cores that zero them and no disk, and return those
-        that have bytes."""
-        if self._views is not None:
-            return self._views
-        with bounded_elsewhere(), self._making:
-            if self._views is None:
-                evaluate(list(self._zeros.values()))
-                self._arrays |= self._zeros
-                self._zeros = {}
-                filled = {name: array for name, array in self._arrays.items() if array.size}
-                views = dict(zip(filled, host_views(list(filled.values())), strict=True))
-                flat: dict[str, Any] = {
-                    name: view.reshape(-1).view(np.uint8) for name, view in views.items()
-                }
-                self._bytes = {name: memoryview(items) for name, items in flat.items()}
-                self._views = views
-        return self._views
+    def let_go(self) -> None:
+        """Keep no memory: while a view lives, MLX copies an array that it would update in place."""
+        self._views, self._arrays = {}, {}
 
     def segments(self, read: PageRead) -> list[memoryview] | None:
         """Return the memory that a page fills, in payload order, or None unless it fills it
@@ -104,20 +81,15 @@ class HostTargets(Targets):
         are handed over."""
         if SEGMENT_BYTES * read.geometry.pieces > read.geometry.tensors.nbytes:
             return None
-        views = self._await_memory()
-        starts: dict[int, int] = {}
-        for span in read.spans:
-            whole = span.hi < 0 or (span.lo, span.hi) == (0, read.use.info.held)
-            if span.track in starts or not whole:
-                return None
-            starts[span.track] = span.to
+        held, stretches = read.use.info.held, read.geometry.stretches
+        whole = [s for s in read.spans if s.hi < 0 or (s.lo, s.hi) == (0, held)]
+        starts = {span.track: span.to for span in whole}
+        if len(starts) < len(read.spans) or any(s.track not in starts for s in stretches):
+            return None
         segments: list[memoryview] = []
-        for stretch in read.geometry.stretches:
-            if stretch.track not in starts:
-                return None
+        for stretch in stretches:
             for name in stretch.names:
-                whole_shape, start = views[name].shape, starts[stretch.track]
-                segments += _rows(self._bytes[name], whole_shape, stretch.shape, start)
+                segments += _rows(self._views[name], stretch.shape, starts[stretch.track])
         return segments
 
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
@@ -125,7 +97,7 @@ class HostTargets(Targets):
 
         Decoding evaluates MLX, and takes a few MiB, of each of two threads.
         """
-        views = self._await_memory()
+        views = self._views
         direct = [read for read in reads if is_direct(read, pages[read.use.page].meta)]
         with self._guard:
             if self._closed:
@@ -155,22 +127,22 @@ class HostTargets(Targets):
 
     def arrays(self) -> dict[str, Array]:
         """Return the targets; what no page of the plan fills is zeros. Every page must be in."""
-        views = self._await_memory()
         for name, gaps in self.gaps().items():
             for gap in gaps:
-                views[name][:, :, gap] = 0
-        self._views, self._bytes = {}, {}
-        return self._arrays
+                self._views[name][:, :, gap] = 0
+        arrays = self._arrays
+        self.let_go()
+        return arrays
 
 
-def _rows(
-    target: memoryview, shape: tuple[int, ...], part: tuple[int, ...], start: int
-) -> list[memoryview]:
+def _rows(view: HostView, part: tuple[int, ...], start: int) -> list[memoryview]:
     """Return where a page's tensor goes: all of a target, or a run in each of its rows."""
-    if shape == part:
+    flat: Any = view.reshape(-1).view(np.uint8)
+    target = memoryview(flat)
+    if view.shape == part:
         return [target]
-    row = target.nbytes // (shape[0] * shape[1])
-    width = row // shape[TOKEN_AXIS]
+    row = target.nbytes // (view.shape[0] * view.shape[1])
+    width = row // view.shape[TOKEN_AXIS]
     first, size = start * width, part[TOKEN_AXIS] * width
     return [target[at : at + size] for at in range(first, target.nbytes, row)]
 

@@ -22,7 +22,7 @@ from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.tiers import Tiers
 
 STRIDE = 16
-"""Blocks that are looked for at a time, at first; then twice as many each time."""
+"""Paged blocks that are looked for at a time, at first; then twice as many each time."""
 
 
 class Pages(Protocol):
@@ -323,10 +323,10 @@ def collect(
     def note(group: GroupSpec, ends: Sequence[int], keys: Sequence[BlockKey]) -> int:
         """Take what there is of pages, paged ones up to the first gap; return how many to that."""
         pages = list(map(PageId, keys, repeat(group.name)))
-        known = view.find_all(pages)
+        infos = view.find_all(pages)
         taken = {
             end: (page, one)
-            for end, page, one in zip(ends, pages, known, strict=True)
+            for end, page, one in zip(ends, pages, infos, strict=True)
             if one is not None and one.position == end and page not in bad
         }
         gap = len(pages)
@@ -334,29 +334,29 @@ def collect(
             if group is paged:
                 gap = next(n for n, end in enumerate(ends) if end not in taken)
                 taken = {end: taken[end] for end in ends[:gap]}
-            looked = zip(ends[: gap + 1], pages, known, strict=False)
+            looked = zip(ends[: gap + 1], pages, infos, strict=False)
             absent.update((p, end) for end, p, one in looked if one is None and p not in bad)
         found[group].pages |= taken
         return gap
 
-    first, stride, whole = 0, STRIDE, True
-    while whole:
+    first, stride, gap = 0, STRIDE, blocks
+    while paged is not None and first < gap:
         last = min(first + stride, blocks)
         keys = chain.boundaries(first, last)
-        ends = range(first * size + size, last * size + 1, size)
-        for group in groups:
-            there = note(group, ends, keys[1:])
-            if there < len(ends):
-                # What lies behind the block of the gap is of no use, to no group.
-                ends, keys = ends[: there + 1], keys[: there + 2]
-                whole = False
-        parents = keys if whole else keys[: len(ends)]
-        stop = min((first + len(parents)) * size, len(chain) + 1)
-        for tail in view.tails_of(parents):
-            if tail.group in names and first * size < tail.position < stop:
-                note(names[tail.group], [tail.position], [chain.key(tail.position)])
-        whole = whole and last < blocks
+        there = note(paged, range(first * size + size, last * size + 1, size), keys[1:])
+        if there < last - first:
+            gap = first + there
         first, stride = last, 2 * stride
+    # What lies behind the block of the gap is of no use, to no group.
+    keys = chain.boundaries(0, min(gap + 1, blocks))
+    for group in groups:
+        if group is not paged:
+            note(group, range(size, len(keys) * size, size), keys[1:])
+    parents = keys[: gap + 1]
+    stop = min(len(parents) * size, len(chain) + 1)
+    for tail in view.tails_of(parents):
+        if tail.group in names and 0 < tail.position < stop:
+            note(names[tail.group], [tail.position], [chain.key(tail.position)])
     for page in first_pages(chain, groups):
         group = names[page.group]
         note(group, [group.keep], [page.key])

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import paged_of
+from omlx_cache.adapters.base import PAGED, paged_of
 from omlx_cache.arrays.mlxio import Array
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
@@ -176,8 +176,6 @@ def _finish(reading: Reading, spent: float = 0.0) -> Restored:
     gate, restored = reading.walk.gate, restore(reading)
     if gate is not None:
         gate.took(restored.nbytes, time.perf_counter() - began + spent, restored.read_bytes)
-        if (restored.point.reason or "").startswith(reasons.SLOWER_THAN_COMPUTING):
-            gate.rejected()
     return restored
 
 
@@ -191,23 +189,17 @@ def restore(reading: Reading) -> Restored:
     caller's to count.
     """
     walk = reading.walk
-    restored: Restored | None = None
-    while restored is None and reading.make_plan(DISK_PASSES + MEMORY_PASSES):
+    while plan := reading.make_plan(DISK_PASSES + MEMORY_PASSES):
         try:
-            arrays = reading.arrays()
+            rebuild(plan, reading.arrays())
+            break
         except PageFailed as failed:
             reading.learn(failed)
-        else:
-            assert reading.plan is not None
-            assert reading.point is not None
-            rebuild(reading.plan, arrays)
-            restored = _restored(walk.prompt_cache, reading.point, reading.read)
-    if restored is None:
-        wanted = reading.wanted or missed(None)
-        nothing = replace(wanted, position=0, uses={}, reason=walk.failure)
-        restored = Restored(walk.prompt_cache, reading.point or nothing)
-    mark_used(walk, restored.point)
-    return restored
+    point, wanted = reading.point, reading.wanted or missed(None)
+    if point is None:
+        point = replace(wanted, position=0, uses={}, reason=walk.failure)
+    mark_used(walk, point)
+    return _restored(walk.prompt_cache, point, reading.read)
 
 
 def rebuild(plan: Plan, arrays: Mapping[str, Array]) -> None:
@@ -238,7 +230,7 @@ def _restored(prompt_cache: list[Any], point: RestorePoint, read: set[PageId]) -
 
 def _tokens(point: RestorePoint, read: Sequence[PageUse]) -> int:
     """Count the tokens of the first group that are in pages that were read."""
-    group, uses = next(iter(point.uses.items()))
+    group, uses = next(iter(point.uses.items()), (PAGED, ()))
     mine = [use for use in read if use.page.group == group.name]
     if not any(use.info.held for use in uses):
         return point.position if mine else 0

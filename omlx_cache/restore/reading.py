@@ -14,8 +14,6 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from omlx_cache import reasons
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import (
@@ -339,11 +337,11 @@ class Reading:
         """Return a point with what the disk's look-up said of what lies beyond: a look-up in memory
         knows less."""
         wanted = self.wanted
-        if self.is_late and wanted is not None and point.position < wanted.position:
-            return replace(point, reason=reasons.DEADLINE)
-        if self.is_late or wanted is None or point.position != wanted.position:
-            return point
-        return replace(wanted, uses=point.uses)
+        assert wanted is not None
+        if self.is_late:
+            is_short = point.position < wanted.position
+            return replace(point, reason=reasons.DEADLINE) if is_short else point
+        return replace(wanted, uses=point.uses) if point.position == wanted.position else point
 
 
 def _first(failures: Sequence[tuple[int, BaseException]]) -> tuple[int, BaseException]:
@@ -372,10 +370,6 @@ def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = No
                 reader.read_into(segments)
                 targets.note([read])
                 return None
-            payload = np.empty(reader.meta.nbytes, dtype=np.uint8)
-            reader.read_into([payload])
-            return payload
-        # It is to stay, or to be decoded, which is MLX's work: memory of MLX's own.
         array = allocate_payload(reader.meta.nbytes)
         reader.read_into([writable_view(array)])
         return on_device(array)

@@ -137,19 +137,15 @@ class Walk:
         Raises PageFailed."""
         phases: dict[str, Phase] = {}
         for group, uses in point.uses.items():
-            use = uses[-1]
+            use, known = uses[-1], None
             if group.kind == "paged":
-                known = self.models.get(group)
-                if known is not None and known.id not in self.bad:
-                    continue
                 # A page in memory, or the first that a failing disk would not give.
                 use = next((u for u in uses if u.info.in_memory), uses[0])
-            meta = self.models[group] = meta_of(use.page)
-            if group.kind == "state" or use.info.position == point.position:
-                phases |= _phases(meta)
-        for group, meta in self.models.items():
-            if group.kind == "paged":
-                phases |= _phases(meta)
+                known = self.models.get(group)
+            if known is None or known.id in self.bad:
+                known = self.models[group] = meta_of(use.page)
+            if group.kind != "window" or use.info.position == point.position:
+                phases |= _phases(known)
         return make_plan(self.layout.leaves, point, self.models, phases, self.capacity)
 
 

@@ -16,12 +16,11 @@ from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.arrays.mlxio import (
     SHARED_BYTES,
     allocate_payload,
-    begin_zeros,
     blank_arrays,
     dtype_name,
-    evaluate,
     host_view,
     host_views,
+    owned_zeros,
 )
 from omlx_cache_storage.page import ITEM_BYTES, TensorSpec
 
@@ -38,9 +37,7 @@ def _specs(nbytes: int, dtype: str = "BF16", count: int = 5) -> list[TensorSpec]
 
 
 def zeros(nbytes: int) -> list[mx.array]:
-    made = begin_zeros(_specs(nbytes))
-    evaluate(made)
-    return made
+    return owned_zeros(_specs(nbytes))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -63,8 +60,7 @@ def test_every_dtype_and_shape_comes_back_evaluated_and_writable(dtype: str) -> 
 @pytest.mark.parametrize("nbytes", [0, SHARED_BYTES // 64, 4 * SHARED_BYTES])
 def test_large_zeros_are_writable_zeros_of_the_wanted_form(dtype: str, nbytes: int) -> None:
     specs = _specs(nbytes, dtype)
-    begun = begin_zeros(specs)
-    evaluate(begun)
+    begun = owned_zeros(specs)
     assert [(dtype_name(a), a.shape) for a in begun] == [(s.dtype, s.shape) for s in specs]
     views = host_views(begun)
     assert not any(view.any() for view in views)
@@ -167,7 +163,7 @@ def test_threads_begin_and_await_them_while_mlx_cache_is_emptied() -> None:
 import threading
 from queue import SimpleQueue
 import mlx.core as mx
-from omlx_cache.arrays.mlxio import SHARED_BYTES, begin_zeros
+from omlx_cache.arrays.mlxio import SHARED_BYTES, owned_zeros
 from omlx_cache.arrays.mlxio import evaluate, host_views
 from omlx_cache_storage.page import TensorSpec
 
@@ -176,12 +172,11 @@ begun, wrong = SimpleQueue(), []
 
 def begin():
     for _ in range(25):
-        begun.put(begin_zeros(specs))
+        begun.put(owned_zeros(specs))
 
 def take():
     for _ in range(25):
         zeros = begun.get()
-        evaluate(zeros)
         for view in host_views(zeros):
             wrong.extend([1] if view.any() else [])
             view[...] = 7

@@ -80,35 +80,22 @@ def look(view: Changing, gate: Counting | None = None) -> RestorePoint:
     return find_restore_point(CHAIN, (PAGED,), view, limit=END, tiers=cast(Tiers, view), gate=gate)
 
 
-@pytest.mark.parametrize("known", [0, 3])
-def test_what_another_process_stored_is_found_by_the_second_walk(known: int) -> None:
-    view = Changing(known, BLOCKS - known)
-    assert look(view).position == END
-    assert (view.asked, view.walks) == (1, 2)
-
-
-def test_a_prompt_that_is_known_to_its_end_asks_nothing() -> None:
-    view = Changing(BLOCKS, 0)
-    assert look(view).position == END
-    assert (view.asked, view.walks) == (0, 1)
-
-
-def test_a_miss_without_a_change_asks_once_and_walks_once() -> None:
-    view = Changing(3, 0)
-    assert look(view).position == 3 * SIZE
-    assert (view.asked, view.walks) == (1, 1)
-
-
-def test_a_second_walk_that_ends_short_too_asks_no_more() -> None:
-    view = Changing(2, 3)
-    assert look(view).position == 5 * SIZE
-    assert (view.asked, view.walks) == (1, 2)
-
-
-def test_what_another_thread_takes_over_during_the_first_walk_is_found() -> None:
-    view = Changing(2, 3, behind=True)
-    assert look(view).position == 5 * SIZE
-    assert (view.asked, view.walks) == (1, 2)
+@pytest.mark.parametrize(
+    ("view", "blocks", "asked", "walks"),
+    [
+        pytest.param(Changing(0, BLOCKS), BLOCKS, 1, 2, id="what another process stored"),
+        pytest.param(Changing(3, BLOCKS - 3), BLOCKS, 1, 2, id="the rest by another process"),
+        pytest.param(Changing(BLOCKS, 0), BLOCKS, 0, 1, id="known to its end"),
+        pytest.param(Changing(3, 0), 3, 1, 1, id="a miss without a change"),
+        pytest.param(Changing(2, 3), 5, 1, 2, id="short once more"),
+        pytest.param(Changing(2, 3, behind=True), 5, 1, 2, id="taken over by another thread"),
+    ],
+)
+def test_what_ends_short_asks_once_and_walks_again_if_there_was_news(
+    view: Changing, blocks: int, asked: int, walks: int
+) -> None:
+    assert look(view).position == blocks * SIZE
+    assert (view.asked, view.walks) == (asked, walks)
 
 
 def test_the_gate_is_asked_about_the_last_walk_alone() -> None:
