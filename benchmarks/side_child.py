@@ -21,7 +21,7 @@ from mlx_lm.models import qwen3
 from mlx_lm.models.cache import make_prompt_cache
 
 from benchmarks.side_systems import SYSTEMS, System
-from omlx_cache.arrays.mlxio import host_view
+from omlx_cache.arrays.mlxio import host_views
 
 SHAPE: dict[str, Any] = {
     "model_type": "qwen3",
@@ -110,7 +110,7 @@ def _resumed(model: Any, system: System, tokens: list[int], weights: int) -> dic
         "restored_seconds": restored,
         "processor_seconds": processor,
         "cached": cached,
-        "logits": sha256(host_view(logits).tobytes()).hexdigest()[:16],
+        "logits": sha256(host_views([logits])[0].tobytes()).hexdigest()[:16],
         "held_bytes": _settled() - weights,
         "peak_bytes": peak,
     }

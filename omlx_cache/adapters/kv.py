@@ -20,7 +20,7 @@ from omlx_cache.adapters.base import (
     UnsupportedCache,
     one_sequence,
 )
-from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_name
+from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, name_of
 from omlx_cache.codecs import AffineCodec
 from omlx_cache.mlx_lm_versions import is_cache, is_old
 
@@ -121,7 +121,7 @@ class QuantizedKVCacheAdapter(KVCacheAdapter):
             for side in ("keys", "values"):
                 packed, scales, _biases = getattr(cache, side)
                 channels = packed.shape[-1] * 32 // codec.bits
-                forms[side] = DenseForm(dtype_name(scales), channels)
+                forms[side] = DenseForm(name_of(scales.dtype), channels)
         return Packing(lambda side, dim: codec, forms)
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

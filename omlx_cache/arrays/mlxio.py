@@ -65,11 +65,6 @@ _dispatching = threading.Lock()
 """Held while tasks are given to the shared streams, which MLX leaves to their user to guard."""
 
 
-def dtype_name(array: Array) -> str:
-    """Return the safetensors name of an array's dtype."""
-    return _NAMES[array.dtype]
-
-
 def name_of(dtype: Any) -> str:
     """Return the safetensors name of an MLX dtype."""
     return _NAMES[dtype]
@@ -132,17 +127,12 @@ def evaluate(arrays: Sequence[Any]) -> None:
     mx.eval(list(arrays))
 
 
-def host_view(array: Array) -> HostView:
-    """Return an evaluated array's memory, unsigned items of its width, its shape and strides.
-
-    Writing through it changes the array. Drop it before MLX updates the array in place.
-    """
-    return host_views([array])[0]
-
-
 def host_views(arrays: Sequence[Array]) -> list[HostView]:
-    """Return a `host_view` of each array; MLX is asked once for all, which costs it as much as for
-    one."""
+    """Return the memory of evaluated arrays, unsigned items of their width, in their shape and
+    strides; MLX is asked once for all, which costs it as much as for one.
+
+    Writing through a view changes the array. Drop it before MLX updates the array in place.
+    """
     carried = [
         array if array.dtype == mx.bool_ else array.view(_DTYPES[f"U{array.itemsize * 8}"])
         for array in arrays

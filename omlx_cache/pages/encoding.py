@@ -14,11 +14,11 @@ import mlx.core as mx
 from omlx_cache.adapters.base import PAGED, TokenRange
 from omlx_cache.arrays.mlxio import (
     Array,
-    dtype_name,
     dtype_of,
     evaluate,
     has_memory_of_its_own,
     host_copy,
+    name_of,
     on_host,
 )
 from omlx_cache.codecs import (
@@ -213,7 +213,7 @@ def _pages(
     ]
     evaluate(payloads)
     made = {
-        name: Tag(codec.identity, dtype_name(dense[name]), dense[name].shape[-1])
+        name: Tag(codec.identity, name_of(dense[name].dtype), dense[name].shape[-1])
         for name, codec in codecs.items()
         if name in dense
     }

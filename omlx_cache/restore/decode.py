@@ -21,9 +21,9 @@ from omlx_cache.arrays.mlxio import (
     Array,
     HostView,
     carrier,
-    dtype_name,
     dtype_of,
     evaluate,
+    name_of,
     payload_view,
 )
 from omlx_cache.codecs import Codec, TurboCodec, codec_named
@@ -70,7 +70,7 @@ def convert(
                 made |= {name: array for name, array in fresh.items() if name in specs}
                 seen |= fresh.keys()
         for name, array in made.items():
-            wanted, found = specs[name], (dtype_name(array), tuple(array.shape))
+            wanted, found = specs[name], (name_of(array.dtype), tuple(array.shape))
             if found != (wanted.dtype, wanted.shape):
                 expects = f"{wanted.dtype} {wanted.shape} was expected"
                 raise ForeignPage(f"{name} is {found[0]} {found[1]}, {expects}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from omlx_cache.arrays.mlxio import host_view
+from omlx_cache.arrays.mlxio import host_views
 from omlx_cache.session import Session
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
@@ -15,7 +15,7 @@ SIZE = Size("test", 2, 2, 64, BLOCKS * BLOCK_SIZE, 1, 0, 0, 0)
 
 
 def kept(session: Session) -> list[bytes]:
-    views = [host_view(a) for c in session.prompt_cache for a in (c.keys, c.values)]
+    views = [host_views([a])[0] for c in session.prompt_cache for a in (c.keys, c.values)]
     return [np.ascontiguousarray(view[:, :, : SIZE.tokens]).tobytes() for view in views]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from omlx_cache.adapters.base import TokenRange
-from omlx_cache.arrays.mlxio import dtype_name, host_view
+from omlx_cache.arrays.mlxio import host_views, name_of
 from omlx_cache.pages import cut as cutting
 from omlx_cache.pages.cut import Cutter, Source
 from omlx_cache.pages.tensors import file_order
@@ -48,7 +48,7 @@ def bytes_of(name: str, span: TokenRange, from_: list[Source]) -> np.ndarray:
         for source in from_:
             order = [t for r in source.ranges[name] for t in range(r.start, r.stop)]
             if token in order:
-                view = host_view(source.arrays[name])
+                view = host_views([source.arrays[name]])[0]
                 columns.append(view[:, :, order.index(token)])
                 break
     return np.stack(columns, axis=2).reshape(-1).view(np.uint8)
@@ -101,7 +101,9 @@ def test_copies_have_the_same_tokens_by_name(way: str) -> None:
     for name, array in copies.arrays.items():
         assert array.dtype == given[-1].arrays[name].dtype
         assert copies.ranges[name] == (span,)
-        assert (host_view(array).reshape(-1).view(np.uint8) == bytes_of(name, span, given)).all()
+        assert (
+            host_views([array])[0].reshape(-1).view(np.uint8) == bytes_of(name, span, given)
+        ).all()
 
 
 def test_a_snapshot_is_every_array_as_it_is(way: str) -> None:
@@ -113,10 +115,10 @@ def test_a_snapshot_is_every_array_as_it_is(way: str) -> None:
     }
     cutter = Cutter([Source(arrays, dict.fromkeys(arrays, ()))])
     cut = cutter.whole()
-    specs = [TensorSpec(n, dtype_name(a), tuple(a.shape)) for n, a in arrays.items()]
+    specs = [TensorSpec(n, name_of(a.dtype), tuple(a.shape)) for n, a in arrays.items()]
     assert list(cut.tensors) == file_order(specs)
     (payload,) = cutter.payloads([cut])
-    views = [host_view(arrays[spec.name]).reshape(-1).view(np.uint8) for spec in cut.tensors]
+    views = [host_views([arrays[spec.name]])[0].reshape(-1).view(np.uint8) for spec in cut.tensors]
     assert (np.array(payload) == np.concatenate(views)).all()
 
 

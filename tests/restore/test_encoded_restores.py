@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kit.executors import EXECUTORS, compute_on
-from omlx_cache.arrays.mlxio import host_view
+from omlx_cache.arrays.mlxio import host_views
 from omlx_cache.restore import decode, host, reading
 from omlx_cache.restore.decode import Columns
 from omlx_cache.tools.bench.bed import Bed
@@ -44,7 +44,7 @@ class Stored:
     def restored(self) -> list[np.ndarray[Any, Any]]:
         with self._bed.restore() as session:
             caches = session.prompt_cache
-            return [host_view(a).copy() for c in caches for a in (c.keys, c.values)]
+            return [host_views([a])[0].copy() for c in caches for a in (c.keys, c.values)]
 
 
 @pytest.fixture
@@ -67,13 +67,13 @@ def test_encoded_pages_come_from_the_disk_where_no_memory_is_free_for_them(
         bed.commit(bed.filled(bed.live_arrays()))
         assert bed.store.flush(60)
         with bed.restore() as session:
-            hot = [host_view(c.keys).copy() for c in session.prompt_cache]
+            hot = [host_views([c.keys])[0].copy() for c in session.prompt_cache]
     compute_on(executor, monkeypatch)
     bed = Bed(sized(3), tmp_path, codec=codec, hot=False)
     with bed.store, bed.restore() as session:
         tokens = BLOCKS * BLOCK_SIZE
         for kept, cache in zip(hot, session.prompt_cache, strict=True):
-            assert np.array_equal(kept[:, :, :tokens], host_view(cache.keys)[:, :, :tokens])
+            assert np.array_equal(kept[:, :, :tokens], host_views([cache.keys])[0][:, :, :tokens])
 
 
 @pytest.mark.parametrize("spoiled", [(), (0,), (1, 2), (3,)], ids=str)
