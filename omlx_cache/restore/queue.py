@@ -1,5 +1,6 @@
 """Whose turn it is to read ahead: first come, first served, within a number of bytes."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -170,12 +171,9 @@ class RestoreQueue:
     @uninterrupted
     def settle(self) -> None:
         """Give back the bytes of handles that were lost; called by every other operation."""
-        while self.lost:
-            try:
-                ahead = self.lost.popleft()
-            except IndexError:
-                return
-            self.drop(ahead)
+        with contextlib.suppress(IndexError):
+            while self.lost:
+                self.drop(self.lost.popleft())
 
     def shutdown(self, timeout: float) -> bool:
         """Drop everything; False when a read is still waiting for the disk after `timeout`."""
@@ -253,7 +251,8 @@ class RestoreQueue:
             elif used + ahead.needs > self.limit_bytes:
                 break
             elif ahead.plan is None and not ahead.hold_all():
-                ahead.needs = None
+                # Its worker may be one that waits behind it.
+                ahead.needs, ahead.is_slow = None, True
                 self._plan(ahead)
             else:
                 used += ahead.needs

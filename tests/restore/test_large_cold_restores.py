@@ -1,10 +1,7 @@
 """A large prefix that only the disk has comes back whole: a disk that works is not taken for one
 that hangs, however long it reads."""
 
-import threading
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -13,8 +10,6 @@ from mlx_lm.models.cache import KVCache
 from kit import zoo
 from kit.drive import settings
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.restore import host, reading
-from omlx_cache_storage import readers
 
 LAYERS, HEADS, DIM, STEP = 16, 8, 128, 512
 TOKEN_BYTES = 2 * LAYERS * HEADS * DIM * 2
@@ -52,18 +47,3 @@ def test_all_of_it_is_restored(tmp_path: Path, nbytes: int) -> None:
         wanted = _keys(0, len(tokens))
         for cache in session.prompt_cache:
             assert mx.array_equal(cache.keys[..., : len(tokens), :], wanted).item()
-
-
-def test_memory_that_takes_longer_to_be_had_than_a_disk_may_be_silent_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """4 GiB of zeros take some cores longer than two seconds."""
-    evaluate, slow = host.evaluate, threading.Event()
-
-    def late(arrays: list[Any]) -> None:
-        slow.wait(1.0)
-        evaluate(arrays)
-
-    monkeypatch.setattr(host, "evaluate", late)
-    monkeypatch.setattr(reading, "came", partial(readers.came, seconds=0.2))
-    test_all_of_it_is_restored(tmp_path, 1 << 27)

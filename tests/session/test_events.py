@@ -23,7 +23,7 @@ def test_a_conversation_is_told_of_in_events_and_times(
     assert (restored.position, restored.tokens) == (len(tokens), cached)
     stored = store.events.page(0, 1000, ["stored"]).events
     assert {event.namespace for event in stored} == {restored.namespace}
-    assert next(e.parent for e in stored if e.tier == "hot") is None
+    assert next(e.to_dict()["parent"] for e in stored if e.tier == "hot") is None
     histograms, requests = store.stats().histograms, store.stats().requests
     assert histograms["restore_seconds"].count == histograms["commit_seconds"].count == 2
     assert histograms["commit_seconds"].sum == requests.commit_seconds > 0
