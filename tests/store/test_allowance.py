@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kit.storage import Story, commit, set_budget
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import operations
@@ -27,7 +29,11 @@ def _cold_bytes(store: BlockStore) -> Mapping[str, object]:
     return _asked(store, "config")["settings"]["cold_bytes"]  # type: ignore[no-any-return]
 
 
-def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(tmp_path: Path) -> None:
+def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However busy the machine is, the disk is waited for.
+    monkeypatch.setattr("omlx_cache.integrations.mlx_lm.server.inventory.ANSWER_SECONDS", 60)
     with _store(tmp_path, cold_bytes=8 * MIB) as first, _store(tmp_path, cold_bytes=MIB) as second:
         for name in ("ps", "stats"):
             cold = _asked(second, name)["cold"]

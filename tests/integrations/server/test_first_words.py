@@ -44,7 +44,8 @@ def test_the_first_lines_name_the_model_and_what_was_found(
     cold = home / "cold"
     first = one_run(home, models["dense"])
     assert first[0] == f"loading {models['dense']} ..."
-    granted = r"; memory 256 MiB, disk 1 GiB of [\d.]+ [GT]iB free"
+    # A disk that takes more than half a second to say how much is free is not waited for.
+    granted = r"; memory 256 MiB, disk 1 GiB(?: of [\d.]+ [GT]iB free)?"
     assert re.fullmatch(f"no pages in {cold} yet{granted}", first[1])
     again = one_run(home, models["dense"])
     found = rf"(\d+) pages, [\d.]+ [KM]iB in {cold}, oldest \d+ \w+ \((\d+) of dense\){granted}"
