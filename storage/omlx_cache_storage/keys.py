@@ -19,6 +19,8 @@ KEY_HASH = "sha256"
 """What namespaces say of their keys. Older versions could make keys of xxh3: other namespaces."""
 _NAMESPACE_TAG = b"omlx-cache namespace v1\0"
 NAMESPACE_BYTES = 32
+COMPARED_TOKENS = 4096
+"""Tokens that are compared at a time: few, since most prompts differ at their beginning."""
 PARENT_HINT_BYTES = 8
 """What a name tells of the page before: enough to find it, not to trust it."""
 
@@ -63,14 +65,11 @@ def as_tokens(tokens: Sequence[int] | npt.NDArray[np.integer]) -> Tokens:
 def shared_length(one: Tokens, other: Tokens) -> int:
     """Return how many leading tokens are equal; looks little further than that."""
     length = min(len(one), len(other))
-    start, step = 0, 1024
-    while start < length:
-        stop = min(length, start + step)
-        differs = one[start:stop] != other[start:stop]
-        first = int(differs.argmax())
-        if differs[first]:
-            return start + first
-        start, step = stop, min(2 * step, 65_536)
+    for start in range(0, length, COMPARED_TOKENS):
+        part = slice(start, min(length, start + COMPARED_TOKENS))
+        differs = np.flatnonzero(one[part] != other[part])
+        if differs.size:
+            return start + int(differs[0])
     return length
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
-from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.header import (
     ALIGNMENT,
     Header,
@@ -16,7 +15,7 @@ from omlx_cache_storage.format.header import (
     header_length,
 )
 from omlx_cache_storage.format.names import PageName, name_of
-from omlx_cache_storage.format.wrapping import is_wrapped, unwrapped
+from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_into, unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageMeta
 
@@ -56,7 +55,7 @@ class PageReader:
         """
         began = time.perf_counter()
         if is_wrapped(self._stored):
-            self._unwrap(pieces)
+            unwrap_into(self.read_stored().payload, self.meta.nbytes, pieces)
         else:
             self._fill(pieces)
         self.seconds = time.perf_counter() - began
@@ -66,17 +65,6 @@ class PageReader:
         payload = bytearray(self._stored.nbytes)
         self._fill([payload])
         return Page(self._stored, payload)
-
-    def _unwrap(self, pieces: Sequence[Buffer]) -> None:
-        frame = bytearray(self._stored.nbytes)
-        self._fill([frame])
-        payload = memoryview(planes.unpack(frame, self.meta.nbytes))
-        start = 0
-        for piece in pieces:
-            view = memoryview(piece)
-            if view.nbytes:
-                view.cast("B")[:] = payload[start : start + view.nbytes]
-            start += view.nbytes
 
     def _fill(self, pieces: Sequence[Buffer]) -> None:
         came = 0

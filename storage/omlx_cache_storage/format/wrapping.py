@@ -5,12 +5,13 @@ tenth. What the page held stands in its codec text, so that readers see the page
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 from omlx_cache_storage.errors import CorruptPage, UndecodablePage
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.header import tensor_spec
-from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, TensorSpec
+from omlx_cache_storage.page import ITEM_BYTES, Buffer, Page, PageMeta, TensorSpec
 
 _PACKING = "planes/"
 _PREFIX = f"{_PACKING}1 "
@@ -55,3 +56,14 @@ def unwrapped(meta: PageMeta) -> PageMeta:
     if not planes.HEADER_BYTES + inner_meta.nbytes // 2 < meta.nbytes < inner_meta.nbytes:
         raise CorruptPage(f"{meta.nbytes} bytes cannot hold a page of {inner_meta.nbytes}")
     return inner_meta
+
+
+def unwrap_into(frame: Buffer, nbytes: int, pieces: Sequence[Buffer]) -> None:
+    """Fill the pieces, payload order, with the payload of `nbytes` that a frame holds; raises
+    CorruptPage, or UndecodablePage without a zstd."""
+    payload, start = memoryview(planes.unpack(frame, nbytes)), 0
+    for piece in pieces:
+        view = memoryview(piece)
+        if view.nbytes:
+            view.cast("B")[:] = payload[start : start + view.nbytes]
+        start += view.nbytes

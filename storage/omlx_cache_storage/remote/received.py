@@ -7,14 +7,13 @@ from importlib import import_module
 from typing import Any
 
 from omlx_cache_storage.errors import CorruptPage, ForeignPage
-from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.header import (
     LENGTH_BYTES,
     PayloadDigest,
     decode_header,
     header_length,
 )
-from omlx_cache_storage.format.wrapping import is_wrapped, unwrapped
+from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_into, unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId, PageInfo, PageMeta
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope
@@ -84,10 +83,7 @@ class ReceivedPage:
         if is_wrapped(self._stored):
             frame = bytearray(self._stored.nbytes)
             self._fill([memoryview(frame)])
-            payload, start = memoryview(planes.unpack(frame, self.meta.nbytes)), 0
-            for view in views:
-                view[:] = payload[start : start + view.nbytes]
-                start += view.nbytes
+            unwrap_into(frame, self.meta.nbytes, views)
         else:
             self._fill(views)
         self.was_read = True
