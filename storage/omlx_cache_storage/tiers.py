@@ -688,8 +688,8 @@ class Tiers:
         while starved < STARVED_ROUNDS:
             # Queued before the barrier: a page that the idle writer takes up behind it would
             # look durable, and be pending. The root first.
-            here = [held.id for held in reversed(self.hot.entries()) if held.id in known]
-            queued, setbacks = writer.offer(here), writer.setbacks
+            here = [held.id for held in reversed(self.hot.entries()) if held.unwritten]
+            queued, setbacks = writer.offer(p for p in here if p in known), writer.setbacks
             if not writer.flush(max(0.0, deadline - time.monotonic())):
                 return False
             failing = writer.setbacks > setbacks

@@ -52,9 +52,8 @@ class Writer:
     jobs had ended; one that is not there any more is done), `_accepted`, `_outcomes`, `_at_work`,
     `_ending`, `_breaker` and the counts; any thread may call. `_failing` and `_settled` belong to
     the writer's thread. What memory has as due and was not queued, when there was no room for it,
-    an idle writer takes up.
-    The thread begins with `opening`, which may take long and sets `opened`, and ends with closing
-    the cold tier.
+    an idle writer takes up. The thread begins with `opening`, which may take long and sets
+    `opened`, and ends with closing the cold tier.
 
     A disk that failed a few times in a row is left alone for a while: what is queued then is put
     off, counted as dropped, and stays dirty. A flush has it asked again at once.
