@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.storage import Story
+from kit.storage import Story, open_cold
 from omlx_cache_daemon.archive.manifest import (
     MANIFEST_FILE,
     ArchiveError,
@@ -46,9 +46,7 @@ class Into:
 
 
 def _tier(directory: Path, limit: int = 1 << 24) -> ColdTier:
-    tier = ColdTier(directory, limit)
-    tier.open()
-    return tier
+    return open_cold(directory, limit)
 
 
 def _fill(directory: Path, *stories: Story, count: int = 4) -> None:

@@ -18,7 +18,7 @@ from kit import zoo
 from kit.drive import feed, random_tokens, settings
 from kit.embedded import embedded_stores
 from kit.output import check_output
-from kit.storage import Story
+from kit.storage import Story, open_cold
 from kit.storage.mounts import small_disk
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache_storage.cold.tier import ColdTier
@@ -308,8 +308,7 @@ def test_what_other_versions_computed_is_taken_in_with_a_warning(cli: Cli, tmp_p
     # A field that was too large for the file: the digest cannot be compared.
     large = {"extra": {"omitted": "too large"}}
     document = {"format": 1, "software": {"mlx": "0.1", "mlx-lm": "0.2"}, "architecture": "abacus"}
-    tier = ColdTier(tmp_path / "cold", 1 << 24)
-    tier.open()
+    tier = open_cold(tmp_path / "cold", 1 << 24)
     story = Story("a", nbytes=4096)
     assert tier.write(story.page(1), time.time_ns(), {**document, **large}) == "written"
     tier.close()

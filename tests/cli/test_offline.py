@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kit.examples import some
-from omlx_cache_storage.cold.tier import ColdTier
+from kit.storage import open_cold
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 
@@ -44,8 +44,7 @@ def _page(model: str, group: str, block: int, tokens: int) -> Page:
 @pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
     """Two blocks of a hybrid model (paged and state) and one of another model."""
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     pages = [
         ("llama", _page("llama", "paged", 0, 256)),
         ("llama", _page("llama", "paged", 1, 256)),

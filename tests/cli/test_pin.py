@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from kit.embedded import embedded_stores
-from kit.storage import Story
+from kit.storage import Story, open_cold
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
-from omlx_cache_storage.cold.tier import ColdTier
 
 Cli = Callable[..., Any]
 LIMIT = 1 << 21
@@ -43,8 +42,7 @@ def cli(cli_in_process: Cli) -> Cli:
 @pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
     """Pages of two tenants and two models."""
-    tier = ColdTier(tmp_path / "cold", LIMIT)
-    tier.open()
+    tier = open_cold(tmp_path / "cold", LIMIT)
     for name, salt, label in (("a", "alice", "meta/llama"), ("b", "bob", "qwen")):
         document = {"model": name * 64, "salt": salt_digest(salt), "label": label}
         for page in Story(name, nbytes=2**14).pages(*range(1, PAGES + 1)):

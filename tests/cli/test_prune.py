@@ -14,7 +14,7 @@ import pytest
 
 from kit.embedded import embedded_stores
 from kit.examples import some
-from kit.storage import Story, disk_usage, files_in
+from kit.storage import Story, disk_usage, files_in, open_cold
 from omlx_cache.identity.parts import installed, software
 from omlx_cache_storage.cold.tier import ColdTier
 
@@ -68,8 +68,7 @@ def _write(tier: ColdTier, name: str, numbers: range, age_days: float, **documen
 @pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
     """Namespaces of these versions, of others, of another format, and one without versions."""
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     _write(tier, "now", range(1, 6), 1, format=1, software=software())
     _write(tier, "unused", range(1, 4), 40, format=1, software=software())
     _write(tier, "other", range(1, 3), 1, format=1, software=OTHER)
@@ -125,8 +124,7 @@ def test_stale_deletes_namespaces_of_other_versions_and_keeps_unknown_ones(
 def test_older_deletes_pages_by_their_last_use_and_the_superseded_ones(
     cli: Cli, cold_dir: Path
 ) -> None:
-    tier = ColdTier(cold_dir, 2**30)
-    tier.open()
+    tier = open_cold(cold_dir)
     tier.touch(Story("unused").ids(1), time.time_ns())
     tier.demote(Story("now").ids(5))
     tier.settle()
@@ -285,8 +283,7 @@ def test_what_another_process_wrote_beside_a_running_store_is_deleted_too(
     cli: Cli, embed: Callable[..., Any], tmp_path: Path, arguments: list[str]
 ) -> None:
     embed()
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     _write(tier, "other", range(1, 3), 1, format=1, software=OTHER)
     result = cli("prune", *arguments, "--yes")
     assert (result.code, result.err) == (0, "")
@@ -298,8 +295,7 @@ def test_rm_deletes_what_another_process_wrote_beside_a_running_store(
     cli: Cli, embed: Callable[..., Any], tmp_path: Path
 ) -> None:
     embed()
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     _write(tier, "mine", range(4, 6), 1)
     result = cli("rm", Story("mine").namespace.hex(), "--yes")
     assert (result.code, result.out[:15], result.err) == (0, "deleted 5 pages", "")

@@ -11,11 +11,10 @@ import pytest
 
 from kit.embedded import embedded_stores
 from kit.examples import some
-from kit.storage import Story, disk_usage, set_budget
+from kit.storage import Story, disk_usage, open_cold, set_budget
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.small_files import read_budget
-from omlx_cache_storage.cold.tier import ColdTier
 
 Cli = Callable[..., Any]
 LIMIT = 1 << 24
@@ -37,8 +36,7 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
 @pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
     """Pages of two tenants and two models, of a store whose budget is 16 MiB."""
-    tier = ColdTier(tmp_path / "cold", LIMIT)
-    tier.open()
+    tier = open_cold(tmp_path / "cold", LIMIT)
     for name, salt, label in (("a", "alice", "llama"), ("b", "alice", "qwen"), ("c", None, "qwen")):
         document = {"model": name * 64, "salt": salt_digest(salt), "label": label}
         for page in Story(name).pages(1, 2, 3):
@@ -72,8 +70,7 @@ def test_what_it_says_is_used_lies_on_the_disk_and_is_no_more_than_a_store_count
     cli: Cli, cold_dir: Path
 ) -> None:
     state = _state(cli("quota", "--format", "json"))
-    tier = ColdTier(cold_dir, LIMIT)
-    tier.open()
+    tier = open_cold(cold_dir, LIMIT)
     assert disk_usage(cold_dir) <= state["used_bytes"] <= tier.usage().nbytes
     tier.close()
 
@@ -133,8 +130,7 @@ def test_a_directory_can_have_a_budget_before_the_first_store_opens_it(
     assert not (tmp_path / "cold").exists()
     assert cli("quota", "10MiB").code == 0
     assert (tmp_path / "cold").stat().st_mode & 0o777 == 0o700
-    tier = ColdTier(tmp_path / "cold", LIMIT)
-    tier.open()
+    tier = open_cold(tmp_path / "cold", LIMIT)
     assert tier.usage().limit_bytes == 10 << 20
     tier.close()
 

@@ -13,9 +13,8 @@ import pytest
 
 from kit.embedded import embedded_stores
 from kit.examples import some
-from kit.storage import Story, files_in
+from kit.storage import Story, files_in, open_cold
 from omlx_cache.identity.parts import salt_digest
-from omlx_cache_storage.cold.tier import ColdTier
 
 Cli = Callable[..., Any]
 
@@ -36,8 +35,7 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
 @pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
     """Three pages of one namespace and one of another, written and left."""
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     for name, numbers in (("one", (1, 2, 3)), ("two", (1,))):
         story = Story(name)
         for page in story.pages(*numbers):
@@ -102,8 +100,7 @@ def test_on_a_terminal_it_asks_first(
 
 
 def test_an_ambiguous_prefix_is_refused_with_its_matches(cli: Cli, tmp_path: Path) -> None:
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     stories = [Story(f"{n}") for n in range(17)]
     for story in stories:
         assert tier.write(story.page(1), 10**18, {}) == "written"
@@ -151,8 +148,7 @@ def test_a_directory_that_a_store_uses_is_left_to_that_store(
 def test_another_directory_is_cleared_beside_a_running_store(
     cli: Cli, embedded: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
-    tier = ColdTier(tmp_path / "archive", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "archive")
     assert tier.write(Story("one").page(1), 10**18, {}) == "written"
     result = cli("rm", _digest("one"), "--yes", "--cold-dir", str(tmp_path / "archive"))
     assert (result.code, files_in(tmp_path / "archive")) == (0, [])
@@ -174,8 +170,7 @@ def test_a_store_that_does_not_say_what_it_uses_forbids_a_deletion_beside_it(
 @pytest.fixture
 def tenants(tmp_path: Path) -> dict[str, Story]:
     """A page in each of four namespaces: two models, one of them under two salts as well."""
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     stories = {}
     for label, salt in (
         ("org/llama", None),
@@ -261,8 +256,7 @@ def test_a_salt_is_in_no_listing(cli: Cli, tenants: dict[str, Story]) -> None:
 
 
 def test_a_name_with_two_meanings_is_refused_until_one_is_said(cli: Cli, tmp_path: Path) -> None:
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     digit = _digest("one")[0]
     for name, document in (("one", {"salt": ""}), ("two", {"label": digit})):
         assert tier.write(Story(name).page(1), 10**18, document) == "written"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from kit.storage import open_cold
 from omlx_cache_daemon.verdict import with_verdict
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 
@@ -41,8 +41,7 @@ def page_file(tmp_path: Path) -> Path:
         codec="dense",
         tensors=(TensorSpec("0.keys", "BF16", (1, 2, 256, 8)),),
     )
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     assert (
         tier.write(Page(meta, bytes(range(256)) * (meta.nbytes // 256)), 10**18, _DOCUMENT)
         == "written"

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.output import check_output
-from kit.storage import Story, files_in
-from omlx_cache_storage.cold.tier import ColdTier
+from kit.storage import Story, files_in, open_cold
 
 from .conftest import Cli
 
@@ -30,8 +29,7 @@ with BlockStore(CacheSettings(hot_bytes="64MiB", cold_bytes="64MiB", min_free_by
 @pytest.fixture
 def pages(tmp_path: Path) -> list[Path]:
     """The files of ten pages of one namespace and two of another."""
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     for story, count in ((Story("one"), 10), (Story("two"), 2)):
         for number in range(1, count + 1):
             tier.write(story.page(number), number * 10**9, story.document)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eviction.patient import PATIENCE_SECONDS, patient
 
-from kit.storage import HandClock, Story
+from kit.storage import HandClock, Story, open_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 
@@ -12,9 +12,7 @@ KIB = 1024
 
 
 def _cold(directory: Path, clock: HandClock) -> ColdTier:
-    tier = ColdTier(directory, 400 * KIB, clock=clock, policy=patient)
-    tier.open()
-    return tier
+    return open_cold(directory, 400 * KIB, clock=clock, policy=patient)
 
 
 def _fill(tier: ColdTier, story: Story, stamp: int) -> int:

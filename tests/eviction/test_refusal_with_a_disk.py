@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from eviction.patient import PATIENCE_SECONDS, offer, patient
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, fetch, is_right, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit, fetch, is_right, open_cold, open_store
 from omlx_cache import BlockStore
-from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
 ROOM = 32
@@ -167,8 +166,7 @@ def test_a_kill_loses_nothing_that_a_flush_has_answered_for(tmp_path: Path, poli
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["True"] * 40
-    cold = ColdTier(tmp_path, 2**30)
-    cold.open()
+    cold = open_cold(tmp_path)
     assert all(cold.info(page) for page in Story("old").ids(*range(1, 33)))
     assert all(cold.info(page) for page in Story("new").ids(*range(1, 41)))
 

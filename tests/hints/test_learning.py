@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import HandClock, Story
-from omlx_cache_storage.cold.tier import ColdTier
+from kit.storage import HandClock, Story, open_cold
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hints import Priority, use_stamp
 
@@ -55,8 +54,7 @@ def test_what_a_hint_did_is_known_until_the_request_has_stored_its_first_page() 
 
 def test_the_disk_goes_on_learning_while_pinned_pages_come(tmp_path: Path) -> None:
     clock, story, pinned = HandClock(), Story("one"), Story("pinned")
-    tier = ColdTier(tmp_path, 2**30, clock=clock, policy=Keep)
-    tier.open()
+    tier = open_cold(tmp_path, clock=clock, policy=Keep)
     for number in range(1, 41):
         assert tier.write(story.page(number), clock.now(), story.document) == "written"
     until = clock.now() + 86_400 * SECOND

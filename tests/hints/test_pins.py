@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit, open_cold, open_store
 from omlx_cache import BlockStore
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
@@ -188,8 +188,7 @@ def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
         assert room
         assert tier.put(page, room, dirty=False, stamp_ns=clock.now() + later)
     assert _hot(tier, story) == [1, 2]
-    cold = ColdTier(tmp_path, 4 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
-    cold.open()
+    cold = open_cold(tmp_path, 4 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
     for page in story.pages(1, 2):
         assert cold.write(page, clock.now(), {}) == "written"
     assert _pinned(cold, story, 1, 2).pages == 2
@@ -202,8 +201,7 @@ def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
 
 def test_what_is_written_later_is_pinned_on_the_disk_then(tmp_path: Path, story: Story) -> None:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
-    cold = ColdTier(tmp_path, 5 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
-    cold.open()
+    cold = open_cold(tmp_path, 5 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
     assert _pinned(cold, story, 1, 2) == Pinned(0, 0, 0)
     for page in (*story.pages(1, 2), *other.pages(*range(1, 9))):
         assert cold.write(page, clock.now(), {}) == "written"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
-from kit.storage import Story
-from omlx_cache_storage.cold.tier import ColdTier
+from kit.storage import Story, open_cold
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot_page import WRITE_POLICIES
@@ -32,8 +31,7 @@ class _Rig:
             RemoteTier(MemoryEngine(store), options, engine_name="", where="") for _ in range(2)
         )
         clock = Clock()
-        cold = ColdTier(directory, 1 << 24, clock=clock)
-        cold.open()
+        cold = open_cold(directory, 1 << 24, clock=clock)
         self.tiers = Tiers(
             hot_bytes=1 << 20,
             queue_bytes=1 << 20,

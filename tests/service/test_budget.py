@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, set_budget
+from kit.storage import Story, open_cold, set_budget
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.small_files import read_budget
@@ -14,9 +14,7 @@ MIB = 2**20
 
 
 def _store(directory: Path, limit: int, *, derived: bool = False) -> ColdTier:
-    tier = ColdTier(directory, limit, derived=derived)
-    tier.open()
-    return tier
+    return open_cold(directory, limit, derived=derived)
 
 
 def _keeper(directory: Path, limit: int = 64 * MIB, **options: object) -> KeepingTier:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, files_in
+from kit.storage import Story, files_in, open_cold
 from kit.storage.signed import signed_header, split_header
 from omlx_cache_daemon import checking
 from omlx_cache_daemon.checking import Checked, Pace, check_pages
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
-from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
 
@@ -24,8 +23,7 @@ KIB = 1024
 def story(tmp_path: Path) -> Story:
     """Twelve pages in a directory; some not a whole number of blocks of the disk long."""
     story = Story(nbytes=4 * KIB + 7)
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     for number in range(1, 13):
         page = story.page(number, nbytes=3 * 1024 * KIB if number == 12 else 0)
         assert tier.write(page, number * 10**9, story.document) == "written"

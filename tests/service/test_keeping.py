@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, disk_usage, files_in, set_budget
+from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold, set_budget
 from omlx_cache_daemon.service.configuration import read_configuration
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.upkeep import Upkeep
@@ -15,7 +15,6 @@ from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.cold.root import record_path
-from omlx_cache_storage.cold.tier import ColdTier
 
 MIB = 2**20
 PAGE = 64 * 1024
@@ -43,8 +42,7 @@ def story() -> Story:
 
 @pytest.fixture
 def filled(tmp_path: Path, story: Story) -> Path:
-    tier = ColdTier(tmp_path / "cold", 64 * MIB)
-    tier.open()
+    tier = open_cold(tmp_path / "cold", 64 * MIB)
     for number in range(1, 41):
         assert tier.write(story.page(number), 10**18 + number, story.document) == "written"
     tier.close()
@@ -104,8 +102,7 @@ def test_a_directory_that_is_gone_is_not_made_again_and_followed_when_it_is_back
     shutil.rmtree(filled)
     keeper.keep()
     assert not filled.exists(), "a store is to make it, or a person"
-    tier = ColdTier(filled, 64 * MIB)
-    tier.open()
+    tier = open_cold(filled, 64 * MIB)
     tier.write(story.page(1), 10**18, story.document)
     keeper.keep()
     assert keeper.usage().pages == 1

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import pytest
 
-from kit.storage import Story, bytes_of, disk_usage, expected_payload, read_cold
+from kit.storage import Story, bytes_of, disk_usage, expected_payload, open_cold, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
@@ -71,8 +71,7 @@ class _Backing:
         # directory and in three namespaces; room for a write.
         limit = pages * (PAGE + 24 * KIB) + 96 * KIB
         self.clock = Clock()
-        cold = ColdTier(directory, limit, clock=self.clock)
-        cold.open()
+        cold = open_cold(directory, limit, clock=self.clock)
         self.tier: Tier
         self.tier = self._cold = cold
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import WriterRig, expected_payload, files_in
+from kit.storage import WriterRig, expected_payload, files_in, open_cold
 from omlx_cache_storage.cold.room import DIRECTORY_SLACK_BYTES
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Page, WriteResult
 
 KIB = 1024
@@ -204,8 +203,7 @@ def test_pages_used_while_they_wait_keep_that_recency_on_the_disk(rig: WriterRig
     rig.disk.gate.set()
     assert rig.writer.flush(30)
     assert [entry.page for entry in rig.cold.entries()] == rig.story.ids(3, 2, 1)
-    again = ColdTier(rig.cold.directory, 2**30)
-    again.open()
+    again = open_cold(rig.cold.directory)
     assert [entry.page for entry in again.entries()] == rig.story.ids(3, 2, 1)
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, commit, files_in, open_store
+from kit.storage import FaultyDisk, Story, commit, files_in, open_cold, open_store
 from omlx_cache_daemon.client import Client
-from omlx_cache_storage.cold.tier import ColdTier
 
 
 @pytest.fixture
@@ -48,6 +47,5 @@ def test_ping_answers_while_clear_waits_for_a_hung_disk(tmp_path: Path, short_di
             clearing.join(60)
         assert cleared == [{"pages": 2}]
         assert files_in(tmp_path) == []
-    again = ColdTier(tmp_path, 2**30)
-    again.open()
+    again = open_cold(tmp_path)
     assert again.usage().pages == 0

@@ -15,13 +15,13 @@ from kit.storage import (
     bytes_of,
     commit,
     files_in,
+    open_cold,
     open_store,
     read_cold,
     store_page,
 )
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.disk import Durability, StrPath
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Page
 
 KIB = 1024
@@ -239,8 +239,7 @@ def test_a_cleared_namespace_is_served_no_more_when_the_disk_deletes_nothing(
         assert store.clear(story.namespace) == 0
         assert store.find(story.id(1)) is None
         # As after kill -9: nothing of what this process knows is left.
-        again = ColdTier(tmp_path, 2**30)
-        again.open()
+        again = open_cold(tmp_path)
         try:
             assert again.usage().pages == 0
             assert files_in(tmp_path) == []

@@ -14,11 +14,11 @@ from kit.storage import (
     expected_payload,
     files_in,
     is_right,
+    open_cold,
     open_store,
     read_cold,
     store_page,
 )
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageError
 
 KIB = 1024
@@ -26,8 +26,7 @@ KIB = 1024
 
 def _on_disk(directory: Path, story: Story) -> list[int]:
     """Return which pages a fresh reader of the directory finds whole."""
-    tier = ColdTier(directory, 2**30)
-    tier.open()
+    tier = open_cold(directory)
     found = [number for number in range(1, 20) if story.id(number) in tier]
     for number in found:
         page = story.id(number)

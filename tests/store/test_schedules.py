@@ -10,7 +10,7 @@ import pytest
 
 from kit.examples import examples, some
 from kit.scheduler import Scheduler, explore, explore_all
-from kit.storage import Story, files_in
+from kit.storage import Story, files_in, open_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import format_name
@@ -58,9 +58,7 @@ class Rig:
 
     def peer(self, cold_bytes: int = 2**30) -> ColdTier:
         """Return another tier on the same directory, as a process of its own would have it."""
-        cold = ColdTier(self.directory, cold_bytes, clock=Clock())
-        cold.open()
-        return cold
+        return open_cold(self.directory, cold_bytes, clock=Clock())
 
     def commit(self, story: Story, *numbers: int) -> None:
         """Store pages, root first; wait for the writer where there is no room, if it `waits`."""

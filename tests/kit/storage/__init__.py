@@ -1,7 +1,7 @@
 """Pages with checkable contents, small stores, and a disk that fails on demand."""
 
 from .faults import FaultyDisk, HandClock, SetTime
-from .pages import Story, bytes_of, disk_usage, expected_payload, files_in, read_cold
+from .pages import Story, bytes_of, disk_usage, expected_payload, files_in, open_cold, read_cold
 from .stores import commit, fetch, is_right, open_store, set_budget, settings, store_page
 from .writers import WriterRig, end_write
 
@@ -19,6 +19,7 @@ __all__ = [
     "fetch",
     "files_in",
     "is_right",
+    "open_cold",
     "open_store",
     "read_cold",
     "set_budget",

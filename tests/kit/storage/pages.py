@@ -79,6 +79,13 @@ def bytes_of(page: Page) -> bytes:
     return bytes(memoryview(page.payload))
 
 
+def open_cold(directory: Path, limit_bytes: int = 2**30, **options: Any) -> ColdTier:
+    """Return a cold tier that has read its directory."""
+    tier = ColdTier(directory, limit_bytes, **options)
+    tier.open()
+    return tier
+
+
 def read_cold(tier: ColdTier, page: PageId) -> bytes:
     """Return a page's verified payload; raises PageError."""
     with tier.reading(page) as reader:

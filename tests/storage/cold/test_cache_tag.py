@@ -9,43 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, disk_usage, files_in
+from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold
 from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.catalog import namespaces, scan
 from omlx_cache_storage.cold.disk import Durability, StrPath
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Buffer
 
 SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 DAY = 10**18
 
 
-def _open(directory: Path, limit: int = 2**30) -> ColdTier:
-    tier = ColdTier(directory, limit)
-    tier.open()
-    return tier
-
-
 def test_a_cold_directory_is_tagged_as_a_cache_and_the_tag_counts(tmp_path: Path) -> None:
     cold, story = tmp_path / "cold", Story()
-    tier = _open(cold)
+    tier = open_cold(cold)
     tag = cold / "CACHEDIR.TAG"
     assert not tag.exists(), "whoever opens a store waits for no write"
     assert tier.write(story.page(1), DAY, story.document) == "written"
     assert tag.read_bytes().startswith(SIGNATURE + b"\n")
     assert tag.stat().st_mode & 0o777 == 0o600
     assert disk_usage(cold) <= tier.usage().nbytes
-    again = _open(cold)
+    again = open_cold(cold)
     assert again.usage().nbytes == tier.usage().nbytes
     assert again.usage().pages == 1
 
 
 def test_a_directory_of_before_is_tagged_with_the_next_page(tmp_path: Path) -> None:
     story = Story()
-    with contextlib.closing(_open(tmp_path)) as before:
+    with contextlib.closing(open_cold(tmp_path)) as before:
         assert before.write(story.page(1), DAY, story.document) == "written"
     (tmp_path / "CACHEDIR.TAG").unlink()
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     assert tier.write(story.page(2), DAY, story.document) == "written"
     assert (tmp_path / "CACHEDIR.TAG").exists()
     assert disk_usage(tmp_path) <= tier.usage().nbytes
@@ -55,7 +48,7 @@ def test_a_tag_that_was_there_is_left_alone(tmp_path: Path) -> None:
     tag = tmp_path / "CACHEDIR.TAG"
     tag.write_bytes(SIGNATURE + b"\n# mine\n")
     inode = tag.stat().st_ino
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     assert tag.read_bytes() == SIGNATURE + b"\n# mine\n"
     assert tag.stat().st_ino == inode
     assert disk_usage(tmp_path) <= tier.usage().nbytes
@@ -63,14 +56,14 @@ def test_a_tag_that_was_there_is_left_alone(tmp_path: Path) -> None:
 
 def test_neither_eviction_nor_deletion_nor_a_listing_sees_the_tag(tmp_path: Path) -> None:
     story = Story()
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     assert tier.write(story.page(1), DAY, story.document) == "written"
     assert len(namespaces(tmp_path)) == len(list(scan(tmp_path))) == 1
     assert remove_namespace(tmp_path, story.namespace).pages == 1
     tier._index.limit_bytes = 0
     tier.settle()
     tier.close()
-    assert _open(tmp_path, 0).limit_bytes == 0
+    assert open_cold(tmp_path, 0).limit_bytes == 0
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["CACHEDIR.TAG", "budget.json", "ledger"]
 
@@ -87,8 +80,7 @@ def test_a_disk_that_takes_no_tag_takes_pages_all_the_same(
         return write(path, pieces, durability)
 
     monkeypatch.setattr(disk, "write", no_tag)
-    tier = ColdTier(tmp_path, 2**30, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk)
     assert tier.write(story.page(1), DAY, story.document) == "written"
     assert tier.usage().state == "ok"
     assert len(files_in(tmp_path)) == 1
@@ -97,7 +89,7 @@ def test_a_disk_that_takes_no_tag_takes_pages_all_the_same(
 @pytest.mark.skipif(not os.path.exists("/bin/tar"), reason="needs GNU tar")
 def test_a_backup_that_knows_the_tag_leaves_the_pages_out(tmp_path: Path) -> None:
     story = Story()
-    assert _open(tmp_path / "cold").write(story.page(1), DAY, story.document) == "written"
+    assert open_cold(tmp_path / "cold").write(story.page(1), DAY, story.document) == "written"
     command = [
         "tar",
         "-C",

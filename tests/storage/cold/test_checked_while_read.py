@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from kit.storage import Story, bytes_of, files_in
+from kit.storage import Story, bytes_of, files_in, open_cold
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.reader import CHECKED_BYTES
 from omlx_cache_storage.cold.tier import ColdTier
@@ -29,8 +29,7 @@ class CountingDisk(FileSystem):
 
 def _written(directory: Path) -> tuple[Story, CountingDisk, ColdTier]:
     story, disk = Story(nbytes=NBYTES), CountingDisk()
-    tier = ColdTier(directory, 1 << 30, fs=disk)
-    tier.open()
+    tier = open_cold(directory, fs=disk)
     assert tier.write(story.page(1), 10**18, story.document) == "written"
     return story, disk, tier
 

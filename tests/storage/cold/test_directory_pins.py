@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import HandClock, Story, set_budget
+from kit.storage import HandClock, Story, open_cold, set_budget
 from omlx_cache_daemon.changing import ChangeRefused, change_pins
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.small_files import PINS, encode_pins, parse_pins, pins_bytes, read_pins
@@ -33,9 +33,7 @@ def story() -> Story:
 
 
 def _open(directory: Path, pages: int = 12, clock: HandClock | None = None) -> ColdTier:
-    tier = ColdTier(directory, pages * COLD_PAGE + SLACK, clock=clock or HandClock())
-    tier.open()
-    return tier
+    return open_cold(directory, pages * COLD_PAGE + SLACK, clock=clock or HandClock())
 
 
 def _write(tier: ColdTier, story: Story, *numbers: int) -> list[str]:

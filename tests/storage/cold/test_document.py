@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, disk_usage, open_store
+from kit.storage import Story, commit, disk_usage, open_cold, open_store
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache_storage.cold.catalog import namespaces
 from omlx_cache_storage.cold.disk import FileSystem
@@ -15,7 +15,6 @@ from omlx_cache_storage.cold.small_files import (
     has_fields,
     read_document,
 )
-from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
 SALT = {"model": "m" * 64, "salt": "text:1"}
@@ -65,8 +64,7 @@ def test_a_file_that_is_no_document_is_read_as_none_and_with_a_limit(tmp_path: P
 
 def test_a_large_document_counts_in_the_budget_also_after_a_restart(tmp_path: Path) -> None:
     limit = 2 * 1024 * KIB
-    tier = ColdTier(tmp_path, limit)
-    tier.open()
+    tier = open_cold(tmp_path, limit)
     for turn in range(6):
         story = Story(f"{turn}", nbytes=64 * KIB)
         document = {**_document(700 * KIB), "turn": turn}
@@ -74,7 +72,6 @@ def test_a_large_document_counts_in_the_budget_also_after_a_restart(tmp_path: Pa
             tier.write(story.page(number), 10**18 + turn, document)
             assert disk_usage(tmp_path) <= tier.usage().nbytes <= limit
     assert tier.usage().pages > 0
-    again = ColdTier(tmp_path, limit)
-    again.open()
+    again = open_cold(tmp_path, limit)
     assert disk_usage(tmp_path) <= again.usage().nbytes <= limit
     assert all(document["salt"] == "text:1" for document in namespaces(tmp_path).values())

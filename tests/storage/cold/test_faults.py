@@ -15,6 +15,7 @@ from kit.storage import (
     disk_usage,
     expected_payload,
     files_in,
+    open_cold,
     read_cold,
 )
 from omlx_cache_storage.cold.deletion import RETRIED
@@ -44,8 +45,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
 @pytest.fixture
 def tier(tmp_path: Path, disk: FaultyDisk, story: Story) -> ColdTier:
     """A tier with one page on it, on a disk that can fail."""
-    tier = ColdTier(tmp_path / "cold", BIG, fs=disk, durability="fsync")
-    tier.open()
+    tier = open_cold(tmp_path / "cold", fs=disk, durability="fsync")
     _write(tier, story, 1)
     return tier
 
@@ -151,8 +151,7 @@ def test_a_file_that_was_gone_and_that_another_process_wrote_again_is_not_writte
     files_in(tier.directory)[0].unlink()
     with pytest.raises(PageUnreadable, match="is gone"):
         read_cold(tier, story.id(1))
-    other = ColdTier(tier.directory, BIG)
-    other.open()
+    other = open_cold(tier.directory)
     assert other.write(story.page(1), 10**18, story.document) == "written"
     assert tier.write(story.page(1), 10**18, story.document) == "present"
     _is_there(tier, story, 1)
@@ -177,8 +176,7 @@ def test_a_directory_removed_while_running_is_noticed_and_made_again(
 def test_a_directory_replaced_by_another_cache_is_read_anew(
     tier: ColdTier, story: Story, tmp_path: Path
 ) -> None:
-    other = ColdTier(tmp_path / "other", BIG)
-    other.open()
+    other = open_cold(tmp_path / "other")
     assert _write(other, story, 2)
     shutil.rmtree(tier.directory)
     (tmp_path / "other").rename(tier.directory)
@@ -189,12 +187,10 @@ def test_a_directory_replaced_by_another_cache_is_read_anew(
 
 def test_a_directory_that_appears_later_is_indexed_then(tmp_path: Path, story: Story) -> None:
     """An external disk that is mounted after the start."""
-    earlier = ColdTier(tmp_path / "away", BIG)
-    earlier.open()
+    earlier = open_cold(tmp_path / "away")
     assert _write(earlier, story, 1)
     (tmp_path / "mount").write_text("not a directory")
-    tier = ColdTier(tmp_path / "mount" / "cold", BIG)
-    tier.open()
+    tier = open_cold(tmp_path / "mount" / "cold")
     assert tier.usage().state.startswith("unavailable: ")
     with pytest.raises(OSError, match="directory"):
         _write(tier, story, 2)
@@ -213,12 +209,10 @@ def test_a_directory_that_appears_later_is_indexed_then(tmp_path: Path, story: S
 def test_a_disk_that_refuses_at_the_start_is_asked_again(
     tmp_path: Path, disk: FaultyDisk, story: Story, operation: str
 ) -> None:
-    ready = ColdTier(tmp_path / "cold", BIG)
-    ready.open()
+    ready = open_cold(tmp_path / "cold")
     assert _write(ready, story, 1)
     disk.fail[operation] = errno.EMFILE
-    tier = ColdTier(tmp_path / "cold", BIG, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path / "cold", fs=disk)
     assert tier.usage().state == "unavailable: Too many open files"
     disk.fail.clear()
     assert _write(tier, story, 2)
@@ -231,8 +225,7 @@ def test_a_read_only_directory_is_served_and_its_state_is_visible(
 ) -> None:
     for operation in ("write", "publish", "set_times", "remove", "remove_directory"):
         disk.fail[operation] = errno.EROFS
-    restarted = ColdTier(tier.directory, BIG, fs=disk)
-    restarted.open()
+    restarted = open_cold(tier.directory, BIG, fs=disk)
     _is_there(restarted, story, 1)
     restarted.touch(story.ids(1))
     restarted.settle()
@@ -244,8 +237,7 @@ def test_a_read_only_directory_is_served_and_its_state_is_visible(
 def test_files_that_cannot_be_deleted_keep_counting(tmp_path: Path, disk: FaultyDisk) -> None:
     story = Story(nbytes=128 * KIB)
     limit = 3 * 152 * KIB + 80 * KIB
-    tier = ColdTier(tmp_path, limit, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, limit, fs=disk)
     for number in (1, 2, 3):
         assert _write(tier, story, number)
     disk.fail["remove"] = errno.EACCES
@@ -265,8 +257,7 @@ def test_a_disk_without_free_space_evicts_rather_than_fills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: FaultyDisk
 ) -> None:
     story = Story(nbytes=128 * KIB)
-    tier = ColdTier(tmp_path, BIG, fs=disk, min_free_bytes=1024 * KIB)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk, min_free_bytes=1024 * KIB)
     capacity = disk_usage(tmp_path) + 1024 * KIB + 4 * 152 * KIB
     monkeypatch.setattr(disk, "free_bytes", lambda path: capacity - disk_usage(tmp_path))
     for number in range(1, 12):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.children import kill_9, program, said
-from kit.storage import Story, disk_usage, files_in, set_budget
+from kit.storage import Story, disk_usage, files_in, open_cold, set_budget
 from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_storage.cold import sharing
@@ -71,8 +71,7 @@ def story() -> Story:
 def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A directory that is full of small pages, and its budget."""
     directory, story = tmp_path_factory.mktemp("full") / "cold", Story(blocks=2 * SMALL)
-    tier = ColdTier(directory, 64 * MIB)
-    tier.open()
+    tier = open_cold(directory, 64 * MIB)
     for number in range(1, SMALL + 1):
         assert tier.write(story.page(number), DAY, story.document) == "written"
     limit = tier.usage().nbytes + 32 * KIB
@@ -88,9 +87,7 @@ def limit(tmp_path: Path, full: tuple[Path, int]) -> int:
 
 
 def _open(directory: Path, limit: int, fs: FileSystem | None = None) -> ColdTier:
-    tier = ColdTier(directory / "cold", limit, fs=fs)
-    tier.open()
-    return tier
+    return open_cold(directory / "cold", limit, fs=fs)
 
 
 def _numbers(fs: Watched, least: int) -> None:

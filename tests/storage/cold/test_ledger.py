@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.storage import open_cold
 from omlx_cache_storage.cold.changes import Cancelled, Change, Removed, Reserved, decode, encode
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger, LedgerBusy
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -200,8 +200,7 @@ def test_a_ledger_that_others_can_change_is_replaced_by_whoever_enters(directory
     path = directory / LEDGER_FILE
     path.write_bytes(b"somebody else's")
     path.chmod(0o666)
-    tier = ColdTier(directory, 2**20)
-    tier.open()
+    tier = open_cold(directory, 2**20)
     assert tier.usage().state == "ok"
     assert path.stat().st_mode & 0o777 == 0o600
     tier.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kit.storage import FaultyDisk, Story
+from kit.storage import FaultyDisk, Story, open_cold
 from omlx_cache_storage import table
 from omlx_cache_storage.cold import catalog, index
 from omlx_cache_storage.cold import tier as cold_tier
@@ -24,8 +24,7 @@ PAGES = 100_000
 def crowded(tmp_path: Path) -> ColdTier:
     """A tier that believes it holds 100,000 pages."""
     story = Story()
-    cold = ColdTier(tmp_path, 2**40)
-    cold.open()
+    cold = open_cold(tmp_path, 2**40)
     cold._index.contents.fill(
         (
             StoredPage(
@@ -90,8 +89,7 @@ def test_a_listing_makes_no_path_and_sorts_nothing(
 
 def test_pages_are_found_while_another_is_written(tmp_path: Path) -> None:
     story, disk = Story(), FaultyDisk()
-    cold = ColdTier(tmp_path, 2**30, fs=disk)
-    cold.open()
+    cold = open_cold(tmp_path, fs=disk)
     cold.write(story.page(1), 10**18, story.document)
     disk.reached.clear()
     disk.gate.clear()

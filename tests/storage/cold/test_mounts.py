@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.children import kill_9, program, said
-from kit.storage import Story, files_in
+from kit.storage import Story, files_in, open_cold
 from kit.storage.mounts import small_disk
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.root import (
@@ -27,7 +27,6 @@ from omlx_cache_storage.cold.root import (
     mounted_at,
     named,
 )
-from omlx_cache_storage.cold.tier import ColdTier
 
 MOUNTINFO = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -189,8 +188,7 @@ def test_a_directory_without_locks_is_refused_with_what_to_do(tmp_path: Path) ->
 
 def test_a_tier_refuses_a_directory_without_locks_until_it_has_them(tmp_path: Path) -> None:
     fs = Unlocked()
-    tier = ColdTier(tmp_path / "cold", 2**30, fs=fs)
-    tier.open()
+    tier = open_cold(tmp_path / "cold", fs=fs)
     assert re.search("unavailable: .*locks on files do nothing", tier.usage().state)
     with pytest.raises(NoLocks):
         tier.write(Story().page(1), 1, {})
@@ -207,8 +205,7 @@ def test_a_tier_on_a_network_share_warns_once_and_works(
     monkeypatch.setattr(
         "omlx_cache_storage.cold.root.kind_of", lambda _path: FileSystemKind("cifs", True)
     )
-    tier = ColdTier(tmp_path / "cold", 2**30)
-    tier.open()
+    tier = open_cold(tmp_path / "cold")
     assert tier.write(Story().page(1), 1, {}) == "written"
     shutil.rmtree(tmp_path / "cold")
     assert tier.write(Story().page(1), 1, {}) == "written"

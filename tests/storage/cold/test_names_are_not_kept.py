@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kit.storage import FaultyDisk, Story, read_cold
+from kit.storage import FaultyDisk, Story, open_cold, read_cold
 from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Buffer
@@ -61,8 +61,7 @@ class _Noting(FaultyDisk):
 
 def test_no_path_object_is_made_of_what_a_page_passes_through(tmp_path: Path) -> None:
     disk = _Noting(tmp_path)
-    cold = ColdTier(tmp_path, LIMIT, fs=disk, durability="fsync")
-    cold.open()
+    cold = open_cold(tmp_path, LIMIT, fs=disk, durability="fsync")
     for turn in range(6):
         story = Story(f"story {turn}")
         for number in (1, 2):

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
+from kit.storage import (
+    FaultyDisk,
+    Story,
+    disk_usage,
+    expected_payload,
+    files_in,
+    open_cold,
+    read_cold,
+)
 from kit.storage.mounts import small_disk
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.cold.writing import NO_ROOM_TRIES
@@ -51,8 +59,7 @@ def test_no_room_evicts_what_leaves_first_and_the_page_is_written_all_the_same(
 ) -> None:
     story = Story()
     disk = QuotaDisk(tmp_path, code, 3 if operation != "sync_directory" else 4, operation)
-    tier = ColdTier(tmp_path, BIG, fs=disk, durability="fsync")
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk, durability="fsync")
     for number in range(1, 20):
         assert _write(tier, story, number) == "written"
         assert tier.usage().state == "ok"
@@ -72,8 +79,7 @@ def test_no_room_never_evicts_what_outranks_the_page_that_wants_in(
     """The deep end of a chain does not drive out its root."""
     story = Story()
     disk = QuotaDisk(tmp_path, code, 2, "write")
-    tier = ColdTier(tmp_path, BIG, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk)
     assert [_write(tier, story, n, stamp=7) for n in (1, 2, 3)] == ["written"] * 3
     assert [_write(tier, story, n, stamp=7) for n in (4, 5)] == ["refused"] * 2
     assert all(_is_there(tier, story, number) for number in (1, 2, 3))
@@ -84,8 +90,7 @@ def test_no_room_never_evicts_what_outranks_the_page_that_wants_in(
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS])
 def test_other_errors_evict_nothing(tmp_path: Path, code: int) -> None:
     story, disk = Story(), FaultyDisk()
-    tier = ColdTier(tmp_path, BIG, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk)
     assert _write(tier, story, 1) == "written"
     disk.fail["write"] = code
     with pytest.raises(OSError, match=r"."):
@@ -97,8 +102,7 @@ def test_other_errors_evict_nothing(tmp_path: Path, code: int) -> None:
 
 def test_a_disk_that_eviction_does_not_help_is_not_emptied(tmp_path: Path) -> None:
     story, disk = Story(), FaultyDisk()
-    tier = ColdTier(tmp_path, BIG, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk)
     for number in range(1, 51):
         assert _write(tier, story, number) == "written"
     disk.fail["write"] = errno.EDQUOT
@@ -122,8 +126,7 @@ def test_a_disk_that_eviction_does_not_help_is_not_emptied(tmp_path: Path) -> No
 def test_a_real_disk_without_inodes_goes_on_taking_the_newest_pages(tmp_path: Path) -> None:
     """32 MiB of free bytes, and 24 files and directories in all."""
     with small_disk(tmp_path / "disk", "size=32m,nr_inodes=24") as disk:
-        tier = ColdTier(disk.path / "cold", BIG)
-        tier.open()
+        tier = open_cold(disk.path / "cold")
         for turn in range(3):
             story = Story(f"tenant {turn}")
             for number in range(1, 41):
@@ -138,8 +141,7 @@ def test_a_real_disk_without_inodes_goes_on_taking_the_newest_pages(tmp_path: Pa
 def test_a_real_disk_that_is_full_goes_on_taking_the_newest_pages(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=2m") as disk:
         story = Story(nbytes=128 * KIB)
-        tier = ColdTier(disk.path / "cold", BIG)
-        tier.open()
+        tier = open_cold(disk.path / "cold")
         for number in range(1, 41):
             assert _write(tier, story, number) == "written"
             assert disk_usage(disk.path / "cold") <= tier.usage().nbytes
@@ -169,8 +171,7 @@ def test_a_full_disk_with_pages_and_no_ledger_serves_them_and_goes_on_taking_new
             with (disk.path / "others0").open("ab", buffering=0) as others:
                 while others.write(bytes(4 * KIB)):
                     pass
-        tier = ColdTier(cold, BIG)
-        tier.open()
+        tier = open_cold(cold)
         assert tier.usage().state == "ok"
         assert (tier.usage().evicted_pages, tier.usage().pages) == (1, 2)
         assert _is_there(tier, story, 1)
@@ -184,8 +185,7 @@ def test_a_full_disk_with_pages_and_no_ledger_serves_them_and_goes_on_taking_new
 def test_free_files_are_left_to_others_as_free_bytes_are(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=64m,nr_inodes=3000") as disk:
         story = Story()
-        tier = ColdTier(disk.path / "cold", BIG, min_free_bytes=1)
-        tier.open()
+        tier = open_cold(disk.path / "cold", BIG, min_free_bytes=1)
         others = disk.path / "others"
         others.mkdir()
         for number in range(os.statvfs(disk.path).f_favail - 60):

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, files_in, read_cold
+from kit.storage import Story, files_in, open_cold, read_cold
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.reader import describe
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 
 
@@ -41,8 +40,7 @@ def test_what_is_no_file_is_a_miss_at_once_and_is_left_alone(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     story = Story()
-    tier = ColdTier(tmp_path, 2**30)
-    tier.open()
+    tier = open_cold(tmp_path)
     assert tier.write(story.page(1), 10**18, story.document) == "written"
     (path,) = files_in(tmp_path)
     path.unlink()

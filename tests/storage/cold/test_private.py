@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, expected_payload, files_in, read_cold
+from kit.storage import FaultyDisk, Story, expected_payload, files_in, open_cold, read_cold
 from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.catalog import namespaces, read_namespace, scan
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, PageUnreadable
 from omlx_cache_storage.format.names import BUDGET_FILE, PINS_FILE
 
@@ -23,14 +22,8 @@ STRANGER = 12_345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
 
 
-def _open(directory: Path) -> ColdTier:
-    tier = ColdTier(directory, 2**30)
-    tier.open()
-    return tier
-
-
 def _stored(directory: Path, story: Story, *numbers: int) -> None:
-    with contextlib.closing(_open(directory)) as tier:
+    with contextlib.closing(open_cold(directory)) as tier:
         for number in numbers:
             assert tier.write(story.page(number), DAY, story.document) == "written"
 
@@ -65,7 +58,7 @@ def test_a_directory_that_others_may_change_is_refused_with_the_remedy(
     story, cold = Story(), tmp_path / "cold"
     _stored(cold, story, 1)
     loosen(cold)
-    tier = _open(cold)
+    tier = open_cold(cold)
     usage = tier.usage()
     assert usage.state.startswith(f"unavailable: {cold} ")
     assert "chmod 700" in usage.state or "chown" in usage.state
@@ -95,7 +88,7 @@ def test_a_directory_that_others_may_only_look_into_is_used(tmp_path: Path) -> N
     cold = tmp_path / "cold"
     _stored(cold, Story(), 1)
     cold.chmod(0o755)
-    assert _open(cold).usage().pages == 1
+    assert open_cold(cold).usage().pages == 1
 
 
 def test_a_link_of_ones_own_leads_to_the_directory_that_is_checked(tmp_path: Path) -> None:
@@ -105,7 +98,7 @@ def test_a_link_of_ones_own_leads_to_the_directory_that_is_checked(tmp_path: Pat
     _stored(tmp_path / "cold", story, 1)
     assert len(files_in(tmp_path / "disk")) == 1
     (tmp_path / "disk").chmod(0o770)
-    assert _open(tmp_path / "cold").usage().state.startswith("unavailable: ")
+    assert open_cold(tmp_path / "cold").usage().state.startswith("unavailable: ")
 
 
 @as_root
@@ -113,7 +106,7 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o700)
     (tmp_path / "cold").symlink_to(tmp_path / "mine")
     os.chown(tmp_path / "cold", STRANGER, STRANGER, follow_symlinks=False)
-    assert "a link" in _open(tmp_path / "cold").usage().state
+    assert "a link" in open_cold(tmp_path / "cold").usage().state
     assert list((tmp_path / "mine").iterdir()) == []
 
 
@@ -128,8 +121,7 @@ def test_what_others_may_change_is_not_indexed_not_opened_and_not_deleted(
     path = _path(tmp_path, story, 1)
     loosen({"file": path, "shard": path.parent, "namespace": path.parents[1]}[what])
     disk = FaultyDisk()
-    tier = ColdTier(tmp_path, 2**30, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk)
     assert (tier.usage().pages, tier.usage().ignored_files) == (1, 1)
     assert tier.info(story.id(1)) is None
     with pytest.raises(PageUnreadable):
@@ -150,7 +142,7 @@ def test_a_file_that_is_exchanged_after_the_start_is_refused_when_it_is_opened(
 ) -> None:
     story = Story()
     _stored(tmp_path, story, 1)
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     path = _path(tmp_path, story, 1)
     loosen(path)
     with pytest.raises(PageUnreadable):
@@ -169,7 +161,7 @@ def test_leftovers_of_others_are_left_alone(tmp_path: Path, loosen: Change) -> N
     leftover.touch()
     os.utime(leftover, ns=(DAY, DAY))
     loosen(leftover)
-    _open(tmp_path)
+    open_cold(tmp_path)
     assert leftover.exists()
 
 
@@ -177,7 +169,7 @@ def test_leftovers_of_others_are_left_alone(tmp_path: Path, loosen: Change) -> N
 def test_a_page_is_not_written_where_others_may_change_it(tmp_path: Path, loosen: Change) -> None:
     story = Story()
     _stored(tmp_path, story, 1)
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     loosen(tmp_path / story.namespace.hex())
     with pytest.raises(PermissionError):
         tier.write(story.page(2), DAY, story.document)
@@ -188,7 +180,7 @@ def test_a_page_is_not_written_where_others_may_change_it(tmp_path: Path, loosen
 def test_a_page_is_not_written_through_a_link(tmp_path: Path) -> None:
     story, cold, elsewhere = Story(), tmp_path / "cold", tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
-    tier = _open(cold)
+    tier = open_cold(cold)
     (cold / story.namespace.hex()).symlink_to(elsewhere)
     with pytest.raises(PermissionError, match="a link"):
         tier.write(story.page(1), DAY, story.document)
@@ -247,7 +239,7 @@ def test_odd_things_under_any_name_hold_up_nobody(tmp_path: Path, make: Change, 
     }[place]
     odd.unlink(missing_ok=True)
     make(odd)
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     assert tier.usage().pages == 1
     assert tier.usage().nbytes < 2**30
     assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), story.nbytes)
@@ -265,8 +257,7 @@ def test_a_sparse_giant_under_a_page_s_name_is_damaged_and_drives_out_nothing(
     story = Story()
     _stored(tmp_path, story, 1, 2)
     os.truncate(_path(tmp_path, story, 2), 1 << 40)
-    tier = ColdTier(tmp_path, 2 << 30)
-    tier.open()
+    tier = open_cold(tmp_path, 2 << 30)
     assert tier.usage().pages == 2
     with pytest.raises(CorruptPage):
         read_cold(tier, story.id(2))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, disk_usage, set_budget
+from kit.storage import Story, disk_usage, open_cold, set_budget
 from omlx_cache_daemon.changing import ChangeRefused
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
@@ -20,8 +20,7 @@ LIMIT = 2048 * KIB
 
 
 def _filled(directory: Path, name: str = "one") -> ColdTier:
-    tier = ColdTier(directory, LIMIT)
-    tier.open()
+    tier = open_cold(directory, LIMIT)
     story = Story(name, nbytes=64 * KIB)
     for number in range(1, 9):
         assert tier.write(story.page(number), 10**18 + number, {}) == "written"
@@ -60,8 +59,7 @@ def test_without_a_store_the_next_one_that_opens_evicts_down_to_the_budget(tmp_p
     _filled(tmp_path).close()
     limit = disk_usage(tmp_path) // 2
     set_budget(tmp_path, Budget(limit, "quota"))
-    tier = ColdTier(tmp_path, LIMIT)
-    tier.open()
+    tier = open_cold(tmp_path, LIMIT)
     assert disk_usage(tmp_path) <= limit
     assert read_budget(tmp_path) == Budget(limit, "quota")
     tier.close()

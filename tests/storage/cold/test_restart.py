@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, disk_usage, expected_payload, files_in, read_cold
+from kit.storage import (
+    FaultyDisk,
+    Story,
+    disk_usage,
+    expected_payload,
+    files_in,
+    open_cold,
+    read_cold,
+)
 from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
@@ -30,12 +38,6 @@ BIG = 2**30
 ROOT_FILES = {"CACHEDIR.TAG", "budget.json", "ledger"}
 
 
-def _open(directory: Path, limit: int = BIG, **options: object) -> ColdTier:
-    tier = ColdTier(directory, limit, **options)  # type: ignore[arg-type]
-    tier.open()
-    return tier
-
-
 def _store(tier: ColdTier, story: Story, *numbers: int) -> None:
     clock = Clock()
     for page in story.pages(*numbers):
@@ -46,7 +48,7 @@ def _store(tier: ColdTier, story: Story, *numbers: int) -> None:
 
 def _stored(directory: Path, story: Story, *numbers: int) -> None:
     """Store pages in a process that ends then."""
-    with contextlib.closing(_open(directory)) as tier:
+    with contextlib.closing(open_cold(directory)) as tier:
         _store(tier, story, *numbers)
 
 
@@ -72,7 +74,7 @@ def other_process() -> Iterator[int]:
 
 def test_pages_and_their_order_survive_a_restart(tmp_path: Path, story: Story) -> None:
     other = Story("other")
-    first = _open(tmp_path)
+    first = open_cold(tmp_path)
     _store(first, story, 1, 2, 3)
     _store(first, other, 1, 2)
     first.touch(story.ids(1, 2))
@@ -82,7 +84,7 @@ def test_pages_and_their_order_survive_a_restart(tmp_path: Path, story: Story) -
     assert expected == [(1, 2), (0, 3), (1, 1), (0, 2), (0, 1)]
     first.close()
 
-    second = _open(tmp_path)
+    second = open_cold(tmp_path)
     assert _order(second, story, other) == expected
     for page in (*story.ids(1, 2, 3), *other.ids(1, 2)):
         assert read_cold(second, page) == expected_payload(page, 4 * KIB)
@@ -94,7 +96,7 @@ def test_a_root_is_not_older_than_its_deep_end_though_its_last_use_was_not_recor
     tmp_path: Path, story: Story
 ) -> None:
     other = Story("other")
-    killed = _open(tmp_path)
+    killed = open_cold(tmp_path)
     for number in (1, 2):
         assert killed.write(story.page(number), 10**18, story.document) == "written"
     assert killed.write(other.page(1), 10**18 + 1, other.document) == "written"
@@ -104,17 +106,17 @@ def test_a_root_is_not_older_than_its_deep_end_though_its_last_use_was_not_recor
     for number in (3, 4):
         assert killed.write(story.page(number), 10**18 + 2, story.document) == "written"
     killed.close()
-    found = [entry.page for entry in _open(tmp_path).entries()]
+    found = [entry.page for entry in open_cold(tmp_path).entries()]
     assert found == [snapshot.meta.id, other.id(1), *story.ids(4, 3, 2, 1)]
 
 
 def test_tails_and_held_tokens_survive_a_restart(tmp_path: Path, story: Story) -> None:
-    first = _open(tmp_path)
+    first = open_cold(tmp_path)
     pages = [story.page(1), story.page(2, tail=5), story.page(3, group="window8keep0", held=8)]
     for page in pages:
         assert first.write(page, 10**18, story.document)
     first.close()
-    second = _open(tmp_path)
+    second = open_cold(tmp_path)
     for page in pages:
         assert second.info(page.meta.id) == first.info(page.meta.id)
         with second.reading(page.meta.id) as reader:
@@ -130,7 +132,7 @@ def test_a_start_opens_no_page(tmp_path: Path, story: Story) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
     disk = FaultyDisk()
-    tier = _open(tmp_path, fs=disk)
+    tier = open_cold(tmp_path, fs=disk)
     assert tier.usage().pages == 2000
     assert disk.opened_files == {BUDGET_FILE, PINS_FILE}
     assert disk.calls["read"] == 0, "there is none yet"
@@ -143,7 +145,7 @@ def test_a_directory_over_its_budget_is_trimmed_tails_first(tmp_path: Path) -> N
     _stored(tmp_path, story, 1, 2, 3, 4, 5, 6)
     # Header, blocks and a shard for each page; directories, the ledger and other small files.
     limit = 3 * (PAGE + 24 * KIB) + 64 * KIB
-    tier = _open(tmp_path, limit)
+    tier = open_cold(tmp_path, limit)
     assert _order(tier, story) == [(0, 3), (0, 2), (0, 1)]
     assert len(files_in(tmp_path)) == 3
     assert disk_usage(tmp_path) <= tier.usage().nbytes <= limit
@@ -155,7 +157,7 @@ def test_the_budget_may_be_derived_from_what_is_there_before_anything_is_evicted
     tmp_path: Path,
 ) -> None:
     story = Story(nbytes=PAGE)
-    first = _open(tmp_path)
+    first = open_cold(tmp_path)
     _store(first, story, 1, 2, 3, 4)
     first.close()
     tier = ColdTier(tmp_path, PAGE)
@@ -182,7 +184,7 @@ def test_leftovers_of_dead_writers_are_removed(tmp_path: Path, story: Story) -> 
     for name in names:
         (shard / name).write_bytes(b"torn")
         (shard.parent / name).write_bytes(b"torn")
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     assert files_in(tmp_path, ".tmp-*") == []
     assert tier.usage().pages == 1
 
@@ -197,7 +199,7 @@ def test_files_that_a_living_process_writes_are_kept_for_an_hour(
     old.write_bytes(b"half")
     hours_ago = time.time() - 2 * 3600
     os.utime(old, (hours_ago, hours_ago))
-    _open(tmp_path)
+    open_cold(tmp_path)
     assert files_in(tmp_path, ".tmp-*") == [fresh]
 
 
@@ -211,12 +213,12 @@ def test_a_second_tier_of_this_process_does_not_remove_what_the_first_is_writing
             nbytes = super().write(path, pieces, durability)
             # Other files than a page's are written while everybody else waits.
             if Path(path).parents[2] == tmp_path:
-                assert _open(tmp_path).usage().state == "ok"
+                assert open_cold(tmp_path).usage().state == "ok"
                 seen.append(files_in(tmp_path, ".tmp-*"))
             return nbytes
 
-    first = _open(tmp_path, fs=Meanwhile())
-    second = _open(tmp_path)
+    first = open_cold(tmp_path, fs=Meanwhile())
+    second = open_cold(tmp_path)
     assert first.write(story.page(1), 10**18, story.document)
     assert [len(found) for found in seen] == [1]
     assert second.write(story.page(2), 10**18, story.document)
@@ -224,7 +226,7 @@ def test_a_second_tier_of_this_process_does_not_remove_what_the_first_is_writing
 
 
 def test_of_two_files_of_one_page_the_fuller_is_kept(tmp_path: Path, story: Story) -> None:
-    first = _open(tmp_path)
+    first = open_cold(tmp_path)
     assert first.write(story.page(1, held=8), 10**18, story.document)
     (small,) = files_in(tmp_path)
     kept = small.read_bytes()
@@ -232,7 +234,7 @@ def test_of_two_files_of_one_page_the_fuller_is_kept(tmp_path: Path, story: Stor
     (full,) = files_in(tmp_path)
     first.close()
     small.write_bytes(kept)
-    second = _open(tmp_path)
+    second = open_cold(tmp_path)
     assert files_in(tmp_path) == [full]
     info = second.info(story.id(1))
     assert info is not None
@@ -244,7 +246,7 @@ def test_a_modification_time_in_the_future_is_now(tmp_path: Path, story: Story) 
     _stored(tmp_path, story, 1, 2)
     for path in files_in(tmp_path):
         os.utime(path, (4e9, 4e9))
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     _store(tier, Story("later"), 1)
     assert _order(tier, story, Story("later")) == [(0, 2), (0, 1), (1, 1)]
 
@@ -254,7 +256,7 @@ def test_a_damaged_file_is_corrupt_once_and_then_gone(
     tmp_path: Path, story: Story, damage: str
 ) -> None:
     _stored(tmp_path, story, 1, 2)
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     path = next(p for p in files_in(tmp_path) if p.name.startswith(story.id(1).key.hex()))
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
@@ -315,7 +317,7 @@ def test_a_sound_file_under_another_name_is_refused(
     target = _renamed(path, story, what)
     target.parent.mkdir(parents=True, exist_ok=True)
     path.rename(target)
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     (entry,) = tier.entries()
     with pytest.raises(ForeignPage):
         read_cold(tier, entry.page)
@@ -328,13 +330,13 @@ def test_other_peoples_files_are_left_alone(tmp_path: Path, story: Story) -> Non
     shard = files_in(tmp_path)[0].parent
     for place in (tmp_path, shard, shard.parent):
         (place / "notes.txt").write_bytes(b"mine")
-    tier = _open(tmp_path, limit=1)
+    tier = open_cold(tmp_path, limit_bytes=1)
     assert tier.usage().pages == 0
     assert len(files_in(tmp_path, "notes.txt")) == 3
 
 
 def test_empty_directories_go_and_are_made_again(tmp_path: Path) -> None:
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     first = Story("the tag comes with the first page")
     assert tier.write(first.page(1), 10**18, first.document) == "written"
     tier.discard(first.ids(1))
@@ -349,12 +351,12 @@ def test_empty_directories_go_and_are_made_again(tmp_path: Path) -> None:
     tier.close()
     (tmp_path / Story().namespace.hex() / "ab").mkdir(parents=True)
     (tmp_path / Story().namespace.hex() / NAMESPACE_FILE).write_text("{}")
-    _open(tmp_path)
+    open_cold(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == ROOT_FILES
 
 
 def test_many_tenants_do_not_fill_the_budget_with_directories(tmp_path: Path) -> None:
-    tier = _open(tmp_path, limit=400 * KIB)
+    tier = open_cold(tmp_path, limit_bytes=400 * KIB)
     for turn in range(60):
         story = Story(f"tenant {turn}", nbytes=20 * KIB)
         assert tier.write(story.page(1), Clock().now(), story.document) == "written"
@@ -364,7 +366,7 @@ def test_many_tenants_do_not_fill_the_budget_with_directories(tmp_path: Path) ->
 
 
 def test_a_reader_keeps_a_page_that_is_evicted_meanwhile(tmp_path: Path, story: Story) -> None:
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     _store(tier, story, 1)
     with tier.reading(story.id(1)) as reader:
         tier.discard(story.ids(1))
@@ -377,7 +379,7 @@ def test_a_page_written_again_is_not_deleted_by_a_late_deletion(
     tmp_path: Path, story: Story
 ) -> None:
     """A reader that found a damaged file is about to delete it when the writer publishes it."""
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     _store(tier, story, 1)
     with tier._index.lock:
         doomed = tier._index.drop(story.ids(1), "damaged")
@@ -390,7 +392,7 @@ def test_a_page_written_again_is_not_deleted_by_a_late_deletion(
 def test_an_error_in_the_readers_own_code_passes_through(
     tmp_path: Path, story: Story, error: type[Exception]
 ) -> None:
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     _store(tier, story, 1)
     with pytest.raises((error, PageUnreadable)), tier.reading(story.id(1)):
         raise error

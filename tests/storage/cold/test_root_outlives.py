@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, disk_usage, files_in, read_cold
+from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
@@ -19,9 +19,7 @@ def long() -> Story:
 
 
 def _open(directory: Path, limit: int = LIMIT) -> ColdTier:
-    tier = ColdTier(directory, limit)
-    tier.open()
-    return tier
+    return open_cold(directory, limit)
 
 
 def _numbers(tier: ColdTier, story: Story) -> list[int]:
@@ -113,8 +111,7 @@ def test_a_shortage_of_free_space_refuses_the_deep_end_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: Story
 ) -> None:
     disk = FaultyDisk()
-    tier = ColdTier(tmp_path, BIG, fs=disk, min_free_bytes=1024 * KIB)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk, min_free_bytes=1024 * KIB)
     capacity = disk_usage(tmp_path) + 1024 * KIB + 6 * 160 * KIB
     monkeypatch.setattr(disk, "free_bytes", lambda path: capacity - disk_usage(tmp_path))
     results = [tier.write(long.page(n), 10**18, long.document) for n in range(1, 12)]

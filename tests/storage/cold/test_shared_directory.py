@@ -16,6 +16,7 @@ from kit.storage import (
     disk_usage,
     expected_payload,
     files_in,
+    open_cold,
     read_cold,
     set_budget,
 )
@@ -40,12 +41,6 @@ def story() -> Story:
     return Story(nbytes=PAGE)
 
 
-def _open(directory: Path, limit: int = BIG, **options: object) -> ColdTier:
-    tier = ColdTier(directory, limit, **options)  # type: ignore[arg-type]
-    tier.open()
-    return tier
-
-
 def _write(tier: ColdTier, story: Story, *numbers: int, at: int = DAY) -> list[str]:
     return [tier.write(story.page(number), at, story.document) for number in numbers]
 
@@ -57,7 +52,7 @@ def _numbers(tier: ColdTier, story: Story) -> list[int]:
 def test_a_page_that_another_wrote_is_found_once_the_ledger_is_asked(
     tmp_path: Path, story: Story
 ) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     assert _write(one, story, 1, 2) == ["written"] * 2
     assert two.info(story.id(2)) is None
     assert two.refresh()
@@ -67,7 +62,7 @@ def test_a_page_that_another_wrote_is_found_once_the_ledger_is_asked(
 
 
 def test_tails_of_others_are_found_as_well(tmp_path: Path, story: Story) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     tail = story.page(3, tail=5)
     assert one.write(tail, DAY, story.document) == "written"
     two.refresh()
@@ -81,7 +76,7 @@ def test_asking_in_vain_is_one_small_read(tmp_path: Path, story: Story) -> None:
             return super().peek(fd, length, offset)
 
     disk = Reads()
-    one, two = _open(tmp_path), _open(tmp_path, fs=disk)
+    one, two = open_cold(tmp_path), open_cold(tmp_path, fs=disk)
     _write(one, story, 1)
     two.refresh()
     disk.calls.clear()
@@ -90,7 +85,7 @@ def test_asking_in_vain_is_one_small_read(tmp_path: Path, story: Story) -> None:
 
 
 def test_the_same_page_is_written_once(tmp_path: Path, story: Story) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     assert _write(one, story, 1) == ["written"]
     assert _write(two, story, 1) == ["present"]
     assert len(files_in(tmp_path)) == 1
@@ -98,7 +93,7 @@ def test_the_same_page_is_written_once(tmp_path: Path, story: Story) -> None:
 
 
 def test_a_page_that_holds_more_replaces_the_other_s_for_both(tmp_path: Path, story: Story) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     one.write(story.page(1, held=8), DAY, story.document)
     assert two.write(story.page(1), DAY, story.document) == "written"
     one.refresh()
@@ -111,7 +106,7 @@ def test_a_page_that_holds_more_replaces_the_other_s_for_both(tmp_path: Path, st
 
 
 def test_greedy_writers_stay_under_one_budget_by_a_byte(tmp_path: Path) -> None:
-    tiers = [_open(tmp_path, LIMIT) for _ in range(3)]
+    tiers = [open_cold(tmp_path, LIMIT) for _ in range(3)]
     stories = [Story(f"tenant {number}", nbytes=PAGE) for number in range(3)]
     for turn in range(1, 40):
         for tier, story in zip(tiers, stories, strict=True):
@@ -126,7 +121,7 @@ def test_greedy_writers_stay_under_one_budget_by_a_byte(tmp_path: Path) -> None:
 
 def test_what_one_is_writing_counts_for_itself_and_for_the_others(tmp_path: Path) -> None:
     disk = FaultyDisk()
-    one, two = _open(tmp_path, LIMIT, fs=disk), _open(tmp_path, LIMIT)
+    one, two = open_cold(tmp_path, LIMIT, fs=disk), open_cold(tmp_path, LIMIT)
     story, large = Story(nbytes=PAGE), 8 * PAGE
     _write(one, story, 1)
     disk.reached.clear()
@@ -149,7 +144,7 @@ def test_what_one_is_writing_counts_for_itself_and_for_the_others(tmp_path: Path
 
 
 def test_what_another_used_does_not_leave_first(tmp_path: Path) -> None:
-    one, two = _open(tmp_path, LIMIT), _open(tmp_path, LIMIT)
+    one, two = open_cold(tmp_path, LIMIT), open_cold(tmp_path, LIMIT)
     old, newer = Story("old", nbytes=PAGE), Story("newer", nbytes=PAGE)
     _write(one, old, 1, 2, 3, 4, at=DAY)
     _write(one, newer, 1, 2, 3, at=DAY + 1)
@@ -166,7 +161,7 @@ def test_what_another_used_does_not_leave_first(tmp_path: Path) -> None:
 def test_recency_that_is_recorded_late_does_not_undo_what_another_recorded(
     tmp_path: Path, story: Story
 ) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     _write(one, story, 1)
     two.refresh()
     one.touch(story.ids(1), DAY + 1)
@@ -177,7 +172,7 @@ def test_recency_that_is_recorded_late_does_not_undo_what_another_recorded(
 
 
 def test_what_one_demotes_leaves_first_for_the_other(tmp_path: Path, story: Story) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     _write(one, story, 1, 2, 3)
     two.refresh()
     one.demote(story.ids(2))
@@ -189,7 +184,7 @@ def test_what_one_demotes_leaves_first_for_the_other(tmp_path: Path, story: Stor
 def test_a_page_that_one_deletes_is_gone_for_the_other_and_its_bytes_too(
     tmp_path: Path, story: Story
 ) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     _write(one, story, 1, 2)
     two.refresh()
     two.discard(story.ids(1, 2))
@@ -202,7 +197,7 @@ def test_a_page_that_one_deletes_is_gone_for_the_other_and_its_bytes_too(
 def test_a_page_opened_by_one_stays_readable_when_the_other_deletes_it(
     tmp_path: Path, story: Story
 ) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     _write(one, story, 1)
     two.refresh()
     with two.reading(story.id(1)) as reader:
@@ -214,7 +209,7 @@ def test_a_page_opened_by_one_stays_readable_when_the_other_deletes_it(
 
 def test_who_fell_behind_reads_the_directory_again(tmp_path: Path) -> None:
     small = Story(nbytes=KIB, blocks=400)
-    one, two = _open(tmp_path, 4096 * KIB), _open(tmp_path, 4096 * KIB)
+    one, two = open_cold(tmp_path, 4096 * KIB), open_cold(tmp_path, 4096 * KIB)
     assert ledger_bytes(4096 * KIB) == os.stat(tmp_path / LEDGER_FILE).st_size == 16 * KIB
     for turn in range(3):
         _write(one, small, *range(1, 60), at=DAY + turn)
@@ -233,9 +228,9 @@ def test_who_fell_behind_reads_the_directory_again(tmp_path: Path) -> None:
 def test_a_process_with_a_lower_limit_stops_writing_and_deletes_nothing(
     tmp_path: Path, story: Story
 ) -> None:
-    one = _open(tmp_path, 8192 * KIB)
+    one = open_cold(tmp_path, 8192 * KIB)
     _write(one, story, *range(1, 11))
-    two = _open(tmp_path, 500 * KIB)
+    two = open_cold(tmp_path, 500 * KIB)
     other = Story("other", nbytes=PAGE)
     assert _write(two, other, 1, at=DAY + 1) == ["refused"]
     two.settle()
@@ -247,10 +242,10 @@ def test_a_process_with_a_lower_limit_stops_writing_and_deletes_nothing(
 
 
 def test_who_opens_a_directory_alone_sets_its_budget(tmp_path: Path, story: Story) -> None:
-    one = _open(tmp_path, BIG)
+    one = open_cold(tmp_path)
     _write(one, story, *range(1, 11))
     one.close()
-    two = _open(tmp_path, 500 * KIB)
+    two = open_cold(tmp_path, 500 * KIB)
     assert 0 < two.usage().pages < 10
     assert disk_usage(tmp_path) <= two.usage().nbytes <= 500 * KIB
 
@@ -258,8 +253,8 @@ def test_who_opens_a_directory_alone_sets_its_budget(tmp_path: Path, story: Stor
 def test_a_limit_derived_from_free_space_is_no_limit_for_others(
     tmp_path: Path, story: Story
 ) -> None:
-    one = _open(tmp_path, LIMIT)
-    two = _open(tmp_path, 400 * KIB, derived=True)
+    one = open_cold(tmp_path, LIMIT)
+    two = open_cold(tmp_path, 400 * KIB, derived=True)
     _write(one, story, *range(1, 9))
     assert _write(two, story, 9) == ["written"]
     assert two.usage().limit_bytes == LIMIT
@@ -268,7 +263,7 @@ def test_a_limit_derived_from_free_space_is_no_limit_for_others(
 def test_the_ledger_that_a_person_deleted_is_made_again_and_nobody_loses_a_page(
     tmp_path: Path, story: Story
 ) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     _write(one, story, 1)
     (tmp_path / LEDGER_FILE).unlink()
     assert _write(one, story, 2) == _write(two, story, 3) == ["written"]
@@ -278,7 +273,7 @@ def test_the_ledger_that_a_person_deleted_is_made_again_and_nobody_loses_a_page(
 
 def test_a_directory_that_was_removed_is_begun_anew_by_all(tmp_path: Path, story: Story) -> None:
     cold = tmp_path / "cold"
-    one, two = _open(cold), _open(cold)
+    one, two = open_cold(cold), open_cold(cold)
     _write(one, story, 1, 2)
     shutil.rmtree(cold)
     assert _write(two, story, 3) == ["written"]
@@ -293,7 +288,7 @@ def test_a_clock_that_is_behind_makes_nobody_s_pages_worth_less_for_long(tmp_pat
         def now(self) -> int:
             return super().now() - 3600 * 10**9
 
-    one, two = _open(tmp_path, LIMIT), _open(tmp_path, LIMIT, clock=Behind())
+    one, two = open_cold(tmp_path, LIMIT), open_cold(tmp_path, LIMIT, clock=Behind())
     mine, others = Story("mine", nbytes=PAGE), Story("others", nbytes=PAGE)
     clock = Clock()
     _write(one, mine, 1, 2, at=clock.now())
@@ -309,7 +304,7 @@ def test_shares_of_an_earlier_version_stay_in_the_file_and_evict_nothing(
 ) -> None:
     shares = {"namespace": {"*": {"fraction": 0.01}}}
     set_budget(tmp_path, Budget(LIMIT, "store", shares))
-    one, story = _open(tmp_path, 2 * LIMIT), Story("greedy", nbytes=PAGE)
+    one, story = open_cold(tmp_path, 2 * LIMIT), Story("greedy", nbytes=PAGE)
     assert set(_write(one, story, 1, 2, 3, at=DAY)) == {"written"}
     one.settle()
     assert _numbers(one, story) == [1, 2, 3]
@@ -326,12 +321,12 @@ def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, st
         def is_writable(self, path: StrPath) -> bool:
             return self.writable
 
-    one = _open(tmp_path)
+    one = open_cold(tmp_path)
     _write(one, story, 1, 2)
     one.close()
     disk = ReadOnly()
     disk.fail = dict.fromkeys(("reserve", "write", "remove", "set_times"), errno.EACCES)
-    two = _open(tmp_path, fs=disk)
+    two = open_cold(tmp_path, fs=disk)
     assert read_cold(two, story.id(2)) == expected_payload(story.id(2), PAGE)
     scans = disk.calls["scan"]
     with pytest.raises(OSError, match="Read-only"):
@@ -346,7 +341,7 @@ def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, st
 
 
 def test_a_time_of_its_own_a_process_takes_back_and_no_other(tmp_path: Path, story: Story) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     _write(one, story, 1, at=DAY)
     two.refresh()
     one.touch(story.ids(1), DAY + 9)
@@ -363,7 +358,7 @@ def test_a_time_of_its_own_a_process_takes_back_and_no_other(tmp_path: Path, sto
 
 
 def test_what_is_pinned_here_others_keep_until_it_is_unpinned(tmp_path: Path, story: Story) -> None:
-    one, two = _open(tmp_path, LIMIT), _open(tmp_path, LIMIT)
+    one, two = open_cold(tmp_path, LIMIT), open_cold(tmp_path, LIMIT)
     _write(one, story, 1, at=DAY)
     pin = story.pin(1, until_ns=Clock().now() + 3600 * 10**9)
     assert one.pins.add(pin)
@@ -384,7 +379,7 @@ def test_what_is_pinned_here_others_keep_until_it_is_unpinned(tmp_path: Path, st
 def test_a_directory_that_always_changes_faster_than_it_is_read_is_read_while_others_wait(
     tmp_path: Path, story: Story
 ) -> None:
-    one = _open(tmp_path)
+    one = open_cold(tmp_path)
     assert _write(one, story, 1, 2) == ["written"] * 2
     ledger = Ledger(tmp_path, FileSystem())
     ledger.open(ledger_bytes(BIG))
@@ -396,7 +391,7 @@ def test_a_directory_that_always_changes_faster_than_it_is_read_is_read_while_ot
                 ledger.append([Cancelled("x" * ledger.nbytes)])
             return super().scan(path)
 
-    two = _open(tmp_path, fs=Overtaken())
+    two = open_cold(tmp_path, fs=Overtaken())
     assert _numbers(two, story) == [1, 2]
     assert _write(two, story, 3) == ["written"]
     ledger.close()
@@ -424,7 +419,7 @@ def test_a_file_is_reserved_though_another_process_asks_for_it_at_that_moment(
 def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(
     tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     _write(one, story, 1, 2)
     two.refresh()
 
@@ -438,5 +433,5 @@ def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(
     two.settle()
     assert _numbers(two, story) == [1]
     assert disk_usage(tmp_path) <= two.usage().nbytes
-    assert two.usage().nbytes == _open(tmp_path).usage().nbytes
+    assert two.usage().nbytes == open_cold(tmp_path).usage().nbytes
     two.check_integrity()

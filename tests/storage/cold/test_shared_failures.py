@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, disk_usage, files_in
+from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold
 from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger
@@ -34,17 +34,11 @@ def story() -> Story:
     return Story(nbytes=PAGE)
 
 
-def _open(directory: Path, limit: int = BIG, **options: object) -> ColdTier:
-    tier = ColdTier(directory, limit, **options)  # type: ignore[arg-type]
-    tier.open()
-    return tier
-
-
 def test_an_earlier_version_of_a_page_that_one_cannot_delete_counts_for_the_others(
     tmp_path: Path, story: Story
 ) -> None:
     disk = Disk()
-    one, two = _open(tmp_path, fs=disk), _open(tmp_path)
+    one, two = open_cold(tmp_path, fs=disk), open_cold(tmp_path)
     for number in range(1, 9):
         one.write(story.page(number, held=8), DAY, story.document)
     disk.fail["remove"] = errno.EACCES
@@ -64,7 +58,7 @@ def test_an_earlier_version_that_a_killed_writer_had_no_time_to_delete_counts(
         def remove(self, path: str) -> None:  # type: ignore[override]
             raise Killed
 
-    one, two = _open(tmp_path, fs=Kills()), _open(tmp_path)
+    one, two = open_cold(tmp_path, fs=Kills()), open_cold(tmp_path)
     one.write(story.page(1, held=8, nbytes=512 * KIB), DAY, story.document)
     with pytest.raises(Killed):
         one.write(story.page(1), DAY, story.document)
@@ -78,7 +72,7 @@ def test_a_temporary_file_that_its_writer_cannot_delete_counts_for_the_others(
     tmp_path: Path, story: Story
 ) -> None:
     disk = Disk()
-    one, two = _open(tmp_path, fs=disk), _open(tmp_path)
+    one, two = open_cold(tmp_path, fs=disk), open_cold(tmp_path)
     one.write(story.page(20), DAY, story.document)
     disk.fail |= {"publish": errno.EIO, "remove": errno.EACCES}
     for number in range(1, 9):
@@ -94,12 +88,12 @@ def test_a_temporary_file_of_a_living_writer_that_locks_nothing_counts_and_stays
 ) -> None:
     """As earlier versions write."""
     monkeypatch.setattr(sharing, "ABANDONED_SECONDS", 0.0)
-    one = _open(tmp_path)
+    one = open_cold(tmp_path)
     one.write(story.page(1), DAY, story.document)
     (page,) = files_in(tmp_path)
     temporary = page.parent / f".tmp-{os.getppid()}-1-1"
     temporary.write_bytes(bytes(512 * KIB))
-    two = _open(tmp_path)
+    two = open_cold(tmp_path)
     two.settle()
     assert temporary.exists()
     assert two.usage().nbytes >= disk_usage(tmp_path)
@@ -118,10 +112,10 @@ def test_a_page_named_while_the_directory_was_made_anew_is_told_before_it_counts
             if path.endswith(SUFFIX) and not others:
                 # `rm -rf` takes the ledger first, and somebody begins a new one before it ends.
                 (tmp_path / LEDGER_FILE).unlink()
-                others.append(_open(tmp_path))
+                others.append(open_cold(tmp_path))
             super().publish(temporary, path)
 
-    one = _open(tmp_path, fs=MadeAnew())
+    one = open_cold(tmp_path, fs=MadeAnew())
     assert one.write(story.page(1), DAY, story.document) == "written"
     others[0].refresh()
     assert story.id(1) in others[0]
@@ -129,7 +123,7 @@ def test_a_page_named_while_the_directory_was_made_anew_is_told_before_it_counts
 
 def test_a_namespace_that_could_not_be_made_counts_for_nobody(tmp_path: Path, story: Story) -> None:
     disk = Disk()
-    one, two = _open(tmp_path, fs=disk), _open(tmp_path)
+    one, two = open_cold(tmp_path, fs=disk), open_cold(tmp_path)
     before = one.usage().nbytes, two.usage().nbytes
     disk.fail["make_directory"] = errno.EIO
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
@@ -142,7 +136,7 @@ def test_a_write_that_could_not_be_noted_in_the_ledger_counts_no_more(
     tmp_path: Path, story: Story
 ) -> None:
     disk = Disk()
-    one = _open(tmp_path, fs=disk)
+    one = open_cold(tmp_path, fs=disk)
     one.write(story.page(1), DAY, story.document)
     before = one.usage().nbytes
     disk.fail["poke"] = errno.EIO
@@ -156,7 +150,7 @@ def test_a_write_that_could_not_be_noted_in_the_ledger_counts_no_more(
 
 def test_what_was_discarded_by_one_who_fell_behind_does_not_come_back(tmp_path: Path) -> None:
     small = Story(nbytes=KIB, blocks=400)
-    one, two = _open(tmp_path, 4096 * KIB), _open(tmp_path, 4096 * KIB)
+    one, two = open_cold(tmp_path, 4096 * KIB), open_cold(tmp_path, 4096 * KIB)
     one.write(small.page(1), DAY, small.document)
     two.refresh()
     for turn in range(3):
@@ -174,7 +168,7 @@ def test_a_page_is_not_refused_for_long_for_what_a_writer_reserved_who_gave_up(
     tmp_path: Path, story: Story
 ) -> None:
     older = Story("older", nbytes=PAGE)
-    two = _open(tmp_path, LIMIT)
+    two = open_cold(tmp_path, LIMIT)
     results = []
 
     class GivesUp(Disk):
@@ -182,7 +176,7 @@ def test_a_page_is_not_refused_for_long_for_what_a_writer_reserved_who_gave_up(
             results.append(two.write(older.page(1), DAY, older.document))
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    one = _open(tmp_path, LIMIT, fs=GivesUp())
+    one = open_cold(tmp_path, LIMIT, fs=GivesUp())
     number = 0
     while LIMIT - two.usage().nbytes > 2 * PAGE + 96 * KIB:
         number += 1
@@ -219,7 +213,7 @@ def test_a_ledger_that_cannot_be_looked_up_is_not_left_locked(tmp_path: Path) ->
 def test_a_ledger_that_was_cut_off_behind_its_header_is_no_ledger_without_news(
     tmp_path: Path, story: Story
 ) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
+    one, two = open_cold(tmp_path), open_cold(tmp_path)
     one.write(story.page(1), DAY, story.document)
     os.truncate(tmp_path / LEDGER_FILE, HEADER_BYTES)
     two.refresh()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kit.examples import examples
-from kit.storage import Story, disk_usage, expected_payload, files_in, read_cold
+from kit.storage import Story, disk_usage, expected_payload, files_in, open_cold, read_cold
 from kit.storage.told import Told
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import EventLog
@@ -42,8 +42,7 @@ class SharedDirectory(RuleBasedStateMachine):
 
     def _open(self) -> ColdTier:
         log = EventLog()
-        tier = ColdTier(self.directory, LIMIT, events=log)
-        tier.open()
+        tier = open_cold(self.directory, LIMIT, events=log)
         self.told[tier] = Told(log, "cold")
         return tier
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, disk_usage, files_in, set_budget
+from kit.storage import Story, disk_usage, files_in, open_cold, set_budget
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 
 KIB = 1024
@@ -22,12 +21,6 @@ def story() -> Story:
     return Story(nbytes=PAGE)
 
 
-def _open(directory: Path, limit: int = 1 << 30) -> ColdTier:
-    tier = ColdTier(directory, limit)
-    tier.open()
-    return tier
-
-
 def _set_ahead(directory: Path) -> None:
     ahead = Clock().now() + HOUR
     for path in files_in(directory):
@@ -37,7 +30,7 @@ def _set_ahead(directory: Path) -> None:
 def test_a_budget_is_lowered_in_a_directory_whose_times_are_yet_to_come(
     tmp_path: Path, story: Story
 ) -> None:
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     for number in range(1, 11):
         tier.write(story.page(number), Clock().now(), story.document)
     _set_ahead(tmp_path)
@@ -51,11 +44,11 @@ def test_a_budget_is_lowered_in_a_directory_whose_times_are_yet_to_come(
 
 
 def test_they_count_as_used_now(tmp_path: Path, story: Story) -> None:
-    tier = _open(tmp_path)
+    tier = open_cold(tmp_path)
     assert tier.write(story.page(1), Clock().now(), story.document) == "written"
     tier.close()
     _set_ahead(tmp_path)
-    again = _open(tmp_path)
+    again = open_cold(tmp_path)
     again.settle()
     assert files_in(tmp_path)[0].stat().st_mtime_ns <= Clock().now()
 
@@ -63,12 +56,12 @@ def test_they_count_as_used_now(tmp_path: Path, story: Story) -> None:
 def test_a_clock_that_is_set_back_does_not_keep_new_pages_off_a_full_disk(
     tmp_path: Path, story: Story
 ) -> None:
-    tier = _open(tmp_path, LIMIT)
+    tier = open_cold(tmp_path, LIMIT)
     for number in range(1, 30):
         tier.write(story.page(number), Clock().now(), story.document)
     _set_ahead(tmp_path)
     tier.close()
-    again, fresh, clock = _open(tmp_path, LIMIT), Story("fresh", nbytes=PAGE), Clock()
+    again, fresh, clock = open_cold(tmp_path, LIMIT), Story("fresh", nbytes=PAGE), Clock()
     results = []
     for number in range(1, 30):
         results.append(again.write(fresh.page(number), clock.now(), fresh.document))

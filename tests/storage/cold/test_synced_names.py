@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-from kit.storage import Story
+from kit.storage import Story, open_cold
 from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
-from omlx_cache_storage.cold.tier import ColdTier
 
 
 class NamesDisk(FileSystem):
@@ -22,8 +21,7 @@ class NamesDisk(FileSystem):
 def test_the_names_of_the_cold_directory_and_its_new_parents_are_synced(tmp_path: Path) -> None:
     disk = NamesDisk()
     cold = tmp_path / "new" / "newer" / "cold"
-    tier = ColdTier(cold, 2**30, durability="fsync", fs=disk, parents=True)
-    tier.open()
+    open_cold(cold, durability="fsync", fs=disk, parents=True)
     assert set(disk.synced) == {
         (directory, "fsync") for directory in (tmp_path, tmp_path / "new", tmp_path / "new/newer")
     }
@@ -31,8 +29,7 @@ def test_the_names_of_the_cold_directory_and_its_new_parents_are_synced(tmp_path
 
 def test_every_directory_above_a_written_page_is_synced(tmp_path: Path) -> None:
     disk, story = NamesDisk(), Story()
-    tier = ColdTier(tmp_path / "cold", 2**30, durability="fsync", fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path / "cold", durability="fsync", fs=disk)
     assert tier.write(story.page(1), 10**18, story.document) == "written"
     (page,) = (tmp_path / "cold").rglob("*.safetensors")
     above = {directory for directory in page.parents if directory.is_relative_to(tmp_path)}
@@ -58,8 +55,7 @@ class BytesDisk(FileSystem):
 
 def test_a_files_bytes_are_synced_before_it_has_its_name(tmp_path: Path) -> None:
     disk, story = BytesDisk(), Story()
-    tier = ColdTier(tmp_path / "cold", 2**30, durability="fsync", fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path / "cold", durability="fsync", fs=disk)
     assert tier.write(story.page(1), 10**18, story.document) == "written"
     (page,) = (tmp_path / "cold").rglob("*.safetensors")
     assert disk.published[page.name]

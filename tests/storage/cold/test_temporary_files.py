@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, disk_usage, files_in
-from omlx_cache_storage.cold.tier import ColdTier
+from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold
 
 KIB = 1024
 DAY = 10**18
@@ -18,8 +17,7 @@ def test_a_torn_file_that_cannot_be_removed_counts_until_it_can(
     tmp_path: Path, operation: str
 ) -> None:
     story, disk = Story(nbytes=64 * KIB), FaultyDisk()
-    tier = ColdTier(tmp_path, 2**30, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk)
     assert tier.write(story.page(1), DAY, story.document) == "written"
     sound = tier.usage().nbytes
     disk.fail["remove"] = errno.EIO
@@ -45,8 +43,7 @@ def test_a_torn_file_that_cannot_be_removed_counts_until_it_can(
 
 def test_a_document_that_cannot_be_removed_counts_too(tmp_path: Path) -> None:
     story, disk = Story(), FaultyDisk()
-    tier = ColdTier(tmp_path, 2**30, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk)
     disk.fail.update(publish=errno.EIO, remove=errno.EIO)
     with pytest.raises(OSError, match=r"."):
         tier.write(story.page(1), DAY, {"model": "x" * 100_000})
@@ -60,8 +57,7 @@ def test_a_document_that_cannot_be_removed_counts_too(tmp_path: Path) -> None:
 def test_what_was_never_made_does_not_count(tmp_path: Path) -> None:
     """A disk mounted read-only refuses to delete what is not there."""
     story, disk = Story(), FaultyDisk()
-    tier = ColdTier(tmp_path, 2**30, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk)
     assert tier.write(story.page(1), DAY, story.document) == "written"
     used = tier.usage().nbytes
     disk.fail.update(reserve=errno.EROFS, remove=errno.EROFS)
@@ -73,8 +69,7 @@ def test_what_was_never_made_does_not_count(tmp_path: Path) -> None:
 def test_files_that_stay_do_not_push_pages_out_beyond_the_budget(tmp_path: Path) -> None:
     story, disk = Story(nbytes=64 * KIB), FaultyDisk()
     limit = 700 * KIB
-    tier = ColdTier(tmp_path, limit, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, limit, fs=disk)
     disk.fail.update(publish=errno.EIO, remove=errno.EIO)
     for number in range(1, 30):
         with contextlib.suppress(OSError):

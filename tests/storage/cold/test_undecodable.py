@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from kit.storage import FaultyDisk, Story, files_in, read_cold
+from kit.storage import FaultyDisk, Story, files_in, open_cold, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, UndecodablePage
 from omlx_cache_storage.format import planes
@@ -37,8 +37,7 @@ def _floats(story: Story, number: int, **fields: object) -> Page:
 
 
 def _packed(directory: Path, story: Story) -> None:
-    writer = ColdTier(directory, BIG, encode=wrap)
-    writer.open()
+    writer = open_cold(directory, encode=wrap)
     for number in NUMBERS:
         assert writer.write(_floats(story, number), 10**18, story.document) == "written"
 
@@ -51,9 +50,7 @@ def no_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _open(directory: Path, disk: FaultyDisk | None = None) -> ColdTier:
-    tier = ColdTier(directory, BIG, fs=disk or FaultyDisk())
-    tier.open()
-    return tier
+    return open_cold(directory, fs=disk or FaultyDisk())
 
 
 def _as_format_2(path: Path) -> None:

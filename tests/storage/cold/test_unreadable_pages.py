@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, SetTime, Story, expected_payload, files_in, read_cold
+from kit.storage import FaultyDisk, SetTime, Story, expected_payload, files_in, open_cold, read_cold
 from omlx_cache_storage import breaker
 from omlx_cache_storage.cold import health
 from omlx_cache_storage.cold.disk import StrPath
@@ -64,8 +64,7 @@ def disk() -> BadSectors:
 @pytest.fixture
 def tier(tmp_path: Path, disk: BadSectors, story: Story, time: SetTime) -> ColdTier:
     """A tier with a dozen pages."""
-    tier = ColdTier(tmp_path, 2**30, fs=disk)
-    tier.open()
+    tier = open_cold(tmp_path, fs=disk)
     for number in PAGES:
         assert tier.write(story.page(number), DAY, story.document) == "written"
     return tier
@@ -273,8 +272,7 @@ def test_a_page_that_is_replaced_while_it_is_opened_stays_on_the_books(tmp_path:
                 tier.write(fuller.pop(), DAY, story.document)
             return super().open(path)
 
-    tier = ColdTier(tmp_path, 2**20, fs=Replacing())
-    tier.open()
+    tier = open_cold(tmp_path, 2**20, fs=Replacing())
     part, whole = story.page(2, group="window", held=8), story.page(2, group="window")
     assert tier.write(part, DAY, story.document) == "written"
     fuller.append(whole)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kit.storage import Story, files_in, read_cold
+from kit.storage import Story, files_in, open_cold, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format import planes
@@ -24,9 +24,7 @@ def _floats(story: Story, number: int) -> Page:
 
 
 def _open(directory: Path) -> ColdTier:
-    tier = ColdTier(directory, 2**30, encode=wrap)
-    tier.open()
-    return tier
+    return open_cold(directory, encode=wrap)
 
 
 def test_a_packed_page_is_smaller_and_read_back_bit_for_bit(tmp_path: Path) -> None:
