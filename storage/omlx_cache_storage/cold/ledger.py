@@ -117,8 +117,11 @@ class Ledger:
 
     @property
     def is_gone(self) -> bool:
-        """True when the file was deleted: what is changed now nobody says there."""
-        return self.is_open and not self._fs.has_name(self._open.fd)
+        """True when the file was deleted, as far as its disk says, and not renamed or unmounted:
+        what is changed now nobody says there."""
+        with contextlib.suppress(OSError):
+            return self.is_open and not self._fs.has_name(self._open.fd)
+        return False
 
     def open(self, nbytes: int) -> None:
         """Open the file, make it of about `nbytes` where there is none, and go to its end."""

@@ -135,7 +135,7 @@ class Opening:
         """Read the directory, and go on from there; raises OSError."""
         # Of one that changed too fast to be followed, what is known of recency is not lost.
         self.record_recency()
-        self.root.have(deleted=self._sharing.was_deleted)
+        self.root.have(deleted=self._sharing.ledger.is_gone)
         self._files.open()
         try:
             self._sharing.enter(ledger_bytes(self._index.limit_bytes))

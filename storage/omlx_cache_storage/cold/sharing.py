@@ -75,9 +75,10 @@ class Sharing:
     is exact. `_following` is held while changes are taken in; it guards `generation`, how often
     that was so, and `is_lost`: changes were missed, and the directory must be read again. The index
     takes locks of its own. `flights`: what is being written, by temporary name. `rebudgeted` and
-    `repinned`, the files with the budget and the pins were changed, and `_untold` records belong to
-    whoever holds the directory. `read_only`: nothing could be written when the directory was read.
-    `counts`: False for one that keeps the directory for others, which are alone beside it.
+    `repinned`, the files with the budget and the pins were changed, and `untold`, what the others
+    do not know yet, belong to whoever holds the directory. `read_only`: nothing could be written
+    when the directory was read. `counts`: False for one that keeps the directory for others, which
+    are alone beside it.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, index: Index, files: PageFiles) -> None:
@@ -94,7 +95,7 @@ class Sharing:
         self.read_only = False
         self.counts = True
         self.generation = 0
-        self._untold: list[Change] = []
+        self.untold: list[Change] = []
         self._going: set[StoredPage] = set()
         self._attached = Descriptor(-1)
         self._warned = ""
@@ -133,7 +134,7 @@ class Sharing:
         with self._following:
             yield
             self._going.clear()
-            self._untold = list(filter(self._still_true, self._untold))
+            self.untold = list(filter(self._still_true, self.untold))
             self.flights.end(*(flight.temporary for flight in self.others()))
             for file in under_way:
                 nbytes = file.nbytes + slack_bytes
@@ -160,15 +161,6 @@ class Sharing:
         """True when changes were missed: the directory is to be read again. Not of one that cannot
         be had at all."""
         return self.is_lost and self.ledger.is_open
-
-    @property
-    def was_deleted(self) -> bool:
-        """True when the directory that was entered was deleted, as far as its disk says; False for
-        one that was renamed or unmounted."""
-        try:
-            return self.ledger.is_gone
-        except OSError:
-            return False
 
     def close(self) -> None:
         """Leave the directory to others: what they do is not seen any more."""
@@ -259,17 +251,12 @@ class Sharing:
         """Tell the others what was changed; the directory is held. What the disk does not take is
         told later, and what a ledger took that is gone by now: until then others count more bytes
         than there are, and miss pages that are there."""
-        self._untold += changes
-        if self._untold:
+        self.untold += changes
+        if self.untold:
             with contextlib.suppress(OSError):
-                self.ledger.append(self._untold)
+                self.ledger.append(self.untold)
                 if self.ledger.is_current:
-                    self._untold = []
-
-    @property
-    def has_untold(self) -> bool:
-        """True when the others do not know yet of something that this process did."""
-        return bool(self._untold)
+                    self.untold = []
 
     def _still_true(self, change: Change) -> bool:
         """True for what may be told to those who have read the directory anew: a page is there."""

@@ -238,7 +238,7 @@ class PageWriter:
                 self.take(writing, nbytes)
                 writing.reserves = False
             self._files.sync(writing.path)
-            if self._sharing.has_untold:
+            if self._sharing.untold:
                 # The directory was made anew meanwhile. Nobody else would find the page if this
                 # process ended now, though `flush` has said that it is there.
                 with contextlib.suppress(OSError):

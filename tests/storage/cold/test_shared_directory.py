@@ -92,19 +92,6 @@ def test_the_same_page_is_written_once(tmp_path: Path, story: Story) -> None:
     assert two.usage().written_bytes == 0
 
 
-def test_a_page_that_holds_more_replaces_the_other_s_for_both(tmp_path: Path, story: Story) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    one.write(story.page(1, held=8), DAY, story.document)
-    assert two.write(story.page(1), DAY, story.document) == "written"
-    one.refresh()
-    info = one.info(story.id(1))
-    assert info is not None
-    assert info.held == 16
-    assert len(files_in(tmp_path)) == 1
-    assert one.usage().nbytes == two.usage().nbytes
-    one.check_integrity()
-
-
 def test_greedy_writers_stay_under_one_budget_by_a_byte(tmp_path: Path) -> None:
     tiers = [open_cold(tmp_path, LIMIT) for _ in range(3)]
     stories = [Story(f"tenant {number}", nbytes=PAGE) for number in range(3)]
@@ -258,17 +245,6 @@ def test_a_limit_derived_from_free_space_is_no_limit_for_others(
     _write(one, story, *range(1, 9))
     assert _write(two, story, 9) == ["written"]
     assert two.usage().limit_bytes == LIMIT
-
-
-def test_the_ledger_that_a_person_deleted_is_made_again_and_nobody_loses_a_page(
-    tmp_path: Path, story: Story
-) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    _write(one, story, 1)
-    (tmp_path / LEDGER_FILE).unlink()
-    assert _write(one, story, 2) == _write(two, story, 3) == ["written"]
-    one.refresh()
-    assert _numbers(one, story) == _numbers(two, story) == [1, 2, 3]
 
 
 def test_a_directory_that_was_removed_is_begun_anew_by_all(tmp_path: Path, story: Story) -> None:

@@ -80,6 +80,13 @@ def _fail(tier: ColdTier, story: Story, number: int) -> None:
         read_cold(tier, story.id(number))
 
 
+def _fail_three(tier: ColdTier, disk: BadSectors, story: Story) -> None:
+    """Have the whole disk left alone."""
+    disk.bad = {2, 3, 4}
+    for number in (2, 3, 4):
+        _fail(tier, story, number)
+
+
 def _inode(tier: ColdTier, story: Story, number: int) -> int:
     key = story.id(number).key.hex()
     (path,) = files_in(tier.directory, f"{key}*.safetensors")
@@ -116,8 +123,9 @@ def test_a_page_that_cannot_be_read_is_absent_and_not_opened_for_a_growing_while
     assert tier.hidden(story.ids(1, 2)) == {}
 
 
+@pytest.mark.parametrize("seconds", [0, 10_000])
 def test_a_page_that_cannot_be_read_is_named_as_lost_and_written_anew(
-    tier: ColdTier, disk: BadSectors, story: Story
+    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime, seconds: int
 ) -> None:
     before = _inode(tier, story, 2)
     used = tier.usage().nbytes
@@ -126,6 +134,8 @@ def test_a_page_that_cannot_be_read_is_named_as_lost_and_written_anew(
     assert tier.usage().state == "failing: Input/output error"
     assert tier.take_missing() == story.ids(2)
     assert tier.take_missing() == []
+    time.pass_by(seconds)
+    assert (tier.info(story.id(2)) is not None) == (seconds > 0), "when its pause is over"
     assert tier.write(story.page(1), DAY, story.document) == "present"
     assert tier.write(story.page(2), DAY, story.document) == "written"
     assert _inode(tier, story, 2) != before
@@ -133,17 +143,6 @@ def test_a_page_that_cannot_be_read_is_named_as_lost_and_written_anew(
     assert _is_right(tier, story, 2)
     assert (tier.usage().nbytes, tier.usage().state) == (used, "ok")
     tier.check_integrity()
-
-
-def test_a_page_is_still_written_anew_when_its_pause_is_over(
-    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
-) -> None:
-    disk.bad = {2}
-    _fail(tier, story, 2)
-    time.pass_by(10_000)
-    assert tier.info(story.id(2)) is not None
-    assert tier.write(story.page(2), DAY, story.document) == "written"
-    assert _is_right(tier, story, 2)
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -201,9 +200,7 @@ def test_a_disk_that_fails_page_after_page_is_left_alone_and_then_tried_once_at_
 def test_only_one_reader_tries_a_disk_that_has_failed(
     tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
 ) -> None:
-    disk.bad = {1, 2, 3}
-    for number in (1, 2, 3):
-        _fail(tier, story, number)
+    _fail_three(tier, disk, story)
     time.pass_by(breaker.FIRST_SECONDS)
     with tier.reading(story.id(5)) as reader:
         assert tier.info(story.id(6)) is None
@@ -216,9 +213,7 @@ def test_only_one_reader_tries_a_disk_that_has_failed(
 def test_an_error_of_the_one_that_tries_does_not_keep_the_others_out(
     tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
 ) -> None:
-    disk.bad = {1, 2, 3}
-    for number in (1, 2, 3):
-        _fail(tier, story, number)
+    _fail_three(tier, disk, story)
     time.pass_by(breaker.FIRST_SECONDS)
     with pytest.raises(ZeroDivisionError), tier.reading(story.id(5)):
         raise ZeroDivisionError
@@ -233,9 +228,7 @@ def test_a_read_error_is_over_when_the_disk_works_again_for_writes(
     assert tier.usage().state == "failing: Input/output error"
     assert tier.write(story.page(20), DAY, story.document) == "written"
     assert tier.usage().state == "ok"
-    disk.bad = {3, 4, 5}
-    for number in (3, 4, 5):
-        _fail(tier, story, number)
+    _fail_three(tier, disk, story)
     assert tier.write(story.page(21), DAY, story.document) == "written"
     assert tier.usage().state == "failing: Input/output error", "no page of it is readable now"
 
@@ -300,9 +293,7 @@ def test_a_read_that_ends_late_leaves_the_try_of_another_thread_alone(
     late = threading.Thread(target=read_late)
     late.start()
     assert began.wait(30)
-    disk.bad = {2, 3, 4}
-    for number in (2, 3, 4):
-        _fail(tier, story, number)
+    _fail_three(tier, disk, story)
     time.pass_by(breaker.FIRST_SECONDS)
 
     def open_late(path: StrPath) -> int:
