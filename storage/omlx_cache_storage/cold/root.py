@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.disk import Descriptor, Durability, FileSystem
 from omlx_cache_storage.cold.ledger import read_identity
 from omlx_cache_storage.cold.small_files import read_document, replace_file
 from omlx_cache_storage.format.names import LEDGER_FILE
@@ -138,21 +138,18 @@ def locks_work(file: StrPath, fs: FileSystem) -> bool:
 
     Raises OSError for what a disk refuses otherwise.
     """
-    first = fs.open_shared(file)
+    first = Descriptor(fs.open_shared(file), locked=True)
+    # A descriptor of its own, as another process has one: copies would share the lock.
+    second = Descriptor(fs.open_shared(file), locked=True)
     try:
-        # A descriptor of its own, as another process has one: copies would share the lock.
-        second = fs.open_shared(file)
-        try:
-            return not fs.try_lock(first) or not fs.try_lock(second)
-        finally:
-            fs.close(second)
-            fs.unlock(first)
+        return not fs.try_lock(first.fd) or not fs.try_lock(second.fd)
     except OSError as error:
         if error.errno in _NO_LOCKS:
             return False
         raise
     finally:
-        fs.close(first)
+        first.close()
+        second.close()
 
 
 def _darwin(path: str) -> FileSystemKind:
@@ -222,22 +219,19 @@ class Root:
     def check(self, *, deleted: bool = False) -> None:
         """Raise DirectoryGone where `have` does; makes nothing."""
         known = self._known or _remembered(self._record, self._fs)
-        if not self._fs.exists(os.path.realpath(self._path)):
-            self._check_missing(known, deleted)
-            return
-        identity = read_identity(self._path, self._fs)
-        if known is None or identity == known.identity:
-            return
-        self._check_mount(known)
-        if identity is None and self._is_elsewhere(self._path):
+        is_there = self._fs.exists(os.path.realpath(self._path))
+        identity = read_identity(self._path, self._fs) if is_there else None
+        if known is not None and identity != known.identity:
+            self._check_mount(known)
+        if not is_there:
+            self._check_missing(deleted)
+        elif identity is None and self._is_elsewhere(self._path):
             raise DirectoryGone(
                 f"{self._path} is an empty directory of another disk: the cache is gone with its "
                 "own, and is used again when that is mounted"
             )
 
-    def _check_missing(self, known: KnownDirectory | None, deleted: bool) -> None:
-        if known is not None:
-            self._check_mount(known)
+    def _check_missing(self, deleted: bool) -> None:
         above = os.path.dirname(os.path.realpath(self._path))
         missing = list[str]()
         while not self._fs.exists(above):
@@ -314,8 +308,7 @@ def record_path(memory: Path, directory: str) -> str:
 
 def _remembered(record: str | None, fs: FileSystem) -> KnownDirectory | None:
     """Return what a record says, None for one that is missing or makes no sense."""
-    said = {} if record is None else read_document(record, fs)
-    identity, mount = said.get("identity"), said.get("mount")
-    if not isinstance(identity, str) or not isinstance(mount, str):
-        return None
-    return KnownDirectory(identity, mount)
+    match {} if record is None else read_document(record, fs):
+        case {"identity": str(identity), "mount": str(mount)}:
+            return KnownDirectory(identity, mount)
+    return None

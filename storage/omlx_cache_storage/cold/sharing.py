@@ -297,9 +297,9 @@ class Sharing:
             before = time.monotonic() - ABANDONED_SECONDS
             flights = [flight for flight in self.others() if flight.since <= before]
         for flight in flights:
-            if self._is_under_way(flight):
-                flight.since = time.monotonic()
-            else:
+            # One that stays is looked at again after as long.
+            flight.since = time.monotonic()
+            if not self._is_under_way(flight):
                 self._end_abandoned(flight)
 
     def _end_removals(self) -> None:
@@ -328,7 +328,6 @@ class Sharing:
         for directory in (flight.directory, os.path.dirname(flight.directory)):
             remove_temporaries(directory, flight.temporary, self._fs)
         if self._fs.exists(os.path.join(flight.directory, flight.temporary)):
-            flight.since = time.monotonic()
             return
         changes: list[Change] = []
         for file in list(walk_shard(flight.namespace, flight.directory, self._fs)):
