@@ -131,13 +131,11 @@ def encode_document(document: Mapping[str, object]) -> bytes:
     digests, so that those that say whose pages these are stay readable.
     """
     shown = dict(document)
-    sizes = {name: len(_json(value)) for name, value in shown.items()}
-    raw = _json(shown)
-    for name in sorted(shown, key=lambda name: -sizes[name]):
-        if len(raw) < MAX_DOCUMENT_BYTES:
+    for name in sorted(document, key=lambda name: -len(_json(document[name]))):
+        if len(_json(shown)) < MAX_DOCUMENT_BYTES:
             break
         shown[name] = _digest(shown[name])
-        raw = _json(shown)
+    raw = _json(shown)
     return raw + b"\n" if len(raw) < MAX_DOCUMENT_BYTES else b"{}\n"
 
 
