@@ -24,7 +24,7 @@ from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.changes import Cancelled
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
-from omlx_cache_storage.cold.small_files import read_budget, read_pins
+from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import LEDGER_FILE
@@ -331,25 +331,6 @@ def test_a_time_of_its_own_a_process_takes_back_and_no_other(tmp_path: Path, sto
     one.touch(story.ids(1), DAY + 6, since_ns=DAY + 9)
     one.settle()
     assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 7
-
-
-def test_what_is_pinned_here_others_keep_until_it_is_unpinned(tmp_path: Path, story: Story) -> None:
-    one, two = open_cold(tmp_path, LIMIT), open_cold(tmp_path, LIMIT)
-    _write(one, story, 1, at=DAY)
-    pin = story.pin(1, until_ns=Clock().now() + 3600 * 10**9)
-    assert one.pins.add(pin)
-    one.settle()
-    assert read_pins(tmp_path) == (pin,)
-    other = Story("other", nbytes=PAGE)
-    for turn in range(1, 30):
-        assert _write(two, other, turn, at=DAY + turn) == ["written"]
-    assert _numbers(two, story) == [1]
-    one.pins.remove(pin)
-    one.settle()
-    assert read_pins(tmp_path) == ()
-    for turn in range(30, 60):
-        assert _write(two, other, turn, at=Clock().now()) == ["written"]
-    assert _numbers(two, story) == []
 
 
 def test_a_directory_that_always_changes_faster_than_it_is_read_is_read_while_others_wait(
