@@ -261,6 +261,8 @@ class Session:
         layout, committer = self._live_layout(prompt_cache), self._committer
         if layout is None or committer is None:
             self._fed = position if position is not None else self._fed
+            if committer is not None:
+                self._counters.skip(reasons.LAYOUT_CHANGED)
         else:
             try:
                 position = self._fed = self._where(layout, position)
@@ -420,10 +422,7 @@ class Session:
         """Return the layout of the live cache, None when it is not the session's kind."""
         if self._layout is None or prompt_cache is None or prompt_cache is self.prompt_cache:
             return self._layout
-        layout = self._scope.layout(prompt_cache)
-        if layout is None:
-            self._counters.skip(reasons.LAYOUT_CHANGED)
-        return layout
+        return self._scope.layout(prompt_cache)
 
     def _end_flight(self) -> None:
         """Say that no more of the prompt is computed; any thread, any number of times."""

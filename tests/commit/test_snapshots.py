@@ -216,6 +216,7 @@ def test_a_committed_cache_of_another_class_is_not_stored(store: BlockStore) -> 
         other.state = keys_and_values(session.prompt_cache[0])
         result = session.commit([other, *session.prompt_cache[1:]])
         assert (result.pages, result.skipped) == (0, {"layout_changed": 1})
+    assert store.stats().requests.skips["layout_changed"] == 1
 
 
 def test_the_stride_is_a_setting(open_store: Opener) -> None:
