@@ -138,14 +138,15 @@ class AskedRequest:
             self._note(generated_tokens=generated, total_seconds=seconds)
             with self._log.lock:
                 self._log.untold = True
-            if self.record.computed_tokens:
-                taken = self.record.compute_seconds
-                self._log.events.timings.observe("prefill_seconds", taken)
+            record = self.record
+            if record.computed_tokens:
+                self._log.events.timings.observe("prefill_seconds", record.compute_seconds)
             chain, self.chain = self.chain, None
             if self._log.trace is not None and chain is not None:
                 # With the blocks that its sequence has by now.
-                asked_at, length = self.record.asked_at, self.record.prompt_tokens
-                self._log.trace.add(asked_at, chain, length, generated, self.how_ended)
+                self._log.trace.add(
+                    record.asked_at, chain, record.prompt_tokens, generated, self.how_ended
+                )
 
     def _note(self, **values: float | str | None) -> None:
         with self._log.lock:
