@@ -77,9 +77,9 @@ class EventLog:
     call; to note something takes about two microseconds, and waits for no reader. `timings` counts
     how long things took, whatever is remembered.
 
-    `_lock` guards `_ring`, `_count`, `_counts` and `_paged`. Tiers note events
-    under locks of their own, so that the order is theirs; nothing is called from here. A finalizer
-    and a handler of a signal note nothing.
+    `_lock` guards `_ring`, `_count`, `_counts` and `_paged`. Tiers note events under locks of their
+    own, so that the order is theirs; nothing is called from here. A finalizer and a handler of a
+    signal note nothing.
     """
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
@@ -153,13 +153,13 @@ class EventLog:
             count, known = self._count, list(self._ring)
         # A number that was never reached is another log's: all that is known is news.
         asked = 0 if after is None or after > count else after
-        missed = max(0, count - len(known) - asked)
-        news = known[asked + missed - count + len(known) :]
+        oldest = count - len(known)
+        news = known[max(0, asked - oldest) :]
         found = news if kinds is None else [one for one in news if one.kind in kinds]
         if after is None:
             return EventPage(count, tuple(found[-limit:]), 0, self.began)
         upto = found[limit - 1].number if len(found) > limit else count
-        return EventPage(upto, tuple(found[:limit]), missed, self.began)
+        return EventPage(upto, tuple(found[:limit]), max(0, oldest - asked), self.began)
 
     def wait(self, after: int, timeout: float) -> bool:
         """Block until there is an event beyond the number `after`; False after `timeout` seconds.

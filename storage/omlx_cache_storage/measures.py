@@ -127,10 +127,9 @@ class WorkTotals(NamedTuple):
 
 @dataclass(slots=True)
 class _Model:
-    """One model's work. `tokens` took `seconds` lately. `restoring` is when requests
-    restored, or waited for others that compute. `unpriced_tokens` were restored at a cost
-    of `unpriced_seconds` before any rate was known; whatever else was restored is in `saved`,
-    priced once."""
+    """One model's work. `tokens` took `seconds` lately. `restoring` is when requests restored, or
+    waited for others that compute. `unpriced_tokens` were restored at a cost of `unpriced_seconds`
+    before any rate was known; whatever else was restored is in `saved`, priced once."""
 
     label: str
     tokens: float = 0.0
