@@ -73,7 +73,7 @@ def restorable(store: Answering, groups: Sequence[str], keys: Sequence[BlockKey]
         if any(page is None for page in pages):
             continue
         assert first is not None
-        found.append(first.info)
+        found.append(first)
     return by_tier(found)
 
 
