@@ -616,7 +616,7 @@ def _uploads(s: CacheSettings, tiers: Tiers) -> Uploads | None:
     if tiers.remote is None or policy == "off" or policy == "service":
         return None
     on_disk = tiers.cold if isinstance(tiers.cold, ColdTier) else None
-    uploads = Uploads(tiers.remote, tiers.hot, on_disk, policy, tiers.branches)
+    uploads = Uploads(tiers.remote.store, tiers.hot, on_disk, policy, tiers.branches)
     uploads.start()
     return uploads
 

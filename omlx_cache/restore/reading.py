@@ -6,7 +6,6 @@ busy with other requests, into staged pages that it joins later. What memory has
 the hot tier on the way.
 """
 
-import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -201,8 +200,7 @@ class Reading:
         missing = [read for read in left if read.use.page not in held]
         pages = [read.use.page for read in missing]
         source.prefetcher.withdraw(pages)
-        with contextlib.closing(source.expect(pages)):
-            self._read_all(missing, targets)
+        self._read_all(missing, targets)
 
     def _begin_targets(
         self, plan: Plan, held: Collection[PageId]

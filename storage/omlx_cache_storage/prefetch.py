@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from contextlib import closing
 
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot_page import Reservation
@@ -146,12 +145,11 @@ class Prefetcher:
 
     def _run(self, prefetch: Prefetch, allocate: Callable[[int], Buffer]) -> None:
         try:
-            with closing(self._source.expect(prefetch._wanted)):
-                for page in prefetch._wanted:
-                    if prefetch._cancelled.is_set():
-                        break
-                    if not self._read(prefetch, page, allocate):
-                        break
+            for page in prefetch._wanted:
+                if prefetch._cancelled.is_set():
+                    break
+                if not self._read(prefetch, page, allocate):
+                    break
             self._hot.touch(prefetch._wanted, used=False)
         except Exception:
             _log.exception("prefetch stopped")

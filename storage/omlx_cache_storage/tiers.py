@@ -7,7 +7,7 @@ whatever the page holds. No MLX.
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -33,7 +33,6 @@ from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import (
     PAGED,
-    REMOTE,
     OpenPage,
     Page,
     PageId,
@@ -48,7 +47,6 @@ from omlx_cache_storage.table import hint_numbers
 from omlx_cache_storage.writer import Documents, Writer
 
 if TYPE_CHECKING:
-    from omlx_cache_storage.remote.reads import Expected
     from omlx_cache_storage.remote.tier import RemoteTier
     from omlx_cache_storage.remote.uploads import Uploads
 
@@ -56,9 +54,6 @@ Tier: TypeAlias = HotTier | ColdTier
 """Pages under a budget of bytes. Of a chain the deepest page leaves first; a page that holds more
 of its tokens replaces one that holds less, never the other way round. What both have
 `tests/storage/test_tiers.py` checks."""
-Expecting: TypeAlias = "Expected | ExitStack"
-"""Reads that were begun for somebody; `close` ends those that nobody has taken, any number of
-times."""
 
 FLUSH_SECONDS = 30.0
 LOCK_SECONDS = 2.0
@@ -197,15 +192,6 @@ class Tiers:
         """Ask other machines what they have of a chain; waits as long as their tier may, `timeout`
         seconds at most."""
         return Asked(news=False) if self.remote is None else self.remote.ask(inquiry, timeout)
-
-    def expect(self, pages: Sequence[PageId]) -> Expecting:
-        """Begin to read those of the pages that only other machines have, in this order, until what
-        is returned is closed, any number of times; waits for nothing."""
-        if self.remote is None:
-            return ExitStack()
-        found = zip(pages, self.find_all(pages), strict=True)
-        far = [page for page, info in found if info is not None and info.tier == REMOTE]
-        return self.remote.expect(far) if far else ExitStack()
 
     @property
     def generation(self) -> int:

@@ -29,7 +29,7 @@ with BlockStore(settings, name="lab") as store:
     asked.remote_tokens = 60
     asked.restored(96, 32, 0.002, "remote_lost")
     asked.ended(5)
-    assert store.remote.write(page)
+    assert store.remote.store.write(page)
     keys = [page.meta.parent, page.meta.key]
     key = Story("a").chain.key
     store.remote.ask(Inquiry(page.meta.namespace, 16, keys, "paged", 0, {}, 16, key), 30)
@@ -39,7 +39,7 @@ with BlockStore(settings, name="lab") as store:
     for line in sys.stdin:
         for _ in range(3):
             with suppress(RemoteError):
-                store.remote.write(page)
+                store.remote.store.write(page)
         print("asked", flush=True)
 """
 

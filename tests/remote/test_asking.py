@@ -1,6 +1,5 @@
 """What a store has of a chain is found in at most three sequential phases, whatever it has."""
 
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 import pytest
@@ -11,14 +10,17 @@ from hypothesis import strategies as st
 from kit.examples import examples
 from kit.remote import MemoryEngine
 from kit.storage import Story
-from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.events import SILENT
+from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, Tail
-from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.envelope import RemoteKeys, RemoteNames, TailMember, seal
-from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS, Knowledge, RemoteStore
-from omlx_cache_storage.remote.lookups import Asking, Inquiry, spread
+from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
+from omlx_cache_storage.remote.envelope import TAILS, RemoteKeys, RemoteNames, TailMember, seal
+from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS
+from omlx_cache_storage.remote.lookups import Asking, Inquiry
+from omlx_cache_storage.remote.store import RemoteStore
 
 BLOCK = 16
+OPTIONS = RemoteOptions("redis://somewhere", "cpu", prefix="lab")
 NAMES = RemoteNames("lab", "cpu")
 KEYS = RemoteKeys()
 
@@ -30,8 +32,8 @@ class _Asker:
         self.story = story
         self.engine = engine
         self.now = 100.0
-        self.knowledge = Knowledge(lambda: self.now)
-        self.bad: list[PageError] = []
+        self.store = RemoteStore(engine, OPTIONS, SILENT, lambda: self.now)
+        self.knowledge = self.store.known
 
     def put(self, page: Page) -> None:
         namespace, meta = page.meta.namespace, page.meta
@@ -42,7 +44,7 @@ class _Asker:
             member = TailMember(
                 meta.key, meta.position, meta.held, meta.nbytes, wire_bytes, meta.group
             )
-            self.engine.add(NAMES.tails(namespace, meta.parent), member.text())
+            self.engine.add(_tails(meta.parent), member.text())
 
     def put_all(self, blocks: Collection[int], group: str = "paged") -> None:
         for block in blocks:
@@ -59,7 +61,7 @@ class _Asker:
     ) -> Asking:
         chain = self.story.chain
         asking = Asking(
-            RemoteStore(self.engine, NAMES, KEYS, self.knowledge, bad=self.bad.append),
+            self.store,
             Inquiry(
                 self.story.namespace,
                 BLOCK,
@@ -90,6 +92,10 @@ class _Asker:
 
 
 STORY = Story(nbytes=16, blocks=600)
+
+
+def _tails(parent: BlockKey) -> str:
+    return NAMES.page(STORY.namespace, PageId(parent, TAILS))
 
 
 def _asker(asks_together: int = 1 << 20, story: Story = STORY) -> _Asker:
@@ -173,22 +179,15 @@ def test_windows_and_states_are_asked_for_up_to_where_the_blocks_end(together: i
     assert not asker.knows(STORY.id(30, group="state"))
 
 
-def test_what_lies_long_before_is_asked_for_only_where_nothing_is_near() -> None:
+def test_what_lies_long_before_is_found_in_two_phases() -> None:
     asker = _asker()
     asker.put_all(range(1, 513))
-    asker.put_all([500], "state")
-    near = asker.ask(512, others={"state": 0})
-    assert asker.knows(STORY.id(500, group="state"))
-    assert near.phases == 2
-    assert near.asked < 512 + 150
-    far = _asker()
-    far.put_all(range(1, 513))
-    far.put_all([8], "state")
-    far.put_all([511, 512], "window32keep0")
-    asked = far.ask(512, others={"state": 0, "window32keep0": 2})
-    assert far.knows(STORY.id(8, group="state"))
-    assert far.knows(STORY.id(512, group="window32keep0"))
-    assert asked.phases == 3
+    asker.put_all([8], "state")
+    asker.put_all([511, 512], "window32keep0")
+    asked = asker.ask(512, others={"state": 0, "window32keep0": 2})
+    assert asker.knows(STORY.id(8, group="state"))
+    assert asker.knows(STORY.id(512, group="window32keep0"))
+    assert asked.phases == 2
 
 
 @pytest.mark.parametrize("together", [1 << 20, 24])
@@ -209,8 +208,7 @@ def test_a_prompts_own_tail_is_found_and_no_other_sequences(together: int) -> No
     asker.put(mine)
     # One of the same parent, of another sequence: it ends elsewhere, or at the same place.
     foreign = TailMember(other.id(4, tail=6).key, 4 * BLOCK - 6, 10, 16, 999, "paged")
-    tails = NAMES.tails(STORY.namespace, mine.meta.parent)
-    asker.engine.add(tails, foreign.text())
+    asker.engine.add(_tails(mine.meta.parent), foreign.text())
     asker.ask(3, length=4 * BLOCK - 5)
     assert asker.knows(mine.meta.id)
     assert Tail(mine.meta.position, "paged") in asker.knowledge.tails_of([mine.meta.parent])
@@ -220,7 +218,7 @@ def test_a_prompts_own_tail_is_found_and_no_other_sequences(together: int) -> No
 def test_members_that_are_nonsense_are_passed_over() -> None:
     asker = _asker()
     asker.put_all([1])
-    tails = NAMES.tails(STORY.namespace, STORY.id(1).key)
+    tails = _tails(STORY.id(1).key)
     key = STORY.id(2, tail=3).key.hex()
     for member in ("", "x", "é" * 9, f"{key}-99999999999999999999-1-1-1-paged", f"{key}-29-13"):
         asker.engine.add(tails, member)
@@ -264,16 +262,6 @@ def test_a_tail_that_others_uploaded_is_found_a_second_later_where_one_was_known
     assert 3 * BLOCK - 2 in positions
 
 
-def test_a_longer_prompt_finds_a_tail_that_a_shorter_one_could_not_have() -> None:
-    asker = _asker()
-    asker.put_all([1, 2])
-    asker.put(STORY.page(3, tail=2))
-    asker.ask(2, length=3 * BLOCK - 9)
-    asker.now += 1.5
-    asker.ask(2, length=3 * BLOCK - 2)
-    assert asker.knows(STORY.id(3, tail=2))
-
-
 def test_a_value_of_a_stranger_is_absent_and_counted() -> None:
     asker = _asker()
     asker.put_all([1, 2, 3])
@@ -281,7 +269,8 @@ def test_a_value_of_a_stranger_is_absent_and_counted() -> None:
     asker.engine.store.change(name, lambda raw: raw[:40] + b"\xff" + raw[41:])
     asker.ask(3)
     assert asker.deepest(3) == 1
-    assert [error.reason for error in asker.bad] == ["mismatch"]
+    assert asker.store.tally.usage()["bad_pages"] == 1
+    assert asker.knowledge.why_absent(STORY.ids(2)) == {STORY.id(2): "remote_foreign"}
 
 
 @pytest.mark.parametrize("changed", [lambda raw: b"", lambda raw: raw[:7], lambda raw: b"x" * 9000])
@@ -291,7 +280,7 @@ def test_a_value_that_is_none_of_ours_is_absent(changed: object) -> None:
     asker.engine.store.change(NAMES.page(STORY.namespace, STORY.id(1)), changed)  # type: ignore[arg-type]
     asker.ask(2)
     assert asker.deepest(2) == 0
-    assert len(asker.bad) == 1
+    assert [*asker.knowledge.why_absent(STORY.ids(1, 2))] == STORY.ids(1)
 
 
 def test_an_engine_that_fails_says_so_and_what_came_before_is_known() -> None:
@@ -309,18 +298,6 @@ def test_an_engine_that_fails_says_so_and_what_came_before_is_known() -> None:
     with pytest.raises(RemoteError):
         asker.ask(40)
     assert len(asker.knowledge) > 0
-
-
-@given(low=st.integers(0, 50), gap=st.integers(1, 600), most=st.integers(1, 64))
-def test_probes_lie_between_and_leave_no_long_stretch(low: int, gap: int, most: int) -> None:
-    high = low + gap
-    probes = spread(low, high, most)
-    assert probes == sorted(set(probes))
-    assert len(probes) <= most
-    assert all(low < probe < high for probe in probes)
-    ends = [low, *probes, high]
-    longest = max(stop - start for start, stop in itertools.pairwise(ends))
-    assert longest <= -(-gap // (most + 1)) + 1
 
 
 def test_a_block_that_was_lost_is_not_assumed_again_because_deeper_ones_are_there() -> None:
@@ -350,12 +327,10 @@ def test_a_hint_of_a_page_that_cannot_be_is_not_believed(
     parent = STORY.chain.key(BLOCK)
     said = TailMember(key, position, held, nbytes, wire_bytes, "paged")
     asker.put_all([1])
-    asker.engine.add(NAMES.tails(STORY.namespace, parent), said.text())
+    asker.engine.add(_tails(parent), said.text())
     asker.ask(1, length=24)
     assert not asker.knows(PageId(key, "paged"))
-    asker.engine.add(
-        NAMES.tails(STORY.namespace, parent), TailMember(key, 20, 4, 64, 600, "paged").text()
-    )
+    asker.engine.add(_tails(parent), TailMember(key, 20, 4, 64, 600, "paged").text())
     asker.now += ABSENT_SECONDS + 1
     asker.ask(1, length=24)
     assert asker.knows(PageId(key, "paged"))

@@ -52,8 +52,8 @@ class _Rig:
 
     def store_there(self, page: Page) -> None:
         """Have another machine write a page, and this one know of it."""
-        assert self.other.write(page) == "written"
-        assert self.remote.present([Placed(page.meta.namespace, page.meta.id)]) != [None]
+        assert self.other.store.write(page) == "written"
+        assert self.remote.store.present([Placed(page.meta.namespace, page.meta.id)]) != [None]
 
     def get(self, page: Page) -> bytes:
         with self.tiers.reading(page.meta.id) as reader:

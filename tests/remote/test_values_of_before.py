@@ -76,7 +76,7 @@ def test_what_the_version_before_wrote_is_found_and_read(mode: str) -> None:
     tier = _machine(store, mode)
     try:
         _finds_all(tier)
-        assert [tier.write(page) for page in PAGES] == ["present"] * 3
+        assert [tier.store.write(page) for page in PAGES] == ["present"] * 3
     finally:
         assert tier.close(60)
 
@@ -91,7 +91,7 @@ def test_what_is_written_is_what_the_version_before_wrote(
         for page in PAGES:
             nonce = before[_name(page)][0][48:60]
             monkeypatch.setattr(envelope.os, "urandom", lambda nbytes, nonce=nonce: nonce)
-            assert tier.write(page) == "written"
+            assert tier.store.write(page) == "written"
             assert store.values[_name(page)] == before[_name(page)]
         assert store.sets == BEFORE[mode]["sets"]
     finally:
@@ -114,7 +114,7 @@ def test_a_server_has_them_under_the_same_keys(mode: str, monkeypatch: pytest.Mo
             _finds_all(tier)
             keys = {bytes(key) for key in server.ask("KEYS", "*")}
             server.ask("FLUSHALL")
-            assert [tier.write(page) for page in PAGES] == ["written"] * 3
+            assert [tier.store.write(page) for page in PAGES] == ["written"] * 3
             assert {bytes(key) for key in server.ask("KEYS", "*")} <= keys
         finally:
             assert tier.close(60)

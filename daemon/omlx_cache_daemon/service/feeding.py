@@ -201,7 +201,7 @@ class Feeding:
         assert options is not None
         assert address != "off"
         remote = open_tier(address, options, self._events)
-        uploads = Uploads(remote, None, self._tier, "all", _nowhere)
+        uploads = Uploads(remote.store, None, self._tier, "all", _nowhere)
         with self._lock:
             closed = self._closed
             if not closed:

@@ -24,7 +24,7 @@ from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_dig
 from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta, TensorSpec
 from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.engine import Part, RemoteOptions
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteNames, length_said_by
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, RemoteNames, read_envelope
 from omlx_cache_storage.remote.knowledge import KNOWN_SECONDS
 from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.tier import RemoteTier, open_engine
@@ -178,13 +178,17 @@ class _Reading:
         self._get = client_of(options, self._stack)
         self._readers = ThreadPoolExecutor(READ_THREADS)
         for number in range(1, pages + 1):
-            self._tier.write(self._chain.page(number))
-        names = RemoteNames(options.prefix, options.architecture)
-        named = [names.page(self._chain.namespace, page) for page in self._chain.ids]
+            self._tier.store.write(self._chain.page(number))
+        names, keys = RemoteNames(options.prefix, options.architecture), RemoteKeys(options.secret)
+        placed = [(self._chain.namespace, page) for page in self._chain.ids]
+        named = [names.page(*one) for one in placed]
         engine = open_engine(parse_address(options.url), options)
         with closing(engine):
             heads, _ = engine.look(named, WIRE_BYTES)
-        sizes = [length_said_by(head) for head in heads if head is not None]
+        sizes = [
+            read_envelope(names.bound(*one), head or b"", keys).wire_bytes
+            for one, head in zip(placed, heads, strict=True)
+        ]
         pairs = zip(named, sizes, strict=True)
         self._parts = [_parts(name, size, engine.part_bytes) for name, size in pairs]
         self._targets = [np.zeros(page_bytes, np.uint8) for _ in range(pages)]
@@ -199,8 +203,7 @@ class _Reading:
 
     def restore(self) -> None:
         """Read and check every page, on as many threads as a store has for that."""
-        with self._tier.expect(self._chain.ids):
-            list(self._readers.map(self._read, self._chain.ids, self._targets))
+        list(self._readers.map(self._read, self._chain.ids, self._targets))
 
     def _read(self, page: PageId, target: HostView) -> None:
         with self._tier.reading(page) as opened:
@@ -242,7 +245,7 @@ def _fill(url: str) -> None:
     tier = _tier(_options(url))
     try:
         for number in range(1, _LONG.blocks + 1):
-            tier.write(_LONG.page(number))
+            tier.store.write(_LONG.page(number))
     finally:
         tier.close(10.0)
 

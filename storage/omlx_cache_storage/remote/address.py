@@ -23,6 +23,7 @@ PREFIX = "omlx-cache"
 TTL_SECONDS = 7 * 24 * 3600
 """A week: what nobody asked for by then is computed again."""
 _LONGEST_TTL = 10 * 365 * 24 * 3600
+_HOST = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]/]+)(?::([0-9]{1,5}))?")
 _SAFE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 
@@ -54,10 +55,6 @@ class RemoteAddress:
         return self.shown
 
     @property
-    def database(self) -> int:
-        return int(self.path or 0)
-
-    @property
     def prefix(self) -> str:
         """What the names of all values begin with, so that others can use the store too."""
         return self.options.get("prefix", PREFIX)
@@ -79,8 +76,7 @@ def parse_address(url: str) -> RemoteAddress:
     else."""
     text = url.strip()
     scheme = text.partition("://")[0].lower() if "://" in text else ""
-    if not scheme or not re.fullmatch(r"[a-z0-9+]{1,32}", scheme):
-        raise ValueError(f"no URL of a store; expected {FORMS}")
+    _need(re.fullmatch(r"[a-z0-9+]{1,32}", scheme), f"no URL of a store; expected {FORMS}")
     try:
         parts = urlsplit(text)
         options = dict(
@@ -88,18 +84,22 @@ def parse_address(url: str) -> RemoteAddress:
         )
     except ValueError:
         raise ValueError(f"the URL cannot be read; expected {FORMS}") from None
-    if parts.fragment or any(ord(c) <= 32 for c in text):
-        raise ValueError("the URL has a blank or a '#': write them as %20 and %23")
-    if scheme != "file" and "@" in f"{parts.path}{parts.query}":
-        # A password that was not quoted ends before its '/' or '?'; what follows is part of it.
-        raise ValueError(
-            "the URL has an '@' behind the host: in a password, / is %2F, ? is %3F, # is %23 and "
-            "@ is %40"
-        )
+    _need(
+        not parts.fragment and all(ord(c) > 32 for c in text),
+        "the URL has a blank or a '#': write them as %20 and %23",
+    )
+    # A password that was not quoted ends before its '/' or '?'; what follows is part of it.
+    _need(
+        scheme == "file" or "@" not in f"{parts.path}{parts.query}",
+        "the URL has an '@' behind the host: in a password, / is %2F, ? is %3F, # is %23 and @ is "
+        "%40",
+    )
     match = _SCHEME.fullmatch(scheme)
     family = scheme if match is None else "redis"
-    if family not in _OPTIONS or (match is not None and match[2] and match[4]):
-        raise ValueError(f"{scheme}:// is none of the stores that there are; expected {FORMS}")
+    _need(
+        family in _OPTIONS and not (match and match[2] and match[4]),
+        f"{scheme}:// is none of the stores that there are; expected {FORMS}",
+    )
     _check_options(options, family)
     credentials, _, where = parts.netloc.rpartition("@")
     user, _, password = map(unquote, credentials.partition(":"))
@@ -113,10 +113,19 @@ def parse_address(url: str) -> RemoteAddress:
         scheme = f"redis{'s' if tls else ''}{f'+{kind}' if kind != 'redis' else ''}"
         where = ",".join(f"[{h}]:{port}" if ":" in h else f"{h}:{port}" for h, port in hosts)
     elif scheme == "s3":
-        _check_bucket(where, bool(user), bool(password), options.get("endpoint", ""))
-    elif where not in ("", "localhost") or not parts.path.startswith("/") or not path:
-        raise ValueError("file:// takes the whole path of a directory: file:///mnt/share/cache")
+        _need(
+            _BUCKET.fullmatch(where),
+            "s3:// needs a bucket's name, of 3 to 63 characters: s3://bucket/prefix",
+        )
+        _need(
+            bool(user) == bool(password),
+            "s3:// takes an access key and its secret together, or neither",
+        )
     else:
+        _need(
+            where in ("", "localhost") and parts.path.startswith("/") and path,
+            "file:// takes the whole path of a directory: file:///mnt/share/cache",
+        )
         path, where, user, password = unquote(parts.path)[1:], "", "", ""
     who = f"{user}{':***' if password else ''}@" if user or password else ""
     at = f"/{path}" if path else ""
@@ -134,55 +143,59 @@ def parse_address(url: str) -> RemoteAddress:
     )
 
 
+def _need(found: object, text: str) -> None:
+    """Raise ValueError, unless something that an address needs was found to be so."""
+    if not found:
+        raise ValueError(text)
+
+
 def _hosts(where: str, kind: Kind, path: str) -> tuple[Host, ...]:
     """Return the hosts of a store of Redis; raises ValueError for what does not go with them."""
     usual = _SENTINEL_PORT if kind == "sentinel" else _REDIS_PORT
-    hosts = []
-    for one in (where or "127.0.0.1").split(","):
-        match = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]/]+)(?::([0-9]{1,5}))?", one)
-        if match is None or not 0 < int(match[2] or usual) < 65536:
-            raise ValueError(
-                "a host is NAME, NAME:PORT or [IPv6]:PORT; several are parted by commas"
-            )
-        hosts.append(Host(match[1].strip("[]"), int(match[2] or usual)))
-    if kind == "redis" and len(hosts) > 1:
-        raise ValueError("several hosts need redis+cluster:// or redis+sentinel://")
-    if kind == "redis" and path and not (path.isascii() and path.isdigit() and int(path) < 1024):
-        raise ValueError("the path of redis:// is the number of a database, such as /0")
-    if kind == "cluster" and path not in ("", "0"):
-        raise ValueError("a cluster has one database: leave the path out")
-    if kind == "sentinel" and not path:
-        raise ValueError("redis+sentinel:// needs the name of the service: .../mymaster")
-    return tuple(hosts)
-
-
-def _check_bucket(name: str, has_user: bool, has_password: bool, endpoint: str) -> None:
-    if not _BUCKET.fullmatch(name):
-        raise ValueError("s3:// needs a bucket's name, of 3 to 63 characters: s3://bucket/prefix")
-    if has_user != has_password:
-        raise ValueError("s3:// takes an access key and its secret together, or neither")
-    if endpoint:
-        try:
-            where = urlsplit(endpoint)
-        except ValueError:
-            where = urlsplit("")
-        if where.scheme not in ("http", "https") or not where.hostname or "@" in where.netloc:
-            raise ValueError("endpoint= is a URL such as https://minio.local:9000, without a user")
+    matches = [_HOST.fullmatch(one) for one in (where or "127.0.0.1").split(",")]
+    hosts = tuple(Host(m[1].strip("[]"), int(m[2] or usual)) for m in matches if m is not None)
+    _need(
+        all(matches) and all(0 < host.port < 65536 for host in hosts),
+        "a host is NAME, NAME:PORT or [IPv6]:PORT; several are parted by commas",
+    )
+    _need(
+        kind != "redis" or len(hosts) == 1,
+        "several hosts need redis+cluster:// or redis+sentinel://",
+    )
+    _need(
+        kind != "redis" or (re.fullmatch("[0-9]{0,4}", path) and int(path or 0) < 1024),
+        "the path of redis:// is the number of a database, such as /0",
+    )
+    _need(kind != "cluster" or path in ("", "0"), "a cluster has one database: leave the path out")
+    _need(
+        kind != "sentinel" or path,
+        "redis+sentinel:// needs the name of the service: .../mymaster",
+    )
+    return hosts
 
 
 def _check_options(options: dict[str, str], kind: str) -> None:
     for name, value in options.items():
-        if name not in _OPTIONS[kind]:
-            known = ", ".join(f"{one}=" for one in _OPTIONS[kind]) or "nothing"
-            said = f" {name}=" if re.fullmatch(r"[a-z_]{1,20}", name) else ""
-            raise ValueError(f"unknown option{said} behind the '?'; there is {known}")
-        if not value and name != "prefix":
-            raise ValueError(f"{name}= is empty")
-    prefix = options.get("prefix", "").strip("/")
-    if prefix and (not _SAFE.fullmatch(prefix) or len(prefix) > 200 or ".." in prefix):
-        raise ValueError("prefix= is of letters, digits, '.', '_', '-' and '/', at most 200")
+        known = ", ".join(f"{one}=" for one in _OPTIONS[kind])
+        said = f" {name}=" if re.fullmatch(r"[a-z_]{1,20}", name) else ""
+        _need(name in _OPTIONS[kind], f"unknown option{said} behind the '?'; there is {known}")
+        _need(value or name == "prefix", f"{name}= is empty")
     if "prefix" in options:
-        options["prefix"] = prefix
-    ttl = options.get("ttl", "0")
-    if not (ttl.isascii() and ttl.isdigit() and int(ttl) <= _LONGEST_TTL):
-        raise ValueError("ttl= is a whole number of seconds, at most ten years; 0: for good")
+        options["prefix"] = options["prefix"].strip("/")
+    prefix, ttl = options.get("prefix", ""), options.get("ttl", "0")
+    _need(
+        not prefix or (_SAFE.fullmatch(prefix) and len(prefix) <= 200 and ".." not in prefix),
+        "prefix= is of letters, digits, '.', '_', '-' and '/', at most 200",
+    )
+    _need(
+        re.fullmatch("[0-9]{1,9}", ttl) and int(ttl) <= _LONGEST_TTL,
+        "ttl= is a whole number of seconds, at most ten years; 0: for good",
+    )
+    try:
+        where = urlsplit(options.get("endpoint", "http://nowhere"))
+    except ValueError:
+        where = urlsplit("")
+    _need(
+        where.scheme in ("http", "https") and where.hostname and "@" not in where.netloc,
+        "endpoint= is a URL such as https://minio.local:9000, without a user",
+    )

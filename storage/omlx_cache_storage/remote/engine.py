@@ -7,17 +7,20 @@ opened; what it raises becomes `RemoteError`.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from omlx_cache_storage.breaker import CircuitBreaker
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.readers import ReaderPool, result_along
 from omlx_cache_storage.remote.address import PREFIX, TTL_SECONDS, RemoteAddress
 from omlx_cache_storage.remote.reasons import Trouble
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -72,6 +75,21 @@ class RemoteError(CacheError):
     def __init__(self, reason: Trouble, text: str = "") -> None:
         super().__init__(text[:500])
         self.reason = reason
+
+
+def meaning(
+    error: Exception, texts: Mapping[str, T], kinds: Mapping[type[BaseException], T]
+) -> T | None:
+    """Return what an error of a client means, by what it says, or else by what kind it or its first
+    cause is; None when neither is known."""
+    cause: BaseException = error
+    while (before := cause.__cause__ or cause.__context__) is not None:
+        cause = before
+    said = str(error)
+    found = [means for text, means in texts.items() if text in said]
+    for one in (error, cause):
+        found += [means for kind, means in kinds.items() if isinstance(one, kind)]
+    return found[0] if found else None
 
 
 def known_error(error: Exception) -> RemoteError:
@@ -134,6 +152,20 @@ class RemoteEngine(Protocol):
         """Close connections; what is under way on other threads fails. Never raises."""
 
 
+def all_of(pool: ReaderPool, calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Return what calls return, all begun at once; when one fails, those that did not begin yet are
+    not begun, and the others are left behind: a dead store costs one time-out."""
+    futures: list[Future[T]] = []
+    try:
+        futures += [pool.submit(call) for call in calls]
+        return [result_along(future) for future in futures]
+    except (RuntimeError, CancelledError):
+        raise RemoteError("lost", "the engine is closed") from None
+    finally:
+        for future in futures:
+            future.cancel()
+
+
 def cut(pieces: Sequence[Buffer], part_bytes: int | None) -> list[list[Buffer]]:
     """Return a value's pieces as parts of so many bytes each; copies them once to be cut."""
     if part_bytes is None:
@@ -166,10 +198,7 @@ class BackOff:
     @property
     def why(self) -> str:
         """Why nobody may ask now; "" when the store may be asked."""
-        if not self.trouble:
-            return ""
-        with self._lock:
-            return self.trouble if self._breaker.is_open else ""
+        return self.trouble if self._breaker.is_open else ""
 
     def enter(self) -> None:
         """Raise RemoteError while the store is left alone. Whoever may ask reports how it went."""
@@ -180,8 +209,7 @@ class BackOff:
 
     def left(self) -> None:
         """Take back an `enter` of this thread that says nothing of the store."""
-        with self._lock:
-            self._breaker.left()
+        self._breaker.left()
 
     def succeeded(self, *, read: bool = False) -> None:
         """Note an answer; after a read that stalled only a `read` says that all is well."""
@@ -196,10 +224,14 @@ class BackOff:
     def failed(self, why: str, *, at_once: bool = False, stalled: bool = False) -> None:
         """Note a failure; one `at_once`, or of a read that `stalled`, is enough."""
         with self._lock:
+            self._stalled |= stalled
+            self._breaker.left()
+            if self._breaker.is_open:
+                # It was asked before that, by many at once: one failure is enough.
+                return
             self._breaker.failed()
             while (at_once or stalled) and not self._breaker.tripped:
                 self._breaker.failed()
-            self._stalled |= stalled
             if self.trouble or not self._breaker.tripped:
                 return
             self.trouble = why

@@ -60,6 +60,9 @@ _NONCE_BYTES, _TAG_BYTES = 12, 16
 _TAG = b"omlx-cache remote v1: tag"
 _BODY, _PAGE = b"omlx-cache remote v1: body ", b"omlx-cache remote v1: page "
 
+TAILS = "tails"
+"""Stands for a group in the name of the set of what ends inside the block behind a boundary."""
+
 
 class RemoteNames(NamedTuple):
     """Names under one prefix, for machines of one architecture."""
@@ -75,9 +78,6 @@ class RemoteNames(NamedTuple):
         """Return the part of a page's name that its envelope is bound to: without the prefix, so
         that a store can be copied to another place."""
         return f"1/{self.architecture}/{namespace.hex()}/{page.key.hex()}-{page.group}"
-
-    def tails(self, namespace: BlockKey, parent: BlockKey) -> str:
-        return self.page(namespace, PageId(parent, "tails"))
 
 
 class TailMember(NamedTuple):
@@ -108,7 +108,7 @@ def parse_tails(members: Iterable[str]) -> list[TailMember]:
 
 
 class RemoteKeys:
-    """What a page is authenticated and encrypted with. Immutable; `repr` shows no key.
+    """What a page is authenticated and encrypted with. Immutable.
 
     Without a secret nothing is authenticated, and what was is refused; with one it is the other way
     round.
@@ -127,9 +127,6 @@ class RemoteKeys:
         self.authenticates = secret is not None
         self.encrypts = encrypts
 
-    def __repr__(self) -> str:
-        return f"RemoteKeys(authenticates={self.authenticates}, encrypts={self.encrypts})"
-
     def head_tag(self, head: bytes, name: str) -> bytes:
         """Return the tag of an envelope under a name: keyed by the secret, if there is one."""
         tagged = head + name.encode()
@@ -138,18 +135,12 @@ class RemoteKeys:
         return hmac.digest(self._tag, tagged, "sha256")
 
     def cipher(self, name: str, nonce: bytes) -> Any:
-        """Return what authenticates the body of a name's value, and encrypts it if bodies are.
-        Raises UndecodablePage without the library."""
-        try:
-            ciphers = import_module("cryptography.hazmat.primitives.ciphers")
-            modes, algorithms = ciphers.modes, ciphers.algorithms
-        except ModuleNotFoundError:
-            raise UndecodablePage(
-                "a shared secret needs the extra: pip install 'omlx-cache[remote]'"
-            ) from None
+        """Return what authenticates the body of a name's value, and encrypts it if bodies are. The
+        library is there: `check_extra` looked for it."""
+        ciphers = import_module("cryptography.hazmat.primitives.ciphers")
         label = (_PAGE if self.encrypts else _BODY) + name.encode()
         key = hmac.digest(self._secret, label, "sha256")
-        return ciphers.Cipher(algorithms.AES(key), modes.GCM(nonce))
+        return ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.GCM(nonce))
 
 
 class Envelope(NamedTuple):
@@ -228,13 +219,6 @@ def read_envelope(name: str, first: Buffer, keys: RemoteKeys) -> Envelope:
         raise CorruptPage("the envelope's numbers are none that are written")
     info = PageInfo(position, held, nbytes, REMOTE)
     return Envelope(info, body_bytes, nonce[:_NONCE_BYTES], tag[:_TAG_BYTES], _bound(head, name))
-
-
-def length_said_by(first: Buffer) -> int:
-    """Return how long a value is by its first bytes, 0 when they do not say."""
-    raw = bytes(memoryview(first)[16:24])
-    nbytes = WIRE_BYTES + int.from_bytes(raw, "little") if len(raw) == 8 else 0
-    return nbytes if nbytes <= MOST_BYTES else 0
 
 
 def _bound(head: bytes, name: str) -> bytes:

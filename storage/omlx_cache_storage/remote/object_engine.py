@@ -9,7 +9,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
 from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,9 +19,16 @@ from obstore import exceptions as failures
 from obstore.store import LocalStore, S3Store
 
 from omlx_cache_storage.page import Buffer
-from omlx_cache_storage.readers import ReaderPool, note_answer, result_along
+from omlx_cache_storage.readers import ReaderPool, note_answer
 from omlx_cache_storage.remote.address import RemoteAddress
-from omlx_cache_storage.remote.engine import MEMBERS, Part, RemoteError, RemoteOptions
+from omlx_cache_storage.remote.engine import (
+    MEMBERS,
+    Part,
+    RemoteError,
+    RemoteOptions,
+    all_of,
+    meaning,
+)
 from omlx_cache_storage.remote.reasons import Trouble
 
 T = TypeVar("T")
@@ -35,27 +41,23 @@ WRITE_SECONDS = 15.0
 _CHUNK_BYTES = 1 << 20
 """So many come within the time in which something has to: less is computed sooner."""
 
-_ABSENT = (failures.NotFoundError, FileNotFoundError)
-_TAKEN = (failures.AlreadyExistsError, FileExistsError)
-_DENIED = (failures.PermissionDeniedError, failures.UnauthenticatedError, PermissionError)
-_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 Verdict = Trouble | Literal["absent", "beyond", "taken"]
 """What an error means. `absent`: there is no such object, while there is a bucket. `beyond`: it
 ends before the stretch that was asked for. `taken`: it is there already, or about to be."""
-_STATUSES: dict[int, Verdict] = {
-    401: "auth",
-    403: "auth",
-    408: "timeout",
-    409: "taken",
-    412: "taken",
-    416: "beyond",
-    429: "throttled",
-    503: "throttled",
-    504: "timeout",
-    507: "full",
-}
-_TEXTS: dict[str, Verdict] = {
+_BY_TEXT: dict[str, Verdict] = {
+    "<Code>NoSuchBucket</Code>": "error",
+    "non-2xx status code: 401": "auth",
+    "non-2xx status code: 403": "auth",
+    "non-2xx status code: 408": "timeout",
+    "non-2xx status code: 409": "taken",
+    "non-2xx status code: 412": "taken",
+    "non-2xx status code: 416": "beyond",
+    "non-2xx status code: 429": "throttled",
+    "non-2xx status code: 503": "throttled",
+    "non-2xx status code: 504": "timeout",
+    "non-2xx status code: 507": "full",
+    "non-2xx status code: 5": "error",
     "source: InvalidRange {": "beyond",
     "TimedOut": "timeout",
     "kind: Timeout": "timeout",
@@ -67,14 +69,23 @@ _TEXTS: dict[str, Verdict] = {
     "StorageFull": "full",
     "QuotaExceeded": "full",
 }
+_BY_KIND: dict[type[BaseException], Verdict] = {
+    failures.NotFoundError: "absent",
+    FileNotFoundError: "absent",
+    failures.AlreadyExistsError: "taken",
+    FileExistsError: "taken",
+    failures.PermissionDeniedError: "auth",
+    failures.UnauthenticatedError: "auth",
+    PermissionError: "auth",
+}
 
 
 class ObjectEngine:
     """Values in a bucket or below a directory. Connects when it is first asked, tries nothing
     again, and ends each request in time; a file system that hangs cannot be made to.
 
-    The threads of `_pool` carry out what one call asks at once. `_creates` and `_closed` are each
-    set once, by any thread.
+    The threads of `_pool` carry out what one call asks at once. `_closed` is set once, by any
+    thread.
     """
 
     part_bytes: int | None = None
@@ -85,7 +96,6 @@ class ObjectEngine:
         self._options = options
         self._directory = Path(address.path) if address.kind == "file" else None
         self._pool = ReaderPool(max(options.connections, ASKS_TOGETHER), "omlx-cache-remote-http")
-        self._creates = True
         self._closed = False
 
     def ping(self) -> None:
@@ -127,8 +137,9 @@ class ObjectEngine:
 
     @cached_property
     def _reads(self) -> Any:
-        silent = self._options.read_seconds
-        return self._store(max(READ_SECONDS, silent), silent)
+        return self._store(
+            max(READ_SECONDS, self._options.read_seconds), self._options.read_seconds
+        )
 
     @cached_property
     def _writes(self) -> Any:
@@ -168,17 +179,16 @@ class ObjectEngine:
         )
 
     def _put(self, name: str, body: bytes, *, replace: bool) -> bool:
-        mode: Any = "overwrite" if replace or not self._creates else "create"
         try:
+            mode: Any = "overwrite" if replace else "create"
             obstore.put(self._writes, name, body, mode=mode, use_multipart=False)
         except (failures.NotSupportedError, NotImplementedError):
             # A store of objects may not know how to make only what is not there.
-            if mode == "overwrite":
+            if replace:
                 raise
-            self._creates = False
             return self._head(name, 1) is None and self._put(name, body, replace=True)
         except Exception as error:
-            if mode == "create" and verdict(error) == "taken":
+            if not replace and verdict(error) == "taken":
                 return False
             raise
         return True
@@ -205,35 +215,21 @@ class ObjectEngine:
                 if len(found) >= part.nbytes:
                     break
         except Exception as error:
-            if (means := verdict(error)) == "beyond":
-                return b""
-            if means == "absent":
-                return None
-            raise
+            means = verdict(error)
+            if means not in ("absent", "beyond"):
+                raise
+            return b"" if means == "beyond" else None
         return found
 
     def _members(self, set_name: str) -> list[str]:
-        found: list[str] = []
-        for batch in obstore.list(self._looks, prefix=f"{set_name}/", chunk_size=MEMBERS):
-            found += [str(one["path"]).rpartition("/")[2] for one in batch]
-            if len(found) >= MEMBERS:
-                break
-        return sorted(found[:MEMBERS])
+        batches = obstore.list(self._looks, prefix=f"{set_name}/", chunk_size=MEMBERS)
+        found = next(iter(batches), [])
+        return sorted(one["path"].rpartition("/")[2] for one in found)
 
     def _together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return what calls return, all begun at once; when one fails, those that did not begin yet
-        are not begun, and the others are left behind: a dead store costs one time-out."""
-        if len(calls) < 2:
-            return [self._guarded(call) for call in calls]
-        futures = []
-        try:
-            futures += [self._pool.submit(self._guarded, call) for call in calls]
-            return [result_along(future) for future in futures]
-        except (RuntimeError, CancelledError):
-            raise RemoteError("lost", "the engine is closed") from None
-        finally:
-            for future in futures:
-                future.cancel()
+        """Return what calls return, all begun at once."""
+        guarded = [partial(self._guarded, call) for call in calls]
+        return [guarded[0]()] if len(calls) == 1 else all_of(self._pool, guarded)
 
     def _guarded(self, call: Callable[[], T]) -> T:
         if self._closed:
@@ -269,16 +265,7 @@ def _stretch(file: Path, part: Part) -> Buffer | None:
 
 def verdict(error: Exception) -> Verdict:
     """Return what an error of the client means."""
-    said = str(error)
-    if isinstance(error, _ABSENT) and "<Code>NoSuchBucket</Code>" not in said:
-        return "absent"
-    if isinstance(error, _TAKEN):
-        return "taken"
-    if isinstance(error, _DENIED):
-        return "auth"
-    if status := _STATUS.search(said):
-        return _STATUSES.get(int(status[1]), "error")
-    return next((means for text, means in _TEXTS.items() if text in said), "error")
+    return meaning(error, _BY_TEXT, _BY_KIND) or "error"
 
 
 def _trouble(error: Exception) -> RemoteError:

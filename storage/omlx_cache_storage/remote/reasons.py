@@ -23,7 +23,7 @@ LOST: Final = "remote_lost"
 FOREIGN: Final = "remote_foreign"
 """It has the page, as this machine's secret does not vouch for it: another one does, or none."""
 
-_WORDS: dict[Trouble, str] = {
+WORDS: dict[Trouble, str] = {
     "refused": UNREACHABLE,
     "lost": UNREACHABLE,
     "timeout": TIMEOUT,
@@ -33,8 +33,4 @@ _WORDS: dict[Trouble, str] = {
     "error": FAILED,
     "resting": RESTING,
 }
-
-
-def reason_of(trouble: Trouble) -> str:
-    """Return the word for what an engine raised."""
-    return _WORDS[trouble]
+"""The word for what an engine raised."""

@@ -1,7 +1,6 @@
 """A page that came from a remote store: checked, then put where it belongs, in one pass if it can
 be."""
 
-import time
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -15,7 +14,7 @@ from omlx_cache_storage.format.header import (
 )
 from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_into, unwrapped
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Buffer, PageId, PageInfo
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope
 
 CHECKED_BYTES = 256 * 1024
@@ -28,11 +27,9 @@ class ReceivedPage:
     Raises PageError in the constructor for what is not the page that was asked for. `parts` are the
     value's bytes in order, cut anywhere; they are not changed, and let go as they are read. With a
     secret, `meta` is what nobody has authenticated until `read_into` returned: good for a plan.
-    `was_read` says that it did, and all is right; `seconds` is what it took. With `asked` only so
-    many first bytes were asked for, and there is no `meta` when `head_bytes` are more.
+    `was_read` says that it did, and all is right. With `asked` only so many first bytes were asked
+    for, and there is no `meta` when `head_bytes` are more.
     """
-
-    meta: PageMeta
 
     def __init__(
         self,
@@ -45,13 +42,11 @@ class ReceivedPage:
         asked: int = 0,
     ) -> None:
         self.was_read = False
-        self.seconds = 0.0
         self._keys = keys
         self._parts = [view for part in parts if (view := _flat(part)).nbytes]
-        self._part = memoryview(b"")
         self._cipher: Any = None
         nbytes = sum(part.nbytes for part in self._parts)
-        self._envelope = envelope = read_envelope(name, self._take(WIRE_BYTES), keys)
+        self.envelope = envelope = read_envelope(name, self._take(WIRE_BYTES), keys)
         if not asked and nbytes != envelope.wire_bytes:
             raise CorruptPage(f"{nbytes} bytes came of a value of {envelope.wire_bytes} bytes")
         if keys.authenticates:
@@ -67,16 +62,15 @@ class ReceivedPage:
         header = decode_header(raw)
         self._stored, self._checksum = header.meta, header.checksum
         self.meta = meta = unwrapped(header.meta)
-        if self._envelope.body_bytes - len(raw) != self._stored.nbytes:
+        if self.envelope.body_bytes - len(raw) != self._stored.nbytes:
             raise CorruptPage("the page file's length is not what its header says")
-        info = PageInfo(meta.position, meta.held, meta.nbytes, self._envelope.info.tier)
-        if (meta.namespace, meta.id, info) != (namespace, page, self._envelope.info):
+        info = PageInfo(meta.position, meta.held, meta.nbytes, self.envelope.info.tier)
+        if (meta.namespace, meta.id, info) != (namespace, page, self.envelope.info):
             raise ForeignPage("the value holds another page than its name and envelope say")
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it; raises CorruptPage
         or UndecodablePage, and their content is then undefined."""
-        began = time.perf_counter()
         views = [_flat(piece) for piece in pieces]
         if sum(view.nbytes for view in views) != self.meta.nbytes:
             raise ForeignPage("the page is of another size than the memory that it is read into")
@@ -87,7 +81,6 @@ class ReceivedPage:
         else:
             self._fill(views)
         self.was_read = True
-        self.seconds = time.perf_counter() - began
 
     def _fill(self, pieces: Sequence[memoryview]) -> None:
         """Copy the payload and digest what was copied, while it is in a core's cache."""
@@ -101,7 +94,7 @@ class ReceivedPage:
                     digest.update(target)
         if digest is None:
             try:
-                self._cipher.finalize_with_tag(self._envelope.body_tag)
+                self._cipher.finalize_with_tag(self.envelope.body_tag)
             except import_module("cryptography.exceptions").InvalidTag:
                 raise CorruptPage("the page is not what its writer authenticated") from None
         elif digest.text() != self._checksum:
@@ -115,11 +108,8 @@ class ReceivedPage:
     def _copy(self, target: memoryview) -> int:
         """Fill `target` with the next bytes, decrypted; return how many there were."""
         filled = 0
-        while filled < target.nbytes and (self._part.nbytes or self._parts):
-            if not self._part.nbytes:
-                self._part = self._parts.pop(0)
-            source = self._part[: target.nbytes - filled]
-            self._part = self._part[source.nbytes :]
+        while filled < target.nbytes and self._parts:
+            source = self._parts[0][: target.nbytes - filled]
             part = target[filled : filled + source.nbytes]
             if self._cipher is not None and self._keys.encrypts:
                 self._cipher.update_into(source, part)
@@ -129,6 +119,8 @@ class ReceivedPage:
                     # What was copied, not what came: nobody can change it in between.
                     self._cipher.authenticate_additional_data(part)
             filled += source.nbytes
+            left = self._parts.pop(0)[source.nbytes :]
+            self._parts[:0] = [left] if left.nbytes else []
         return filled
 
 

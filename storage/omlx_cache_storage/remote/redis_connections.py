@@ -21,7 +21,7 @@ from redis.sentinel import (
 )
 
 from omlx_cache_storage.readers import note_answer
-from omlx_cache_storage.remote.engine import MEMBERS, RemoteError
+from omlx_cache_storage.remote.engine import MEMBERS, RemoteError, meaning
 from omlx_cache_storage.remote.reasons import Trouble
 
 PART_BYTES = 4 << 20
@@ -75,7 +75,7 @@ _BY_TEXT: dict[str, Trouble] = {
     "Network is unreachable": "refused",
     "Host is down": "refused",
 }
-_BY_KIND: dict[type[Exception], Trouble] = {
+_BY_KIND: dict[type[BaseException], Trouble] = {
     failures.AuthenticationError: "auth",
     failures.AuthorizationError: "auth",
     failures.NoPermissionError: "auth",
@@ -160,18 +160,16 @@ class CountingSocket:
                 raise TimeoutError("the answer has not ended in time")
             self._wrapped.settimeout(left if self._patience is None else min(left, self._patience))
         received = bytes(self._wrapped.recv(nbytes, flags))
-        if not flags:
-            self._count(len(received))
-        return received
-
-    def _count(self, nbytes: int) -> None:
-        self._left -= nbytes
+        if flags:
+            return received
+        self._left -= len(received)
         if self._left < 0:
             raise ConnectionError("the answer is longer than any answer to what was asked")
-        self._unnoted += nbytes
+        self._unnoted += len(received)
         if self._unnoted >= PROGRESS_BYTES:
             self._unnoted = 0
             note_answer()
+        return received
 
 
 class _Bounded:
@@ -241,15 +239,8 @@ def _reason(error: Exception) -> Trouble:
     if isinstance(error, failures.RedisClusterException) and isinstance(error.__cause__, Exception):
         # What asking for the map of slots ended with.
         return _reason(error.__cause__)
-    said = str(error)
-    word = said.partition(" ")[0]
+    word = str(error).partition(" ")[0]
     if isinstance(error, failures.ResponseError) and word in _BY_WORD:
         return _BY_WORD[word]
-    cause: BaseException = error
-    while (before := cause.__cause__ or cause.__context__) is not None:
-        cause = before
-    found = [reason for text, reason in _BY_TEXT.items() if text in said]
-    for one in (error, cause):
-        found += [reason for kind, reason in _BY_KIND.items() if isinstance(one, kind)]
     is_lost = isinstance(error, failures.ConnectionError | OSError)
-    return found[0] if found else "lost" if is_lost else "error"
+    return meaning(error, _BY_TEXT, _BY_KIND) or ("lost" if is_lost else "error")

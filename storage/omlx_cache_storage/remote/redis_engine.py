@@ -12,7 +12,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -25,9 +24,16 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from omlx_cache_storage.page import Buffer
-from omlx_cache_storage.readers import ReaderPool, result_along
-from omlx_cache_storage.remote.address import Host, RemoteAddress
-from omlx_cache_storage.remote.engine import MEMBERS, BackOff, Part, RemoteError, RemoteOptions
+from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.remote.address import RemoteAddress
+from omlx_cache_storage.remote.engine import (
+    MEMBERS,
+    BackOff,
+    Part,
+    RemoteError,
+    RemoteOptions,
+    all_of,
+)
 from omlx_cache_storage.remote.redis_connections import (
     PART_BYTES,
     BoundedConnection,
@@ -43,10 +49,13 @@ Command = tuple[Any, ...]
 ASKS_TOGETHER = 1 << 20
 PIPELINE = 1024
 """Commands that are sent at once."""
-ANSWER_BYTES = 16 << 20
-"""What a server is asked for at once: it keeps answers in its own memory until they are taken."""
+TOGETHER = 4
+"""Parts that a server is asked for at once: it keeps answers in its own memory until they are
+taken."""
 WRITING_MS = 60_000
 """How long a writer of parts has before another one may take it for dead."""
+_PARTS = 16
+"""Parts of a value that are deleted at once."""
 _ASKED_AT_ONCE = 16
 """Nodes of a cluster that all calls together wait for."""
 _AWAY = ("refused", "lost", "timeout")
@@ -64,8 +73,7 @@ class RedisEngine:
 
     def __init__(self, address: RemoteAddress, options: RemoteOptions) -> None:
         self._ttl_ms = options.ttl_seconds * 1000
-        given = options.password if options.password is not None else address.password
-        self._password = given
+        self._password = address.password if options.password is None else options.password
         self._address = address
         # Without TLS, two round trips less for a connection: a name in a server's list of clients.
         # With it, their answers take along the session tickets that a server sends unasked, which
@@ -84,8 +92,8 @@ class RedisEngine:
         self._arguments = {
             **self._anonymous,
             "username": address.user,
-            "password": given,
-            "db": address.database if address.kind == "redis" else 0,
+            "password": self._password,
+            "db": int(address.path or 0) if address.kind == "redis" else 0,
         }
         self._pools: list[redis.ConnectionPool] = []
         self._closed = False
@@ -109,9 +117,8 @@ class RedisEngine:
 
     def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
         found: list[Buffer | None] = []
-        together = max(1, ANSWER_BYTES // max((part.nbytes for part in parts), default=1))
-        for first in range(0, len(parts), together):
-            some = parts[first : first + together]
+        for first in range(0, len(parts), TOGETHER):
+            some = parts[first : first + TOGETHER]
             answers = self._answers([("GET", part_name(one.name, one.number)) for one in some])
             found += [_typed(answer, bytes) for answer in answers]
         return found
@@ -148,15 +155,11 @@ class RedisEngine:
 
     def delete(self, names: Sequence[str]) -> int:
         """Delete values, their heads first, and return how many there were."""
-        lengths = self._answers([("STRLEN", name) for name in names])
         gone = self._unlink(names)
-        for name, length in zip(names, lengths, strict=True):
+        for name in names:
             first = 1
-            while length >= PART_BYTES:
-                parts = [part_name(name, number) for number in range(first, first + 16)]
-                if not self._unlink(parts):
-                    break
-                first += len(parts)
+            while self._unlink([part_name(name, n) for n in range(first, first + _PARTS)]):
+                first += _PARTS
         return gone
 
     def info(self, section: str = "default") -> dict[str, str]:
@@ -210,12 +213,15 @@ class RedisEngine:
 
     def _made(self) -> Any:
         if self._address.kind != "sentinel":
-            return self._at(self._address.hosts[0], self._arguments)
+            pool = self._pool(*self._address.hosts[0], self._arguments)
+            return redis.Redis(connection_pool=pool)
         manager: Any = _Sentinels([])  # type: ignore[no-untyped-call]
         # A Sentinel has users of its own; where it wants one, it is the same.
         wanted = [self._anonymous] + ([self._arguments] if self._password else [])
         manager.sentinels = [
-            self._at(host, arguments) for arguments in wanted for host in self._address.hosts
+            redis.Redis(connection_pool=self._pool(*host, arguments))
+            for arguments in wanted
+            for host in self._address.hosts
         ]
         kind = BoundedTlsMasterConnection if self._address.tls else BoundedMasterConnection
         pool = SentinelConnectionPool(
@@ -223,9 +229,6 @@ class RedisEngine:
         )
         self._pools.append(pool)
         return redis.Redis(connection_pool=pool)
-
-    def _at(self, host: Host, arguments: dict[str, Any]) -> Any:
-        return redis.Redis(connection_pool=self._pool(*host, arguments))
 
     def _pool(self, host: str, port: int, arguments: dict[str, Any]) -> redis.ConnectionPool:
         kind: Any = BoundedTlsConnection if self._address.tls else BoundedConnection
@@ -291,14 +294,11 @@ class ClusterEngine(RedisEngine):
             owners = client.nodes_manager.slots_cache.get(client.keyslot(command[1]), ())
             for owner in owners[:1]:
                 places[owner].append(at)
-        try:
-            futures = {
-                node: self._threads.submit(self._tried, node, [commands[at] for at in numbers])
-                for node, numbers in places.items()
-            }
-            found = {node: result_along(future) for node, future in futures.items()}
-        except (RuntimeError, CancelledError):
-            raise RemoteError("lost", "the engine is closed") from None
+        calls = [
+            partial(self._tried, node, [commands[at] for at in numbers])
+            for node, numbers in places.items()
+        ]
+        found = dict(zip(places, all_of(self._threads, calls), strict=True))
         failed = [one for one in found.values() if isinstance(one, RemoteError)]
         fresh = [one for one in failed if one.reason != "resting"]
         serious = [one for one in fresh if one.reason not in _AWAY]
@@ -400,17 +400,13 @@ def _tls(address: RemoteAddress) -> dict[str, Any]:
     if key and not cert:
         raise ValueError("key= is the key of a certificate: give cert=FILE too")
     try:
-        context = ssl.create_default_context()
-        if ca:
-            context.load_verify_locations(ca)
-    except OSError as error:
-        raise ValueError(f"ca={ca} is no file of certificates: {error}") from None
-    try:
+        context = ssl.create_default_context(cafile=ca)
         if cert:
             context.load_cert_chain(cert, key, password=_no_passphrase)
     except (OSError, ValueError) as error:
-        where = f"cert={cert}" + (f" and key={key}" if key else "")
-        raise ValueError(f"{where} are no certificate with its key: {error}") from None
+        given = {"ca": ca, "cert": cert, "key": key}
+        files = " and ".join(f"{name}={file}" for name, file in given.items() if file)
+        raise ValueError(f"{files} cannot be used as certificates: {error}") from None
     return {
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": True,

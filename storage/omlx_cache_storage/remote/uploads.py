@@ -18,8 +18,9 @@ from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, Placed
+from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote.engine import RemoteError
-from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.remote.store import RemoteStore
 
 _log = logging.getLogger(__name__)
 
@@ -28,9 +29,6 @@ MOST_CHAINS = 256
 """What waits at most: some 20 MB. What comes then is dropped, and counted."""
 TOGETHER = 64
 """Pages that one question is about."""
-REMEMBERED = 200_000
-SENT_SECONDS = 3600.0
-"""For so long a page that was sent is taken to be there."""
 TRIES = 3
 PAUSE_SECONDS = 1.0
 """After a failure nothing is sent for about so long."""
@@ -61,16 +59,15 @@ class Uploads:
 
     `stored` and `used` are for the threads that compute: they take no lock and wait for nothing.
     The thread asks what the store has of some pages by one question and sends the others, root
-    first; one page's bytes are in memory at a time. Mutable: `_new`, `_chains`, `_flushes` (those
-    who wait; all appended to by anybody), `_dropped`; and what the thread alone changes: `_queue`
-    (pages in order, each with its number), `_added` (how many pages ever came into it), `_sent`
-    (with until when), `_failing` (the page that failed last), `_tries` (how often in a row),
-    `_failed`.
+    first; one page's bytes are in memory at a time. Mutable: `_noted` (chains), `_flushes` (those
+    who wait; both appended to by anybody), `_dropped`; and what the thread alone changes: `_queue`
+    (pages in order, each with its number), `_added` (how many pages ever came into it), `_tries`
+    (how often in a row its first page has failed), `_failed`.
     """
 
     def __init__(
         self,
-        target: RemoteTier,
+        target: RemoteStore,
         hot: HotTier | None,
         cold: ColdTier | None,
         policy: UploadPolicy,
@@ -81,21 +78,16 @@ class Uploads:
         self._cold = cold
         self._policy = policy
         self._branches = branches
-        self._new: deque[PageId] = deque()
-        self._chains: deque[Sequence[PageId]] = deque()
+        self._noted: deque[Sequence[PageId]] = deque()
         self._queue: OrderedDict[PageId, int] = OrderedDict()
-        self._added = self._dropped = self._failed = 0
-        self._sent: OrderedDict[PageId, float] = OrderedDict()
-        self._failing: PageId | None = None
-        self._tries = 0
+        self._added = self._dropped = self._failed = self._tries = 0
         self._wake = threading.Event()
         self._flushes: deque[threading.Event] = deque()
         self._ending = threading.Event()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="omlx-cache-upload", daemon=True)
+        self._pool = ReaderPool(1, "omlx-cache-upload")
 
     def start(self) -> None:
-        self._thread.start()
+        self._pool.submit(self._run)
 
     # For any thread; nothing waits.
 
@@ -106,27 +98,29 @@ class Uploads:
         if self._pending >= MOST_PAGES:
             self._dropped += 1
         else:
-            self._new.append(page)
-            self._wake.set()
+            self._note([page])
 
     def used(self, chain: Sequence[PageId]) -> None:
         """Note that a request has used pages, root first. When too many are noted, this is not:
         what is used so often is used again."""
-        if chain and len(self._chains) < MOST_CHAINS:
-            self._chains.append(tuple(chain))
-            self._wake.set()
+        if chain and len(self._noted) < MOST_CHAINS:
+            self._note(tuple(chain))
+
+    def _note(self, chain: Sequence[PageId]) -> None:
+        self._noted.append(chain)
+        self._wake.set()
 
     def counts(self) -> UploadCounts:
         return UploadCounts(self._pending, self._dropped, self._failed)
 
     @property
     def _pending(self) -> int:
-        return len(self._new) + len(self._queue)
+        return len(self._noted) + len(self._queue)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was noted before is there, is another machine's to write, or was
         given up; False after `timeout` seconds, and where the store does not answer."""
-        if self._ending.is_set() or not self._thread.is_alive():
+        if self._ending.is_set():
             return not self._pending
         done = threading.Event()
         self._flushes.append(done)
@@ -139,18 +133,16 @@ class Uploads:
         store is closed. May be called again."""
         timeout = min(CLOSE_SECONDS, timeout)
         deadline = time.monotonic() + timeout
-        if self._thread.is_alive() and not self._target.resting:
+        if not self._target.back_off.why:
             self.flush(timeout * SENDING)
         self._ending.set()
         self._wake.set()
-        seconds = max(0.0, deadline - time.monotonic())
-        if self._thread.ident is not None and wait_in_turns(self._ended.wait, seconds):
-            self._thread.join()
+        ended = self._pool.stop(max(0.0, deadline - time.monotonic()))
         pages = self._pending
         self._dropped += pages
-        for noted in (self._new, self._queue, self._chains):
-            noted.clear()
-        return not pages and not self._thread.is_alive()
+        self._noted.clear()
+        self._queue.clear()
+        return not pages and ended
 
     # The thread.
 
@@ -162,32 +154,49 @@ class Uploads:
             came = [self._flushes.popleft() for _ in range(len(self._flushes))]
             try:
                 self._take_in()
-                self._step()
-            except Exception:
-                _log.exception("pages are not sent to other machines")
-                self._pause()
+                if self._queue and not self._target.back_off.why:
+                    self._send(list(islice(self._queue, TOGETHER)))
+            except Exception as error:
+                self._fail(error)
             waiting.extend((self._added, done) for done in came)
             first = next(iter(self._queue.values()), math.inf)
             while waiting and waiting[0][0] <= first:
                 waiting.popleft()[1].set()
             if not self._queue:
                 self._wake.wait()
-            elif self._target.resting:
+            elif self._target.back_off.why:
                 self._pause()
         for done in (*(done for _, done in waiting), *self._flushes):
             done.set()
-        self._ended.set()
+
+    def _fail(self, error: Exception) -> None:
+        """Give the first page up that failed too often; wait before the next try."""
+        if isinstance(error, RemoteError):
+            _log.debug("not sent: %s", error)
+        else:
+            _log.error("pages are not sent to other machines", exc_info=error)
+        # A store that is left alone says nothing of this page.
+        if self._queue and not self._target.back_off.why:
+            self._tries += 1
+            if self._tries >= TRIES:
+                self._failed += 1
+                self._end_first()
+        self._pause()
 
     def _pause(self) -> None:
         self._ending.wait(PAUSE_SECONDS * random.uniform(0.5, 1.5))
 
     def _take_in(self) -> None:
         """Queue what was noted, as the policy wants it."""
-        while self._new:
-            self._add(self._new.popleft())
-        while self._chains:
-            for page in self._wanted(self._chains.popleft()):
-                self._add(page)
+        while self._noted:
+            for page in self._wanted(self._noted.popleft()):
+                if page in self._queue:
+                    continue
+                if len(self._queue) >= MOST_PAGES:
+                    self._dropped += 1
+                    continue
+                self._queue[page] = self._added
+                self._added += 1
 
     def _wanted(self, chain: Sequence[PageId]) -> Sequence[PageId]:
         """Return what goes there of a chain that a request has used, root first."""
@@ -197,53 +206,23 @@ class Uploads:
         last = max((at for at, page in enumerate(chain) if page.key in left), default=-1)
         return chain[: last + 1]
 
-    def _add(self, page: PageId) -> None:
-        sent = self._sent.get(page, 0.0) > time.monotonic()
-        if page in self._queue or (sent and not self._target.is_spoilt(page)):
-            return
-        if len(self._queue) >= MOST_PAGES:
-            self._dropped += 1
-            return
-        self._queue[page] = self._added
-        self._added += 1
-
-    def _step(self) -> None:
-        """Send some pages, unless there are none, or the store is left alone."""
-        if not self._queue or self._target.resting:
-            return
-        try:
-            self._send(list(islice(self._queue, TOGETHER)))
-        except Exception as error:
-            # A store that is left alone says nothing of this page.
-            if not self._target.resting:
-                page = next(iter(self._queue))
-                self._tries = self._tries + 1 if page == self._failing else 1
-                self._failing = page
-                if self._tries >= TRIES:
-                    self._failed += 1
-                    del self._queue[page]
-            if not isinstance(error, RemoteError):
-                raise
-            _log.debug("not sent: %s", error)
-            self._pause()
-
     def _send(self, batch: Sequence[PageId]) -> None:
         """Send those of some pages that the store lacks; what fails stays in the queue for a while.
         Raises RemoteError."""
         here = {page: held for page in batch if (held := self._held(page)) is not None}
         asked = [Placed(held.namespace, page) for page, held in here.items()]
-        there = dict(zip(here, self._target.present(asked) if asked else (), strict=True))
+        there = dict(zip(here, self._target.present(asked), strict=True))
         for page in batch:
             found = there.get(page)
-            # Of one that another machine is writing nothing is remembered: it may never end.
-            if (found is not None and found.held >= here[page].held) or self._write(page):
-                self._sent[page] = time.monotonic() + SENT_SECONDS
-                self._sent.move_to_end(page)
-                while len(self._sent) > REMEMBERED:
-                    self._sent.popitem(last=False)
-            del self._queue[page]
+            if found is None or found.held < here[page].held:
+                self._write(page)
+            self._end_first()
             if self._ending.is_set():
                 return
+
+    def _end_first(self) -> None:
+        self._queue.popitem(last=False)
+        self._tries = 0
 
     def _held(self, page: PageId) -> StoredPage | PageMeta | None:
         """Return what is known of a page here, None for one that is gone; reads nothing."""
@@ -253,9 +232,10 @@ class Uploads:
         held = self._hot.get(page)
         return None if held is None else held.meta
 
-    def _write(self, page: PageId) -> bool:
-        """Send a page as it is stored here, packed if its file is; False when it is gone or
-        damaged, or another machine is writing it. Raises RemoteError."""
+    def _write(self, page: PageId) -> None:
+        """Send a page as it is stored here, packed if its file is, unless it is gone or damaged.
+        One that another machine is writing is sent again at its next use: it may never end. Raises
+        RemoteError."""
         stored: Page | None = None
         if self._cold is not None and self._cold.stored(page) is not None:
             with suppress(PageError), self._cold.reading(page) as reader:
@@ -264,5 +244,5 @@ class Uploads:
             stored = self._hot.get(page)
         if stored is None:
             self._dropped += 1
-            return False
-        return self._target.write(stored) != "busy"
+        else:
+            self._target.write(stored)

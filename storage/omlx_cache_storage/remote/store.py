@@ -1,0 +1,307 @@
+"""A remote store's pages by their names: looked at, read and written, unless the store is left
+alone; and what of that is counted."""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from omlx_cache_storage.errors import (
+    CorruptPage,
+    ForeignPage,
+    PageError,
+    PageNotSent,
+    UndecodablePage,
+)
+from omlx_cache_storage.events import EventLog
+from omlx_cache_storage.format.wrapping import unwrapped
+from omlx_cache_storage.measures import Intervals
+from omlx_cache_storage.page import (
+    REMOTE,
+    Buffer,
+    Page,
+    PageId,
+    PageInfo,
+    PageMeta,
+    Placed,
+    Tail,
+    WriteResult,
+)
+from omlx_cache_storage.remote import reasons
+from omlx_cache_storage.remote.engine import (
+    BackOff,
+    Part,
+    RemoteEngine,
+    RemoteError,
+    RemoteOptions,
+    cut,
+    known_error,
+)
+from omlx_cache_storage.remote.envelope import (
+    TAILS,
+    WIRE_BYTES,
+    RemoteKeys,
+    RemoteNames,
+    TailMember,
+    read_envelope,
+    seal,
+)
+from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, Knowledge
+from omlx_cache_storage.remote.received import ReceivedPage
+
+RECENT = 32
+"""Answers that say what the way to the store takes."""
+LARGE_BYTES = 256 * 1024
+"""Reads of less say more of the round trip than of the rate."""
+
+
+class RemoteStore:
+    """Pages of an engine. Any thread may call; `look`, `present`, `read` and `write` wait for the
+    network as long as the engine's client does, and raise RemoteError, also while the store is left
+    alone. What the store says becomes known. Mutable state lies in the parts, which guard
+    themselves; `closed` is set once.
+    """
+
+    def __init__(
+        self,
+        engine: RemoteEngine,
+        options: RemoteOptions,
+        events: EventLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.engine = engine
+        self.names = RemoteNames(options.prefix, options.architecture)
+        self.keys = RemoteKeys(options.secret, encrypts=options.encrypts)
+        self.known = Knowledge(clock)
+        self.tally = RemoteTally()
+        self.back_off = BackOff(self._changed)
+        self.closed = False
+        self._packs = options.packs
+        self.events = events
+
+    def look(self, pages: Sequence[Placed], sets: Sequence[Placed] = ()) -> list[list[str]]:
+        """Know what the envelope of each page says, or that it is absent, and return the members of
+        sets: by one question."""
+        names, asked = ([self.names.page(*one) for one in some] for some in (pages, sets))
+        with self._asked():
+            began = time.perf_counter()
+            heads, members = self.engine.look(names, WIRE_BYTES, asked)
+            self.tally.note_trip(time.perf_counter() - began)
+        for placed, head in zip(pages, heads, strict=True):
+            self._describe(placed, head)
+        return members
+
+    def _describe(self, placed: Placed, head: bytes | None) -> None:
+        """Know what a value's first bytes say of it."""
+        why = ""
+        try:
+            if head is not None:
+                said = read_envelope(self.names.bound(*placed), head, self.keys)
+                self.known.note(*placed, said.info, said.wire_bytes)
+                return
+        except PageError as error:
+            self.note_bad(error)
+            why = reasons.FOREIGN if isinstance(error, ForeignPage) else error.reason
+        self.known.note_absent([placed.page], why)
+
+    def present(self, pages: Sequence[Placed]) -> list[PageInfo | None]:
+        """Return what the store has of each page, by one question about those that it was not seen
+        to have. One that was read and found to be damaged looks well from its first bytes, and is
+        none."""
+        unsure = [placed for placed in pages if not self._is_sure(placed.page)]
+        if unsure:
+            self.look(unsure)
+            found = self.known.find_all([placed.page for placed in unsure])
+            self.tally.add(present_pages=sum(info is not None for info in found))
+        return self.known.find_all([placed.page for placed in pages])
+
+    def _is_sure(self, page: PageId) -> bool:
+        seen = self.known.seen(page)
+        return self._is_damaged(page) if seen is None else seen.wire_bytes > 0
+
+    def _is_damaged(self, page: PageId) -> bool:
+        return self.known.why_absent([page]).get(page) == CorruptPage.reason
+
+    def write(self, page: Page) -> WriteResult:
+        """Publish a page whole or not at all, packed if it is dense and that pays. A page that is
+        stored packed is taken as it is. `present`: the store has one that holds as much. `refused`:
+        one with another secret, or it had one a moment ago. `busy`: another machine is writing it,
+        and may have died of it: try again in a while."""
+        meta = unwrapped(page.meta)
+        if self.known.is_foreign(meta.id):
+            # Nothing is sent to learn that again.
+            return "refused"
+        placed = Placed(meta.namespace, meta.id)
+        name = self.names.page(*placed)
+        pieces = seal(self.names.bound(*placed), page, self.keys, packs=self._packs)
+        nbytes = sum(memoryview(piece).nbytes for piece in pieces)
+        parts = cut(pieces, self.engine.part_bytes)
+        replace = self._is_damaged(meta.id)
+        if not self._write(name, parts, replace=replace):
+            if replace:
+                return "busy"
+            self.look([placed])
+            seen = self.known.seen(meta.id)
+            if seen is not None and seen.info.held >= meta.held:
+                self._add_tail(meta, seen.wire_bytes)
+                self.tally.add(present_pages=1)
+                return "present"
+            if self.known.is_foreign(meta.id):
+                return "refused"
+            if not self._write(name, parts, replace=True):
+                return "busy"
+        info = PageInfo(meta.position, meta.held, meta.nbytes, REMOTE)
+        self.known.note(*placed, info, nbytes)
+        self._add_tail(meta, nbytes)
+        self.tally.add(written_pages=1, written_bytes=nbytes)
+        self.events.note_page("stored", REMOTE, page.meta)
+        return "written"
+
+    def _write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
+        with self._asked():
+            return self.engine.write(name, parts, replace=replace)
+
+    def _add_tail(self, meta: PageMeta, nbytes: int) -> None:
+        """Have a page that ends inside a block found by the boundary before. Of one that was there
+        already it is said again: who wrote it may not have come to that."""
+        if not meta.tail:
+            return
+        member = TailMember(meta.key, meta.position, meta.held, meta.nbytes, nbytes, meta.group)
+        with self._asked():
+            tails = self.names.page(meta.namespace, PageId(meta.parent, TAILS))
+            self.engine.add(tails, member.text())
+        self.known.note_tails(meta.parent, [Tail(meta.position, meta.group)])
+
+    def read(self, placed: Placed, nbytes: int, *, is_head: bool = False) -> ReceivedPage:
+        """Read a page whose value has about so many bytes, or its first ones, for its header.
+        Raises PageError too: PageNotSent for a value that is not there whole. How a failure is
+        noted is the caller's to say."""
+        self.back_off.enter()
+        began = time.monotonic()
+        try:
+            value = self._parts_of(placed, nbytes, is_head)
+        finally:
+            self.back_off.left()
+        self.back_off.succeeded(read=True)
+        there = [part for part in value if part is not None]
+        self.tally.note_read(began, sum(memoryview(part).nbytes for part in there))
+        if value[0] is None:
+            raise PageNotSent(reasons.LOST, "it was evicted")
+        if len(there) < len(value):
+            # Its head looks well: not asked for again, nor taken for present, so that whoever
+            # computes it writes it anew.
+            self.known.note_absent([placed.page], CorruptPage.reason, SHUNNED_SECONDS)
+            raise PageNotSent(reasons.LOST, "a part of it is gone")
+        asked = nbytes if is_head else 0
+        return ReceivedPage(self.names.bound(*placed), *placed, there, self.keys, asked=asked)
+
+    def _parts_of(self, placed: Placed, nbytes: int, is_head: bool) -> list[Buffer | None]:
+        """Read as many parts as the first one says that there are: the page may have been replaced.
+        Parts are values, of which the store evicts each by itself."""
+        name = self.names.page(*placed)
+        if is_head:
+            return [*self.engine.look([name], nbytes)[0]]
+        size = self.engine.part_bytes or nbytes
+        value = self.engine.read(_cut(name, 0, nbytes, size))
+        if value[0] is not None:
+            said = read_envelope(self.names.bound(*placed), value[0], self.keys).wire_bytes
+            if said > len(value) * size:
+                value += self.engine.read(_cut(name, len(value) * size, said, size))
+            del value[-(-said // size) :]
+        return value
+
+    def note_bad(self, error: PageError) -> None:
+        # One that only this process cannot decode is sound.
+        self.tally.add(bad_pages=not isinstance(error, UndecodablePage))
+
+    def failed(self, error: RemoteError, *, stalled: bool = False) -> None:
+        """Note that the store failed; nothing for a store that was left alone, or is closed."""
+        if not self.closed and error.reason != "resting":
+            word = reasons.WORDS[error.reason]
+            self.tally.note_error(word)
+            self.back_off.failed(f"{word}: {error}", stalled=stalled)
+
+    def note_late_lookup(self) -> None:
+        """Note a look-up that somebody waited for as long as one may: one is enough."""
+        self.tally.add(late_lookups=1)
+        if not self.closed:
+            why = f"{reasons.TIMEOUT}: a look-up was not answered in time"
+            self.back_off.failed(why, at_once=True)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Ask the store, unless it is left alone, and note how it went; raises RemoteError."""
+        if self.closed:
+            raise RemoteError("refused", "the remote tier is closed")
+        self.back_off.enter()
+        try:
+            yield
+        except Exception as error:
+            # A client with a bug is a store that fails.
+            known = known_error(error)
+            self.failed(known)
+            raise known from None
+        self.back_off.succeeded()
+
+    def _changed(self, why: str) -> None:
+        self.events.note_tier(
+            "failed" if why else "resynced", REMOTE, detail=why or "answers again"
+        )
+
+
+def _cut(name: str, start: int, nbytes: int, size: int) -> list[Part]:
+    """Cut what lies behind `start` of a value of so many bytes."""
+    return [Part(name, at // size, at, min(size, nbytes - at)) for at in range(start, nbytes, size)]
+
+
+class RemoteTally:
+    """Counts of a remote tier, by the names of `RemoteUsage`, and what the latest answers took.
+
+    `_lock` guards all; `_reads` are when reads began and ended, and the bytes that they brought.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._trips: deque[float] = deque(maxlen=RECENT)
+        self._reads: deque[tuple[float, float, int]] = deque(maxlen=RECENT)
+
+    def add(self, **more: int) -> None:
+        """Add to counts by their names."""
+        with self._lock:
+            for name, count in more.items():
+                self._counts[name] += count
+
+    def note_error(self, reason: str) -> None:
+        with self._lock:
+            self._errors[reason] += 1
+
+    def note_trip(self, seconds: float) -> None:
+        """Note a question whose answer took so long, and was short."""
+        with self._lock:
+            self._trips.append(seconds)
+
+    def note_read(self, began: float, nbytes: int) -> None:
+        """Note a read that began then, and has brought so many bytes."""
+        with self._lock:
+            self._counts["read_bytes"] += nbytes
+            self._reads.append((began, time.monotonic(), nbytes))
+
+    def usage(self) -> dict[str, Any]:
+        """Return what was counted, the shortest of the latest round trips, and the rate of the
+        latest reads together, while some were in flight; what is left out is 0."""
+        busy = Intervals()
+        with self._lock:
+            for began, ended, _ in self._reads:
+                busy.add(began, ended)
+            nbytes = sum(nbytes for _, _, nbytes in self._reads)
+            is_rate = nbytes >= LARGE_BYTES and busy.seconds > 0
+            return {
+                **self._counts,
+                "errors": dict(self._errors),
+                "latency_seconds": min(self._trips, default=0.0),
+                "bytes_per_second": nbytes / busy.seconds if is_rate else 0.0,
+            }
