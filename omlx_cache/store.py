@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -458,10 +457,7 @@ class BlockStore(ReadingTiers):
         if self.remote is None:
             return None
         usage, uploads = self.remote.usage(), self._parts.uploads
-        if uploads is None:
-            return usage
-        pending, dropped, failed = uploads.counts()
-        return replace(usage, pending_pages=pending, dropped_pages=dropped, failed_pages=failed)
+        return usage if uploads is None else uploads.counted(usage)
 
     def flush_remote(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Wait until other machines can have what was stored here before the call, as far as

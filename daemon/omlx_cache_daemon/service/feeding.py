@@ -91,7 +91,7 @@ class Feeding:
 
     def usage(self) -> RemoteUsage | None:
         """Return what the tiers did together, and how the first one's store is; None without."""
-        known = [_usage(remote, uploads) for remote, uploads in self._all_tiers()]
+        known = [uploads.counted(remote.usage()) for remote, uploads in self._all_tiers()]
         if not known:
             return None
         sums = {
@@ -139,7 +139,7 @@ class Feeding:
         """Go on with the pages that were there before, as far as there is room for them."""
         assert self._backlog is not None
         for _ in range(AT_ONCE):
-            if any(u.counts().pending > MOST_PAGES // 2 for _, u in self._all_tiers()):
+            if any(u.pending > MOST_PAGES // 2 for _, u in self._all_tiers()):
                 return
             found = next(self._backlog, None)
             if found is None:
@@ -222,13 +222,6 @@ def _ended(remote: RemoteTier, uploads: Uploads, deadline: float) -> bool:
     # What is left is in the directory, and is found there again.
     uploads.close(max(0.0, deadline - time.monotonic()) / 2)
     return remote.close(max(0.0, deadline - time.monotonic()))
-
-
-def _usage(remote: RemoteTier, uploads: Uploads) -> RemoteUsage:
-    pending, dropped, failed = uploads.counts()
-    return replace(
-        remote.usage(), pending_pages=pending, dropped_pages=dropped, failed_pages=failed
-    )
 
 
 def _page_of(event: Event) -> tuple[BlockKey, PageId]:

@@ -8,8 +8,9 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageError
@@ -21,6 +22,7 @@ from omlx_cache_storage.page import Page, PageId, PageMeta, Placed
 from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.store import RemoteStore
+from omlx_cache_storage.stats import RemoteUsage
 
 _log = logging.getLogger(__name__)
 
@@ -43,14 +45,6 @@ differently: the used pages up to the last one from which another sequence leave
 
 Branches = Callable[[Collection[BlockKey]], set[BlockKey]]
 """Says of a chain's keys where other chains leave it."""
-
-
-class UploadCounts(NamedTuple):
-    """Pages: still waiting, dropped for want of room or gone meanwhile, and not taken there."""
-
-    pending: int
-    dropped: int
-    failed: int
 
 
 class Uploads:
@@ -95,7 +89,7 @@ class Uploads:
         """Note that a page was stored here."""
         if self._policy != "all":
             return
-        if self._pending >= MOST_PAGES:
+        if self.pending >= MOST_PAGES:
             self._dropped += 1
         else:
             self._note([page])
@@ -110,18 +104,26 @@ class Uploads:
         self._noted.append(chain)
         self._wake.set()
 
-    def counts(self) -> UploadCounts:
-        return UploadCounts(self._pending, self._dropped, self._failed)
+    def counted(self, usage: RemoteUsage) -> RemoteUsage:
+        """Return what a tier says of itself, with the pages that wait here, were dropped for want
+        of room or gone meanwhile, and were not taken there."""
+        return replace(
+            usage,
+            pending_pages=self.pending,
+            dropped_pages=self._dropped,
+            failed_pages=self._failed,
+        )
 
     @property
-    def _pending(self) -> int:
+    def pending(self) -> int:
+        """Pages that wait, and chains of them that were noted a moment ago."""
         return len(self._noted) + len(self._queue)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was noted before is there, is another machine's to write, or was
         given up; False after `timeout` seconds, and where the store does not answer."""
         if self._ending.is_set():
-            return not self._pending
+            return not self.pending
         done = threading.Event()
         self._flushes.append(done)
         self._wake.set()
@@ -138,7 +140,7 @@ class Uploads:
         self._ending.set()
         self._wake.set()
         ended = self._pool.stop(max(0.0, deadline - time.monotonic()))
-        pages = self._pending
+        pages = self.pending
         self._dropped += pages
         self._noted.clear()
         self._queue.clear()
