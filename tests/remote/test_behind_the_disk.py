@@ -85,8 +85,8 @@ def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) 
     page = whole.meta.id
     (found,) = rig.tiers.find_all([page])
     assert found is not None
-    assert rig.tiers.find(page) == found.info
-    assert (found.info.tier, found.info.held) == (REMOTE, 16)
+    assert rig.tiers.find(page) == found
+    assert (found.tier, found.held) == (REMOTE, 16)
     here = rig.tiers.find(page, here=True)
     assert here is not None
     assert (here.tier, here.held) == (COLD, 8)
@@ -109,8 +109,8 @@ def test_a_page_of_which_other_machines_have_as_much_or_less_is_read_from_the_di
     rig.store_there(half)
     (found,) = rig.tiers.find_all([whole.meta.id])
     assert found is not None
-    assert rig.tiers.find(whole.meta.id) == found.info
-    assert (found.info.tier, found.info.held) == (COLD, 16)
+    assert rig.tiers.find(whole.meta.id) == found
+    assert (found.tier, found.held) == (COLD, 16)
     assert rig.get(whole) == whole.payload
     assert rig.remote.usage().read_pages == 0
 
