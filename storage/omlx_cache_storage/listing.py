@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
-from omlx_cache_storage.cold.reader import describe
+from omlx_cache_storage.cold.reader import read_header
 from omlx_cache_storage.documents import Versions, label, salt, versions
-from omlx_cache_storage.errors import CacheError, PageError
+from omlx_cache_storage.errors import CacheError, PageError, PageUnreadable
 from omlx_cache_storage.eviction.keep import age_seconds
+from omlx_cache_storage.format.header import Header
 from omlx_cache_storage.format.names import ENTRY_BYTES, shard_of
 from omlx_cache_storage.hints import Pins
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import COLD, PageId, PageInfo, PageMeta
 
 if TYPE_CHECKING:
     # They bring NumPy, which no command line waits for.
@@ -33,32 +33,26 @@ class ListedPage:
 
     namespace: BlockKey
     page: PageId
-    position: int
-    tokens: int
-    nbytes: int
+    info: PageInfo
     tiers: tuple[str, ...]
     used_ns: int
     cold: "ColdEntry | None" = None
     meta: PageMeta | None = None
 
-    @property
-    def path(self) -> Path | None:
-        """Where the file lies; made when it is asked for."""
-        return None if self.cold is None else self.cold.path
-
 
 def list_pages(hot: "Iterable[Held]", cold: "Iterable[ColdEntry]") -> list[ListedPage]:
     """Return every page of two tiers once, in no order."""
-    merged = {
-        held.id: _listed(held.id, held.info, held.namespace, held.stamp_ns, meta=held.meta)
-        for held in hot
-    }
+    merged: dict[PageId, ListedPage] = {}
+    for held in hot:
+        merged[held.id] = ListedPage(
+            held.namespace, held.id, held.info, (held.tier,), held.stamp_ns, meta=held.meta
+        )
     for entry in cold:
-        page = _listed(entry.page, entry.info, entry.namespace, entry.used_ns, cold=entry)
+        page = ListedPage(entry.namespace, entry.page, entry.info, (COLD,), entry.used_ns, entry)
         live = merged.get(page.page)
         if live is not None:
             used_ns = max(live.used_ns, page.used_ns)
-            page = replace(page, tiers=(*live.tiers, "cold"), used_ns=used_ns, meta=live.meta)
+            page = replace(page, tiers=(*live.tiers, COLD), used_ns=used_ns, meta=live.meta)
         merged[page.page] = page
     return list(merged.values())
 
@@ -73,19 +67,6 @@ def used_by_anybody(pages: Iterable[ListedPage], files: "Iterable[ColdEntry]") -
         else page
         for page in pages
     ]
-
-
-def _listed(
-    page: PageId,
-    info: PageInfo,
-    namespace: BlockKey,
-    used_ns: int,
-    *,
-    cold: "ColdEntry | None" = None,
-    meta: PageMeta | None = None,
-) -> ListedPage:
-    where = (info.position, info.held, info.nbytes, (info.tier,))
-    return ListedPage(namespace, page, *where, used_ns, cold, meta)
 
 
 Row = dict[str, object]
@@ -154,7 +135,7 @@ def detail_rows(pages: Iterable[ListedPage], key_prefix: str, limit: int) -> lis
 
 def _first(limit: int, pages: Iterable[ListedPage]) -> list[ListedPage]:
     return heapq.nsmallest(
-        limit, pages, key=lambda p: (p.namespace, p.position, p.page.group, p.page.key)
+        limit, pages, key=lambda p: (p.namespace, p.info.position, p.page.group, p.page.key)
     )
 
 
@@ -165,14 +146,14 @@ def _namespace(
     created_ns: int | None,
 ) -> Row:
     used_ns = max(page.used_ns for page in pages)
-    tokens: dict[str, int] = {}
+    tokens: Counter[str] = Counter()
     for page in pages:
-        tokens[page.page.group] = tokens.get(page.page.group, 0) + page.tokens
+        tokens[page.page.group] += page.info.held
     return {
         "namespace": name.hex(),
         "label": label(document),
         "pages": len(pages),
-        "bytes": sum(page.nbytes for page in pages),
+        "bytes": sum(page.info.nbytes for page in pages),
         # Layer groups cover the same tokens, so the best stocked one counts, not their sum.
         "tokens": max(tokens.values()),
         "groups": sorted(tokens),
@@ -196,12 +177,12 @@ def _page(page: ListedPage, now_ns: int) -> Row:
     return {
         "key": page.page.key.hex(),
         "group": page.page.group,
-        "position": page.position,
-        "tokens": page.tokens,
-        "bytes": page.nbytes,
+        "position": page.info.position,
+        "tokens": page.info.held,
+        "bytes": page.info.nbytes,
         "tiers": list(page.tiers),
         "namespace": page.namespace.hex(),
-        "path": "" if page.cold is None else str(page.path),
+        "path": "" if page.cold is None else str(page.cold.path),
         "age_s": age_seconds(page.used_ns, now_ns),
     }
 
@@ -209,24 +190,34 @@ def _page(page: ListedPage, now_ns: int) -> Row:
 def _details(page: ListedPage, now_ns: int) -> Row:
     """Return what a page's file says of itself, else what the hot tier knows."""
     details = _page(page, now_ns)
-    if page.path is not None:
+    if page.cold is not None:
         try:
-            return details | describe(page.path)
+            header = read_header(page.cold.path)
+            size = page.cold.path.stat().st_size
+            return details | _described(header.meta, header) | {"bytes": size}
+        except OSError as error:
+            details["error"] = f"{PageUnreadable.reason}: {page.cold.path.name}: {error}"
         except PageError as error:
             details["error"] = f"{error.reason}: {error}"
-    if page.meta is not None:
-        details |= {
-            "parent": page.meta.parent.hex(),
-            "tail": page.meta.tail,
-            "codec": page.meta.codec,
-            "checksum": None,
-            "data_offset": None,
-            "tensors": [
-                {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)}
-                for t in page.meta.tensors
-            ],
-        }
-    return details
+    return details if page.meta is None else details | _described(page.meta, None) | details
+
+
+def _described(meta: PageMeta, header: Header | None) -> Row:
+    return {
+        "key": meta.key.hex(),
+        "parent": meta.parent.hex(),
+        "namespace": meta.namespace.hex(),
+        "group": meta.group,
+        "position": meta.position,
+        "tokens": meta.held,
+        "tail": meta.tail,
+        "codec": meta.codec,
+        "checksum": None if header is None else header.checksum,
+        "data_offset": None if header is None else header.data_offset,
+        "tensors": [
+            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in meta.tensors
+        ],
+    }
 
 
 _DIRECTORY_BYTES = SMALL_FILE_BYTES + ENTRY_BYTES
@@ -269,7 +260,7 @@ class Chosen(NamedTuple):
         every = [*self.stale, *self.older, *self.surplus]
         return {
             "pages": len(every),
-            "bytes": sum(page.nbytes for page in every),
+            "bytes": sum(page.info.nbytes for page in every),
             "stale": _summed(self.stale),
             "older": _summed(self.older),
             "surplus": _summed(self.surplus),
@@ -311,7 +302,7 @@ def choose(
             if pins.until(page.namespace, page.page.key) > now_ns:
                 chosen.pinned.append(page)
                 continue
-            left.remove(page)
+            left.add(page, -1)
             chosen.surplus.append(page)
     return chosen
 
@@ -324,17 +315,13 @@ class Footprint:
     nbytes: int = _ROOT_BYTES
     _users: Counter[tuple[BlockKey, str]] = field(default_factory=Counter)
 
-    def add(self, page: ListedPage) -> None:
-        self.nbytes += page.nbytes + ENTRY_BYTES
+    def add(self, page: ListedPage, times: int = 1) -> None:
+        """Count a page; -1 times, no longer."""
+        self.nbytes += times * (page.info.nbytes + ENTRY_BYTES)
         for place, nbytes in _places(page):
-            self.nbytes += 0 if self._users[place] else nbytes
-            self._users[place] += 1
-
-    def remove(self, page: ListedPage) -> None:
-        self.nbytes -= page.nbytes + ENTRY_BYTES
-        for place, nbytes in _places(page):
-            self._users[place] -= 1
-            self.nbytes -= 0 if self._users[place] else nbytes
+            before = self._users[place]
+            self._users[place] += times
+            self.nbytes += nbytes * (bool(self._users[place]) - bool(before))
 
 
 def _places(page: ListedPage) -> Iterable[tuple[tuple[BlockKey, str], int]]:
@@ -353,12 +340,12 @@ def _stale_namespaces(
 
 
 def _eviction_order(page: ListedPage) -> tuple[int, int, object]:
-    return page.used_ns, -page.position, page.page
+    return page.used_ns, -page.info.position, page.page
 
 
 def _summed(pages: Collection[ListedPage]) -> dict[str, object]:
     return {
         "namespaces": sorted({page.namespace.hex() for page in pages}),
         "pages": len(pages),
-        "bytes": sum(page.nbytes for page in pages),
+        "bytes": sum(page.info.nbytes for page in pages),
     }

@@ -165,24 +165,9 @@ class Prefetcher:
             if page in prefetch._withdrawn:
                 return True
             self._reading[page] = coming
-        came: Page | None = None
-        try:
-            # The page is in the hot tier before its read is no longer to be seen.
-            came = self._fetch(page, allocate)
-            prefetch._count += came is not None and self._hot.get(page) is came
-        except PageError:
-            pass
-        except Exception:
-            _log.exception("prefetch stopped")
-        finally:
-            with self._lock:
-                del self._reading[page]
-            # Whoever waits for it has it, kept or not.
-            coming.set_result(came)
-        return came is not None
 
-    def _fetch(self, page: PageId, allocate: Callable[[int], Buffer]) -> Page | None:
-        """Return the page, which memory has; None without free room."""
+        def reserve(meta: PageMeta) -> Reservation:
+            return self._hot.reserve(meta.nbytes, evict=False)
 
         def fill(reader: OpenPage, room: Reservation) -> Buffer | None:
             if not room:
@@ -191,10 +176,19 @@ class Prefetcher:
             reader.read_into([payload])
             return payload
 
-        def reserve(meta: PageMeta) -> Reservation:
-            return self._hot.reserve(meta.nbytes, evict=False)
-
-        return read_page(self._source, page, reserve, fill)
+        came: Page | None = None
+        try:
+            # The page is in the hot tier before its read is no longer to be seen.
+            came = read_page(self._source, page, reserve, fill)
+            prefetch._count += came is not None and self._hot.get(page) is came
+        except PageError:
+            return False
+        finally:
+            with self._lock:
+                del self._reading[page]
+            # Whoever waits for it has it, kept or not.
+            coming.set_result(came)
+        return came is not None
 
     def _end(self, prefetch: Prefetch) -> None:
         with self._lock:

@@ -35,16 +35,11 @@ class Progress:
         self.at = time.monotonic()
         self._pool = pool
 
-    def move(self) -> None:
-        self.at = time.monotonic()
+    def move(self, at: float | None = None) -> None:
+        """Note an answer now; one that is yet to come, as `math.inf`, is no stall until then."""
+        self.at = time.monotonic() if at is None else at
         if self._pool is not None:
             self._pool.at = self.at
-
-    def pause(self) -> None:
-        """Stand still without a stall, until the next move."""
-        self.at = math.inf
-        if self._pool is not None:
-            self._pool.at = math.inf
 
     def stalls(self, seconds: float) -> bool:
         """True when the disk did not answer for so long."""
@@ -52,12 +47,26 @@ class Progress:
 
 
 class Read(Future[T]):
-    """A pool's promise, with the progress of its call and that of all calls of the pool."""
+    """The promise of a call, with its progress and that of all calls of its pool."""
 
-    def __init__(self, pool: Progress) -> None:
+    def __init__(self, pool: Progress, call: Callable[[], T] | None = None) -> None:
         super().__init__()
         self.pool = pool
         self.own = Progress(pool)
+        self._call = call
+
+    def run(self) -> None:
+        """Make the call on this thread, unless it was cancelled; keep nothing of it."""
+        call, self._call = self._call, None
+        if call is None or not self.set_running_or_notify_cancel():
+            return
+        follow(self.own)
+        try:
+            self.set_result(call())
+        except BaseException as error:
+            self.set_exception(error)
+        finally:
+            follow(None)
 
 
 class _Current(threading.local):
@@ -98,7 +107,7 @@ def bounded_elsewhere() -> Iterator[None]:
     not hang, and calls that wait for its thread are not late."""
     known = _current.progress
     if known is not None:
-        known.pause()
+        known.move(math.inf)
     try:
         yield
     finally:
@@ -129,14 +138,7 @@ def came(future: "Future[Any]", seconds: float = STALL_SECONDS) -> bool:
     return True
 
 
-class _Task(NamedTuple):
-    """A call, and the future that it was promised to."""
-
-    future: "Read[Any]"
-    call: Callable[[], Any]
-
-
-_Tasks = SimpleQueue[_Task | None]
+_Tasks = SimpleQueue[Read[Any] | None]
 
 _IDLE_NAME = "idle-reader"
 
@@ -146,17 +148,17 @@ class _Worker(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name=_IDLE_NAME, daemon=True)
-        self._employments: SimpleQueue[_Employment] = SimpleQueue()
+        self.employments: SimpleQueue[_Employment] = SimpleQueue()
         self.start()
-
-    def employ(self, employment: "_Employment") -> None:
-        self._employments.put(employment)
 
     def run(self) -> None:
         while True:
-            employment = self._employments.get()
+            employment = self.employments.get()
             self.name = employment.name
-            _run(employment.tasks)
+            while (read := employment.tasks.get()) is not None:
+                read.run()
+                # A thread that waits must not keep what its last task has read.
+                del read
             self.name = _IDLE_NAME
             _idle.append(self)
             employment.ended.set()
@@ -174,14 +176,6 @@ class _Employment(NamedTuple):
 _idle: deque[_Worker] = deque()
 """Workers that no pool employs; appending and popping are atomic."""
 os.register_at_fork(after_in_child=_idle.clear)
-
-
-def _employ(employment: _Employment) -> None:
-    try:
-        worker = _idle.pop()
-    except IndexError:
-        worker = _Worker()
-    worker.employ(employment)
 
 
 class ReaderPool(Executor):
@@ -220,27 +214,30 @@ class ReaderPool(Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Queue a call and return its future; raises RuntimeError after `shutdown`, and when there
         is no thread for it and none can be had."""
-        future: Read[T] = Read(self._progress)
-        task = _Task(future, partial(fn, *args, **kwargs))
+        read = Read(self._progress, partial(fn, *args, **kwargs))
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"{self._name} is shut down")
             if len(self._employed) < self._limit:
                 self._employ_one()
-            self._tasks.put(task)
-        return future
+            self._tasks.put(read)
+        return read
 
     def _employ_one(self) -> None:
         name = f"{self._name}-{len(self._employed)}"
         employment = _Employment(self._tasks, name, threading.Event())
         try:
-            _employ(employment)
-        except RuntimeError:
-            # The system has no more threads for this process: those that there are do the work.
-            if not self._employed:
-                raise
-        else:
-            self._employed.append(employment)
+            worker = _idle.pop()
+        except IndexError:
+            try:
+                worker = _Worker()
+            except RuntimeError:
+                # The system has no more threads for this process: those that there are do the work.
+                if not self._employed:
+                    raise
+                return
+        worker.employments.put(employment)
+        self._employed.append(employment)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks; with `wait`, block until the threads have left them."""
@@ -254,8 +251,11 @@ class ReaderPool(Executor):
         with self._lock:
             self._closed = True
             employed = list(self._employed)
-        if cancel_futures:
-            _cancel(self._tasks)
+        with contextlib.suppress(Empty):
+            while cancel_futures:
+                read = self._tasks.get_nowait()
+                if read is not None and read.cancel():
+                    read.set_running_or_notify_cancel()
         _end(self._tasks, self._most)
         deadline = None if timeout is None else time.monotonic() + timeout
         for employment in employed:
@@ -282,17 +282,12 @@ class DiskThread:
             return otherwise
         try:
             asked = self._pool.submit(call)
-        except RuntimeError:
-            return otherwise
-        try:
-            error = asked.exception(seconds)
+            asked.exception(seconds)
         except TimeoutError:
             self._late = asked
             return otherwise
-        except CancelledError:
+        except (RuntimeError, CancelledError):
             return otherwise
-        if error is not None:
-            raise error
         return asked.result()
 
     def stop(self, timeout: float = 0.0) -> None:
@@ -317,38 +312,6 @@ def on_another_thread(call: Callable[[], T], name: str) -> T:
     return within(call, name, None, cast(T, None)) if deferred.active else call()
 
 
-def _run(tasks: _Tasks) -> None:
-    while True:
-        task = tasks.get()
-        if task is None:
-            return
-        if task.future.set_running_or_notify_cancel():
-            _fulfil(task)
-        # A thread that waits must not keep what its last task has read.
-        del task
-
-
-def _fulfil(task: _Task) -> None:
-    follow(task.future.own)
-    try:
-        result = task.call()
-    except BaseException as error:
-        task.future.set_exception(error)
-    else:
-        task.future.set_result(result)
-    finally:
-        follow(None)
-
-
 def _end(tasks: _Tasks, threads: int) -> None:
     for _ in range(threads):
         tasks.put(None)
-
-
-def _cancel(tasks: _Tasks) -> None:
-    with contextlib.suppress(Empty):
-        while True:
-            task = tasks.get_nowait()
-            if task is not None:
-                task.future.cancel()
-                task.future.set_running_or_notify_cancel()

@@ -21,7 +21,7 @@ from omlx_cache.codecs.identity import DENSE_LAST
 from omlx_cache.pages import encoding, tensors
 from omlx_cache.pages.layout import layout_of
 from omlx_cache_storage.cold.catalog import scan
-from omlx_cache_storage.cold.reader import describe
+from omlx_cache_storage.cold.reader import read_header
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.format import planes
 
@@ -202,9 +202,9 @@ def test_a_cold_codec_leaves_hot_hits_exact_and_shrinks_the_files(
             ).item()
         assert store.flush()
     on_disk = sum(
-        int(np.prod(t["shape"])) * {"BF16": 2, "U32": 4, "F16": 2}[t["dtype"]]
+        int(np.prod(t.shape)) * {"BF16": 2, "U32": 4, "F16": 2}[t.dtype]
         for entry in scan(tmp_path / "cold")
-        for t in describe(entry.path)["tensors"]
+        for t in read_header(entry.path).meta.tensors
     )
     assert on_disk < stored.nbytes * 0.75
     with open_store(cold_codec=cold_codec) as store:
@@ -225,10 +225,10 @@ def test_zstd_files_are_smaller_and_restore_bit_for_bit(
         _, live, stored, _ = prefill(model, cache, tokens)
         assert store.flush()
     payload = sum(
-        int(t["shape"][0])
+        int(t.shape[0])
         for entry in scan(tmp_path / "cold")
-        for t in describe(entry.path)["tensors"]
-        if t["name"] == "planes"
+        for t in read_header(entry.path).meta.tensors
+        if t.name == "planes"
     )
     assert 0 < payload < stored.nbytes * 0.9
     with (

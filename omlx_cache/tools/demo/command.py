@@ -103,7 +103,7 @@ class _Course:
                 raise DemoError(f"the cold tier in {self._cold_dir} took no pages: see the log")
             hot, _ = self._cached(cache, "the same prompt, hot tier", first)
             half, _ = self._cached(cache, "second prompt, half of it shared", second)
-            largest = max(page.nbytes for page in store.listing())
+            largest = max(page.info.nbytes for page in store.listing())
         other, _ = self._plain("second prompt without the cache", second)
         little = max(kv_bytes // 10, largest)
         self._grow(kv_bytes, little)

@@ -143,30 +143,3 @@ def read_header_at(fd: int, fs: FileSystem) -> Header:
     if total > len(raw):
         raw += fs.read(fd, total - len(raw), len(raw))
     return decode_header(raw)
-
-
-def describe(path: StrPath) -> dict[str, object]:
-    """Return what a page file says of itself, for people; raises PageError."""
-    header = read_header(path)
-    meta = header.meta
-    try:
-        size = os.stat(path).st_size
-    except OSError as error:
-        raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
-    return {
-        "key": meta.key.hex(),
-        "parent": meta.parent.hex(),
-        "namespace": meta.namespace.hex(),
-        "group": meta.group,
-        "position": meta.position,
-        "tokens": meta.held,
-        "tail": meta.tail,
-        "codec": meta.codec,
-        "bytes": size,
-        "checksum": header.checksum,
-        "data_offset": header.data_offset,
-        "tensors": [
-            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in meta.tensors
-        ],
-        "path": str(path),
-    }

@@ -10,7 +10,7 @@ import pytest
 
 from kit.storage import Story, files_in, open_cold, read_cold
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.reader import describe
+from omlx_cache_storage.cold.reader import read_header
 from omlx_cache_storage.errors import PageUnreadable
 
 
@@ -46,7 +46,7 @@ def test_what_is_no_file_is_a_miss_at_once_and_is_left_alone(
     path.unlink()
     make(path)
     with pytest.raises(PageUnreadable, match="not a regular file"):
-        describe(path)
+        read_header(path)
     with pytest.raises(PageUnreadable):
         read_cold(tier, story.id(1))
     assert os.path.lexists(path)
