@@ -101,7 +101,7 @@ class _VirtualRoom(Room):
     def lacking(self, nbytes: int) -> tuple[int, int]:
         return 0, 0
 
-    def catch_up(self, pages: Iterable[PageId]) -> bool:
+    def catch_up(self, pages: Sequence[PageId], asked: set[PageId]) -> bool:
         return False
 
     def places_of(self, writing: Writing) -> int:

@@ -86,7 +86,6 @@ class Prefetcher:
     """
 
     def __init__(self, tiers: Tiers) -> None:
-        self._hot = tiers.hot
         self._source = tiers
         self._pool = ReaderPool(1, "omlx-cache-prefetch")
         self._lock = threading.Lock()
@@ -100,7 +99,7 @@ class Prefetcher:
         """
         prefetch = Prefetch(pages)
         can_read = self._source.cold is not None or self._source.remote is not None
-        if not (can_read and self._hot.retain and pages):
+        if not (can_read and self._source.hot.retain and pages):
             prefetch._ended.set()
             return prefetch
         with self._lock:
@@ -150,7 +149,7 @@ class Prefetcher:
                     break
                 if not self._read(prefetch, page, allocate):
                     break
-            self._hot.touch(prefetch._wanted, used=False)
+            self._source.hot.touch(prefetch._wanted, used=False)
         except Exception:
             _log.exception("prefetch stopped")
         finally:
@@ -158,7 +157,7 @@ class Prefetcher:
 
     def _read(self, prefetch: Prefetch, page: PageId, allocate: Callable[[int], Buffer]) -> bool:
         """Read one page unless somebody else does or has; False when the prefetch must end."""
-        if self._hot.info(page) is not None:
+        if self._source.hot.info(page) is not None:
             return True
         coming: Future[Page | None] = Read(progress())
         with self._lock:
@@ -167,7 +166,7 @@ class Prefetcher:
             self._reading[page] = coming
 
         def reserve(meta: PageMeta) -> Reservation:
-            return self._hot.reserve(meta.nbytes, evict=False)
+            return self._source.hot.reserve(meta.nbytes, evict=False)
 
         def fill(reader: OpenPage, room: Reservation) -> Buffer | None:
             if not room:
@@ -180,7 +179,7 @@ class Prefetcher:
         try:
             # The page is in the hot tier before its read is no longer to be seen.
             came = read_page(self._source, page, reserve, fill)
-            prefetch._count += came is not None and self._hot.get(page) is came
+            prefetch._count += came is not None and self._source.hot.get(page) is came
         except PageError:
             return False
         finally:

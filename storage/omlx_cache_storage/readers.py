@@ -105,9 +105,7 @@ def progress() -> Progress:
 def bounded_elsewhere() -> Iterator[None]:
     """Have the calling thread wait for what has deadlines of its own, or for cores: its disk does
     not hang, and calls that wait for its thread are not late."""
-    known = _current.progress
-    if known is not None:
-        known.move(math.inf)
+    progress().move(math.inf)
     try:
         yield
     finally:

@@ -107,7 +107,7 @@ class PageTable(Generic[R]):
     """
 
     def __init__(self, policy: Keep | None = None) -> None:
-        self._policy = policy or Lru()
+        self.policy = policy or Lru()
         self._records: dict[PageId, R] = {}
         self._heap: list[_Place] = []
         self._tails: dict[bytes, set[R]] = {}
@@ -153,7 +153,7 @@ class PageTable(Generic[R]):
         if record.tail:
             self._tails.setdefault(record.hint, set()).add(record)
         self._place(record, stamp_ns)
-        self._policy.added(stamp_ns)
+        self.policy.added(stamp_ns)
 
     def pop(self, page: PageId) -> R | None:
         """Remove a page and return its record, None for one that is not here."""
@@ -165,7 +165,7 @@ class PageTable(Generic[R]):
             siblings.discard(record)
             if not siblings:
                 del self._tails[record.hint]
-        self._policy.left(page, record.stamp_ns)
+        self.policy.left(page, record.stamp_ns)
         self._trim()
         return record
 
@@ -186,12 +186,11 @@ class PageTable(Generic[R]):
             if record is None or (latest_ns is not None and record.stamp_ns > latest_ns):
                 continue
             touched.append(page)
-            before_ns = record.stamp_ns
-            if before_ns != stamp_ns:
+            if record.stamp_ns != stamp_ns:
+                moves[record.stamp_ns] += 1
                 self._place(record, stamp_ns)
-                moves[before_ns] += 1
         for before_ns, count in moves.items():
-            self._policy.moved(before_ns, stamp_ns, count, used=used)
+            self.policy.moved(before_ns, stamp_ns, count, used=used)
         return touched
 
     # The order.

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from kit.examples import some
-from omlx_cache_storage.cold.contents import Contents
+from omlx_cache_storage.cold.contents import Contents, PageFile
 from omlx_cache_storage.format.names import PageName, StoredPage
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import BlockKey
@@ -44,7 +44,7 @@ def _filled(chain: int) -> Contents:
 def _added(chain: int) -> Contents:
     contents = Contents()
     for stored, stamp_ns in _stored(chain):
-        contents.add(stored, stamp_ns)
+        contents.add(PageFile(stored), stamp_ns)
     return contents
 
 
@@ -53,7 +53,7 @@ def _used(chain: int) -> Contents:
     contents = _filled(chain)
     for first in range(0, PAGES, 10 * chain):
         pages = [PageId(_key(number), "paged") for number in range(first, first + 10 * chain)]
-        contents.touch(pages, 2 * 10**18 - first)
+        contents.use(pages, 2 * 10**18 - first)
     return contents
 
 

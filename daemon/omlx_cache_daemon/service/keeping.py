@@ -157,7 +157,7 @@ class KeepingTier(ColdTier):
             return 0
         before, evicted = self._spare(), 0
         with self._index.lock:
-            files = map(self._index.contents.file, self._index.contents.first(HOLD_FILES))
+            files = map(self._index.contents.get, self._index.contents.first(HOLD_FILES))
             part = sum(file.cost for file in files if file is not None)
             if short > 0:
                 part = min(short, EVICTED_BYTES, self._index.contents.nbytes)
@@ -201,7 +201,7 @@ class KeepingTier(ColdTier):
         name = page.name.id
         self.refresh()
         with self._index.lock:
-            file = self._index.contents.file(name)
+            file = self._index.contents.get(name)
         if file is None or file.stored.name != page.name or not is_damaged():
             return False
         with contextlib.suppress(OSError), self.sharing.changing():

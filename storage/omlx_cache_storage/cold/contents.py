@@ -2,11 +2,11 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep, Lru
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep
 from omlx_cache_storage.format.names import ENTRY_BYTES, PARENT_HINT_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo
@@ -80,7 +80,7 @@ def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, in
     return [(file, stamp_ns) for (file, _), stamp_ns in zip(found, stamps, strict=True)]
 
 
-class Contents:
+class Contents(PageTable[PageFile]):
     """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
 
     An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups;
@@ -89,21 +89,11 @@ class Contents:
     """
 
     def __init__(self, policy: Keep | None = None) -> None:
+        super().__init__(policy)
         self.nbytes = 0
-        self.policy = policy or Lru()
-        self.table: PageTable[PageFile] = PageTable(self.policy)
         self.kept_bytes = 0
         self.taken: Counter[BlockKey] = Counter()
         self.undecodable = 0
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __contains__(self, page: PageId) -> bool:
-        return page in self.table
-
-    def __iter__(self) -> Iterator[PageId]:
-        return iter(self.table)
 
     def fill(self, files: Iterable[tuple[StoredPage, int]]) -> list[StoredPage]:
         """Take many files with their stamps into empty contents; return those that are of no use:
@@ -121,22 +111,19 @@ class Contents:
                 best[page] = better
                 useless.append(worse[0])
         for stored, stamp_ns in rooted(best.values()):
-            self.add(stored, stamp_ns, used=False)
+            self.add(PageFile(stored), stamp_ns, used=False)
         return useless
 
-    def add(self, stored: StoredPage, stamp_ns: int, *, used: bool = True) -> PageFile:
-        """Take a page that is not here, and return its record; `used`: its stamp is that of a
-        request that wants it."""
+    def add(self, record: PageFile, stamp_ns: int, *, used: bool = True) -> None:
+        """Take a page that is not here; `used`: its stamp is that of a request that wants it."""
         if used:
-            self.policy.wanted([stored.name.id], stamp_ns)
-        file = PageFile(stored)
-        self.table.add(file, stamp_ns)
-        self.nbytes += file.cost
-        self.taken[file.namespace] += file.cost
-        return file
+            self.policy.wanted([record.id], stamp_ns)
+        super().add(record, stamp_ns)
+        self.nbytes += record.cost
+        self.taken[record.namespace] += record.cost
 
     def pop(self, page: PageId) -> PageFile | None:
-        file = self.table.pop(page)
+        file = super().pop(page)
         if file is not None:
             self.keep(file, False)
             self.undecodable -= file.undecodable
@@ -144,18 +131,14 @@ class Contents:
             self.taken[file.namespace] -= file.cost
         return file
 
-    def file(self, page: PageId) -> PageFile | None:
-        """Return the record of a page's file: another one when it is written anew."""
-        return self.table.get(page)
-
-    def get(self, page: PageId) -> PageFile | None:
-        """Return the record of a page that this process can use, as far as it knows."""
-        file = self.table.get(page)
+    def usable(self, page: PageId) -> PageFile | None:
+        """Return the record of a page that this process can decode, as far as it knows."""
+        file = self.get(page)
         return None if file is None or file.undecodable else file
 
     def quarantine(self, page: PageId) -> None:
         """Hide a page that cannot be decoded here."""
-        if (file := self.get(page)) is not None:
+        if (file := self.usable(page)) is not None:
             file.undecodable = True
             self.undecodable += 1
 
@@ -170,21 +153,17 @@ class Contents:
             None
             if file is None or file.undecodable
             else PageInfo(file.position, file.held, file.nbytes, COLD)
-            for file in self.table.get_all(pages)
+            for file in self.get_all(pages)
         ]
 
-    def touch(
+    def use(
         self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0, *, used: bool = True
     ) -> list[PageId]:
         """Mark pages as used at a stamp, but those used later than that and than `since_ns`, and
         undecodable ones; return those that are marked. `used`: a request wants them."""
         if self.undecodable:
-            chain = [page for page in chain if self.get(page) is not None]
-        return self.table.touch(chain, stamp_ns, max(stamp_ns, since_ns), used=used)
-
-    def place(self, pages: Iterable[PageId], stamp_ns: int) -> list[PageId]:
-        """Put pages at a stamp, whenever they were used; return those that are here."""
-        return self.table.touch(pages, stamp_ns)
+            chain = [page for page in chain if self.usable(page) is not None]
+        return self.touch(chain, stamp_ns, max(stamp_ns, since_ns), used=used)
 
     def victims(
         self,
@@ -205,7 +184,7 @@ class Contents:
         if excess <= 0 or excess > self.nbytes:
             return Victims(pages, excess <= 0)
         outranked, young_ns = False, 0
-        for file in self.table.in_order():
+        for file in self.in_order():
             if candidate is not None and file.id != candidate.page:
                 outranked = file.rank >= candidate.rank
                 if not outranked and until_ns < file.stamp_ns != candidate.stamp_ns:
@@ -221,15 +200,15 @@ class Contents:
 
     def first(self, count: int) -> list[PageId]:
         """Return the pages that would leave first, `count` at most."""
-        return [file.id for file in islice(self.table.in_order(), count)]
+        return [file.id for file in islice(self.in_order(), count)]
 
     def check_integrity(self) -> None:
         """Assert that the bytes, the index and the order agree."""
-        self.table.check_integrity()
+        super().check_integrity()
         taken: Counter[BlockKey] = Counter()
-        for file in self.table.records():
+        for file in self.records():
             taken[file.namespace] += file.cost
         assert self.nbytes == sum(taken.values())
-        assert self.kept_bytes == sum(file.cost for file in self.table.records() if file.kept)
-        assert self.undecodable == sum(file.undecodable for file in self.table.records())
+        assert self.kept_bytes == sum(file.cost for file in self.records() if file.kept)
+        assert self.undecodable == sum(file.undecodable for file in self.records())
         assert all(taken[name] == nbytes for name, nbytes in self.taken.items())

@@ -65,7 +65,7 @@ class Deleter:
                         # What is read of the directory meanwhile, or when it is back, has it still.
                         self._index.cleared.add(namespace)
             with self._index.lock:
-                files = self._index.contents.table.records()
+                files = self._index.contents.records()
             files = [file for file in files if file.namespace == namespace]
             shards = {self._files.directory_of(file.stored) for file in files}
             with contextlib.suppress(OSError):
@@ -111,7 +111,9 @@ class Deleter:
     def delete_held(self, files: Sequence[PendingDeletion]) -> None:
         """Delete files as `delete` does, for a caller that holds the directory."""
         doomed = self._index.doomed
-        named_again = {file.name for file in files if self._is_named(file)}
+        # A page has the name again: not one of a file that was set aside.
+        names = (file.name for file in files if isinstance(file.name, PageName))
+        named_again = set(filter(self._index.is_indexed, names))
         doomed.end(*named_again)
         leaving = [file for file in files if file.name not in named_again]
         pages = tuple(file.page for file in leaving if file.page is not None)
@@ -136,7 +138,3 @@ class Deleter:
     def retry(self) -> None:
         """Try again some of what could not be deleted before."""
         self.delete(list(self._index.doomed.values())[:RETRIED])
-
-    def _is_named(self, file: PendingDeletion) -> bool:
-        """True when a page has the name that was to be deleted: not one that was set aside."""
-        return isinstance(file.name, PageName) and self._index.is_indexed(file.name)

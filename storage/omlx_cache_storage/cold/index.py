@@ -129,7 +129,7 @@ class Index:
     def is_still(self, file: PageFile) -> bool:
         """True unless a page was written anew since its file was found: that one is neither gone
         nor wrong. The lock is held."""
-        return self.contents.file(file.id) is file
+        return self.contents.get(file.id) is file
 
     def moved(self, pages: Iterable[PageId], stamp_ns: int) -> None:
         """Note that pages have another stamp: the disk is to learn it."""
@@ -143,7 +143,7 @@ class Index:
         return [page for page in pages if not self.is_kept(page)]
 
     def is_kept(self, page: PageId) -> bool:
-        file = self.contents.file(page)
+        file = self.contents.get(page)
         return file is not None and file.kept
 
     def until_pinned(self, namespace: BlockKey, page: PageId, cost: int) -> int:
@@ -158,14 +158,15 @@ class Index:
         return its record."""
         kept_ns = self.until_pinned(stored.namespace, stored.name.id, stored.cost)
         # What is pinned has the time when that ends, in memory too: no request is as late.
-        file = self.contents.add(stored, max(stamp_ns, kept_ns), used=used and not kept_ns)
+        file = PageFile(stored)
+        self.contents.add(file, max(stamp_ns, kept_ns), used=used and not kept_ns)
         self.contents.keep(file, kept_ns > 0)
         return file
 
     def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
         """Keep what pins want now, root first, and let go of what they do not."""
         with self.lock:
-            files = self.contents.table.records()
+            files = self.contents.records()
         files = [file for file in files if file.namespace in namespaces or file.kept]
         files.sort(key=lambda file: file.position)
         marked = [(file, file.kept) for file in files]
@@ -192,7 +193,7 @@ class Index:
             if until_ns or was_kept:
                 places.setdefault(until_ns or now, []).append(file.id)
         for stamp_ns, placed in places.items():
-            self.contents.place(placed, stamp_ns)
+            self.contents.touch(placed, stamp_ns)
         self.refused_rank = None
 
     def take_in(self, page: StoredPage, stamp_ns: int) -> None:
@@ -211,7 +212,7 @@ class Index:
         name = page.name.id
         self.doomed.end(page.name)
         with self.lock:
-            file = self.contents.file(name)
+            file = self.contents.get(name)
             if file is None or not self.has_file(page.name):
                 return
             self.left.append((name, file.stamp_ns))
@@ -224,7 +225,7 @@ class Index:
     def place(self, pages: Iterable[PageId], stamp_ns: int) -> None:
         """Put pages where another process has put them in the order."""
         with self.lock:
-            self.contents.place(self.loose(pages), stamp_ns)
+            self.contents.touch(self.loose(pages), stamp_ns)
 
     def knows(self, name: PageName) -> bool:
         """True for a page's file that is indexed, or about to be deleted."""
@@ -264,6 +265,13 @@ class Index:
             self.health.forget(page)
         return file
 
+    def know(self, contents: Contents) -> None:
+        """Know these pages, and no others; the lock is held."""
+        before, self.contents = self.contents, contents
+        self.missing += [page for page in before if page not in contents]
+        self.unrecorded = {page for page in self.unrecorded if page in contents}
+        self.refused_rank = None
+
     def path(self, stored: StoredPage) -> str:
         return page_path(self.directory, stored.namespace, stored.name)
 
@@ -273,7 +281,7 @@ class Index:
 
     def has_file(self, name: PageName) -> bool:
         """True when just this file is that of an indexed page; the lock is held."""
-        file = self.contents.file(name.id)
+        file = self.contents.get(name.id)
         return file is not None and file.stored.name == name
 
     def doom(self, page: StoredPage, why: str) -> PendingDeletion:

@@ -65,9 +65,7 @@ class Opening:
         now = self._index.clock.now()
         with self._index.lock:
             pages, self._index.unrecorded = self._index.unrecorded, set()
-            files = [
-                file for page in pages if (file := self._index.contents.file(page)) is not None
-            ]
+            files = [file for page in pages if (file := self._index.contents.get(page)) is not None]
             # Of what counts as used later than now others know that it is in use, again and again.
             self._index.unrecorded.update(f.id for f in files if f.stamp_ns > now and not f.kept)
         demoted: dict[int, list[PageId]] = {}
@@ -99,7 +97,7 @@ class Opening:
 
     def load(self) -> None:
         """Index the directory if it is not the one that was indexed; raises OSError."""
-        was_away = self._index.health.state.startswith(UNAVAILABLE)
+        before = self._index.health.state
         try:
             if self._sharing.follows and self._files.is_ours():
                 with self._index.lock:
@@ -107,28 +105,18 @@ class Opening:
             else:
                 self._read_anew()
         except OSError as error:
-            if isinstance(error, DirectoryGone):
-                self._lose_all()
             with self._index.lock:
-                known = self._index.health.state
+                if isinstance(error, DirectoryGone):
+                    # What memory has is written nowhere, then.
+                    self._sharing.is_lost = True
+                    learned = self._index.contents.policy.learned()
+                    self._index.know(Contents(self._index.make_policy(learned)))
                 self._index.health.fail_open(error)
-                news = self._index.health.state != known
-            if news:
+            if self._index.health.state != before:
                 _log.warning("no cold tier: %s", error.strerror or error)
             raise
-        if was_away:
+        if before.startswith(UNAVAILABLE):
             _log.warning("the cold tier is there again: %s", self._index.directory)
-
-    def _lose_all(self) -> None:
-        """Know no page while the directory is gone: what memory has is written nowhere, then."""
-        self._sharing.is_lost = True
-        with self._index.lock:
-            before, self._index.contents = (
-                self._index.contents,
-                Contents(self._index.make_policy(self._index.contents.policy.learned())),
-            )
-            self._index.missing += before
-            self._index.unrecorded.clear()
 
     @uncollected()
     def _read_anew(self) -> None:
@@ -199,7 +187,7 @@ class Opening:
         Nobody need be told: where there is none, nobody follows it."""
         contents, _ = self.read_directory()
         victims = contents.victims(min(2 * SMALLEST_BYTES, contents.nbytes)).pages
-        for file in filter(None, map(contents.file, victims)):
+        for file in filter(None, map(contents.get, victims)):
             self._fs.remove(self._index.path(file.stored))
         with self._index.lock:
             self._room.evicted += len(victims)
@@ -224,7 +212,7 @@ class Opening:
         with self._sharing.beginning(found.under_way, FILE_SLACK_BYTES), self._index.lock:
             if self._index.cleared:
                 raise LedgerBusy(errno.EAGAIN, "a namespace was cleared while it was read")
-            before, self._index.contents = self._index.contents, contents
+            self._index.know(contents)
             doomed = list(self._index.doomed.values())
             self._index.doomed.end(*(file.name for file in doomed))
             for file in doomed:
@@ -233,9 +221,6 @@ class Opening:
                 if file.page is not None and file.why != "disk" and is_page:
                     self._index.pop(file.page.name.id)
                     self._index.doomed.count(file.name, file)
-            self._index.refused_rank = None
-            self._index.missing += [page for page in before if page not in contents]
-            self._index.unrecorded = {page for page in self._index.unrecorded if page in contents}
             self._index.health = Health()
             self.ignored = len(found.ignored)
             self._index.events.note_tier(

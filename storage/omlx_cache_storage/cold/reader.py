@@ -33,19 +33,14 @@ class PageReader:
         self._fs = fs
         self._fd = fd
         self._file = os.path.basename(path)
-        header = read_header_at(fd, fs)
-        self._stored = header.meta
-        self.meta = unwrapped(header.meta)
-        self._checksum = header.checksum
-        self._offset = header.data_offset
+        self._header = read_header_at(fd, fs)
+        self._stored = self._header.meta
+        self.meta = unwrapped(self._stored)
         self.was_read = False
         self.seconds = 0.0
-        size = fs.size(fd)
-        if size != self._offset + self._stored.nbytes:
-            raise CorruptPage(
-                f"{self._file} has {size} bytes, its header says "
-                f"{self._offset + self._stored.nbytes}"
-            )
+        size, said = fs.size(fd), self._header.data_offset + self._stored.nbytes
+        if size != said:
+            raise CorruptPage(f"{self._file} has {size} bytes, its header says {said}")
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it.
@@ -70,7 +65,7 @@ class PageReader:
         came = 0
         digest = PayloadDigest()
         for batch, nbytes in _batches(pieces):
-            read = self._fs.read_into(self._fd, self._offset + came, batch)
+            read = self._fs.read_into(self._fd, self._header.data_offset + came, batch)
             came += read
             if read != nbytes:
                 break
@@ -78,7 +73,7 @@ class PageReader:
                 digest.update(piece)
         if came != self._stored.nbytes:
             raise CorruptPage(f"{self._file}: {came} of {self._stored.nbytes} payload bytes")
-        if digest.text() != self._checksum:
+        if digest.text() != self._header.checksum:
             raise CorruptPage(f"{self._file}: the payload does not match its checksum")
         self.was_read = True
 

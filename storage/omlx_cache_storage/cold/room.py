@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -84,13 +84,16 @@ class Room:
         self.refused = 0
         self.once_written = Departures()
 
-    def catch_up(self, pages: Iterable[PageId]) -> bool:
+    def catch_up(self, pages: Sequence[PageId], asked: set[PageId]) -> bool:
         """Ask the files of pages that are about to leave when they were used, by whomever; True
-        when that is news. The directory is held."""
+        when that is news. The directory is held. Each once: it becomes one of the `asked`, as a
+        time that has not come yet is always later than what is known."""
         news = False
-        for page in pages:
+        new = [page for page in pages if page not in asked]
+        asked.update(new)
+        for page in new:
             with self._index.lock:
-                file = self._index.contents.file(page)
+                file = self._index.contents.get(page)
                 if file is None or page in self._index.unrecorded:
                     continue
                 stamp_ns = file.stamp_ns
@@ -103,7 +106,7 @@ class Room:
                 with self._index.lock:
                     used_ns = min(info.st_mtime_ns, self._index.clock.now())
                     if used_ns > stamp_ns and page in self._index.contents:
-                        self._index.contents.touch([page], used_ns, used=False)
+                        self._index.contents.use([page], used_ns, used=False)
                         news = True
                         if used_ns < info.st_mtime_ns:
                             # Once: its file would say so until that time has come.
@@ -173,13 +176,12 @@ class Room:
         that: raises HeldEnough for another call to go on."""
         candidate = writing.candidate
         nbytes = writing.wanted.cost + self.places_of(writing) - self._reserved(writing)
-        if self.own_limit is not None:
+        used = self.known_bytes() + nbytes + DIRECTORY_SLACK_BYTES
+        if self.own_limit is not None and used > self.own_limit:
+            # Others keep more here: theirs is not this process's to delete.
             with self._index.lock:
-                used = self.used_bytes() + nbytes
-                if used + DIRECTORY_SLACK_BYTES > self.own_limit:
-                    # Others keep more here: theirs is not this process's to delete.
-                    self.refused += 1
-                    return "refused"
+                self.refused += 1
+            return "refused"
         # That it is enough is known from the second call on.
         most = sys.maxsize if writing.short is None else HOLD_FILES
         if writing.short is None:
@@ -212,23 +214,16 @@ class Room:
         later use, those that leave in this hold of the directory at least; `most` as in
         `Contents.victims`."""
         ahead, asked = 1, set[PageId]()
-
-        def catch_up(pages: list[PageId]) -> bool:
-            # Each once: a time that has not come yet is always later than what is known.
-            new = [page for page in pages if page not in asked]
-            asked.update(new)
-            return self.catch_up(new)
-
         while True:
             with self._index.lock:
                 now = self._index.clock.now()
                 until = sys.maxsize if candidate is None else self._until(candidate)
                 victims = self._index.contents.victims(lacks(), candidate, now, until, most)
-            if not catch_up(victims.pages[:HOLD_FILES]):
+            if not self.catch_up(victims.pages[:HOLD_FILES], asked):
                 return victims
             # Others used what comes next as well: a chain is used as a whole.
             ahead = min(2 * ahead, LOOKED_AHEAD)
-            catch_up(self.first(ahead))
+            self.catch_up(self.first(ahead), asked)
 
     def expel(self, pages: list[PageId]) -> list[PendingDeletion]:
         """Evict pages and delete their files, as many as one hold of the directory is for; return

@@ -115,22 +115,21 @@ class ColdTier:
         found: dict[PageId, str] = {}
         with self._index.lock:
             if self._index.contents.undecodable or self._index.health.hides_pages:
-                for page in pages:
-                    file = self._index.contents.file(page)
-                    if file is not None and file.undecodable:
-                        found[page] = UndecodablePage.reason
-                    elif file is not None and self._index.health.is_hidden(page):
-                        found[page] = PageUnreadable.reason
+                for file in filter(None, map(self._index.contents.get, pages)):
+                    if file.undecodable:
+                        found[file.id] = UndecodablePage.reason
+                    elif self._index.health.is_hidden(file.id):
+                        found[file.id] = PageUnreadable.reason
         return found
 
     def __contains__(self, page: PageId) -> bool:
         with self._index.lock:
-            return self._index.contents.get(page) is not None
+            return self._index.contents.usable(page) is not None
 
     def stored(self, page: PageId) -> StoredPage | None:
         """Return what is known of a page's file, None for one that is not here; reads nothing."""
         with self._index.lock:
-            file = self._index.contents.get(page)
+            file = self._index.contents.usable(page)
         return None if file is None else file.stored
 
     @contextlib.contextmanager
@@ -143,7 +142,7 @@ class ColdTier:
         disk. A page evicted meanwhile stays readable until the block ends.
         """
         with self._index.lock:
-            file = self._index.contents.file(page)
+            file = self._index.contents.get(page)
             if file is None:
                 raise PageUnreadable("the page is no longer on the disk")
             if file.undecodable:
@@ -188,7 +187,7 @@ class ColdTier:
     def unanswered(self, page: PageId) -> None:
         """Note a read that nobody waits for any more, as a failed one: it may end later."""
         with self._index.lock:
-            file = self._index.contents.get(page)
+            file = self._index.contents.usable(page)
         if file is not None:
             self._fail_read(file, OSError(errno.ETIMEDOUT, "the disk does not answer"))
 
@@ -218,11 +217,11 @@ class ColdTier:
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         with self._index.lock:
-            return self._index.contents.table.tails_of(parents)
+            return self._index.contents.tails_of(parents)
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
         with self._index.lock:
-            return self._index.contents.table.branches(keys)
+            return self._index.contents.branches(keys)
 
     @property
     def patience_ns(self) -> int:
@@ -243,13 +242,13 @@ class ColdTier:
     def listing(self) -> list[ColdEntry]:
         """Return every page, in no order: nothing is sorted for it."""
         with self._index.lock:
-            files = self._index.contents.table.records()
+            files = self._index.contents.records()
         return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in files]
 
     def columns(self) -> PageColumns:
         """Return every page, in no order, without an object for each."""
         with self._index.lock:
-            files = self._index.contents.table.records()
+            files = self._index.contents.records()
         return columns_of(files, np.array([file.kept for file in files], np.bool_))
 
     def touch(
@@ -273,7 +272,7 @@ class ColdTier:
                 # Its file learns of the use, which counts once its pin is over.
                 self._index.unrecorded.update(filter(self._index.is_kept, chain))
             self._index.moved(
-                self._index.contents.touch(loose, stamp_ns, since_ns, used=used), stamp_ns
+                self._index.contents.use(loose, stamp_ns, since_ns, used=used), stamp_ns
             )
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
@@ -281,13 +280,15 @@ class ColdTier:
         with self._index.lock:
             stamp_ns = self._index.clock.superseded() if stamp_ns is None else stamp_ns
             self._index.moved(
-                self._index.contents.place(self._index.loose(pages), stamp_ns), stamp_ns
+                self._index.contents.touch(self._index.loose(pages), stamp_ns), stamp_ns
             )
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:
         """Keep those of some pages that pins want, root first; let go of those that they do not."""
         with self._index.lock:
-            found = [file for page in pages if (file := self._index.contents.get(page)) is not None]
+            found = [
+                file for page in pages if (file := self._index.contents.usable(page)) is not None
+            ]
             self._index.keep_some((file, file.kept) for file in found)
             costs = [file.cost for file in found if file.kept]
             return Pinned(len(found), len(costs), sum(costs))

@@ -83,7 +83,8 @@ class PageWriter:
             raise ValueError(f"a payload of {size} bytes for tensors of {meta.nbytes}")
         pieces = [encode_header(meta, payload_checksum(page.payload)), page.payload]
         size += len(pieces[0])
-        rationed = _blocks(size) if self.ration is not None else 0
+        # What a file takes of a disk, as far as can be told before it is written.
+        rationed = -(-size // SMALL_FILE_BYTES) * SMALL_FILE_BYTES
         if self.ration is not None and not self.ration.take(rationed):
             return "rationed"
         wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
@@ -132,7 +133,7 @@ class PageWriter:
     def known(self, page: PageId, held: int) -> WriteResult | None:
         """Return what keeps a page from being written: its file is of use to others, or to this
         process, as far as is known; None for neither."""
-        old = self._index.contents.file(page)
+        old = self._index.contents.get(page)
         if old is not None and old.undecodable:
             return "undecodable"
         has = old is not None and old.held >= held and not self._index.health.is_unreadable(page)
@@ -269,8 +270,3 @@ class PageWriter:
         self._sharing.tell(Added(writing.file, stored, time_ns, 0))
         if replaced is not None and replaced.stored.name != stored.name:
             self._deleter.delete_held([self._index.doom(replaced.stored, "disk")])
-
-
-def _blocks(nbytes: int) -> int:
-    """Return what a file takes of a disk, as far as can be told before it is written."""
-    return -(-nbytes // SMALL_FILE_BYTES) * SMALL_FILE_BYTES

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kit.examples import examples
-from omlx_cache_storage.cold.contents import Candidate, Contents, Victims
+from omlx_cache_storage.cold.contents import Candidate, Contents, PageFile, Victims
 from omlx_cache_storage.format.names import ENTRY_BYTES, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -53,7 +53,7 @@ class ContentsMachine(RuleBasedStateMachine):
         for number, *known in pages:
             self.pop(number)
             self.model[number] = Known(*known)
-            self.contents.add(_stored(number, *known[:2]), known[2])
+            self.contents.add(PageFile(_stored(number, *known[:2])), known[2])
 
     @rule(number=NUMBERS)
     def pop(self, number: int) -> None:
@@ -64,14 +64,14 @@ class ContentsMachine(RuleBasedStateMachine):
 
     @rule(numbers=st.lists(NUMBERS, max_size=8), stamp=STAMPS)
     def touch(self, numbers: list[int], stamp: int) -> None:
-        moved = self.contents.touch(map(_page, numbers), stamp)
+        moved = self.contents.use(map(_page, numbers), stamp)
         for number in numbers:
             if _page(number) in moved:
                 self.model[number] = self.model[number]._replace(stamp=stamp)
 
     @rule(numbers=st.lists(NUMBERS, max_size=8), stamp=st.integers(-1, 6))
     def place(self, numbers: list[int], stamp: int) -> None:
-        self.contents.place(map(_page, numbers), stamp)
+        self.contents.touch(map(_page, numbers), stamp)
         for number in set(numbers) & set(self.model):
             self.model[number] = self.model[number]._replace(stamp=stamp)
 
@@ -100,7 +100,7 @@ class ContentsMachine(RuleBasedStateMachine):
     ) -> None:
         wants = None if candidate is None else Candidate(_page(candidate[0]), *candidate)
         for number in self.model:
-            file = self.contents.file(_page(number))
+            file = self.contents.get(_page(number))
             assert file is not None
             self.contents.keep(file, number in pinned)
         found = self.contents.victims(excess, wants, -2, until, most)
@@ -156,7 +156,7 @@ def test_of_several_files_of_a_page_the_one_that_holds_most_is_kept_and_then_the
     contents = Contents()
     useless = contents.fill((file, 100 + stamp) for stamp, file in enumerate([*files, other]))
     contents.check_integrity()
-    found = {file.id: file for file in contents.table.records()}
+    found = {file.id: file for file in contents.records()}
     assert found[_page(7)].stored == files[3]
     assert found[_page(7)].stamp_ns == 103
     assert found[_page(8)].stored == other
@@ -165,8 +165,8 @@ def test_of_several_files_of_a_page_the_one_that_holds_most_is_kept_and_then_the
 
 def test_a_page_that_is_written_anew_is_another_file() -> None:
     contents = Contents()
-    contents.add(_stored(1, 0, 5), 9)
-    before = contents.file(_page(1))
+    contents.add(PageFile(_stored(1, 0, 5)), 9)
+    before = contents.get(_page(1))
     contents.pop(_page(1))
-    contents.add(_stored(1, 0, 5), 9)
-    assert contents.file(_page(1)) not in (None, before)
+    contents.add(PageFile(_stored(1, 0, 5)), 9)
+    assert contents.get(_page(1)) not in (None, before)

@@ -276,7 +276,7 @@ def test_index_and_pins_agree_whatever_happens(
                 for page in story.ids(*range(1, 8))
                 if page in tier and tier.pins.until(story.namespace, page.key)
             }
-            assert {file.id for file in tier._index.contents.table.records() if file.kept} == wanted
+            assert {file.id for file in tier._index.contents.records() if file.kept} == wanted
     finally:
         for tier in tiers:
             tier.close()
