@@ -14,7 +14,7 @@ from omlx_cache.restore.gate import ReadingGate, RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.measures import WorkMeter
-from omlx_cache_storage.page import Known, PageId, PageInfo, Tail
+from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.tiers import Tiers
 
@@ -116,7 +116,7 @@ class Others:
         for name in ("find_all", "tails_of", "refresh"):
             monkeypatch.setattr(cold, name, getattr(self, name))
 
-    def find_all(self, pages: Sequence[PageId]) -> Sequence[Known | None]:
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
         return [None] * len(pages) if self._hidden else self._find_all(pages)
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:

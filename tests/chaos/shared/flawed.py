@@ -25,8 +25,8 @@ def _deaf() -> None:
         own.update(story.ids(*numbers))
         return commit(store, story, *numbers)
 
-    def found(self: BlockStore, pages: Sequence[PageId]) -> Sequence[Any]:
-        known = find_all(self, pages)
+    def found(self: BlockStore, pages: Sequence[PageId], **options: bool) -> Sequence[Any]:
+        known = find_all(self, pages, **options)
         return [info if page in own else None for page, info in zip(pages, known, strict=True)]
 
     work.commit = noted
