@@ -1,10 +1,25 @@
 """Checks the shape of a store's reply, which may come from another version of this program."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from omlx_cache_daemon.errors import CommandError
 
+T = TypeVar("T")
 Map = dict[str, object]
+
+
+def as_answer(kind: type[T], reply: object) -> T:
+    """Return a reply as the dataclass that it is of; raises CommandError for another version's."""
+    from omlx_cache_storage.answers import OtherShape, read
+
+    try:
+        return read(kind, reply)
+    except OtherShape as error:
+        raise CommandError(
+            f"the store is of another version of omlx-cache: {error}; restart it, or use the "
+            "command of its version"
+        ) from error
 
 
 def as_map(reply: object) -> Map:

@@ -1,11 +1,20 @@
-"""The JSON Schema of what commands print with `--format json`; it ships beside this module."""
+"""The JSON Schema of what commands print with `--format json`.
+
+What processes answer each other is made from its dataclasses; the rest, and what commands add to
+those, ships beside this module.
+"""
 
 import json
 import re
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
+from omlx_cache.requests.explanation import RequestRecord
+from omlx_cache_storage.answers import schema
+from omlx_cache_storage.stats import Stats
+
+_ANSWERS: Final = {"Stats": Stats, "Record": RequestRecord}
 Schema = dict[str, Any]
 
 _REFERENCE = re.compile(r"#/\$defs/([^\"]+)")
@@ -15,6 +24,10 @@ def whole() -> Schema:
     """Return the document: draft 2020-12, with an entry of `$defs` for each command."""
     text = files("omlx_cache_daemon").joinpath("schema.json").read_text(encoding="utf-8")
     loaded: Schema = json.loads(text)
+    for name, kind in _ANSWERS.items():
+        known, more = schema(kind), loaded["$defs"].get(name, {})
+        known["properties"] |= more.get("properties", {})
+        loaded["$defs"][name] = known
     return loaded
 
 

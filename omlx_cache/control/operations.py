@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from omlx_cache.control.answering import Answering
@@ -71,11 +72,10 @@ def _stats(store: Answering, levels: PrefixLevels) -> dict[str, object]:
     # Whoever looks on asks for figures again and again: so long a tree is not kept for nobody.
     levels.tidy()
     store.refresh()
-    shown, allowed = store.stats().to_dict(), store.allowance()
-    cold = shown.get("cold")
-    if isinstance(cold, dict) and allowed is not None:
-        shown["cold"] = {**cold, **allowed.to_dict()}
-    return shown
+    stats, allowed = store.stats(), store.allowance()
+    if stats.cold is not None and allowed is not None:
+        stats = replace(stats, cold=replace(stats.cold, **allowed.to_dict()))
+    return stats.to_dict()
 
 
 def _process(store: Answering, levels: PrefixLevels) -> dict[str, object]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import format_size
@@ -35,8 +35,8 @@ class Allowance(NamedTuple):
     own_limit_bytes: int | None
     given_bytes: int | None
 
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `ColdUsage` has of it."""
         return {
             "limit_bytes": self.limit_bytes,
             "set_by": self.set_by,

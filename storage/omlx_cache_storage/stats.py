@@ -7,9 +7,10 @@ store's start, except what is held now.
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from omlx_cache_storage.answers import plain
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.measures import Histogram, WorkMeter
 
@@ -44,6 +45,8 @@ class ColdUsage:
     files that this process wrote, `rewritten_bytes` those among them whose page the disk had had
     before. With `daily_write_bytes` set, `day_written_bytes` of `day_limit_bytes` were written in
     24 hours, by every process, and this one was refused room `rationed_pages` times.
+    `set_by` says what the budget comes from, and with `own_limit_bytes` this process writes only
+    below that: both as far as they were asked for.
     """
 
     pages: int
@@ -62,6 +65,8 @@ class ColdUsage:
     day_written_bytes: int = 0
     day_limit_bytes: int = 0
     patience_seconds: float = 0.0
+    set_by: str | None = None
+    own_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,21 +188,21 @@ class MemoryUsage:
     times: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """A store at one moment. The disk tiers are None in hot_cache_only mode. `events` counts what
-    the log of events was told, by kind."""
+    """What a store counts since its start and holds now. The disk tiers are null in hot_cache_only
+    mode. `events` counts what the log of events was told, by kind. Names end with their unit."""
 
     uptime_seconds: float
     hot: HotUsage
     cold: ColdUsage | None
     writer: WriterUsage | None
-    requests: RequestStats
+    remote: RemoteUsage | None = None
     snapshots: SnapshotStats
     memory: MemoryUsage
+    requests: RequestStats
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     events: Mapping[str, int] = field(default_factory=dict)
-    remote: RemoteUsage | None = None
 
     @property
     def written_bytes_per_restored_token(self) -> float | None:
@@ -207,10 +212,8 @@ class Stats:
         return self.cold.written_bytes / self.requests.restored_tokens
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain dicts and numbers, for JSON and the control socket."""
-        document = asdict(self)
-        document["written_bytes_per_restored_token"] = self.written_bytes_per_restored_token
-        document["requests"]["hit_ratio"] = self.requests.hit_ratio
+        """Return plain values, for JSON."""
+        document: dict[str, object] = plain(self)
         return document
 
 

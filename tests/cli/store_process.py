@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from kit.status import figures
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.server import serve_socket
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence
@@ -84,11 +85,7 @@ HANDLERS = {
         "uptime_s": 12.5,
         "name": sys.argv[1],
     },
-    "stats": lambda args: {
-        "hits": 7,
-        "hot": {"used_bytes": 2**20, "by": {"model": 2}},
-        "rate": 0.5,
-    },
+    "stats": lambda args: figures(misses={"absent": 7}),
     "ps": lambda args: {
         "pid": os.getpid(),
         "uptime_s": 12.5,

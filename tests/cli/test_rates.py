@@ -1,24 +1,29 @@
 """A line of `stats --watch`, from two documents of statistics."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kit.status import figures
+from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.rates import COLUMNS, cells, rates
+from omlx_cache_daemon.replies import as_answer
+from omlx_cache_storage.stats import ColdUsage, HotUsage, RemoteUsage, Stats, WriterUsage
 
 
-def _stats(uptime: float, **requests: Any) -> dict[str, object]:
-    return {
-        "uptime_seconds": uptime,
-        "hot": {"nbytes": 2**20, "evicted_pages": int(uptime)},
-        "cold": {
-            "nbytes": 2**30,
-            "evicted_pages": 2 * int(uptime),
-            "written_bytes": int(uptime) * 9 * 2**19,
-        },
-        "writer": {"pending_bytes": 2**21},
-        "requests": requests,
-    }
+def _stats(uptime: float, **requests: Any) -> Stats:
+    known = as_answer(Stats, figures(**requests))
+    ticks = int(uptime)
+    return replace(
+        known,
+        uptime_seconds=uptime,
+        hot=HotUsage(0, 2**20, 0, 0, 0, ticks),
+        cold=ColdUsage(
+            0, 2**30, 0, 0, 2 * ticks, 0, 0, 0, 0, "ok", written_bytes=ticks * 9 * 2**19
+        ),
+        writer=WriterUsage(0, 2**21, 0, 0, 0, 0, 0, 0, 0),
+    )
 
 
 _BEFORE = _stats(
@@ -83,20 +88,27 @@ def test_a_line_for_people_has_units() -> None:
     ]
 
 
-@pytest.mark.parametrize("stats", [{}, {"hot": 5, "requests": {"misses": [1]}}, {"cold": None}])
-def test_what_another_version_does_not_tell_is_left_out(stats: dict[str, object]) -> None:
-    shown = cells(rates(stats, stats))
-    assert shown[1:] == [None] * (len(COLUMNS) - 1)
+@pytest.mark.parametrize("stats", [{}, [], {**figures(), "hot": 5}, {**figures(), "events": [1]}])
+def test_another_versions_answer_is_one_line(stats: object) -> None:
+    with pytest.raises(CommandError, match="another version of omlx-cache: Stats") as refused:
+        as_answer(Stats, stats)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_store_without_a_disk_has_no_figures_of_one() -> None:
+    shown = cells(rates(None, replace(_NOW, cold=None, writer=None)))
+    names = [name for name, _ in COLUMNS]
+    assert [shown[names.index(name)] for name in ("COLD", "PENDING", "WRITTEN/S")] == [None] * 3
 
 
 def test_nothing_asked_is_no_hit_and_no_miss() -> None:
-    row = rates(_NOW, {**_NOW, "uptime_seconds": 103.0})
+    row = rates(_NOW, replace(_NOW, uptime_seconds=103.0))
     assert (row["requests_per_second"], row["hit_ratio"], row["misses"]) == (0, None, {})
 
 
 def test_what_other_machines_gave_has_a_cell_and_a_store_that_rests_is_said_there() -> None:
-    def afar(stats: dict[str, object], nbytes: int, state: str = "ok") -> dict[str, object]:
-        return {**stats, "remote": {"read_bytes": nbytes, "written_bytes": 0, "state": state}}
+    def afar(stats: Stats, nbytes: int, state: str = "ok") -> Stats:
+        return replace(stats, remote=RemoteUsage("redis", "here", state, read_bytes=nbytes))
 
     at = [name for name, _ in COLUMNS].index("REMOTE/S")
     row = rates(afar(_BEFORE, 2**20), afar(_NOW, 5 * 2**20))

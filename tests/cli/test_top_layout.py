@@ -1,53 +1,68 @@
 """The screen of `top` as a function of figures and sizes."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from omlx_cache_daemon.replies import Map
+from kit.status import figures
+from omlx_cache.requests.explanation import RequestRecord
+from omlx_cache_daemon.replies import Map, as_answer
 from omlx_cache_daemon.screen.cells import ASCII, BLOCKS, bar, cell_width, columns, fitted
 from omlx_cache_daemon.screen.lately import Records, busiest, series
 from omlx_cache_daemon.screen.layout import laid_out
 from omlx_cache_daemon.screen.view import View, view_of
 from omlx_cache_daemon.screen.watched import Process
+from omlx_cache_storage.answers import plain
+from omlx_cache_storage.stats import (
+    ColdUsage,
+    HotUsage,
+    MemoryUsage,
+    RemoteUsage,
+    Stats,
+    WriterUsage,
+)
 
 _NOW = 1_000_000.0
 
 
-def _record(number: int, **more: object) -> Map:
-    return {
-        "number": number,
-        "asked_at": _NOW - number,
-        "namespace": f"{number % 3:02x}" * 32,
-        "model": "部門/模型\x1b[31m-8B",
-        "salt": "text:abcd",
-        "prompt_tokens": 1000,
-        "restored_tokens": 900,
-        "reason": "diverged",
-        "total_seconds": 1.0,
-        **more,
-    }
+def _record(number: int, **more: Any) -> RequestRecord:
+    record = RequestRecord(
+        number=number,
+        asked_at=_NOW - number,
+        namespace=f"{number % 3:02x}" * 32,
+        model="部門/模型\x1b[31m-8B",
+        salt="text:abcd",
+        prompt_tokens=1000,
+        restored_tokens=900,
+        reason="diverged",
+        total_seconds=1.0,
+    )
+    return replace(record, **more)
 
 
-def _process(pid: int, directory: str = "/cache", **more: object) -> Process:
-    tier = {"nbytes": 2**30, "limit_bytes": 2**32, "pages": 10, "evicted_pages": 1, "state": "ok"}
-    stats: Map = {
-        "uptime_seconds": 5.0,
-        "hot": tier,
-        "cold": tier,
-        "writer": {"pending_bytes": 5, "limit_bytes": 10, "failed_pages": 2},
-        "memory": {"level": "low"},
-        "requests": {"asked_tokens": 10**10, "restored_tokens": 10**9, "saved_seconds": 3.0},
-    }
-    rates: Map = {"prompt_tokens_per_second": 100.0, "hit_ratio": 0.5}
-    records = tuple(_record(number) for number in range(1, 60))
+def _process(pid: int, directory: str = "/cache", **more: Any) -> Process:
+    known = as_answer(Stats, figures(asked_tokens=10**10, restored_tokens=10**9, saved_seconds=3.0))
+    stats = replace(
+        known,
+        hot=HotUsage(10, 2**30, 0, 2**32, 2**32, 1),
+        cold=_disk("ok"),
+        writer=WriterUsage(0, 5, 0, 10, 0, 0, 0, 2, 0),
+        memory=MemoryUsage("low", None, 0, 0),
+    )
     return Process(
         pid,
         f"/{pid}.sock",
         f"serve :{pid}, 模型\x07",
-        identity={"cold": {"dir": directory}},
-        stats={**stats, **more},
-        rates=rates,
-        records=records,
+        directory=directory,
+        stats=replace(stats, **more),
+        rates={"prompt_tokens_per_second": 100.0, "hit_ratio": 0.5},
+        records=tuple(_record(number) for number in range(1, 60)),
     )
+
+
+def _disk(state: str) -> ColdUsage:
+    return ColdUsage(10, 2**30, 0, 2**32, 1, 0, 0, 0, 0, state)
 
 
 def _view(*processes: Process) -> View:
@@ -78,8 +93,7 @@ def test_a_directory_that_two_processes_share_counts_once_and_memories_add_up() 
 
 
 def test_a_disk_that_is_off_and_a_writer_that_fails_are_said() -> None:
-    cold = {"state": "unavailable: /cache belongs to somebody else", "limit_bytes": 5}
-    view = _view(_process(1, cold=cold))
+    view = _view(_process(1, cold=_disk("unavailable: /cache belongs to somebody else")))
     shown = "\n".join("".join(span.text for span in line) for line in laid_out(view, 80, 24, ASCII))
     assert "process 1: disk unavailable: /cache belongs to somebody else" in shown
     assert "2 failed" in shown
@@ -93,17 +107,21 @@ def test_what_was_asked_long_ago_is_not_lately() -> None:
     assert series(records, _NOW, 4) == [0, 0, 900, 0]
 
 
+def _told(upto: int, *records: RequestRecord) -> Map:
+    return {"upto": upto, "records": plain(records)}
+
+
 def test_records_follow_those_under_way_until_they_end_or_are_forgotten() -> None:
     records = Records()
     under_way = _record(7, total_seconds=None)
-    records.take({"upto": 7, "records": [_record(6), under_way]})
+    records.take(_told(7, _record(6), under_way))
     assert records.question() == {"after": 7, "open": [7]}
-    records.take({"upto": 7, "records": [_record(7)]})
+    records.take(_told(7, _record(7)))
     assert records.question() == {"after": 7, "open": []}
-    records.take({"upto": 8, "records": [_record(8, total_seconds=None)]})
-    records.take({"upto": 8, "records": []})
-    assert [record["number"] for record in records.latest()] == [7, 6]
-    records.take({"upto": 2, "records": [_record(2)]})
+    records.take(_told(8, _record(8, total_seconds=None)))
+    records.take(_told(8))
+    assert [record.number for record in records.latest()] == [7, 6]
+    records.take(_told(2, _record(2)))
     assert (records.latest(), records.question()["after"]) == ([], 0)
 
 
@@ -116,10 +134,10 @@ def test_bars_and_columns_are_of_the_size_that_was_asked_for() -> None:
     assert fitted("ab\x1bc", 6, right=True) == "  ab\N{REPLACEMENT CHARACTER}c"
 
 
-def _afar(state: str = "ok", where: str = "redis://10.0.0.7:6379", **more: object) -> Map:
+def _afar(state: str = "ok", where: str = "redis://10.0.0.7:6379", **more: Any) -> dict[str, Any]:
     counts = dict.fromkeys(("read_bytes", "written_bytes", "pending_pages", "dropped_pages"), 3)
-    usual: Map = {"where": where, "bad_pages": 0, "latency_seconds": 0.0004, **counts}
-    return {"remote": {**usual, "state": state, **more}}
+    usual: dict[str, Any] = {"latency_seconds": 0.0004, **counts, **more}
+    return {"remote": RemoteUsage("redis", where, state, **usual)}
 
 
 def _shown(view: View) -> list[str]:

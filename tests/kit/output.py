@@ -1,22 +1,19 @@
 """Whether what a command printed with `--format json` is what its schema says."""
 
-import json
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import jsonschema
+
+from omlx_cache_daemon.schemas import whole
 
 Schema = dict[str, Any]
 
 
 @cache
 def schema() -> Schema:
-    """Return the document that ships with the package."""
-    text = files("omlx_cache_daemon").joinpath("schema.json").read_text(encoding="utf-8")
-    loaded = json.loads(text)
-    assert isinstance(loaded, dict)
-    return loaded
+    """Return what `omlx-cache schema` prints."""
+    return whole()
 
 
 def check_output(name: str, document: object) -> None:

@@ -95,6 +95,7 @@ def test_every_number_of_the_stats_is_exposed() -> None:
         ("requests", "rejected_pages"),
         # Shown by model.
         ("requests", "prefill_tokens_per_second"),
+        ("cold", "set_by"),
         # Texts that no process shares with another: labels are few.
         ("remote", "engine"),
         ("remote", "where"),

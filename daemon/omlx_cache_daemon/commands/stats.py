@@ -10,9 +10,11 @@ from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.options import add_format_option, positive_seconds
 from omlx_cache_daemon.rates import COLUMNS, cells, rates
 from omlx_cache_daemon.render import facts, print_json, print_json_line, quantity, text
-from omlx_cache_daemon.replies import Map, as_map
+from omlx_cache_daemon.replies import as_answer, as_map
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, the_one
 from omlx_cache_daemon.watching import Lines, ask, until_interrupted
+from omlx_cache_storage.answers import plain
+from omlx_cache_storage.stats import Stats
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -62,7 +64,8 @@ def _several(stores: Sequence[RunningStore], args: argparse.Namespace) -> int:
     sums = {name: value for name, value in document.items() if name != "processes"}
     parts = [f"{len(view.processes)} stores\n\n{render(sums)}"]
     for process in view.processes:
-        shown = f"{text(process.error)}\n" if process.error else render(process.stats)
+        shown = render(plain(process.stats) or {})
+        shown = f"{text(process.error)}\n" if process.error else shown
         parts.append(f"{text(process.title)}, process {process.pid}\n\n{shown}")
     sys.stdout.write("\n\n".join(parts))
     return OK
@@ -106,14 +109,15 @@ def _spread(name: str, histogram: Mapping[str, object]) -> str:
 
 def _watch(client: Client, seconds: float, *, as_json: bool) -> None:
     """Print a row of rates every so many seconds; the first is the mean since the store's start."""
-    before: Map | None = None
+    before: Stats | None = None
     lines = Lines(COLUMNS)
 
     def look() -> None:
         nonlocal before
         stats = ask(client, "stats")
-        row = rates(before, stats)
-        before = stats
+        now = as_answer(Stats, stats)
+        row = rates(before, now)
+        before = now
         if as_json:
             print_json_line({"at": time.time(), **row, "stats": stats})
         else:

@@ -30,26 +30,21 @@ class Afar:
 
 def afar_of(shown: Sequence[Process]) -> Afar | None:
     """Return what there is of remote stores, None where no process has one."""
-    having = [(p, r) for p in shown if isinstance(r := p.stats.get("remote"), dict) and r]
+    having = [(p, p.stats.remote) for p in shown if p.stats is not None and p.stats.remote]
     if not having:
         return None
     found = [remote for _, remote in having]
-    states = dict.fromkeys(str(remote.get("state", "ok")) for remote in found)
-    bad = [state for state in states if state != "ok"]
-    trips = [n for remote in found if (n := _number(remote, "latency_seconds"))]
-
-    def summed(name: str) -> int:
-        return int(sum(_number(remote, name) for remote in found))
-
+    bad = [state for state in dict.fromkeys(remote.state for remote in found) if state != "ok"]
+    trips = [remote.latency_seconds for remote in found if remote.latency_seconds]
     processes = [process for process, _ in having]
     return Afar(
-        where=", ".join(dict.fromkeys(str(remote.get("where", "")) for remote in found)),
+        where=", ".join(dict.fromkeys(remote.where for remote in found)),
         state="; ".join(bad) or "ok",
-        read_bytes=summed("read_bytes"),
-        written_bytes=summed("written_bytes"),
-        pending_pages=summed("pending_pages"),
-        dropped_pages=summed("dropped_pages"),
-        bad_pages=summed("bad_pages"),
+        read_bytes=sum(remote.read_bytes for remote in found),
+        written_bytes=sum(remote.written_bytes for remote in found),
+        pending_pages=sum(remote.pending_pages for remote in found),
+        dropped_pages=sum(remote.dropped_pages for remote in found),
+        bad_pages=sum(remote.bad_pages for remote in found),
         latency_seconds=min(trips, default=None),
         read_bytes_per_second=_rate(processes, "remote_read_bytes_per_second"),
         written_bytes_per_second=_rate(processes, "remote_written_bytes_per_second"),
@@ -57,10 +52,5 @@ def afar_of(shown: Sequence[Process]) -> Afar | None:
 
 
 def _rate(shown: Sequence[Process], name: str) -> float | None:
-    rates = [rate for p in shown if isinstance(rate := p.rates.get(name), int | float)]
+    rates = [rate for p in shown if (rate := p.rates.get(name)) is not None]
     return float(sum(rates)) if rates else None
-
-
-def _number(remote: Map, name: str) -> float:
-    value = remote.get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0

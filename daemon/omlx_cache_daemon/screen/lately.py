@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from omlx_cache_daemon.replies import Map, as_maps, count_of
+from omlx_cache.requests.explanation import RequestRecord
+from omlx_cache_daemon.replies import Map, as_answer, as_maps, count_of
 
 REMEMBERED = 2048
 STEP_SECONDS = 5.0
@@ -16,12 +17,12 @@ class Records:
     that had not ended. Mutable, of one thread: `_by_number`, `_after`."""
 
     def __init__(self) -> None:
-        self._by_number: dict[int, Map] = {}
+        self._by_number: dict[int, RequestRecord] = {}
         self._after = 0
 
     def question(self) -> dict[str, object]:
         """Return the arguments of the operation `requests`."""
-        under_way = [n for n, r in self._by_number.items() if r.get("total_seconds") is None]
+        under_way = [n for n, r in self._by_number.items() if r.total_seconds is None]
         return {"after": self._after, "open": under_way}
 
     def take(self, reply: Map) -> None:
@@ -31,8 +32,9 @@ class Records:
             self._by_number.clear()
             self._after = 0
             return
-        told = {count_of(record, "number"): record for record in as_maps(reply.get("records", []))}
-        for number in [n for n, r in self._by_number.items() if r.get("total_seconds") is None]:
+        records = [as_answer(RequestRecord, one) for one in as_maps(reply.get("records", []))]
+        told = {record.number: record for record in records}
+        for number in [n for n, r in self._by_number.items() if r.total_seconds is None]:
             # The store has forgotten it before it ended.
             if number not in told:
                 del self._by_number[number]
@@ -41,7 +43,7 @@ class Records:
         for number in sorted(self._by_number)[: max(0, len(self._by_number) - REMEMBERED)]:
             del self._by_number[number]
 
-    def latest(self) -> list[Map]:
+    def latest(self) -> list[RequestRecord]:
         """Return what is remembered, newest first."""
         return [self._by_number[number] for number in sorted(self._by_number, reverse=True)]
 
@@ -63,38 +65,28 @@ class Busy:
         return self.restored_tokens / self.asked_tokens if self.asked_tokens else 0.0
 
 
-def busiest(records: Iterable[Map], now: float, seconds: float = LATELY_SECONDS) -> list[Busy]:
-    """Return the namespaces of the requests of the last `seconds`, in no order."""
+def busiest(records: Iterable[RequestRecord], now: float) -> list[Busy]:
+    """Return the namespaces of the requests of the last `LATELY_SECONDS`, in no order."""
     found: dict[str, Busy] = {}
     for record in records:
-        asked_at = moment(record)
-        if now - asked_at > seconds:
+        if now - record.asked_at > LATELY_SECONDS:
             continue
-        name = str(record.get("namespace", ""))
-        known = found.get(name)
-        if known is None:
-            model, salt = str(record.get("model") or ""), str(record.get("salt") or "")
-            known = found[name] = Busy(name, model, salt)
+        fresh = Busy(record.namespace, record.model, record.salt)
+        known = found.setdefault(record.namespace, fresh)
         known.requests += 1
-        known.asked_tokens += count_of(record, "prompt_tokens")
-        known.restored_tokens += count_of(record, "restored_tokens")
-        known.last_at = max(known.last_at, asked_at)
+        known.asked_tokens += record.prompt_tokens
+        known.restored_tokens += record.restored_tokens
+        known.last_at = max(known.last_at, record.asked_at)
     return list(found.values())
 
 
-def series(records: Sequence[Map], now: float, steps: int) -> list[int]:
+def series(records: Sequence[RequestRecord], now: float, steps: int) -> list[int]:
     """Return the restored tokens of each of the last `steps` times five seconds, oldest first. The
     steps lie at round times, so that a column keeps its height as it moves to the left."""
     sums = [0] * steps
     last = int(now // STEP_SECONDS)
     for record in records:
-        back = last - int(moment(record) // STEP_SECONDS)
+        back = last - int(record.asked_at // STEP_SECONDS)
         if 0 <= back < steps:
-            sums[steps - 1 - back] += count_of(record, "restored_tokens")
+            sums[steps - 1 - back] += record.restored_tokens
     return sums
-
-
-def moment(record: Map) -> float:
-    """Return when a request was asked, 0 where that is not told."""
-    asked_at = record.get("asked_at")
-    return float(asked_at) if isinstance(asked_at, int | float) else 0.0

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.render import duration, text
-from omlx_cache_daemon.replies import Map, count_of
 from omlx_cache_daemon.screen.afar import Afar
 from omlx_cache_daemon.screen.cells import Ink, bar, cell_width, columns, fitted
-from omlx_cache_daemon.screen.lately import LATELY_SECONDS, STEP_SECONDS, Busy, moment
+from omlx_cache_daemon.screen.lately import LATELY_SECONDS, STEP_SECONDS, Busy
 from omlx_cache_daemon.screen.view import Tier, View
 
 
@@ -62,8 +62,7 @@ def _title(view: View, width: int) -> Line:
     if one is None:
         what = f"{len(view.processes)} stores" if view.processes else "no store"
     else:
-        up = one.stats.get("uptime_seconds")
-        known = f", up {duration(up)}" if isinstance(up, int | float) else ""
+        known = "" if one.stats is None else f", up {duration(one.stats.uptime_seconds)}"
         what = f"{one.title}, process {one.pid}{known}"
     return [Span(fitted(f" omlx-cache top  {clock}  {what}", width), "title")]
 
@@ -259,22 +258,21 @@ def _busy_cells(busy: Busy) -> list[object]:
     ]
 
 
-def _request_cells(pair: tuple[int | None, Map]) -> list[object]:
+def _request_cells(pair: tuple[int | None, RequestRecord]) -> list[object]:
     return [pair[0], *_own_request_cells(pair)]
 
 
-def _own_request_cells(pair: tuple[int | None, Map]) -> list[object]:
+def _own_request_cells(pair: tuple[int | None, RequestRecord]) -> list[object]:
     record = pair[1]
-    total = record.get("total_seconds")
     return [
-        _clock(moment(record)),
-        record.get("number"),
-        _short(str(record.get("model") or "-")),
-        f"{count_of(record, 'prompt_tokens'):,}",
-        f"{count_of(record, 'restored_tokens'):,}",
-        f"{total:.2f} s" if isinstance(total, int | float) else "...",
+        _clock(record.asked_at),
+        record.number,
+        _short(record.model or "-"),
+        f"{record.prompt_tokens:,}",
+        f"{record.restored_tokens:,}",
+        "..." if record.total_seconds is None else f"{record.total_seconds:.2f} s",
         # None is a hit: nothing was left to restore.
-        str(record.get("reason") or "-").replace("_", " "),
+        (record.reason or "-").replace("_", " "),
     ]
 
 

@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from omlx_cache_daemon.replies import Map
+from omlx_cache.requests.explanation import RequestRecord
+from omlx_cache_daemon.rates import figure
 from omlx_cache_daemon.screen.afar import Afar, afar_of
-from omlx_cache_daemon.screen.lately import Busy, busiest, moment, series
+from omlx_cache_daemon.screen.lately import Busy, busiest, series
 from omlx_cache_daemon.screen.watched import Process
 
 SERIES_STEPS = 240
@@ -46,7 +47,7 @@ class View:
     sums: dict[str, float]
     rates: dict[str, float | None]
     busy: Sequence[Busy]
-    requests: Sequence[tuple[int | None, Map]]
+    requests: Sequence[tuple[int | None, RequestRecord]]
     restored: Sequence[int]
     sort: str = "restored"
     notes: Sequence[str] = field(default_factory=tuple)
@@ -90,10 +91,10 @@ def view_of(
     one = next((process for process in processes if process.socket == chosen), None)
     shown = list(processes) if one is None else [one]
     records = [(process.pid, record) for process in shown for record in process.records]
-    records.sort(key=lambda pair: moment(pair[1]), reverse=True)
+    records.sort(key=lambda pair: pair[1].asked_at, reverse=True)
     plain = [record for _, record in records]
     busy = sorted(busiest(plain, at), key=lambda each: (-SORTS[sort](each), each.namespace))
-    levels = {str(_inner(process.stats, "memory").get("level", "")) for process in shown}
+    levels = {process.stats.memory.level for process in shown if process.stats is not None}
     return View(
         at,
         processes,
@@ -101,8 +102,8 @@ def view_of(
         _summed([_tier(process, "hot", "nbytes") for process in shown]),
         _disks(shown),
         _summed([_tier(process, "writer", "pending_bytes") for process in shown]),
-        ", ".join(sorted(levels - {"", "normal"})),
-        {name: sum(_number(p.stats, *path) for p in shown) for name, path in _SUMS.items()},
+        ", ".join(sorted(levels - {"normal"})),
+        {name: sum(figure(p.stats, *path) or 0 for p in shown) for name, path in _SUMS.items()},
         {name: _rate(shown, name) for name in _RATES},
         busy,
         records[:SHOWN_REQUESTS],
@@ -116,8 +117,8 @@ def view_of(
 def _troubles(shown: Sequence[Process]) -> Iterator[str]:
     """Yield what is wrong with each process: no answer, or a disk or store that is not used."""
     for process in shown:
-        state = str(_inner(process.stats, "cold").get("state", "ok"))
-        remote = str(_inner(process.stats, "remote").get("state", "ok"))
+        tiers = (getattr(process.stats, name, None) for name in ("cold", "remote"))
+        state, remote = ("ok" if tier is None else tier.state for tier in tiers)
         if process.error is not None:
             yield f"process {process.pid}: {process.error}"
         elif state != "ok":
@@ -130,23 +131,20 @@ def _disks(shown: Sequence[Process]) -> Tier | None:
     """Return the sum over directories: one that several processes use counts once."""
     found: dict[str, Tier] = {}
     for process in shown:
-        if _inner(process.stats, "cold"):
-            directory = _inner(process.identity, "cold").get("dir")
-            name = os.path.realpath(directory) if isinstance(directory, str) else process.socket
+        if process.stats is not None and process.stats.cold is not None:
+            known = process.directory
+            name = process.socket if known is None else os.path.realpath(known)
             found.setdefault(name, _tier(process, "cold", "nbytes"))
     return _summed(list(found.values())) if found else None
 
 
 def _tier(process: Process, name: str, nbytes: str) -> Tier:
-    tier = _inner(process.stats, name)
-    state = str(tier.get("state", "ok"))
     pages = "pending_pages" if name == "writer" else "pages"
-    return Tier(
-        int(_number(tier, nbytes)),
-        int(_number(tier, "limit_bytes")),
-        int(_number(tier, pages)),
-        "" if state == "ok" else state,
+    held, limit, count = (
+        int(figure(process.stats, name, one) or 0) for one in (nbytes, "limit_bytes", pages)
     )
+    state = getattr(getattr(process.stats, name, None), "state", "ok")
+    return Tier(held, limit, count, "" if state == "ok" else state)
 
 
 def _summed(tiers: Sequence[Tier]) -> Tier:
@@ -165,21 +163,7 @@ def _rate(shown: Sequence[Process], name: str) -> float | None:
         value = process.rates.get(name)
         if name == "restored_tokens_per_second":
             asked, ratio = (process.rates.get(n) for n in ("prompt_tokens_per_second", "hit_ratio"))
-            known = isinstance(asked, int | float) and isinstance(ratio, int | float)
-            value = asked * ratio if known else (0.0 if asked == 0 else None)  # type: ignore[operator]
-        if isinstance(value, int | float):
-            found.append(float(value))
+            value = asked if not asked or ratio is None else asked * ratio
+        if value is not None:
+            found.append(value)
     return sum(found) if found else None
-
-
-def _inner(document: Map, name: str) -> Map:
-    inner = document.get(name)
-    return inner if isinstance(inner, dict) else {}
-
-
-def _number(document: Map, *path: str) -> float:
-    for name in path[:-1]:
-        document = _inner(document, name)
-    value = document.get(path[-1])
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if known else 0  # type: ignore[return-value]

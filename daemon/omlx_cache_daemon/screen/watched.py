@@ -1,19 +1,20 @@
 """One store that is asked again and again, in a thread of its own."""
 
-import contextlib
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_daemon.client import is_listening
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.rates import rates
-from omlx_cache_daemon.replies import Map, as_map
+from omlx_cache_daemon.rates import Row, rates
+from omlx_cache_daemon.replies import as_answer, as_map, directory_of
 from omlx_cache_daemon.screen.lately import Records
 from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.titles import title
+from omlx_cache_storage.stats import Stats
 
 RATE_SECONDS = 10.0
 """Rates are means of so long: one request a second is not 0 and 10 in turn."""
@@ -30,10 +31,10 @@ class Process:
     title: str
     error: str | None = None
     gone: bool = False
-    identity: Map = field(default_factory=dict)
-    stats: Map = field(default_factory=dict)
-    rates: Map = field(default_factory=dict)
-    records: tuple[Map, ...] = ()
+    directory: str | None = None
+    stats: Stats | None = None
+    rates: Row = field(default_factory=dict)
+    records: tuple[RequestRecord, ...] = ()
 
 
 class Watched:
@@ -48,7 +49,7 @@ class Watched:
         self.now = Process(store.pid, str(store.path), "store")
         self.looked = threading.Event()
         self._seconds, self._patience = seconds, patience
-        self._stats: deque[tuple[float, Map]] = deque()
+        self._stats: deque[tuple[float, Stats]] = deque()
         self._records = Records()
         self._stopped = threading.Event()
         # A daemon, since a store that hangs may be waited for when the screen is left.
@@ -71,36 +72,25 @@ class Watched:
         client, before = self.store.client(self._patience), self.now
         try:
             identity = as_map(client.call("ps"))
-            stats = as_map(client.call("stats"))
-            # One of another version may have no records.
-            with contextlib.suppress(ControlError):
-                self._records.take(as_map(client.call("requests", **self._records.question())))
+            stats = as_answer(Stats, client.call("stats"))
+            self._records.take(as_map(client.call("requests", **self._records.question())))
         except (CommandError, ControlError) as error:
             gone = not is_listening(self.store.path)
-            self.now = Process(
-                before.pid,
-                before.socket,
-                before.title,
-                "has gone" if gone else str(error).removeprefix(f"{self.store.path}: "),
-                gone,
-                before.identity,
-                before.stats,
-                {},
-                before.records,
-            )
+            said = "has gone" if gone else str(error).removeprefix(f"{self.store.path}: ")
+            self.now = replace(before, error=said, gone=gone, rates={})
             return
         pid = identity.get("pid")
         self.now = Process(
             pid if isinstance(pid, int) else self.store.pid,
             before.socket,
             title(identity),
-            identity=identity,
+            directory=directory_of(identity),
             stats=stats,
             rates=self._rates(stats),
             records=tuple(self._records.latest()),
         )
 
-    def _rates(self, stats: Map) -> Map:
+    def _rates(self, stats: Stats) -> Row:
         """Return the rates of the last ten seconds, {} at the first look."""
         at = time.monotonic()
         while len(self._stats) > 1 and at - self._stats[1][0] >= RATE_SECONDS:
