@@ -102,7 +102,7 @@ def decode_answer(answer: bytes | bytearray, where: str) -> object:
     if head is None and answer:
         raise _other_version(where, "its answer is not understood")
     if head is None or len(answer) < head.end() + int(head[2]):
-        raise NobodyThere(f"{where}: the store closed the connection")
+        raise NobodyThere(f"{where}: the store closed the connection") from EOFError()
     status, body = int(head[1]), answer[head.end() :]
     if status != 200:
         raise ControlError(_CODES.get(status, "failed"), body.decode(errors="replace").strip())

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from omlx_cache.status.documents import Document
 
@@ -13,6 +13,8 @@ SAMPLES = 720
 PROCESSES = 32
 """Of more than these the sum alone is kept."""
 Numbers = tuple[float, ...]
+Process = Mapping[str, Any]
+"""As the operation `processes` has it."""
 COUNTED = ("asked_tokens", "restored_tokens", "saved_seconds")
 HELD = ("hot_bytes", "cold_bytes")
 
@@ -40,7 +42,7 @@ class StatusHistory:
     `_totals`, what each process had counted when it answered last, belongs to the sampling thread.
     """
 
-    def __init__(self, processes: Callable[[], Sequence[Document]]) -> None:
+    def __init__(self, processes: Callable[[], Sequence[Process]]) -> None:
         self._processes = processes
         self._lock = threading.Lock()
         self._sums: deque[Sample] = deque(maxlen=SAMPLES)
@@ -58,7 +60,7 @@ class StatusHistory:
         # A thread that woke a little early is not to wait for twice as long.
         if last is not None and now - last < SAMPLE_SECONDS * 0.9:
             return
-        answers = [one for one in self._processes() if isinstance(one.get("stats"), Mapping)]
+        answers = [one for one in self._processes() if one["stats"] is not None]
         samples = [Sample(now, self._counted(one), _held(one)) for one in answers]
         total = Sample(now, _added(s.counted for s in samples), _held_by_all(answers))
         with self._lock:
@@ -67,7 +69,7 @@ class StatusHistory:
                 self._note(one, sample)
             oldest = now - SAMPLES * SAMPLE_SECONDS
             self._series = {p: s for p, s in self._series.items() if s.samples[-1].at > oldest}
-        known = self._series.keys() | {one.get("pid") for one in answers}
+        known = self._series.keys() | {one["pid"] for one in answers}
         self._totals = {pid: totals for pid, totals in self._totals.items() if pid in known}
 
     def rows(self) -> list[Document]:
@@ -79,17 +81,15 @@ class StatusHistory:
                 found += [_row(pid, s.title, s.samples) for pid, s in self._series.items()]
             return found
 
-    def _counted(self, process: Document) -> Numbers:
+    def _counted(self, process: Process) -> Numbers:
         """Return what a process has counted since it answered last: of one that is seen for the
         first time nothing, unless it has just begun."""
-        stats = process["stats"]
-        requests = stats.get("requests") if isinstance(stats, Mapping) else None
-        now = _numbers(requests, COUNTED)
-        before = self._totals.get(process.get("pid"))
-        self._totals[process.get("pid")] = now
-        up = process.get("uptime_seconds")
+        pid, requests = process["pid"], process["stats"]["requests"]
+        now = tuple(float(requests[name]) for name in COUNTED)
+        before = self._totals.get(pid)
+        self._totals[pid] = now
         if before is None:
-            began = isinstance(up, int | float) and up <= SAMPLE_SECONDS
+            began = process["uptime_seconds"] <= SAMPLE_SECONDS
             return now if began else tuple(0.0 for _ in now)
         if now[0] < before[0]:
             # Another process has the number now.
@@ -102,41 +102,34 @@ class StatusHistory:
                 samples.pop()
         self._series = {pid: one for pid, one in self._series.items() if one.samples}
 
-    def _note(self, process: Document, sample: Sample) -> None:
-        pid = process.get("pid")
+    def _note(self, process: Process, sample: Sample) -> None:
+        pid = process["pid"]
         known = self._series.get(pid)
         if known is None:
             if len(self._series) >= PROCESSES:
                 return
-            title = str(process.get("title") or process.get("name") or pid)
-            known = self._series[pid] = Series(title, deque(maxlen=SAMPLES))
+            known = self._series[pid] = Series(process["title"], deque(maxlen=SAMPLES))
         known.samples.append(sample)
 
 
-def _held(process: Document) -> Numbers:
-    stats = process["stats"]
-    tiers = (stats.get(tier) for tier in ("hot", "cold")) if isinstance(stats, Mapping) else ()
-    return tuple(_numbers(tier, ["nbytes"])[0] for tier in tiers)
+def _held(process: Process) -> Numbers:
+    tiers = (process["stats"][name] for name in ("hot", "cold"))
+    return tuple(0.0 if tier is None else float(tier["nbytes"]) for tier in tiers)
 
 
-def _held_by_all(processes: Iterable[Document]) -> Numbers:
+def _held_by_all(processes: Iterable[Process]) -> Numbers:
     hot = 0.0
     cold: dict[object, float] = {}
     for process in processes:
         in_memory, on_disk = _held(process)
         hot += in_memory
-        directory = process.get("cold_dir")
+        directory = process["cold_dir"]
         cold[directory] = max(on_disk, cold.get(directory, 0.0))
     return hot, sum(cold.values())
 
 
 def _added(samples: Iterable[Numbers]) -> Numbers:
     return tuple(map(sum, zip(*samples, strict=True))) or tuple(0.0 for _ in COUNTED)
-
-
-def _numbers(values: object, names: Sequence[str]) -> Numbers:
-    found = [values.get(name) if isinstance(values, Mapping) else 0.0 for name in names]
-    return tuple(float(v) if isinstance(v, int | float) else 0.0 for v in found)
 
 
 def _row(pid: object, title: str, samples: Iterable[Sample]) -> Document:

@@ -53,9 +53,6 @@ def test_what_was_forgotten_is_counted() -> None:
     document = gathered.document(0, 100)
     assert document["dropped"] == 2 + 2
     assert _numbers(gathered, after=0) == [3, 4, 5, 6]
-    for nonsense in (None, "x", {}, {"events": 1, "upto": 2}, {"events": [3], "upto": "x"}):
-        gathered.add("b", 1, nonsense)
-    assert len(_numbers(gathered)) == 4
 
 
 def test_of_a_process_that_has_ended_its_events_stay_and_no_more() -> None:

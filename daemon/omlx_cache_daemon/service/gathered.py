@@ -1,10 +1,10 @@
 """Events of several processes as one sequence: each process numbers its own, and so does this."""
 
-import os
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from omlx_cache.status.documents import Document
 from omlx_cache_storage.events import OTHER_PROCESS
@@ -18,7 +18,7 @@ class Gathered:
 
     def __init__(self, most: int = MOST) -> None:
         self._lock = threading.Lock()
-        self._events: deque[tuple[int, Document]] = deque(maxlen=most)
+        self._events: deque[dict[str, Any]] = deque(maxlen=most)
         self._count = 0
         self._dropped = 0
         self._cursors: dict[str, int] = {}
@@ -38,52 +38,40 @@ class Gathered:
             for gone in self._began.keys() - sources:
                 del self._began[gone]
 
-    def add(self, source: str, pid: object, reply: object) -> None:
+    def add(self, source: str, pid: object, reply: Mapping[str, Any]) -> None:
         """Take what a process answered; what was heard from it already is passed over."""
-        if not isinstance(reply, dict):
-            return
-        found, upto = reply.get("events"), reply.get("upto")
-        if not isinstance(found, list) or not isinstance(upto, int):
-            return
+        upto, began = reply["upto"], reply["began"]
         with self._lock:
             heard = self._cursors.get(source)
-            if heard is not None and self._began.get(source) != reply.get("began"):
+            if heard is not None and self._began[source] != began:
                 # Its numbers begin again: what it was asked for was beyond them.
                 del self._cursors[source]
                 return
             if heard is not None and upto <= heard:
                 return
-            dropped = reply.get("dropped")
-            self._dropped += dropped if heard is not None and isinstance(dropped, int) else 0
-            self._cursors[source], self._began[source] = upto, reply.get("began")
-            for event in found:
-                if isinstance(event, dict) and self._is_news(event, heard):
+            self._dropped += 0 if heard is None else reply["dropped"]
+            self._cursors[source], self._began[source] = upto, began
+            for event in reply["events"]:
+                # What another process did it tells itself.
+                if event["number"] > (heard or 0) and event["detail"] != OTHER_PROCESS:
                     self._count += 1
-                    own = {**event, "number": self._count, "pid": pid or os.getpid()}
-                    self._events.append((self._count, own))
-
-    @staticmethod
-    def _is_news(event: Document, heard: int | None) -> bool:
-        """False for what was heard, and for what another process tells itself."""
-        number = event.get("number")
-        known = isinstance(number, int) and heard is not None and number <= heard
-        return not known and event.get("detail") != OTHER_PROCESS
+                    self._events.append({**event, "number": self._count, "pid": pid})
 
     def document(self, after: int | None, limit: int) -> Document:
         """Return the oldest `limit` events beyond a number, or the latest ones without it."""
         with self._lock:
             events = list(self._events)
-            first = events[0][0] if events else self._count + 1
+            first = events[0]["number"] if events else self._count + 1
             dropped = self._dropped
             if after is not None and after + 1 < first:
                 dropped += first - after - 1
             if after is None:
                 chosen = events[-limit:]
             else:
-                chosen = [pair for pair in events if pair[0] > after][:limit]
-            upto = chosen[-1][0] if chosen else max(after or 0, self._count)
+                chosen = [event for event in events if event["number"] > after][:limit]
+            upto = chosen[-1]["number"] if chosen else max(after or 0, self._count)
             return {
-                "events": [event for _, event in chosen],
+                "events": chosen,
                 "upto": upto,
                 "dropped": dropped,
                 "began": self.began,

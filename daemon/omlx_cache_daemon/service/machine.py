@@ -1,20 +1,20 @@
 """What the status port shows of a machine: every process of this user, and the service itself."""
 
-import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from operator import itemgetter
+from typing import Any
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.status.documents import Document
 from omlx_cache.status.routes import Operation, Operations
-from omlx_cache_daemon.replies import directory_of
+from omlx_cache_daemon.replies import as_answer, as_map, as_maps, directory_of
 from omlx_cache_daemon.service.gathered import Gathered
 from omlx_cache_daemon.service.levels import merged
-from omlx_cache_daemon.service.peers import Ask, Peer, Peers, Reply
+from omlx_cache_daemon.service.peers import Ask, Peer, Peers, Question, Reply
 from omlx_cache_daemon.titles import title
-
-_log = logging.getLogger(__name__)
+from omlx_cache_storage.stats import Stats
 
 TOLD_SECONDS = 30.0
 """So old may be what is shown of a process's models."""
@@ -49,27 +49,24 @@ class MachineStatus:
         return [self._itself(), *map(_process, self._peers.ask(_introduce))]
 
     def settings(self, args: Mapping[str, object]) -> Sequence[Document]:
-        replies = self._peers.ask(lambda _, ask: ask("config", {}))
-        known = [self._ask_own("config", {}), *(reply.answer for reply in replies)]
-        return [{**one, "title": title(one)} for one in known if isinstance(one, dict)]
+        replies = self._answered(lambda _, ask: as_map(ask("config", {})))
+        known = [self._own["config"]({}), *(reply.answer for reply in replies)]
+        return [{**one, "title": title(one)} for one in known]
 
     def recent(self, args: Mapping[str, Any]) -> Sequence[Document]:
-        rows = []
-        for reply in self._peers.ask(lambda _, ask: ask("recent", args)):
-            rows += reply.answer if isinstance(reply.answer, list) else []
-        return sorted(rows, key=lambda row: -_number(row.get("asked_at")))[: args["limit"]]
+        replies = self._answered(lambda _, ask: as_maps(ask("recent", args)))
+        rows = [row for reply in replies for row in reply.answer]
+        return sorted(rows, key=itemgetter("asked_at"), reverse=True)[: args["limit"]]
 
     def prefixes(self, args: Mapping[str, Any]) -> Document:
         """A level of the tree as all processes together have it; the service's own index speaks
         for a directory that no store has open."""
-        replies = self._peers.ask(lambda _, ask: ask("prefixes", args), is_work=True)
+        replies = self._answered(lambda _, ask: as_map(ask("prefixes", args)), is_work=True)
         levels = [reply.answer for reply in replies]
-        if not any(self._shares(reply.peer) for reply in replies if reply.answer is not None):
-            levels.append(self._ask_own("prefixes", args))
-        found = [level for level in levels if isinstance(level, dict)]
-        why = [level for level in levels if isinstance(level, str)]
-        level = merged(found, args["limit"])
-        return {**level, **({"error": why[0]} if why and not found else {})}
+        own = directory_of(self._own["ps"]({}))
+        if not any(directory_of(reply.peer.told) == own for reply in replies):
+            levels.append(self._own["prefixes"](args))
+        return merged(levels, args["limit"])
 
     def events(self, args: Mapping[str, Any]) -> Document:
         """Events of all processes, numbered anew in the order in which they were gathered."""
@@ -79,13 +76,15 @@ class MachineStatus:
         cursors = self._events.cursors()
 
         def ask_one(peer: Peer, ask: Ask) -> object:
-            return ask("events", {"after": cursors.get(str(peer.store.path)), "limit": MOST_ASKED})
+            after = cursors.get(str(peer.store.path))
+            return as_map(ask("events", {"after": after, "limit": MOST_ASKED}))
 
-        asked = {"after": cursors.get(""), "limit": MOST_ASKED}
-        self._events.add("", None, self._ask_own("events", asked))
+        own = self._own["events"]({"after": cursors.get(""), "limit": MOST_ASKED})
+        self._events.add("", os.getpid(), own)
         replies = self._peers.ask(ask_one)
         for reply in replies:
-            self._events.add(str(reply.peer.store.path), _pid(reply.peer), reply.answer)
+            if reply.answer is not None:
+                self._events.add(str(reply.peer.store.path), _pid(reply.peer), reply.answer)
         self._events.keep({"", *(str(reply.peer.store.path) for reply in replies)})
         return self._events.document(args.get("after"), args["limit"])
 
@@ -93,36 +92,29 @@ class MachineStatus:
         self._peers.close()
 
     def _itself(self) -> Document:
-        known, stats, ps = (self._ask_own(name, {}) for name in ("ping", "stats", "ps"))
-        told = {**_map(ps), **_map(known)}
-        return {**_described(told), "stats": stats if isinstance(stats, dict) else None}
+        told = {**self._own["ps"]({}), **self._own["ping"]({})}
+        return {**_described(told), "stats": self._own["stats"]({})}
 
-    def _shares(self, peer: Peer) -> bool:
-        """True for a store that has the service's directory open."""
-        return directory_of(peer.told) == directory_of(_map(self._ask_own("ps", {})))
-
-    def _ask_own(self, name: str, args: Mapping[str, object]) -> object:
-        try:
-            return self._own[name](args)
-        except ControlError as error:
-            return str(error)
-        except Exception as error:
-            _log.debug("status: %s failed", name, exc_info=True)
-            return f"{type(error).__name__}: {error}"
+    def _answered(self, question: Question, *, is_work: bool = False) -> list[Reply]:
+        """Return the replies of those who answer."""
+        replies = self._peers.ask(question, is_work=is_work)
+        return [reply for reply in replies if reply.answer is not None]
 
 
 def _introduce(peer: Peer, ask: Ask) -> object:
     """Ask a process for its figures, and now and then for what hardly changes as well."""
     if not peer.told or time.monotonic() - peer.told_at > TOLD_SECONDS:
-        peer.told = {**_map(ask("ps", {})), **_map(ask("ping", {}))}
+        peer.told = {**as_map(ask("ps", {})), **as_map(ask("ping", {}))}
         peer.told_at = time.monotonic()
-    return ask("stats", {})
+    stats = as_map(ask("stats", {}))
+    # Figures of another version are none that could be shown beside those of this one.
+    as_answer(Stats, stats)
+    return stats
 
 
 def _process(reply: Reply) -> Document:
-    told = {"pid": reply.peer.store.pid, **reply.peer.told}
-    stats = reply.answer if isinstance(reply.answer, dict) else None
-    up = told.get("uptime_s") if stats is None else stats.get("uptime_seconds")
+    told, stats = {"pid": reply.peer.store.pid, **reply.peer.told}, reply.answer
+    up = told.get("uptime_s") if stats is None else stats["uptime_seconds"]
     return {**_described(told), "uptime_seconds": up, "stats": stats, "error": reply.error}
 
 
@@ -142,11 +134,3 @@ def _described(told: Mapping[str, object]) -> dict[str, object]:
 
 def _pid(peer: Peer) -> object:
     return peer.told.get("pid", peer.store.pid)
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _map(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.errors import NobodyThere
+from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.stores import RunningStore, known
 
 ASK_SECONDS = 1.0
@@ -45,8 +46,12 @@ class Reply:
     """What a process answered; None, with an error, for one that did not."""
 
     peer: Peer
-    answer: object
+    answer: Any
     error: str | None = None
+
+
+Question = Callable[[Peer, Ask], object]
+"""Asks one process for something, by whatever operations; raises as `Ask`, and CommandError."""
 
 
 class Peers:
@@ -59,7 +64,7 @@ class Peers:
         self._peers: dict[str, Peer] = {}
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="omlx-cached-ask")
 
-    def ask(self, question: Callable[[Peer, Ask], object], *, is_work: bool = False) -> list[Reply]:
+    def ask(self, question: Question, *, is_work: bool = False) -> list[Reply]:
         """Put a question to every process, and return the replies in the order of their ids;
         waits for `ASK_SECONDS` at most.
 
@@ -98,7 +103,7 @@ class Peers:
             }
             return list(self._peers.values())
 
-    def _put(self, peer: Peer, question: Callable[[Peer, Ask], object], deadline: float) -> object:
+    def _put(self, peer: Peer, question: Question, deadline: float) -> object:
         def ask(operation: str, arguments: Mapping[str, object]) -> object:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -121,7 +126,7 @@ class Peers:
                 # It is about to end, or to be one that refuses.
                 return Reply(peer, None, str(error))
             return Reply(peer, None, late(peer))
-        except ControlError as error:
+        except (ControlError, CommandError) as error:
             return Reply(peer, None, str(error))
         with self._lock:
             peer.error, peer.pause = None, 0.0
