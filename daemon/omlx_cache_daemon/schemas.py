@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final
 
+from omlx_cache.answers import schema
 from omlx_cache.requests.explanation import RequestRecord
-from omlx_cache_storage.answers import schema
 from omlx_cache_storage.stats import Stats
 
 _ANSWERS: Final = {"Stats": Stats, "Record": RequestRecord}

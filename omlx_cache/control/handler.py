@@ -22,7 +22,7 @@ _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 2**20
 
 
-class TooLarge(Exception):
+class RequestTooLarge(Exception):
     """A client sends more than anybody needs."""
 
 
@@ -39,7 +39,7 @@ class ApiHandler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(Incoming(self.connection, READ_SECONDS, MOST_BYTES))
+        self.rfile = io.BufferedReader(Received(self.connection, READ_SECONDS, MOST_BYTES))
         # What is sent together arrives together: no client waits for a second packet.
         self.wfile: Any = io.BytesIO()
 
@@ -47,7 +47,7 @@ class ApiHandler(BaseHTTPRequestHandler):
         """Read a request and answer it."""
         try:
             self.handle_one_request()
-        except TooLarge:
+        except RequestTooLarge:
             self.send_error(413, f"at most {MOST_BYTES:,} bytes were expected")
 
     def _answer(self) -> None:
@@ -66,10 +66,10 @@ class ApiHandler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = _answer
 
     def _body(self) -> bytes:
-        """Return what came behind the headers; raises TooLarge, and OSError for half of it."""
+        """Return what came behind the headers; raises RequestTooLarge, OSError for half of it."""
         length = self.headers.get("Content-Length", "0")
         if not (length.isascii() and length.isdigit() and len(length) < 7):
-            raise TooLarge
+            raise RequestTooLarge
         body = self.rfile.read(int(length))
         if len(body) < int(length):
             raise ConnectionError("the body ended too early")
@@ -105,14 +105,14 @@ class ApiHandler(BaseHTTPRequestHandler):
         """Take what a refused client still sends: a close with unread bytes resets the connection,
         and the client may lose the answer."""
         super().finish()
-        with suppress(OSError, TooLarge):
+        with suppress(OSError, RequestTooLarge):
             self.connection.shutdown(socket.SHUT_WR)
-            left = Incoming(self.connection, _LINGER_SECONDS, _LINGER_BYTES)
+            left = Received(self.connection, _LINGER_SECONDS, _LINGER_BYTES)
             while self._is_refused and left.read(2**14):
                 pass
 
 
-class Incoming(io.RawIOBase):
+class Received(io.RawIOBase):
     """Reads a connection until a deadline, and so many bytes at most."""
 
     def __init__(self, connection: socket.socket, seconds: float, most: int) -> None:
@@ -125,12 +125,12 @@ class Incoming(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what has come; raises TimeoutError beyond the deadline, TooLarge beyond the size."""
+        """Read what has come; raises TimeoutError when late, RequestTooLarge when too much."""
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError("the request took too long")
         if self._left <= 0:
-            raise TooLarge
+            raise RequestTooLarge
         self._connection.settimeout(seconds)
         count = self._connection.recv_into(buffer)
         self._left -= count

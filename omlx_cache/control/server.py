@@ -50,7 +50,7 @@ _CUT_FIRST: Final[Sequence[State]] = ("reading", "waiting", "writing", "streamin
 
 
 @dataclass(eq=False, slots=True)
-class Client:
+class Connected:
     """A connection: the thread that serves it, where that is, and the path that it asks for."""
 
     thread: threading.Thread
@@ -85,7 +85,7 @@ class ApiServer(ThreadingMixIn, TCPServer):
         self.routes = routes
         self._most, self._credentials = most, credentials
         self._changed = threading.Condition()
-        self._open: dict[Any, Client] = {}
+        self._open: dict[Any, Connected] = {}
         self._closed = False
         self._woken, self._wake = socket.socketpair()
         self._name = "omlx-cache-control" if self.path else "omlx-cache-status"
@@ -202,7 +202,7 @@ class ApiServer(ThreadingMixIn, TCPServer):
                 self._changed.wait_for(lambda: len(self._open) < self._most, PLACE_SECONDS)
             has_place = not self._closed and len(self._open) < self._most
             if has_place:
-                self._open[request] = Client(thread)
+                self._open[request] = Connected(thread)
         if has_place:
             thread.start()
         else:
@@ -330,24 +330,20 @@ def _bound(host: str, port: int, token: str | None) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError, OverflowError) as error:
         raise OSError(f"cannot serve the status on {host!r}, port {port}: {error}") from error
-    family, kind, _, _, address = found[0]
+    family, _, _, _, address = found[0]
     if token is None and not is_loopback(str(address[0])):
         raise ConfigError(
             f"host {host} can be reached from other machines: give a token "
             "(OMLX_CACHE_STATUS_TOKEN), or leave the host at 127.0.0.1"
         )
-    bound = socket.socket(family, kind)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(128)
-        bound.setblocking(False)
-    except (OSError, OverflowError) as error:
-        bound.close()
-        why = getattr(error, "strerror", None) or error
+        bound = socket.create_server(address, family=family, backlog=128)
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
         raise OSError(
             f"cannot serve the status on {host}, port {port}: {why}; port 0 takes any free one"
         ) from error
+    bound.setblocking(False)
     return bound
 
 

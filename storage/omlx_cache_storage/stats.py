@@ -7,10 +7,9 @@ store's start, except what is held now.
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
-from omlx_cache_storage.answers import plain
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.measures import Histogram, WorkMeter
 
@@ -212,8 +211,10 @@ class Stats:
         return self.cold.written_bytes / self.requests.restored_tokens
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON."""
-        document: dict[str, object] = plain(self)
+        """Return plain dicts and numbers, for JSON."""
+        document = asdict(self)
+        document["written_bytes_per_restored_token"] = self.written_bytes_per_restored_token
+        document["requests"]["hit_ratio"] = self.requests.hit_ratio
         return document
 
 

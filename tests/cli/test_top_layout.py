@@ -13,7 +13,6 @@ from omlx_cache_daemon.screen.lately import Records, busiest, series
 from omlx_cache_daemon.screen.layout import laid_out
 from omlx_cache_daemon.screen.view import View, view_of
 from omlx_cache_daemon.screen.watched import Process
-from omlx_cache_storage.answers import plain
 from omlx_cache_storage.stats import (
     ColdUsage,
     HotUsage,
@@ -108,7 +107,7 @@ def test_what_was_asked_long_ago_is_not_lately() -> None:
 
 
 def _told(upto: int, *records: RequestRecord) -> Map:
-    return {"upto": upto, "records": plain(records)}
+    return {"upto": upto, "records": [record.to_dict() for record in records]}
 
 
 def test_records_follow_those_under_way_until_they_end_or_are_forgotten() -> None:

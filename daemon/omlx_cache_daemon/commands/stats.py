@@ -13,7 +13,6 @@ from omlx_cache_daemon.render import facts, print_json, print_json_line, quantit
 from omlx_cache_daemon.replies import as_answer, as_map
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, the_one
 from omlx_cache_daemon.watching import Lines, ask, until_interrupted
-from omlx_cache_storage.answers import plain
 from omlx_cache_storage.stats import Stats
 
 
@@ -64,8 +63,8 @@ def _several(stores: Sequence[RunningStore], args: argparse.Namespace) -> int:
     sums = {name: value for name, value in document.items() if name != "processes"}
     parts = [f"{len(view.processes)} stores\n\n{render(sums)}"]
     for process in view.processes:
-        shown = render(plain(process.stats) or {})
-        shown = f"{text(process.error)}\n" if process.error else shown
+        stats = {} if process.stats is None else process.stats.to_dict()
+        shown = f"{text(process.error)}\n" if process.error else render(stats)
         parts.append(f"{text(process.title)}, process {process.pid}\n\n{shown}")
     sys.stdout.write("\n\n".join(parts))
     return OK

@@ -4,7 +4,6 @@ from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.screen.lately import LATELY_SECONDS, STEP_SECONDS, Busy
 from omlx_cache_daemon.screen.view import Tier, View
 from omlx_cache_daemon.screen.watched import Process
-from omlx_cache_storage.answers import plain
 
 
 def document_of(view: View) -> Map:
@@ -14,7 +13,7 @@ def document_of(view: View) -> Map:
         **sums_of(view),
         "namespaces": [_busy(busy) for busy in view.busy],
         "namespaces_seconds": LATELY_SECONDS,
-        "requests": [{"pid": pid, **plain(record)} for pid, record in view.requests],
+        "requests": [{"pid": pid, **record.to_dict()} for pid, record in view.requests],
         "history": {"step_seconds": STEP_SECONDS, "restored_tokens": list(view.restored)},
     }
 
@@ -37,7 +36,7 @@ def _process(process: Process) -> Map:
         "title": process.title,
         "socket": process.socket,
         "error": process.error,
-        "stats": plain(process.stats),
+        "stats": None if process.stats is None else process.stats.to_dict(),
     }
 
 

@@ -1,7 +1,7 @@
-"""Answers as frozen dataclasses: to plain values, back from those, and their JSON schema.
+"""What processes answer each other, as frozen dataclasses: read from JSON, and as its schema.
 
-What a process tells another is a dataclass's fields, and its properties, which are left out when it
-is read again. Fields may be added in a later version: one that is not known is passed over.
+A document has a dataclass's fields and its properties, which are not read again. Fields may be
+added in a later version: one that is not known is passed over.
 """
 
 import dataclasses
@@ -18,20 +18,8 @@ class OtherShape(ValueError):
     """Values are not those of a dataclass: another version's, or another's altogether."""
 
 
-def plain(value: Any) -> Any:
-    """Return what JSON has of an answer: maps, lists, texts and numbers."""
-    if dataclasses.is_dataclass(value):
-        names = [*_fields(type(value)), *_properties(type(value))]
-        return {name: plain(getattr(value, name)) for name in names}
-    if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return value
-
-
 def read(kind: type[T], value: object) -> T:
-    """Return an answer from what `plain` made of it; raises OtherShape."""
+    """Return an answer from plain values; raises OtherShape."""
     found: T = _read(kind, value, kind.__name__)
     return found
 
@@ -60,7 +48,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
 
 
 def schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON schema of what `plain` makes of a kind of answer."""
+    """Return the JSON schema of the documents of a kind of answer."""
     origin, inner = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
