@@ -16,7 +16,7 @@ from omlx_cache.status.prefix_lookup import (
     namespaces_document,
     prefix_document,
 )
-from omlx_cache.status.routes import Operations
+from omlx_cache.status.routes import Arguments, Operations
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
 from omlx_cache_storage.listing import (
@@ -52,9 +52,9 @@ def operations(store: Answering) -> Operations:
         "compare": lambda args: {
             what: len(pages) for what, pages in store.compare()._asdict().items()
         },
-        "flush": lambda args: {"durable": store.flush(_timeout(args))},
+        "flush": lambda args: {"durable": store.flush(args.get("timeout", CLEAR_SECONDS))},
         "clear": lambda args: _clear(store, args),
-        "why": lambda args: _why(store, args),
+        "why": lambda args: store.why(args.get("last", 1), args.get("number")),
         "prune": lambda args: _prune(store, args),
         "recent": lambda args: _recent(store, args),
         "prefixes": lambda args: _prefixes(levels, args),
@@ -144,10 +144,10 @@ def _ps(store: Answering) -> dict[str, object]:
     }
 
 
-def _ls(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]:
+def _ls(store: Answering, args: Arguments) -> list[dict[str, object]]:
     prefix, limit = args.get("namespace"), _limit(args)
     pages = store.listing()
-    if not isinstance(prefix, str) or not prefix:
+    if not prefix:
         return namespace_rows(pages, store.readable_document, limit, store.created_ns)
     try:
         return page_rows(pages, find_namespace(pages, prefix), limit)
@@ -156,134 +156,91 @@ def _ls(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]
         raise ControlError(code, str(error)) from error
 
 
-def _requests(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
+def _requests(store: Answering, args: Arguments) -> dict[str, object]:
     """The records of requests beyond the number `after` (without it: those under way), and those of
     `open` that are still remembered; `upto` is what `after` is next."""
-    after, numbers = _count(args, "after"), args.get("open", [])
-    if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
-        raise ControlError("bad_request", "open must be a list of numbers")
-    limit = min(_limit(args), DEFAULT_LIMIT)
-    page = store.requests.page(-1 if after is None else after, set(numbers), limit)
+    after, limit = args.get("after"), min(_limit(args), DEFAULT_LIMIT)
+    page = store.requests.page(-1 if after is None else after, set(args.get("open", ())), limit)
     return {"upto": page.upto, "records": [record.to_dict() for record in page.records]}
 
 
-def _events(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
+def _events(store: Answering, args: Arguments) -> dict[str, object]:
     """Events beyond the number `after` (without it: the latest), of some `kinds`, or with `kv` as
     batches for a router; `upto` is what `after` is next."""
-    kinds, kv = args.get("kinds"), args.get("kv", False)
-    if kinds is not None and (not isinstance(kinds, list) or not set(kinds) <= set(KINDS)):
-        raise ControlError("bad_request", f"kinds must be a list of some of {', '.join(KINDS)}")
-    if not isinstance(kv, bool):
-        raise ControlError("bad_request", "kv must be true or false")
+    kinds, after, limit = args.get("kinds"), args.get("after"), min(_limit(args), MOST_EVENTS)
+    if not set(kinds or ()) <= set(KINDS):
+        raise ControlError("bad_request", f"kinds must be some of {', '.join(KINDS)}")
     # What others did is news here when it is asked for.
     store.refresh()
-    after, limit = _count(args, "after"), min(_limit(args), MOST_EVENTS)
-    if kv:
+    if args.get("kv"):
         found = kv_document(store.events, after, limit)
     else:
         found = events_document(store.events, after, limit, kinds)
-    return {"pid": store.identity().get("pid"), **found}
+    return {"pid": store.identity()["pid"], **found}
 
 
-def _recent(store: Answering, args: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+def _recent(store: Answering, args: Arguments) -> Sequence[Mapping[str, object]]:
     """The latest requests, newest first, each with its `why` in words, and nothing of its text."""
     pid = store.identity()["pid"]
     return [{**row, "pid": pid} for row in store.recent(min(_limit(args), DEFAULT_LIMIT))]
 
 
-def _prefixes(levels: PrefixLevels, args: Mapping[str, object]) -> Mapping[str, object]:
+def _prefixes(levels: PrefixLevels, args: Arguments) -> Mapping[str, object]:
     namespace, parent = _key(args, "namespace"), _key(args, "parent")
     if parent is not None and namespace is None:
         raise ControlError("bad_request", "parent needs the namespace that it is in")
-    text = args.get("text", False)
-    if not isinstance(text, bool):
-        raise ControlError("bad_request", "text must be true or false")
-    return levels.level(namespace, parent, _limit(args), text=text)
+    return levels.level(namespace, parent, _limit(args), text=args.get("text", False))
 
 
-def _lookup(store: Answering, args: Mapping[str, object]) -> Mapping[str, object]:
+def _lookup(store: Answering, args: Arguments) -> Mapping[str, object]:
     """How much of a chain of `keys` in a `namespace` can be restored; without keys, the namespaces
     of this process, of one `model` or all. Marks nothing as used."""
-    namespace, model, digits = _key(args, "namespace"), args.get("model"), args.get("keys")
-    if model is not None and not isinstance(model, str):
-        raise ControlError("bad_request", "model must be a model's name")
+    namespace, digits = _key(args, "namespace"), args.get("keys")
     if digits is None:
         if namespace is not None:
             raise ControlError("bad_request", "namespace needs the keys to look for in it")
-        return namespaces_document(store, model)
-    if namespace is None or not isinstance(digits, list) or not 0 < len(digits) <= MOST_KEYS:
+        return namespaces_document(store, args.get("model"))
+    if namespace is None or not 0 < len(digits) <= MOST_KEYS:
         wanted = f"keys must be a list of 1 to {MOST_KEYS}, with the namespace that they are in"
         raise ControlError("bad_request", wanted)
     keys = [_key({"keys": one}, "keys") for one in digits]
     return prefix_document(store, namespace, [key for key in keys if key is not None])
 
 
-def _inspect(store: Answering, args: Mapping[str, object]) -> list[dict[str, object]]:
+def _inspect(store: Answering, args: Arguments) -> list[dict[str, object]]:
     prefix = args.get("key_prefix")
-    if not isinstance(prefix, str) or not prefix:
+    if not prefix:
         raise ControlError("bad_request", "key_prefix must be a non-empty text of hex digits")
     return detail_rows(store.listing(), prefix, _limit(args))
 
 
-def _clear(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
-    digits = args.get("namespace")
-    try:
-        namespace = bytes.fromhex(digits) if isinstance(digits, str) else b""
-    except ValueError:
-        namespace = b""
-    if len(namespace) != NAMESPACE_BYTES:
+def _clear(store: Answering, args: Arguments) -> dict[str, object]:
+    namespace = _key(args, "namespace")
+    if namespace is None or len(namespace) != NAMESPACE_BYTES:
         raise ControlError("bad_request", f"namespace must be {2 * NAMESPACE_BYTES} hex digits")
-    return {"pages": store.clear(BlockKey(namespace), _timeout(args))}
+    return {"pages": store.clear(namespace, args.get("timeout", CLEAR_SECONDS))}
 
 
-def _prune(store: Answering, args: Mapping[str, object]) -> dict[str, object]:
-    asked = _pruning(args)
-    dry_run = args.get("dry_run", True)
-    if not isinstance(dry_run, bool):
-        raise ControlError("bad_request", "dry_run must be true or false")
-    chosen = store.choose(asked) if dry_run else store.prune(asked, _timeout(args))
-    return chosen.to_dict()
-
-
-def _why(store: Answering, args: Mapping[str, object]) -> Mapping[str, object]:
-    return store.why(_count(args, "last") or 1, _count(args, "number"))
-
-
-def _pruning(args: Mapping[str, object]) -> Pruning:
-    """Return what shall go; what this process uses itself is kept, whatever the request says."""
+def _prune(store: Answering, args: Arguments) -> dict[str, object]:
+    """Delete, or choose only; what this process uses itself is kept, whatever the request says."""
     keep = args.get("keep")
-    if keep is not None and not isinstance(keep, list):
-        raise ControlError("bad_request", "keep must be a list of versions")
     known = None if keep is None else [*map(as_versions, keep), installed()]
-    return Pruning(known, _count(args, "before_ns"), _count(args, "to_bytes"))
+    asked = Pruning(known, args.get("before_ns"), args.get("to_bytes"))
+    if args.get("dry_run", True):
+        return store.choose(asked).to_dict()
+    return store.prune(asked, args.get("timeout", CLEAR_SECONDS)).to_dict()
 
 
-def _key(args: Mapping[str, object], name: str) -> BlockKey | None:
+def _key(args: Arguments, name: str) -> BlockKey | None:
     digits = args.get(name)
     if digits is None:
         return None
     with contextlib.suppress(ValueError):
-        if isinstance(digits, str) and len(digits) in KEY_DIGITS:
+        if len(digits) in KEY_DIGITS:
             return BlockKey(bytes.fromhex(digits))
     raise ControlError("bad_request", f"{name} must be a key's hex digits, not {digits!r:.80}")
 
 
-def _count(args: Mapping[str, object], name: str) -> int | None:
-    count = args.get(name)
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
-        raise ControlError("bad_request", f"{name} must be a whole number, 0 at least")
-    return count
-
-
-def _timeout(args: Mapping[str, object]) -> float:
-    timeout = args.get("timeout", CLEAR_SECONDS)
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise ControlError("bad_request", "timeout must be a positive number of seconds")
-    return min(float(timeout), 3600.0)
-
-
-def _limit(args: Mapping[str, object]) -> int:
-    limit = _count(args, "limit")
-    if limit == 0:
-        raise ControlError("bad_request", "limit must be a whole number, 1 at least")
-    return limit or DEFAULT_LIMIT
+def _limit(args: Arguments) -> int:
+    limit: int = args.get("limit", DEFAULT_LIMIT)
+    return limit

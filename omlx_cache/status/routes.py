@@ -35,7 +35,9 @@ from omlx_cache.status.streams import MOST_STREAMS, Streams
 
 _log = logging.getLogger(__name__)
 
-Operation = Callable[[Mapping[str, Any]], Any]
+Arguments = Mapping[str, Any]
+"""Parameters by name, each of the kind that `_READ` says."""
+Operation = Callable[[Arguments], Any]
 Operations = Mapping[str, Operation]
 """What a process does, by name. Any thread may call; each returns plain values, and raises
 ControlError for what it refuses. Those of the status port:
@@ -53,6 +55,7 @@ lookup      how much of a chain can be restored, of one store
 PAGE: Final = "/status"
 LOOKUP: Final = "/lookup"
 USUAL: Final = 100
+LONGEST_SECONDS: Final = 3600.0
 _SHOWN = 100
 
 
@@ -170,38 +173,69 @@ class Route(NamedTuple):
     is_own: bool = False
 
 
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
+def _whole(value: object) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError("a whole number, 0 or more")
-    return int(text)
+    return value
 
 
-def _switch(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("0 or 1")
-    return text == "1"
+def _positive(value: object) -> int:
+    if not _whole(value):
+        raise ValueError("a whole number, 1 or more")
+    return _whole(value)
 
 
-def _words(text: str) -> list[str]:
-    return text.split(",")
+def _switch(value: object) -> bool:
+    if not isinstance(value, bool) and value not in ("0", "1"):
+        raise ValueError("0 or 1, in JSON true or false")
+    return value in ("1", True)
 
 
-def _wholes(text: str) -> list[int]:
-    return [_whole(word) for word in _words(text) if word]
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError("a positive number of seconds")
+    return float(min(value, LONGEST_SECONDS))
 
 
-_READ: Final[Mapping[str, Callable[[str], object]]] = {
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise ValueError("a list")
+    return value
+
+
+def _items(value: object) -> list[object]:
+    return list(value.split(",")) if isinstance(value, str) else _list(value)
+
+
+def _wholes(value: object) -> list[int]:
+    return [_whole(item) for item in _items(value) if item]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+_READ: Final[Mapping[str, Callable[[object], object]]] = {
     "after": _whole,
-    "keys": _words,
-    "kinds": _words,
+    "before_ns": _whole,
+    "dry_run": _switch,
+    "keep": _list,
+    "keys": _items,
+    "kinds": _items,
     "kv": _switch,
-    "last": _whole,
-    "limit": _whole,
+    "last": _positive,
+    "limit": _positive,
     "number": _whole,
     "open": _wholes,
     "text": _switch,
+    "timeout": _seconds,
+    "to_bytes": _whole,
 }
-"""How the parameters of a query are read that are no texts."""
+"""How parameters are read, from a query or from JSON; the others are texts."""
 
 
 def _values(query: str, body: bytes, known: Sequence[str]) -> dict[str, object]:
@@ -227,16 +261,14 @@ def _values(query: str, body: bytes, known: Sequence[str]) -> dict[str, object]:
             raise ControlError("bad_request", f"unknown parameter {name[:_SHOWN]!r}; {takes}")
         if names.count(name) > 1:
             raise ControlError("bad_request", f"the parameter {name} came twice")
-        if name not in sent:
-            sent[name] = _read(name, dict(pairs)[name])
-    return sent
+    return {name: _read(name, value) for name, value in [*pairs, *sent.items()]}
 
 
-def _read(name: str, text: str) -> object:
+def _read(name: str, value: object) -> object:
     try:
-        return _READ.get(name, str)(text)
+        return _READ.get(name, _text)(value)
     except ValueError as error:
-        wrong = f"{name} must be {error}; got {text[:_SHOWN]!r}"
+        wrong = f"{name} must be {error}; got {value!r:.100}"
         raise ControlError("bad_request", wrong) from None
 
 

@@ -75,6 +75,7 @@ def test_no_answer_is_kept_framed_or_given_to_another_origin() -> None:
     ("path", "expected"),
     [
         ("/status/requests.json?limit=many", "got 'many'"),
+        ("/status/requests.json?limit=0", "1 or more"),
         ("/status/requests.json?limit=1&limit=2", "came twice"),
         ("/status/events.json?after=-1", "0 or more"),
         ("/status/events.json?after=%c2%b2", "0 or more"),

@@ -97,7 +97,7 @@ def test_inspect_shows_the_file_or_else_the_live_page(tmp_path: Path, story: Sto
         assert _ask(store, "inspect", key_prefix="0" * 64) == []
 
 
-@pytest.mark.parametrize("arguments", [{}, {"key_prefix": ""}, {"key_prefix": 7}])
+@pytest.mark.parametrize("arguments", [{}, {"key_prefix": ""}])
 def test_inspect_needs_a_prefix(tmp_path: Path, arguments: dict[str, object]) -> None:
     with open_store(tmp_path) as store, pytest.raises(ControlError, match="key_prefix"):
         _ask(store, "inspect", **arguments)
@@ -110,7 +110,7 @@ def test_clear_deletes_one_namespace(tmp_path: Path, story: Story) -> None:
         assert store.flush()
         assert _ask(store, "clear", namespace=story.namespace.hex()) == {"pages": 2}
         assert len(files_in(tmp_path)) == 1
-        with pytest.raises(ControlError, match="64 hex digits"):
+        with pytest.raises(ControlError, match="hex digits"):
             _ask(store, "clear", namespace="ab")
 
 
