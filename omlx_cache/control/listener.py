@@ -98,7 +98,7 @@ def listen_as_service(directory: Path) -> Listener:
 def linked(listener: Listener, directory: Path) -> Listener:
     """Return a listener that a link in a runtime directory, made with `prepare`, leads to.
 
-    Links of dead processes are removed first. Without a link when none can be made: the store is
+    Links of dead processes are removed first. Raises OSError when none can be made: the store is
     then found from its own session only.
     """
     remove_stale(directory)
@@ -107,15 +107,9 @@ def linked(listener: Listener, directory: Path) -> Listener:
     if target.name == service_name(directory, pid).name:
         names = [service_name(directory, pid)]
     for path in names:
-        try:
+        with contextlib.suppress(FileExistsError):
             path.symlink_to(target)
-            info = path.lstat()
-        except FileExistsError:
-            continue
-        except OSError:
-            break
-        link = Identity(path, info.st_dev, info.st_ino, pid)
-        return listener._replace(files=(*listener.files, link))
+            return listener._replace(files=(*listener.files, _identity(path)))
     return listener
 
 
@@ -154,7 +148,7 @@ def listen_for_all_sessions(listen: Callable[[Path], Listener] = listen_in) -> L
         return listener
     try:
         return linked(listener, prepare(meeting))
-    except ControlError as error:
+    except (ControlError, OSError) as error:
         _log.debug("control socket: not found from other sessions: %s", error)
         return listener
 
@@ -165,13 +159,17 @@ def _bind(path: Path) -> Listener:
         sock.bind(os.fspath(path))
         # Nobody can connect before `listen`, so the mode is right before it matters.
         path.chmod(0o600)
-        info = path.lstat()
         sock.setblocking(False)
         sock.listen(_BACKLOG)
+        return Listener(sock, (_identity(path),))
     except BaseException:
         sock.close()
         raise
-    return Listener(sock, (Identity(path, info.st_dev, info.st_ino, os.getpid()),))
+
+
+def _identity(path: Path) -> Identity:
+    info = path.lstat()
+    return Identity(path, info.st_dev, info.st_ino, os.getpid())
 
 
 def _remove_abandoned(path: Path) -> bool:
