@@ -55,7 +55,7 @@ class ApiHandler(BaseHTTPRequestHandler):
         peer = None if is_own else str(self.client_address[0])
         body = self._body() if is_own else b""
         headers: Any = self.headers
-        with self.server.turn(self.request, self.path.partition("?")[0]):
+        with self.server.turn(self.request, self.path.partition("?")[0].rstrip("/")):
             answer = self.server.routes.answer(self.command, self.path, headers, peer, body)
         try:
             self._send(answer)
