@@ -41,7 +41,7 @@ def in_order(pages: Iterable[AnyEntry]) -> list[AnyEntry]:
     """Return pages in the order of an archive: each behind those before it in its chain."""
 
     def place(entry: AnyEntry) -> tuple[BlockKey, int, PageName]:
-        return entry.stored.namespace, entry.stored.position, entry.stored.name
+        return entry.stored.namespace, entry.stored.name.position, entry.stored.name
 
     return sorted(pages, key=place)
 

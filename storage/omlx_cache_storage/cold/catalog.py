@@ -30,7 +30,7 @@ from omlx_cache_storage.format.names import (
 )
 from omlx_cache_storage.hints import PinRecord, Pins, living
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, PageInfo
+from omlx_cache_storage.page import COLD, PageId, PageInfo
 from omlx_cache_storage.private import is_private
 
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -83,7 +83,8 @@ class ColdEntry(NamedTuple):
 
     @property
     def info(self) -> PageInfo:
-        return self.stored.info
+        name = self.stored.name
+        return PageInfo(name.position, name.held, self.stored.nbytes, COLD)
 
     @property
     def path(self) -> Path:

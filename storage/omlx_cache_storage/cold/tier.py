@@ -237,7 +237,7 @@ class ColdTier:
 
     def entries(self) -> list[ColdEntry]:
         """Return every page, the first to be evicted first."""
-        return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.position, e.page))
+        return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.name.position, e.page))
 
     def listing(self) -> list[ColdEntry]:
         """Return every page, in no order: nothing is sorted for it."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from omlx_cache_storage.keys import PARENT_HINT_BYTES as PARENT_HINT_BYTES
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import PageId, PageMeta
 
 SUFFIX = ".safetensors"
 TEMPORARY_PREFIX = ".tmp-"
@@ -52,10 +52,6 @@ class StoredPage(NamedTuple):
     nbytes: int
 
     @property
-    def position(self) -> int:
-        return self.name.position
-
-    @property
     def held(self) -> int:
         return self.name.held
 
@@ -63,10 +59,6 @@ class StoredPage(NamedTuple):
     def cost(self) -> int:
         """What the file takes of the budget."""
         return self.nbytes + ENTRY_BYTES
-
-    @property
-    def info(self) -> PageInfo:
-        return PageInfo(self.name.position, self.name.held, self.nbytes, "cold")
 
 
 def parent_hint(parent: BlockKey) -> bytes:

@@ -69,7 +69,7 @@ def test_info_is_answered_while_the_entries_of_many_pages_are_sorted(
     monkeypatch.setattr(catalog, "page_path", watched(page_path))
     found = crowded.entries()
     assert len(found) == PAGES
-    assert found[0].stored.position == 99_996, "of the oldest stamp the deepest comes first"
+    assert found[0].stored.name.position == 99_996, "of the oldest stamp the deepest comes first"
     assert answered
     assert all(answered)
 
