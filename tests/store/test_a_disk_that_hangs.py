@@ -19,6 +19,11 @@ from omlx_cache_storage.readers import came, note_answer
 ALL = "everything"
 
 
+@pytest.fixture(autouse=True)
+def _as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx_cache.store.OPEN_SECONDS", 1.8)
+
+
 @pytest.fixture(scope="module")
 def model() -> Any:
     return zoo.build("llama")

@@ -99,9 +99,8 @@ class Asking:
             time.sleep(0.01)
 
     def lengths_in_order(self) -> list[int]:
-        """The lengths of the prompts that were answered, as they ended."""
-        found = re.findall(r"request(?: \d+)?: (\d+) tokens in", self.server.text())
-        return [int(length) for length in found]
+        """The lengths of the prompts whose computing went on, each time that it did."""
+        return [int(whole) for _, whole in PROGRESS.findall(self.server.text())]
 
 
 @contextmanager
