@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         DenseCodec,
         Parts,
         PartSpec,
-        bytes_per_token,
     )
     from .identity import CODEC_NAMES, CodecName, check_codec_name
     from .policy import (
@@ -33,7 +32,6 @@ _HOME = {
     "Codec": "codec",
     "PartSpec": "codec",
     "Parts": "codec",
-    "bytes_per_token": "codec",
     "DenseCodec": "codec",
     "CODEC_NAMES": "identity",
     "CodecName": "identity",
@@ -59,7 +57,6 @@ __all__ = [
     "PartSpec",
     "Parts",
     "TurboCodec",
-    "bytes_per_token",
     "check_codec_name",
     "codec_named",
     "is_compiled",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import NamedTuple, Protocol
 
 import mlx.core as mx
@@ -67,12 +66,6 @@ class Codec(Protocol):
 
     def parts_spec(self, shape: tuple[int, ...], dtype: mx.Dtype) -> dict[str, PartSpec]:
         """Return what `encode` gives for such a tensor, in the same order, computing nothing."""
-
-
-def bytes_per_token(codec: Codec, heads: int, dim: int, dtype: mx.Dtype) -> int:
-    """Return the bytes that one token of one such tensor takes, all parts together."""
-    parts = codec.parts_spec((1, heads, 1, dim), dtype).values()
-    return sum(prod(part.shape) * part.dtype.size for part in parts)
 
 
 def require(codec: Codec, dim: int, dtype: mx.Dtype) -> None:

@@ -46,11 +46,6 @@ class LayerCodecs:
     values: Codec
     reason: str = ""
 
-    @property
-    def identity(self) -> str:
-        """Canonical text of both, for people."""
-        return f"{self.keys.identity}+{self.values.identity}"
-
 
 @dataclass(frozen=True, slots=True)
 class CodecPolicy:

@@ -85,7 +85,11 @@ class DeviceTargets(Targets):
         self._join_plain()
         decoded = self._decoded()
         if self.kept:
-            self._clear_gaps()
+            between = self.gaps()
+            for names, rows in self._groups.items():
+                for gap in between.get(names[0], []):
+                    rows[:, gap] = 0
+            evaluate(list(self._groups.values()))
         made = self._whole | self._owned()
         for name, (array, spans) in decoded.items():
             made[name] = _with_decoded(made.get(name), array, spans)
@@ -143,13 +147,6 @@ class DeviceTargets(Targets):
                 made[name] = own.view(dtype_of(spec.dtype)).reshape(spec.shape)
             evaluate([made[name] for name in names])
         return made
-
-    def _clear_gaps(self) -> None:
-        between = self.gaps()
-        for names, rows in self._groups.items():
-            for gap in between.get(names[0], []):
-                rows[:, gap] = 0
-        evaluate(list(self._groups.values()))
 
     def _take_whole(self, read: PageRead, page: Page) -> None:
         """Take owned copies of the tensors of a snapshot, which are restored whole."""

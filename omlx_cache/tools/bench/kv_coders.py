@@ -95,7 +95,8 @@ def _span(codecs: LayerCodecs, layer: KVSample, start: int, step: int) -> tuple[
     kept = [codecs.keys.encodable(keys, parts[0]), codecs.values.encodable(values, parts[1])]
     mx.eval(parts, kept)
     if not all(flag.item() for flag in kept):
-        raise ValueError(f"{layer.name}: a value is outside the range of {codecs.identity}")
+        names = f"{codecs.keys.identity}+{codecs.values.identity}"
+        raise ValueError(f"{layer.name}: a value is outside the range of {names}")
     return parts
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from math import prod
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -22,7 +23,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes
 
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.codecs import CodecPolicy, LayerShape, bytes_per_token
+from omlx_cache.codecs import Codec, CodecPolicy, LayerShape
 from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.pages.layout import Leaf, layout_of
 
@@ -109,13 +110,14 @@ def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
             sizes.append(Sides(0, 0))
             continue
         keys, values = (leaf.arrays()[side] for side in ("keys", "values"))
-        sizes.append(
-            Sides(
-                bytes_per_token(chosen.keys, keys.shape[1], keys.shape[-1], keys.dtype),
-                bytes_per_token(chosen.values, values.shape[1], values.shape[-1], values.dtype),
-            )
-        )
+        sizes.append(Sides(_encoded(keys, chosen.keys), _encoded(values, chosen.values)))
     return sizes
+
+
+def _encoded(array: Any, codec: Codec) -> int:
+    """Return the bytes that a token of keys or values takes in a codec, all parts together."""
+    parts = codec.parts_spec((1, array.shape[1], 1, array.shape[-1]), array.dtype).values()
+    return sum(prod(part.shape) * part.dtype.size for part in parts)
 
 
 def _shape(leaf: Leaf) -> LayerShape:
