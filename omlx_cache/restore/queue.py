@@ -108,12 +108,12 @@ class BackgroundReading(Reading):
 class RestoreQueue:
     """Bounds the bytes of all restores that were begun and not yet taken, and reads them in turn.
 
-    Each is planned by a worker of its own. Memory is granted in the order of `add`; who finds no
-    room waits until others are taken or dropped. One reads at a time,
-    and the next begins while the last pages of the one before it come. `reads` has the threads that
-    wait for the disk. Mutable: `_waiting` (in order, with those that have memory), `_reader` (whose
-    turn it is) and `_hung` (reads that hang or were given up), guarded by `_lock` without I/O; and
-    `lost`, to which finalizers append without a lock.
+    Each is planned by a worker of its own. Memory is granted in the order of `add`; a restore that
+    finds no room waits until others are taken or dropped. One reads at a time, and the next begins
+    while the last pages of the one before it come. `reads` has the threads that wait for the disk.
+    Mutable: `_waiting` (in order, with those that have memory), `_reader` (whose turn it is) and
+    `_hung` (reads that hang or were given up), guarded by `_lock` without I/O; and `lost`, to which
+    finalizers append without a lock.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -154,8 +154,8 @@ class RestoreQueue:
             self._admit()
 
     def take(self, ahead: BackgroundReading) -> bool:
-        """Count a restore's bytes no longer: they are the live request's now. False if it has none
-        and reads nothing: it must be restored on the spot."""
+        """Count a restore's bytes no longer: they are the live request's now. False if it was not
+        admitted: it is restored on the spot."""
         with self._lock:
             self._leave(ahead)
             return not ahead.refused and (ahead.admitted or ahead.ended.is_set())

@@ -63,7 +63,8 @@ class Reading:
     """
 
     is_ahead, together, in_flight = False, READ_TOGETHER, READ_AHEAD
-    """Whether the model's thread does something else meanwhile; pages in one task, and in all."""
+    """Whether it may be given up, so that its reads fill no buffer that others get; pages in one
+    task, and in all."""
 
     def __init__(self, walk: Walk, pool: Executor | None = None) -> None:
         self.walk = walk
