@@ -111,7 +111,7 @@ class Cutter:
     """Plans pages of sources that together hold a group's tokens, the last source's names and
     shapes deciding, and copies them into payloads that pin nothing of those.
 
-    Planning evaluates nothing; the first copy evaluates the sources. Use it for one commit or
+    Planning evaluates nothing; a copy evaluates what it copies. Use it for one commit or
     capture and drop it before the live cache goes on: on the CPU it holds views of the live
     buffers. Mutable by the model's thread: `_views`.
     """
@@ -148,7 +148,6 @@ class Cutter:
 
     def payloads(self, cuts: Sequence[PageCut]) -> list[Array]:
         """Return the payloads of pages, evaluated; each owns its buffer."""
-        self._evaluate()
         if on_host():
             specs = {str(i): TensorSpec("", "U8", (cut.nbytes,)) for i, cut in enumerate(cuts)}
             payloads = list(blank_arrays(specs).values())
@@ -167,13 +166,11 @@ class Cutter:
     def views(self, cut: PageCut) -> dict[str, Array]:
         """Return what `cut` was planned for as lazy tensors by name, in a page's order; they may
         pin the sources."""
-        self._evaluate()
         return {n: self._tensor(n, pieces) for run, pieces in self._parts(cut) for n in run.names}
 
     def copies(self, span: TokenRange, cut: PageCut) -> Source:
         """Return the tokens of `span`, which `cut` was planned for, as evaluated arrays that own
         their buffers."""
-        self._evaluate()
         if on_host():
             arrays = blank_arrays({spec.name: spec for spec in cut.tensors})
             for run, pieces in self._parts(cut):
@@ -191,9 +188,6 @@ class Cutter:
             }
             evaluate(list(arrays.values()))
         return Source(arrays, dict.fromkeys(arrays, (span,)))
-
-    def _evaluate(self) -> None:
-        evaluate([array for source in self._sources for array in source.arrays.values()])
 
     def _parts(self, cut: PageCut) -> list[tuple[Run, Pieces | None]]:
         pieces = [None] * len(self.runs) if cut.pieces is None else cut.pieces

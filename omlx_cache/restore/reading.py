@@ -13,6 +13,8 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from omlx_cache import reasons
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import (
@@ -369,6 +371,10 @@ def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = No
                 reader.read_into(segments)
                 targets.note([read])
                 return None
+            payload = np.empty(reader.meta.nbytes, dtype=np.uint8)
+            reader.read_into([payload])
+            return payload
+        # It is to stay, or to be decoded, which is MLX's work: memory of MLX's own.
         array = allocate_payload(reader.meta.nbytes)
         reader.read_into([writable_view(array)])
         return on_device(array)
