@@ -40,8 +40,9 @@ class Deleter:
     def discard(self, pages: Iterable[PageId], *, later: bool = False) -> int:
         """Delete pages; return how many there were. Each is an event. With `later` the next `retry`
         does it, and no disk is touched here."""
-        with self._index.lock:
-            removed = self._index.drop(pages, "removed")
+        removed: list[PendingDeletion] = []
+        for part in self._index.in_parts(list(pages)):
+            removed += self._index.drop(part, "removed")
         if not later:
             self.delete(removed)
         return len(removed)
@@ -70,9 +71,12 @@ class Deleter:
             shards = {self._files.directory_of(file.stored) for file in files}
             with contextlib.suppress(OSError):
                 aside = self._files.set_aside(namespace)
-            with self._index.lock:
-                found = [file.id for file in files if self._index.is_still(file)]
-                gone = self._index.drop(found, "removed", None)
+            found: list[PageId] = []
+            gone: list[PendingDeletion] = []
+            for part in self._index.in_parts(files):
+                here = [file.id for file in part if self._index.is_still(file)]
+                gone += self._index.drop(here, "removed", None)
+                found += here
             if aside is not None:
                 gone = [self._moved(file, aside) for file in gone]
         self.delete(gone, seconds)

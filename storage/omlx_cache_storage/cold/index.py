@@ -19,7 +19,7 @@ from omlx_cache_storage.page import PageId
 from omlx_cache_storage.stats import Kind
 
 TOGETHER = 1024
-"""Pages that are pinned, or let loose, while look-ups wait."""
+"""Pages that are pinned, let loose or deleted while look-ups wait."""
 Marked = tuple[PageFile, bool]
 """A file, and whether a pin kept it before."""
 
@@ -44,6 +44,7 @@ class Costly(Protocol):
 
 Name = TypeVar("Name", bound=Hashable)
 Thing = TypeVar("Thing", bound=Costly)
+Item = TypeVar("Item")
 
 
 class Counted(dict[Name, Thing]):
@@ -170,17 +171,17 @@ class Index:
         files = [file for file in files if file.namespace in namespaces or file.kept]
         files.sort(key=lambda file: file.position)
         marked = [(file, file.kept) for file in files]
-        for part in self._in_parts(marked):
+        for part in self.in_parts(marked):
             for file, _ in part:
                 self.contents.keep(file, False)
-        for part in self._in_parts(marked):
+        for part in self.in_parts(marked):
             self.keep_some(part)
 
-    def _in_parts(self, files: Sequence[Marked]) -> Iterator[Sequence[Marked]]:
-        """Yield some of the files at a time, and hold the lock until the next."""
-        for start in range(0, len(files), TOGETHER):
+    def in_parts(self, pages: Sequence[Item]) -> Iterator[Sequence[Item]]:
+        """Yield some of the pages at a time, and hold the lock until the next."""
+        for start in range(0, len(pages), TOGETHER):
             with self.lock:
-                yield files[start : start + TOGETHER]
+                yield pages[start : start + TOGETHER]
 
     def keep_some(self, files: Iterable[Marked]) -> None:
         """Keep those of some files that pins want; let go of those that were kept and are not."""
