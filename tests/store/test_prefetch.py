@@ -237,7 +237,7 @@ def test_nothing_to_read_and_closed_stores_are_done_at_once(tmp_path: Path, stor
         assert memory.prefetch(story.ids(1), allocate_payload).wait(0)
 
 
-@pytest.mark.parametrize("fault", ["expect", "put"])
+@pytest.mark.parametrize("fault", ["reading", "put"])
 def test_a_prefetch_that_meets_a_fault_of_this_program_ends_all_the_same(
     fault: str, tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
