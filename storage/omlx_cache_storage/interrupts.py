@@ -169,6 +169,9 @@ class _Deferral:
             if not self._came:
                 self._reminding = False
                 return
+            # One that came lately runs soon. Sent again, it might find no handler and end all.
+            if time.monotonic() - self._since < PATIENCE_SECONDS:
+                continue
             for number in list(self._came):
                 if _signal.getsignal(number) == self._note:
                     signal.pthread_kill(self._thread, number)
