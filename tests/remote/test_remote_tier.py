@@ -162,19 +162,6 @@ def test_what_a_machine_wrote_itself_it_knows_without_asking(machines: Machines)
     assert {event.tier for event in one.log.page(0, 9).events} == {"remote"}
 
 
-@pytest.mark.parametrize(
-    "changes", [{"prefix": "elsewhere"}, {"architecture": "gpu"}, {"prefix": ""}]
-)
-def test_machines_that_do_not_share_see_nothing_of_each_other(
-    machines: Machines, changes: Mapping[str, str]
-) -> None:
-    one, other = machines(), machines(**changes)
-    _write(one, 1)
-    assert not other.about(1).news
-    assert other.store.write(STORY.page(1)) == "written"
-    assert len(one.engine.store.values) == 2
-
-
 # Asking, and its deadline.
 
 

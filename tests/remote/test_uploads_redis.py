@@ -157,24 +157,6 @@ def test_a_server_that_hangs_delays_no_commit(
         print("\ncommits of four pages;", "; ".join(shown))
 
 
-def test_a_note_of_a_long_chain_costs_no_millisecond(
-    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with open_store(tmp_path, remote=server.url) as store:
-        chain = Story(blocks=512).ids(*range(1, 513))
-        uploads = store.uploads
-        assert uploads is not None
-        taken = []
-        for _ in range(100):
-            began = time.perf_counter()
-            uploads.used(chain)
-            taken.append(time.perf_counter() - began)
-            assert store.flush_remote(DEADLINE)
-        ranks = quantiles(taken, n=100)
-    with capsys.disabled():
-        print(f"\n512 pages used: p50 {ranks[49] * 1e6:.0f} us, p99 {ranks[98] * 1e6:.0f} us")
-
-
 def _read(remote: object, page: PageId) -> bytes | None:
     with contextlib.suppress(PageError), remote.reading(page) as opened:  # type: ignore[attr-defined]
         payload = bytearray(opened.meta.nbytes)
