@@ -233,8 +233,10 @@ def test_what_is_known_is_not_asked_for_again() -> None:
     asker.put_all(range(1, 6))
     assert asker.ask(8).news
     asker.engine.names.clear()
-    again = asker.ask(8)
+    again = asker.ask(8, known=5)
     assert not again.news
+    # Who looked before that was found is told of it all the same.
+    assert asker.ask(8, known=2).news
     assert asker.engine.names == []
     assert again.phases == 0
 

@@ -166,9 +166,11 @@ class Asking:
             page = self._paged(n)
             if deepest is not None:
                 info = PageInfo(n * size, size, deepest.info.nbytes, REMOTE)
-                self.news |= self._known.assume(self._inquiry.namespace, page, info)
+                self._known.assume(self._inquiry.namespace, page, info)
             if self._known.seen(page) is None:
                 return n - 1
+            # Also where a look-up that ended since its asker had looked has found it.
+            self.news = True
         return low
 
     def _paged(self, blocks: int) -> PageId:
