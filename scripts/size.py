@@ -26,12 +26,12 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(8430, 63, 0),
-    "core": Limit(7450, 82, 0),
-    "outside": Limit(15930, 321, 20),
-    "wheel": Limit(31810, 466, 36),
+    "storage": Limit(7140, 62, 0),
+    "core": Limit(7090, 82, 0),
+    "outside": Limit(15380, 313, 14),
+    "wheel": Limit(29610, 457, 28),
     "benchmarks": Limit(1250, 25, 0),
-    "tests": Limit(46350, 638, 36),
+    "tests": Limit(44930, 634, 36),
 }
 
 

@@ -71,7 +71,7 @@ def about(topic: str) -> list[dict[str, str]]:
 
 def _stats(server: Server, home: Path) -> dict[str, dict[str, int]]:
     client = Client(socket_name(home / "run", server.process.pid, 0))
-    stats: dict[str, dict[str, int]] = client.call("stats", timeout=30)
+    stats: dict[str, dict[str, int]] = client.call("stats")
     return stats
 
 
