@@ -100,7 +100,7 @@ def decode_answer(answer: bytes | bytearray, where: str) -> object:
     for what another version speaks, and NobodyThere for half an answer."""
     head = _HEAD.match(answer)
     if head is None and answer:
-        raise _other_version(where, "its answer is not understood")
+        raise _other_version("its answer is not understood")
     if head is None or len(answer) < head.end() + int(head[2]):
         raise NobodyThere(f"{where}: the store closed the connection") from EOFError()
     status, body = int(head[1]), answer[head.end() :]
@@ -109,11 +109,11 @@ def decode_answer(answer: bytes | bytearray, where: str) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise _other_version(where, "its answer is no JSON") from error
+        raise _other_version("its answer is no JSON") from error
 
 
-def _other_version(where: str, why: str) -> ControlError:
-    text = f"{where}: the store there is of another version of omlx-cache: {why}"
+def _other_version(why: str) -> ControlError:
+    text = f"the store is of another version of omlx-cache: {why}"
     return ControlError("version", f"{text}; restart it, or use the command of its version")
 
 

@@ -1,17 +1,17 @@
 """Seeing each request of a store once when it ends, by asking for the records again and again."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from omlx_cache_daemon.replies import Map, as_maps, count_of
+from omlx_cache.requests.explanation import RequestRecord
+from omlx_cache_daemon.replies import Map, as_answer, as_maps, count_of
 
 
 class Followed(NamedTuple):
     """What has become known since the last look; `unseen` requests were forgotten before they
     ended or were asked for. With `more` there is something left to ask for at once."""
 
-    begun: list[Map]
-    ended: list[Map]
+    begun: list[RequestRecord]
+    ended: list[RequestRecord]
     unseen: int
     more: bool
 
@@ -35,21 +35,20 @@ class Follower:
 
     def take(self, reply: Map) -> Followed:
         """Return the news of a reply."""
-        upto, records = count_of(reply, "upto"), as_maps(reply.get("records", []))
+        upto = count_of(reply, "upto")
+        records = [as_answer(RequestRecord, one) for one in as_maps(reply.get("records"))]
         after = self._after
         if after is not None and upto < after:
             # Another store has taken the place of the one before: its numbers begin again.
             self._after, self._open = 0, set()
             return Followed([], [], 0, more=True)
         self._after = upto
-        known = {count_of(record, "number") for record in records}
+        open_before, self._open = self._open, {r.number for r in records if not _has_ended(r)}
         if after is None:
-            self._open = set(_numbers(records, ended=False))
             return Followed([], [], 0, more=False)
-        forgotten = self._open - known
-        new = [record for record in records if count_of(record, "number") > after]
+        forgotten = open_before - {record.number for record in records}
+        new = [record for record in records if record.number > after]
         skipped = upto - after - len(new)
-        self._open = set(_numbers(records, ended=False))
         return Followed(
             [record for record in new if not _has_ended(record)],
             [record for record in records if _has_ended(record)],
@@ -58,9 +57,5 @@ class Follower:
         )
 
 
-def _numbers(records: Iterable[Map], *, ended: bool) -> list[int]:
-    return [count_of(record, "number") for record in records if _has_ended(record) is ended]
-
-
-def _has_ended(record: Map) -> bool:
-    return record.get("total_seconds") is not None
+def _has_ended(record: RequestRecord) -> bool:
+    return record.total_seconds is not None

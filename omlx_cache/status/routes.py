@@ -173,18 +173,12 @@ class Route(NamedTuple):
     is_own: bool = False
 
 
-def _whole(value: object) -> int:
+def _whole(value: object, least: int = 0) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError("a whole number, 0 or more")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"a whole number, {least} or more")
     return value
-
-
-def _positive(value: object) -> int:
-    if not _whole(value):
-        raise ValueError("a whole number, 1 or more")
-    return _whole(value)
 
 
 def _switch(value: object) -> bool:
@@ -227,8 +221,8 @@ _READ: Final[Mapping[str, Callable[[object], object]]] = {
     "keys": _items,
     "kinds": _items,
     "kv": _switch,
-    "last": _positive,
-    "limit": _positive,
+    "last": partial(_whole, least=1),
+    "limit": partial(_whole, least=1),
     "number": _whole,
     "open": _wholes,
     "text": _switch,

@@ -40,8 +40,8 @@ def _look(follower: Follower, log: RequestLog) -> list[Followed]:
             return seen
 
 
-def _numbers(seen: list[Followed]) -> list[object]:
-    return [record["number"] for followed in seen for record in followed.ended]
+def _numbers(seen: list[Followed]) -> list[int]:
+    return [record.number for followed in seen for record in followed.ended]
 
 
 def test_requests_are_seen_as_they_end_and_not_in_the_order_in_which_they_began(
@@ -55,7 +55,7 @@ def test_requests_are_seen_as_they_end_and_not_in_the_order_in_which_they_began(
     short.ended(1)
     seen = _look(follower, log)
     assert _numbers(seen) == [4]
-    assert [r["number"] for followed in seen for r in followed.begun] == [3]
+    assert [r.number for followed in seen for r in followed.begun] == [3]
     before.ended(1)
     assert _numbers(_look(follower, log)) == [1]
     long.ended(1)

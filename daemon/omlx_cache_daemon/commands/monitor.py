@@ -4,12 +4,12 @@ import argparse
 import sys
 import time
 
+from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.following import Followed, Follower
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json_line
-from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.stores import add_store_options, the_one
 from omlx_cache_daemon.watching import Lines, ask, until_interrupted
 
@@ -75,56 +75,39 @@ def _show(followed: Followed, lines: Lines, *, begin: bool, as_json: bool) -> No
     if followed.unseen:
         requests = "1 request was" if followed.unseen == 1 else f"{followed.unseen} requests were"
         sys.stderr.write(f"omlx-cache: {requests} not seen\n")
-    shown = sorted(
-        [*followed.ended, *(followed.begun if begin else [])],
-        key=lambda record: _ended_at(record),
-    )
-    for record in shown:
+    shown = [*followed.ended, *(followed.begun if begin else [])]
+    for record in sorted(shown, key=_ended_at):
         if as_json:
-            print_json_line(record)
+            print_json_line(record.to_dict())
         else:
             lines.print(_cells(record))
 
 
-def _ended_at(record: Map) -> float:
+def _ended_at(record: RequestRecord) -> float:
     """Return when a request ended, or began if it has not."""
-    asked, total = record.get("asked_at"), record.get("total_seconds")
-    moment = asked if isinstance(asked, int | float) else 0.0
-    return moment + total if isinstance(total, int | float) else moment
+    return record.asked_at + (record.total_seconds or 0.0)
 
 
-def _cells(record: Map) -> list[object]:
-    restored, cold = record.get("restored_tokens"), record.get("cold_tokens")
-    # A store of an earlier version says nothing of other machines, and has none.
-    remote = record.get("remote_tokens", 0)
-    known = isinstance(restored, int) and isinstance(cold, int) and isinstance(remote, int)
-    hot = restored - cold - remote if known else None  # type: ignore[operator]
+def _cells(record: RequestRecord) -> list[object]:
+    cold, remote = record.cold_tokens, record.remote_tokens
+    hot = record.restored_tokens - cold - remote
     return [
         time.strftime("%H:%M:%S", time.localtime(_ended_at(record))),
-        record.get("number"),
-        str(record.get("model") or "-").rpartition("/")[2][:_MODEL_CHARACTERS],
-        str(record.get("salt") or "-").rpartition(":")[2][:_SALT_DIGITS],
-        *map(_count, (record.get("prompt_tokens"), hot, cold, remote)),
-        _count(_computed(record)),
-        _count(record.get("generated_tokens")),
-        *(_seconds(record.get(f"{name}_seconds")) for name in ("restore", "held", "compute")),
-        _seconds(record.get("total_seconds")),
-        record.get("reason"),
+        record.number,
+        (record.model or "-").rpartition("/")[2][:_MODEL_CHARACTERS],
+        (record.salt or "-").rpartition(":")[2][:_SALT_DIGITS],
+        *(f"{count:,}" for count in (record.prompt_tokens, hot, cold, remote, _computed(record))),
+        f"{record.generated_tokens:,}",
+        *(f"{took:.3f} s" for took in (record.restore_seconds, record.held_seconds)),
+        f"{record.compute_seconds:.3f} s",
+        None if record.total_seconds is None else f"{record.total_seconds:.3f} s",
+        record.reason,
     ]
 
 
-def _computed(record: Map) -> object:
+def _computed(record: RequestRecord) -> int:
     """Return the tokens that were computed: the rest, where a server told of none that it timed."""
-    told, total = record.get("computed_tokens"), record.get("total_seconds")
-    asked, restored = record.get("prompt_tokens"), record.get("restored_tokens")
-    if told or total is None or not record.get("generated_tokens"):
+    told = record.computed_tokens
+    if told or record.total_seconds is None or not record.generated_tokens:
         return told
-    return asked - restored if isinstance(asked, int) and isinstance(restored, int) else told
-
-
-def _count(value: object) -> str | None:
-    return f"{value:,}" if isinstance(value, int) else None
-
-
-def _seconds(value: object) -> str | None:
-    return f"{value:.3f} s" if isinstance(value, int | float) else None
+    return record.prompt_tokens - record.restored_tokens
