@@ -5,6 +5,7 @@ added in a later version: one that is not known is passed over.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -40,8 +41,9 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return {name: _read(inner[1], one, where) for name, one in value.items()}
     if origin in (tuple, Sequence) and isinstance(value, list):
         return tuple(_read(inner[0], one, where) for one in value)
-    if kind is float and isinstance(value, int):
-        return float(value)
+    if kind is float and (value is None or isinstance(value, int)):
+        # JSON has null for what is no number.
+        return math.nan if value is None else float(value)
     if origin is None and isinstance(value, kind):
         return value
     raise OtherShape(f"{where}: got {value!r:.60}")

@@ -40,6 +40,8 @@ PARALLEL = 4
 leave room for other questions."""
 PLACE_SECONDS = 1.0
 """How long a client waits for the place of one that was cut off."""
+HUNG_SECONDS = 1.0
+"""How long `close` waits for clients that were cut off, whose operations may wait for a disk."""
 _PAUSE_MILLISECONDS = 500
 _CLOSE_SECONDS = 5.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -117,19 +119,21 @@ class ApiServer(ThreadingMixIn, TCPServer):
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
         """Remove the socket's file, cut every client off and end the threads; waits at most
-        `timeout` seconds for them. Does nothing the second time, or after a fork."""
+        `timeout` seconds for them, and `HUNG_SECONDS` for operations that may hang. Does nothing
+        the second time, or after a fork."""
         with self._changed:
             if self._closed:
                 return
             self._closed = True
             for connection in self._open:
                 self._cut(connection)
-            threads = [self._thread, *(client.thread for client in self._open.values())]
+            threads = [client.thread for client in self._open.values()]
         self._remove()
         with suppress(OSError):
             self._wake.send(b"x")
-        deadline = time.monotonic() + timeout
-        self.routes.close(timeout)
+        _join(self._thread, timeout)
+        deadline = time.monotonic() + min(timeout, HUNG_SECONDS)
+        self.routes.close(min(timeout, HUNG_SECONDS))
         for thread in threads:
             _join(thread, max(0.0, deadline - time.monotonic()))
 

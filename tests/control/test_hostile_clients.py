@@ -193,8 +193,8 @@ def test_a_server_closes_while_an_operation_hangs(
     with _open(runtime_dir, slow) as server:
         (client,) = _hang(server, connect, slow, 1)
         began = time.monotonic()
-        server.close(0.5)
-        assert time.monotonic() - began < 5
+        server.close(30)
+        assert time.monotonic() - began < 10
         assert client.at_end()
     slow.gate.set()
     assert slow.ended.acquire(timeout=30)
