@@ -60,8 +60,7 @@ class ApiHandler(BaseHTTPRequestHandler):
         try:
             self._send(answer)
         finally:
-            if answer.stream is not None:
-                answer.stream.close()
+            answer.release()
 
     do_GET = do_HEAD = do_POST = _answer
 
@@ -91,7 +90,7 @@ class ApiHandler(BaseHTTPRequestHandler):
         # One deadline for all of it: `sendall` counts its whole time.
         self.connection.settimeout(WRITE_SECONDS)
         self.connection.sendall(self.wfile.getvalue())
-        for piece in answer.stream.chunks() if answer.stream is not None else ():
+        for piece in answer.stream or ():
             self.server.streams(self.request)
             self.connection.sendall(piece)
 

@@ -1,8 +1,7 @@
 """One answer of the status paths, before any server has sent it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -19,22 +18,21 @@ ALWAYS = {
 """No header lets another origin in: what a browser shows of this comes from here."""
 
 
-class Stream(Protocol):
-    """A body that goes on until the client leaves or the server ends; close it in any case."""
-
-    def chunks(self) -> Iterable[bytes]: ...
-    def close(self) -> None: ...
+def _nothing() -> None:
+    """Release nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A status, a body and headers; with a `stream` the body follows piece by piece."""
+    """A status, a body and headers; with a `stream` the body follows piece by piece, until the
+    client leaves or the server ends. Call `release` at the end in any case."""
 
     status: int
     content_type: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-    stream: Stream | None = None
+    stream: Iterable[bytes] | None = None
+    release: Callable[[], None] = _nothing
 
     def all_headers(self) -> dict[str, str]:
         """Return every header to send, but `Connection` and `Date`."""

@@ -310,13 +310,13 @@ def _stream(request: ApiRequest) -> Answer:
         after = int(last)
     if request.is_head:
         return Answer(200, EVENTS, b"")
-    asked = {"kv": request.values.get("kv", False)}
-    stream = routes.streams.follow(partial(routes.ask, "events"), {**asked, "after": after})
-    if stream is None:
+    asked = {"kv": request.values.get("kv", False), "after": after}
+    if not routes.streams.take():
         most = routes.streams.most
         text = f"{most} streams are open, and there can be no more; ask /status/events.json"
         return refusal(503, text, Retry_After="5")
-    return Answer(200, EVENTS, b"", stream=stream)
+    chunks = routes.streams.chunks(partial(routes.ask, "events"), asked)
+    return Answer(200, EVENTS, b"", stream=chunks, release=routes.streams.leave)
 
 
 _LEVEL = ("namespace", "parent", "limit", "text")

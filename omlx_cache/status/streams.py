@@ -24,54 +24,34 @@ class Streams:
         self.ending = threading.Event()
         self._places = threading.BoundedSemaphore(most)
 
-    def follow(self, ask: Ask, values: Mapping[str, object]) -> "EventStream | None":
-        """Return a stream of what comes beyond the number `after`; None when all are taken."""
-        if self.ending.is_set() or not self._places.acquire(blocking=False):
-            return None
-        return EventStream(ask, values, self.ending, self._places)
+    def take(self) -> bool:
+        """Take a place; False when there is none, or no longer."""
+        return not self.ending.is_set() and self._places.acquire(blocking=False)
+
+    def leave(self) -> None:
+        """Give a place back, once."""
+        self._places.release()
 
     def close(self) -> None:
         """End all streams, within a poll; there will be no others."""
         self.ending.set()
 
-
-class EventStream:
-    """One client's stream. Only its own thread touches it."""
-
-    def __init__(
-        self,
-        ask: Ask,
-        values: Mapping[str, object],
-        ending: threading.Event,
-        places: threading.BoundedSemaphore,
-    ) -> None:
-        self._ask, self._ending, self._places = ask, ending, places
-        self._values = {**values, "limit": BATCH}
-        self._has_left = False
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield what to send, until the streams are closed or the source fails. Events come at
-        least once: a client that was cut off says in `Last-Event-ID` how far it had come."""
+    def chunks(self, ask: Ask, values: Mapping[str, object]) -> Iterator[bytes]:
+        """Yield what to send of what comes beyond the number `after`, until the streams are closed
+        or the source fails. Events come at least once: a client that was cut off says in
+        `Last-Event-ID` how far it had come."""
         yield b"retry: 2000\n\n"
-        last = time.monotonic()
-        while not self._ending.is_set():
-            found = self._ask(self._values)
-            text = _written(found)
-            self._values["after"] = found["upto"]
+        last, after = time.monotonic(), values.get("after")
+        while not self.ending.is_set():
+            found = ask({**values, "after": after, "limit": BATCH})
+            text, after = _written(found), found["upto"]
+            if not text and time.monotonic() - last >= ALIVE_SECONDS:
+                text = b": alive\n\n"
             if text:
                 yield text
                 last = time.monotonic()
-            elif time.monotonic() - last >= ALIVE_SECONDS:
-                yield b": alive\n\n"
-                last = time.monotonic()
-            if not text:
-                self._ending.wait(POLL_SECONDS)
-
-    def close(self) -> None:
-        """Give the place back; idempotent."""
-        if not self._has_left:
-            self._has_left = True
-            self._places.release()
+            else:
+                self.ending.wait(POLL_SECONDS)
 
 
 def _written(found: Mapping[str, Any]) -> bytes:

@@ -180,9 +180,7 @@ def test_streams_are_few_and_one_that_ends_makes_room() -> None:
     first, second, third = follow(), follow(), follow()
     assert (first.status, second.status, third.status) == (200, 200, 503)
     assert b"2 streams" in third.body
-    assert first.stream is not None
-    first.stream.close()
-    first.stream.close()
+    first.release()
     assert [follow().status, follow().status] == [200, 503]
     head = follow("HEAD")
     assert (head.status, head.stream) == (200, None)

@@ -119,11 +119,10 @@ class Handler(APIHandler):  # type: ignore[misc]
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(answer.body)
-                for piece in answer.stream.chunks() if answer.stream is not None else ():
+                for piece in answer.stream or ():
                     self.wfile.write(piece)
         finally:
-            if answer.stream is not None:
-                answer.stream.close()
+            answer.release()
 
     def _answer_model(self, name: str) -> None:
         if name in offered(self.response_generator.model_provider):
