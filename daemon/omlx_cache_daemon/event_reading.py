@@ -13,16 +13,16 @@ from omlx_cache_daemon.replies import Map, as_map, as_maps, count_of
 AT_A_TIME = 1000
 
 
-class Read(NamedTuple):
+class EventRows(NamedTuple):
     """What became known: events, or batches for a router, each with its `pid`, and how many events
     of which process were missed."""
 
     rows: list[Map]
     missed: dict[int, int]
 
-    def and_(self, other: "Read") -> "Read":
+    def and_(self, other: "EventRows") -> "EventRows":
         missed = Counter(self.missed) + Counter(other.missed)
-        return Read([*self.rows, *other.rows], dict(missed))
+        return EventRows([*self.rows, *other.rows], dict(missed))
 
 
 class EventReader:
@@ -38,22 +38,22 @@ class EventReader:
         self._after: int | None = None
         self._began: object = None
 
-    def latest(self, count: int) -> Read:
+    def latest(self, count: int) -> EventRows:
         """Return the latest events; what comes next is `news`. Raises NobodyThere, CommandError."""
         read = self._ask(None, max(1, count))
-        return read if count else Read([], {})
+        return read if count else EventRows([], {})
 
-    def news(self) -> Read:
+    def news(self) -> EventRows:
         """Return what has happened since, at first all that the store remembers, told of what it
         has forgotten; raises NobodyThere, CommandError."""
-        read = Read([], {})
+        read = EventRows([], {})
         while True:
             before = self._after or 0
             read = read.and_(self._ask(before, AT_A_TIME))
             if self._after == before:
                 return read
 
-    def _ask(self, after: int | None, limit: int) -> Read:
+    def _ask(self, after: int | None, limit: int) -> EventRows:
         asked = self._arguments if after is None else {**self._arguments, "after": after}
         try:
             reply = as_map(self._client.call("events", limit=limit, **asked))
@@ -66,7 +66,7 @@ class EventReader:
         self._after = count_of(reply, "upto")
         pid, dropped = count_of(reply, "pid"), count_of(reply, "dropped")
         rows = [{"pid": pid, **row} for row in as_maps(reply.get(self._rows, []))]
-        return Read(rows, {pid: dropped} if dropped else {})
+        return EventRows(rows, {pid: dropped} if dropped else {})
 
 
 def in_order(rows: Iterable[Map], name: str) -> list[Map]:
@@ -88,7 +88,7 @@ class ManyReaders:
         self._here: set[str] = set()
         self.trouble: NobodyThere | None = None
 
-    def begin(self, path: str, reader: EventReader, latest: int | None) -> Read:
+    def begin(self, path: str, reader: EventReader, latest: int | None) -> EventRows:
         """Read the latest events of a store, or with None all that it remembers; of one that was
         there before, what is new. Follows it from there on. Raises CommandError."""
         known = self._readers.setdefault(path, reader)
@@ -97,9 +97,9 @@ class ManyReaders:
             return self._of(path, lambda: reader.latest(latest))
         return self._of(path, known.news)
 
-    def news(self) -> Read:
+    def news(self) -> EventRows:
         """Return what has happened anywhere; raises CommandError."""
-        read = Read([], {})
+        read = EventRows([], {})
         for path in sorted(self._here):
             read = read.and_(self._of(path, self._readers[path].news))
         return read
@@ -113,10 +113,10 @@ class ManyReaders:
         """True while a store answers."""
         return bool(self._here)
 
-    def _of(self, path: str, ask: Callable[[], Read]) -> Read:
+    def _of(self, path: str, ask: Callable[[], EventRows]) -> EventRows:
         try:
             return ask()
         except NobodyThere as error:
             self._here.discard(path)
             self.trouble = error
-            return Read([], {})
+            return EventRows([], {})

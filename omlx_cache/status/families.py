@@ -48,7 +48,7 @@ OTHER = "other"
 _HISTOGRAM = re.compile(r"[a-z][a-z_]{0,39}_(seconds|tokens|bytes)")
 
 
-class Process(NamedTuple):
+class Labelled(NamedTuple):
     """A process as the families need it: its labels, and its numbers (None: it does not answer)."""
 
     labels: tuple[str, str]
@@ -82,7 +82,7 @@ class ProcessCollector(Collector):
         yield from _histograms(processes)
 
 
-def _processes(documents: Sequence[Document]) -> list[Process]:
+def _processes(documents: Sequence[Document]) -> list[Labelled]:
     """Return processes with labels of which no two are alike: one process may have two stores of
     the same name, and a scrape with two equal series is refused as a whole."""
     seen: set[tuple[str, str]] = set()
@@ -99,7 +99,7 @@ def _processes(documents: Sequence[Document]) -> list[Process]:
         elif document.get("role") == "service":
             # The rest could only be 0, and would count as a store's.
             stats = {part: stats[part] for part in SERVICE_PARTS if part in stats}
-        found.append(Process(labels, document, stats))
+        found.append(Labelled(labels, document, stats))
     return found
 
 
@@ -135,14 +135,14 @@ def _family(
     return GaugeMetricFamily(name, text, labels=labels)
 
 
-def _up(processes: Sequence[Process]) -> Family:
+def _up(processes: Sequence[Labelled]) -> Family:
     family = GaugeMetricFamily(UP, UP_HELP, labels=LABELS)
     for process in processes:
         family.add_metric(process.labels, 0 if process.stats is None else 1)
     return family
 
 
-def _info(processes: Sequence[Process]) -> Family:
+def _info(processes: Sequence[Labelled]) -> Family:
     family = InfoMetricFamily(INFO, INFO_HELP, labels=LABELS)
     for process in processes:
         said = {
@@ -153,7 +153,7 @@ def _info(processes: Sequence[Process]) -> Family:
     return family
 
 
-def _numbers(metric: Metric, processes: Sequence[Process]) -> Family:
+def _numbers(metric: Metric, processes: Sequence[Labelled]) -> Family:
     extra = [place.label[0] for place in metric.places[:1] if place.label is not None]
     family = _family(metric.kind, metric.name, metric.help, [*LABELS, *extra])
     for process in processes:
@@ -165,7 +165,7 @@ def _numbers(metric: Metric, processes: Sequence[Process]) -> Family:
     return family
 
 
-def _choice(choice: Choice, processes: Sequence[Process]) -> Family:
+def _choice(choice: Choice, processes: Sequence[Labelled]) -> Family:
     family = GaugeMetricFamily(choice.name, choice.help, labels=[*LABELS, choice.label])
     for process in processes:
         said = _at(process.stats or {}, choice.path)
@@ -179,7 +179,7 @@ def _choice(choice: Choice, processes: Sequence[Process]) -> Family:
     return family
 
 
-def _split(split: Split, processes: Sequence[Process]) -> Family:
+def _split(split: Split, processes: Sequence[Labelled]) -> Family:
     family = _family("counter", split.name, split.help, [*LABELS, split.label])
     for process in processes:
         sums: dict[str, float] = {}
@@ -191,7 +191,7 @@ def _split(split: Split, processes: Sequence[Process]) -> Family:
     return family
 
 
-def _rates(processes: Sequence[Process]) -> Family:
+def _rates(processes: Sequence[Labelled]) -> Family:
     family = GaugeMetricFamily(RATE, RATE_HELP, labels=[*LABELS, "model"])
     for process in processes:
         rates = _at(process.stats or {}, ("requests", "prefill_tokens_per_second"))
@@ -206,7 +206,7 @@ def _items(value: object) -> list[tuple[str, float]]:
     return [(str(key), n) for key, one in pairs if (n := number(one)) is not None]
 
 
-def _histograms(processes: Sequence[Process]) -> Iterator[Family]:
+def _histograms(processes: Sequence[Labelled]) -> Iterator[Family]:
     found = [(process.labels, (process.stats or {}).get("histograms", {})) for process in processes]
     names = {name for _, histograms in found for name in histograms if _HISTOGRAM.fullmatch(name)}
     for name in sorted(names)[:MOST_HISTOGRAMS]:

@@ -14,7 +14,7 @@ from kit.embedded import embedded_stores
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore
 from omlx_cache_daemon.cli import main
-from omlx_cache_daemon.event_reading import Read
+from omlx_cache_daemon.event_reading import EventRows
 
 Process = subprocess.Popen[str]
 Show = Callable[..., list[Any]]
@@ -163,7 +163,7 @@ def _restore(store: BlockStore, times: int) -> None:
 
 
 def test_what_was_missed_in_several_answers_is_added_up() -> None:
-    read = Read([], {7: 3}).and_(Read([], {7: 2, 8: 1}))
+    read = EventRows([], {7: 3}).and_(EventRows([], {7: 2, 8: 1}))
     assert read.missed == {7: 5, 8: 1}
 
 

@@ -12,7 +12,7 @@ from omlx_cache_daemon.screen.cells import ASCII, BLOCKS, bar, cell_width, colum
 from omlx_cache_daemon.screen.lately import Records, busiest, series
 from omlx_cache_daemon.screen.layout import laid_out
 from omlx_cache_daemon.screen.view import View, view_of
-from omlx_cache_daemon.screen.watched import Process
+from omlx_cache_daemon.screen.watched import StoreSeen
 from omlx_cache_storage.stats import (
     ColdUsage,
     HotUsage,
@@ -40,7 +40,7 @@ def _record(number: int, **more: Any) -> RequestRecord:
     return replace(record, **more)
 
 
-def _process(pid: int, directory: str = "/cache", **more: Any) -> Process:
+def _process(pid: int, directory: str = "/cache", **more: Any) -> StoreSeen:
     known = as_answer(Stats, figures(asked_tokens=10**10, restored_tokens=10**9, saved_seconds=3.0))
     stats = replace(
         known,
@@ -49,7 +49,7 @@ def _process(pid: int, directory: str = "/cache", **more: Any) -> Process:
         writer=WriterUsage(0, 5, 0, 10, 0, 0, 0, 2, 0),
         memory=MemoryUsage("low", None, 0, 0),
     )
-    return Process(
+    return StoreSeen(
         pid,
         f"/{pid}.sock",
         f"serve :{pid}, 模型\x07",
@@ -64,7 +64,7 @@ def _disk(state: str) -> ColdUsage:
     return ColdUsage(10, 2**30, 0, 2**32, 1, 0, 0, 0, 0, state)
 
 
-def _view(*processes: Process) -> View:
+def _view(*processes: StoreSeen) -> View:
     return view_of(processes, None, _NOW)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from omlx_cache_daemon.errors import OK, NobodyThere
-from omlx_cache_daemon.event_reading import EventReader, ManyReaders, Read, in_order
+from omlx_cache_daemon.event_reading import EventReader, EventRows, ManyReaders, in_order
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json_line, quantity, text
 from omlx_cache_daemon.replies import Map
@@ -65,7 +65,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     stores = chosen(args)
     shown = _Shown(args)
-    readers, read = ManyReaders(), Read([], {})
+    readers, read = ManyReaders(), EventRows([], {})
     for store in stores:
         read = read.and_(_begin(readers, store, args, _most(args)))
         if not readers.is_here(str(store.path)):
@@ -100,7 +100,7 @@ def _follow(readers: ManyReaders, shown: "_Shown", args: argparse.Namespace) -> 
 
 def _begin(
     readers: ManyReaders, store: RunningStore, args: argparse.Namespace, latest: int | None
-) -> Read:
+) -> EventRows:
     reader = EventReader(store.client(args.timeout), kinds=args.kinds, kv=args.kv)
     return readers.begin(str(store.path), reader, latest)
 
@@ -126,7 +126,7 @@ class _Shown:
             # So that it is seen to wait.
             self._lines.begin()
 
-    def show(self, read: Read, most: int | None = None) -> None:
+    def show(self, read: EventRows, most: int | None = None) -> None:
         """Print the latest of what was read, `most` of it."""
         for pid, missed in read.missed.items():
             events = "1 event" if missed == 1 else f"{missed:,} events"

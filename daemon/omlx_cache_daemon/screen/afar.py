@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omlx_cache_daemon.replies import Map
-from omlx_cache_daemon.screen.watched import Process
+from omlx_cache_daemon.screen.watched import StoreSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Afar:
         return {name: getattr(self, name) for name in Afar.__dataclass_fields__}
 
 
-def afar_of(shown: Sequence[Process]) -> Afar | None:
+def afar_of(shown: Sequence[StoreSeen]) -> Afar | None:
     """Return what there is of remote stores, None where no process has one."""
     having = [(p, p.stats.remote) for p in shown if p.stats is not None and p.stats.remote]
     if not having:
@@ -51,6 +51,6 @@ def afar_of(shown: Sequence[Process]) -> Afar | None:
     )
 
 
-def _rate(shown: Sequence[Process], name: str) -> float | None:
+def _rate(shown: Sequence[StoreSeen], name: str) -> float | None:
     rates = [rate for p in shown if (rate := p.rates.get(name)) is not None]
     return float(sum(rates)) if rates else None

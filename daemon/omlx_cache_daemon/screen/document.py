@@ -3,7 +3,7 @@
 from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.screen.lately import LATELY_SECONDS, STEP_SECONDS, Busy
 from omlx_cache_daemon.screen.view import Tier, View
-from omlx_cache_daemon.screen.watched import Process
+from omlx_cache_daemon.screen.watched import StoreSeen
 
 
 def document_of(view: View) -> Map:
@@ -30,7 +30,7 @@ def sums_of(view: View) -> Map:
     }
 
 
-def _process(process: Process) -> Map:
+def _process(process: StoreSeen) -> Map:
     return {
         "pid": process.pid,
         "title": process.title,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from omlx_cache_daemon.client import is_listening
-from omlx_cache_daemon.screen.watched import ANSWER_SECONDS, Process, Watched
+from omlx_cache_daemon.screen.watched import ANSWER_SECONDS, StoreSeen, Watched
 from omlx_cache_daemon.stores import RunningStore
 
 _GONE_SECONDS = 60.0
@@ -28,7 +28,7 @@ class Lookout:
         self._find, self._seconds, self._patience = find, seconds, patience
         self._lock = threading.Lock()
         self._watched: dict[str, Watched] = {}
-        self._gone: list[tuple[float, Process]] = []
+        self._gone: list[tuple[float, StoreSeen]] = []
         self._stopped = threading.Event()
         self._discover()
         self._thread = threading.Thread(target=self._run, name="omlx-cache-lookout", daemon=True)
@@ -49,7 +49,7 @@ class Lookout:
         for watched in waited_for:
             watched.looked.wait(max(0.0, deadline - time.monotonic()))
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[StoreSeen]:
         """Return what is known of the stores that are there, in the order of their process ids; one
         that does not answer has an error that says so."""
         with self._lock:
@@ -57,7 +57,7 @@ class Lookout:
         known = [watched.now for watched in asked if not watched.now.gone]
         return sorted(known, key=lambda process: (process.pid or 0, process.socket))
 
-    def gone(self) -> list[Process]:
+    def gone(self) -> list[StoreSeen]:
         """Return those that ended in the last minute."""
         with self._lock:
             since = time.monotonic() - _GONE_SECONDS

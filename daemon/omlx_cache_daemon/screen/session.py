@@ -9,7 +9,7 @@ from omlx_cache_daemon.screen.layout import Line, Span, laid_out
 from omlx_cache_daemon.screen.lookout import Lookout
 from omlx_cache_daemon.screen.terminal import Screen
 from omlx_cache_daemon.screen.view import SORTS, view_of
-from omlx_cache_daemon.screen.watched import Process
+from omlx_cache_daemon.screen.watched import StoreSeen
 
 _HELP = (
     "q          quit",
@@ -35,7 +35,7 @@ class Session:
         self._chosen: str | None = None
         self._sort = next(iter(SORTS))
         self._helps = False
-        self._paused: tuple[float, Sequence[Process]] | None = None
+        self._paused: tuple[float, Sequence[StoreSeen]] | None = None
 
     def run(self) -> None:
         """Show the screen until q; Ctrl-C raises KeyboardInterrupt."""
@@ -72,7 +72,7 @@ class Session:
         at = places.index(self._chosen) if self._chosen in places else 0
         self._chosen = places[(at + by) % len(places)]
 
-    def _seen(self) -> tuple[float, Sequence[Process]]:
+    def _seen(self) -> tuple[float, Sequence[StoreSeen]]:
         return self._paused or (time.time(), self._lookout.processes())
 
     def _draw(self) -> None:

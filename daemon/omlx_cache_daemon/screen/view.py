@@ -8,7 +8,7 @@ from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_daemon.rates import figure
 from omlx_cache_daemon.screen.afar import Afar, afar_of
 from omlx_cache_daemon.screen.lately import Busy, busiest, series
-from omlx_cache_daemon.screen.watched import Process
+from omlx_cache_daemon.screen.watched import StoreSeen
 
 SERIES_STEPS = 240
 SHOWN_REQUESTS = 100
@@ -38,8 +38,8 @@ class View:
     """All figures of one screen. A rate is None until there were two looks."""
 
     at: float
-    processes: Sequence[Process]
-    chosen: Process | None
+    processes: Sequence[StoreSeen]
+    chosen: StoreSeen | None
     hot: Tier
     cold: Tier | None
     queue: Tier
@@ -80,11 +80,11 @@ _RATES = (
 
 
 def view_of(
-    processes: Sequence[Process],
+    processes: Sequence[StoreSeen],
     chosen: str | None,
     at: float,
     sort: str = "restored",
-    gone: Sequence[Process] = (),
+    gone: Sequence[StoreSeen] = (),
 ) -> View:
     """Return what is shown of the process with the socket `chosen`, or of all; `gone` are those
     that were there."""
@@ -114,7 +114,7 @@ def view_of(
     )
 
 
-def _troubles(shown: Sequence[Process]) -> Iterator[str]:
+def _troubles(shown: Sequence[StoreSeen]) -> Iterator[str]:
     """Yield what is wrong with each process: no answer, or a disk or store that is not used."""
     for process in shown:
         tiers = (getattr(process.stats, name, None) for name in ("cold", "remote"))
@@ -127,7 +127,7 @@ def _troubles(shown: Sequence[Process]) -> Iterator[str]:
             yield f"process {process.pid}: the remote store is {remote}"
 
 
-def _disks(shown: Sequence[Process]) -> Tier | None:
+def _disks(shown: Sequence[StoreSeen]) -> Tier | None:
     """Return the sum over directories: one that several processes use counts once."""
     found: dict[str, Tier] = {}
     for process in shown:
@@ -138,7 +138,7 @@ def _disks(shown: Sequence[Process]) -> Tier | None:
     return _summed(list(found.values())) if found else None
 
 
-def _tier(process: Process, name: str, nbytes: str) -> Tier:
+def _tier(process: StoreSeen, name: str, nbytes: str) -> Tier:
     pages = "pending_pages" if name == "writer" else "pages"
     held, limit, count = (
         int(figure(process.stats, name, one) or 0) for one in (nbytes, "limit_bytes", pages)
@@ -156,7 +156,7 @@ def _summed(tiers: Sequence[Tier]) -> Tier:
     )
 
 
-def _rate(shown: Sequence[Process], name: str) -> float | None:
+def _rate(shown: Sequence[StoreSeen], name: str) -> float | None:
     """Return the sum of a rate over the processes that tell it."""
     found = []
     for process in shown:

@@ -23,7 +23,7 @@ ANSWER_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class StoreSeen:
     """What a store said last, and why it says nothing now, if so. Plain values, never changed."""
 
     pid: int | None
@@ -46,7 +46,7 @@ class Watched:
 
     def __init__(self, store: RunningStore, seconds: float, patience: float) -> None:
         self.store = store
-        self.now = Process(store.pid, str(store.path), "store")
+        self.now = StoreSeen(store.pid, str(store.path), "store")
         self.looked = threading.Event()
         self._seconds, self._patience = seconds, patience
         self._stats: deque[tuple[float, Stats]] = deque()
@@ -80,7 +80,7 @@ class Watched:
             self.now = replace(before, error=said, gone=gone, rates={})
             return
         pid = identity.get("pid")
-        self.now = Process(
+        self.now = StoreSeen(
             pid if isinstance(pid, int) else self.store.pid,
             before.socket,
             title(identity),

@@ -12,7 +12,7 @@ from omlx_cache.status.routes import Operation, Operations
 from omlx_cache_daemon.replies import as_answer, as_map, as_maps, directory_of
 from omlx_cache_daemon.service.gathered import Gathered
 from omlx_cache_daemon.service.levels import merged
-from omlx_cache_daemon.service.peers import Ask, Peer, Peers, Question, Reply
+from omlx_cache_daemon.service.peers import Ask, Peer, PeerReply, Peers, Question
 from omlx_cache_daemon.titles import title
 from omlx_cache_storage.stats import Stats
 
@@ -95,7 +95,7 @@ class MachineStatus:
         told = {**self._own["ps"]({}), **self._own["ping"]({})}
         return {**_described(told), "stats": self._own["stats"]({})}
 
-    def _answered(self, question: Question, *, is_work: bool = False) -> list[Reply]:
+    def _answered(self, question: Question, *, is_work: bool = False) -> list[PeerReply]:
         """Return the replies of those who answer."""
         replies = self._peers.ask(question, is_work=is_work)
         return [reply for reply in replies if reply.answer is not None]
@@ -112,7 +112,7 @@ def _introduce(peer: Peer, ask: Ask) -> object:
     return stats
 
 
-def _process(reply: Reply) -> Document:
+def _process(reply: PeerReply) -> Document:
     told, stats = {"pid": reply.peer.store.pid, **reply.peer.told}, reply.answer
     up = told.get("uptime_s") if stats is None else stats["uptime_seconds"]
     return {**_described(told), "uptime_seconds": up, "stats": stats, "error": reply.error}

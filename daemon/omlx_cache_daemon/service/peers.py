@@ -42,7 +42,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class PeerReply:
     """What a process answered; None, with an error, for one that did not."""
 
     peer: Peer
@@ -64,7 +64,7 @@ class Peers:
         self._peers: dict[str, Peer] = {}
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="omlx-cached-ask")
 
-    def ask(self, question: Question, *, is_work: bool = False) -> list[Reply]:
+    def ask(self, question: Question, *, is_work: bool = False) -> list[PeerReply]:
         """Put a question to every process, and return the replies in the order of their ids;
         waits for `ASK_SECONDS` at most.
 
@@ -80,7 +80,7 @@ class Peers:
                 is_hung, due = peer.is_hung, now >= peer.not_before and peer.asking is None
                 error = peer.error
             if is_hung:
-                replies.append(Reply(peer, None, error))
+                replies.append(PeerReply(peer, None, error))
                 if due:
                     self._ask_aside(peer)
                 continue
@@ -114,9 +114,9 @@ class Peers:
 
     def _reply(
         self, peer: Peer, future: "Future[object]", late: Callable[[Peer], str]
-    ) -> Reply | None:
+    ) -> PeerReply | None:
         if not future.done():
-            return Reply(peer, None, late(peer))
+            return PeerReply(peer, None, late(peer))
         try:
             answer = future.result()
         except NobodyThere as error:
@@ -124,13 +124,13 @@ class Peers:
                 return None
             if error.__cause__ is not None:
                 # It is about to end, or to be one that refuses.
-                return Reply(peer, None, str(error))
-            return Reply(peer, None, late(peer))
+                return PeerReply(peer, None, str(error))
+            return PeerReply(peer, None, late(peer))
         except (ControlError, CommandError) as error:
-            return Reply(peer, None, str(error))
+            return PeerReply(peer, None, str(error))
         with self._lock:
             peer.error, peer.pause = None, 0.0
-        return Reply(peer, answer)
+        return PeerReply(peer, answer)
 
     def _hangs(self, peer: Peer) -> str:
         """Leave a process alone for a while, each time for longer; return what to say of it."""
