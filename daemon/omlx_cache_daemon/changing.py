@@ -24,7 +24,7 @@ from omlx_cache_storage.cold.changes import (
     Removing,
     Repinned,
 )
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import DISK, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.small_files import (
@@ -68,13 +68,12 @@ class _File(NamedTuple):
     """Open on the file that is meant: another one of its name stays."""
 
 
-def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem | None = None) -> Deleted:
+def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem = DISK) -> Deleted:
     """Delete the page files of a namespace, and its directories if nothing else lies in them.
 
     Files that are no pages stay, and so does what a living writer is writing. What was deleted when
     an error is raised is gone.
     """
-    fs = fs or FileSystem()
     files = []
     for found in list(walk_namespace(cold_dir, digest, fs)):
         if found.name is not None:
@@ -88,20 +87,19 @@ def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem | None = N
 
 
 def remove_useless(
-    cold_dir: Path, temporary: Iterable[str], shards: Iterable[str], fs: FileSystem | None = None
+    cold_dir: Path, temporary: Iterable[str], shards: Iterable[str], fs: FileSystem = DISK
 ) -> None:
     """Delete the files that dead writers left, and directories of shards that nothing is in.
     Otherwise as `remove_namespace`."""
-    fs = fs or FileSystem()
     files = [_File(path, None) for path in temporary if not fs.is_being_written(path)]
     _delete(cold_dir, files, fs, list(shards))
 
 
-def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem | None = None) -> int:
+def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = DISK) -> int:
     """Delete page files in the given order, and directories that nothing is left in; return how
     many files. Otherwise as `remove_namespace`."""
     files = [_File(page_path(cold_dir, page.namespace, page.name), page) for page in pages]
-    _delete(cold_dir, files, fs or FileSystem())
+    _delete(cold_dir, files, fs)
     return len(files)
 
 
@@ -159,14 +157,13 @@ def _delete_some(
 
 
 def change_budget(
-    cold_dir: Path, change: Callable[[Budget | None], Budget], fs: FileSystem | None = None
+    cold_dir: Path, change: Callable[[Budget | None], Budget], fs: FileSystem = DISK
 ) -> Budget:
     """Replace a directory's budget by what `change` makes of it, durably, and return that.
 
     Nobody else changes it meanwhile. What is too much running stores evict, or else the next one
     that opens. Raises ChangeRefused.
     """
-    fs = fs or FileSystem()
     with _ledger_of(cold_dir, fs) as ledger, _held(ledger):
         before = read_budget(cold_dir, fs)
         budget = change(before)
@@ -182,14 +179,13 @@ def change_budget(
 def change_pins(
     cold_dir: Path,
     change: Callable[[tuple[PinRecord, ...]], Iterable[PinRecord]],
-    fs: FileSystem | None = None,
+    fs: FileSystem = DISK,
 ) -> tuple[PinRecord, ...]:
     """Replace a directory's pins by what `change` makes of those that have not ended, durably, and
     return that.
 
     Nobody else changes them meanwhile. Raises ChangeRefused.
     """
-    fs = fs or FileSystem()
     with _ledger_of(cold_dir, fs) as ledger, _held(ledger):
         before = read_pins(cold_dir, fs)
         after = tuple(change(living(before, time.time_ns())))

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from omlx_cache_daemon.changing import remove_opened
 from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories
-from omlx_cache_storage.cold.disk import FileSystem, physical_bytes
+from omlx_cache_storage.cold.disk import DISK, FileSystem, physical_bytes
 from omlx_cache_storage.cold.reader import describes
 from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
 from omlx_cache_storage.format.header import (
@@ -95,7 +95,7 @@ def check_pages(
     *,
     after: str | None = None,
     pace: Pace | None = None,
-    fs: FileSystem | None = None,
+    fs: FileSystem = DISK,
     namespace: BlockKey | None = None,
 ) -> Iterator[Checked]:
     """Read the page files of a directory, or of one namespace, one by one, in the order of their
@@ -104,7 +104,6 @@ def check_pages(
     Has the names of one shard and a mebibyte in memory, and leaves the system's file cache as it
     is. Ends early when the pace is stopped. Raises OSError when `cold_dir` cannot be listed.
     """
-    fs = fs or FileSystem()
     pace = pace or Pace()
     with PageChecker(fs, pace) as checker:
         for where in _shards(cold_dir, after, fs, namespace):
@@ -330,22 +329,15 @@ def _foreign(info: os.stat_result, is_kind: Callable[[int], bool] = stat.S_ISREG
     return f"may be changed by other users (mode {stat.S_IMODE(info.st_mode):04o})"
 
 
-def remove_damaged(
-    cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem | None = None
-) -> int:
+def remove_damaged(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = DISK) -> int:
     """Delete those pages whose files are damaged still, and none that was written anew meanwhile;
     return how many. Nobody waits while they are read. Otherwise as `remove_pages`."""
-    fs = fs or FileSystem()
     removed = 0
     with PageChecker(fs) as checker:
         for page in pages:
             path = page_path(cold_dir, page.namespace, page.name)
-            with contextlib.suppress(FileNotFoundError):
-                fd = fs.open(path)
-                try:
-                    found = checker.trouble_of(path, page)
-                    if found is not None and found[0] == "damaged":
-                        removed += remove_opened(cold_dir, page, fd, fs)
-                finally:
-                    fs.close(fd)
+            with contextlib.suppress(FileNotFoundError), fs.reading(path) as fd:
+                found = checker.trouble_of(path, page)
+                if found is not None and found[0] == "damaged":
+                    removed += remove_opened(cold_dir, page, fd, fs)
     return removed

@@ -33,13 +33,9 @@ def with_verdict(page: Map) -> Map:
 
 def _read(path: Path) -> None:
     """Read a page file and compare its checksum; raises PageError or OSError."""
-    from omlx_cache_storage.cold.disk import FileSystem
+    from omlx_cache_storage.cold.disk import DISK
     from omlx_cache_storage.cold.reader import PageReader
 
-    fs = FileSystem()
-    fd = fs.open(path)
-    try:
-        reader = PageReader(fs, fd, path)
+    with DISK.reading(path) as fd:
+        reader = PageReader(DISK, fd, path)
         reader.read_into([bytearray(reader.meta.nbytes)])
-    finally:
-        fs.close(fd)

@@ -9,7 +9,7 @@ from typing import IO, Protocol, TypeVar
 
 from omlx_cache_daemon.archive.manifest import MANIFEST_FILE, Manifest, encode_manifest
 from omlx_cache_daemon.archive.members import PageAt, checked
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import DISK, FileSystem
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
@@ -51,11 +51,11 @@ def pack(
     pages: Iterable[Entry],
     manifest: Manifest,
     to: IO[bytes],
-    fs: FileSystem | None = None,
+    fs: FileSystem = DISK,
 ) -> Iterator[Packed]:
     """Write an archive page by page, and yield what is written so far after each; it is whole when
     this ends. One page is in memory at a time. Raises OSError as the stream does."""
-    fs, done = fs or FileSystem(), Packed()
+    done = Packed()
     _write(MANIFEST_FILE, encode_manifest(manifest), time.time_ns(), to)
     for page in pages:
         _add(cold_dir, page, to, fs, done)
@@ -82,15 +82,12 @@ def _add(cold_dir: Path, entry: Entry, to: IO[bytes], fs: FileSystem, done: Pack
 
 def _read(path: str, fs: FileSystem) -> bytes:
     """Return a file's bytes; one that is deleted meanwhile is whole all the same."""
-    fd = fs.open(path)
-    try:
+    with fs.reading(path) as fd:
         size, parts, came = fs.size(fd), [], 0
         while came < size and (part := fs.read(fd, size - came, came)):
             parts.append(part)
             came += len(part)
         return b"".join(parts)
-    finally:
-        fs.close(fd)
 
 
 def _write(name: str, raw: bytes, time_ns: int, to: IO[bytes]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.contents import rooted
-from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, FileSystem, physical_bytes
+from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, FileSystem, physical_bytes
 from omlx_cache_storage.cold.small_files import is_leftover, read_document
 from omlx_cache_storage.format.names import (
     ENTRY_BYTES,
@@ -126,9 +126,8 @@ def walk_namespace(
     directory = os.path.join(cold_dir, digest.hex())
     if fs.own_file(directory, stat.S_ISDIR) is None:
         return
-    for entry in fs.scan(directory):
-        if entry.name.startswith(TEMPORARY_PREFIX):
-            yield from _found(digest, None, directory, entry, ignore)
+    # No key begins as the name of this directory does: of what lies here itself, what is temporary.
+    yield from walk_shard(digest, directory, fs, ignore)
     for shard in shard_directories(directory, fs, ignore):
         yield from walk_shard(digest, shard, fs, ignore)
 
@@ -136,32 +135,18 @@ def walk_namespace(
 def walk_shard(
     digest: BlockKey, directory: str, fs: FileSystem, ignore: Ignore = _unseen
 ) -> Iterator[Found]:
-    """Yield the page and temporary files of one shard's directory, as `walk` does."""
+    """Yield the page and temporary files of one shard's directory, as `walk` does: those that are
+    this user's, and still there."""
     shard = os.path.basename(directory)
     for entry in fs.scan(directory):
         name = parse_name(entry.name)
         # The shard of a key is how its name begins.
         if entry.name.startswith(TEMPORARY_PREFIX if name is None else shard):
-            yield from _found(digest, name, directory, entry, ignore)
-
-
-def _found(
-    digest: BlockKey,
-    name: PageName | None,
-    directory: str,
-    entry: "os.DirEntry[str]",
-    ignore: Ignore,
-) -> Iterator[Found]:
-    """Yield what a directory entry is, nothing unless it is a file of this user's that still
-    exists.
-
-    `directory` is one object for all of its files: making a path for each takes as long as the
-    rest of the scan.
-    """
-    info = _own(entry, stat.S_ISREG, ignore)
-    if info is not None:
-        nbytes = physical_bytes(info)
-        yield Found(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
+            info = _own(entry, stat.S_ISREG, ignore)
+            if info is not None:
+                # One object for all: to make a path for each takes as long as the rest of the scan.
+                nbytes = physical_bytes(info)
+                yield Found(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
 
 
 def _own(
@@ -180,7 +165,7 @@ def _own(
 
 def scan(cold_dir: Path) -> Iterator[ColdEntry]:
     """Yield the pages of a cold directory, by directory scan only."""
-    for found in walk(cold_dir, FileSystem()):
+    for found in walk(cold_dir, DISK):
         if found.name is not None:
             stored = StoredPage(found.namespace, found.name, found.nbytes)
             yield ColdEntry(cold_dir, stored, found.mtime_ns)
@@ -195,10 +180,10 @@ def entries(cold_dir: Path) -> list[ColdEntry]:
     return [ColdEntry(cold_dir, stored, stamp_ns) for stored, stamp_ns in rooted(found)]
 
 
-def root_bytes(cold_dir: Path, fs: FileSystem | None = None) -> int:
+def root_bytes(cold_dir: Path, fs: FileSystem = DISK) -> int:
     """Return what a directory takes of the disk without its namespaces: of its ledger only what
     has been written. Raises OSError."""
-    files = (entry.stat(follow_symlinks=False) for entry in (fs or FileSystem()).scan(cold_dir))
+    files = (entry.stat(follow_symlinks=False) for entry in fs.scan(cold_dir))
     small = [512 * info.st_blocks + ENTRY_BYTES for info in files if stat.S_ISREG(info.st_mode)]
     return SMALL_FILE_BYTES + sum(small)
 
@@ -206,14 +191,14 @@ def root_bytes(cold_dir: Path, fs: FileSystem | None = None) -> int:
 def namespaces(cold_dir: Path) -> dict[BlockKey, dict[str, object]]:
     """Return the namespaces with the documents that their digests were made from; an unreadable
     document is empty."""
-    found = namespace_directories(cold_dir, FileSystem())
+    found = namespace_directories(cold_dir, DISK)
     return {digest: read_namespace(cold_dir, digest) for digest, _ in found}
 
 
 def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
     """Return the document of one namespace, {} when there is none that can be read."""
     path = os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE)
-    return read_document(path, FileSystem())
+    return read_document(path, DISK)
 
 
 def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[BlockKey]) -> Pins:

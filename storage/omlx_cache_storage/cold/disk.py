@@ -250,11 +250,8 @@ class FileSystem:
     def sync_directory(self, path: StrPath, durability: Durability) -> None:
         """Make the names in a directory as durable as asked."""
         if durability != "none":
-            fd = self.open_directory(path)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            with contextlib.closing(Descriptor(self.open_directory(path))) as directory:
+                os.fsync(directory.fd)
 
     def open(self, path: StrPath) -> int:
         """Open a regular file of this user's and return the descriptor; never waits for a pipe.
@@ -280,6 +277,15 @@ class FileSystem:
 
     def close(self, fd: int) -> None:
         os.close(fd)
+
+    @contextlib.contextmanager
+    def reading(self, path: StrPath) -> Iterator[int]:
+        """Open a file as `open` does, until the block ends."""
+        fd = self.open(path)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
@@ -346,6 +352,10 @@ class FileSystem:
     def is_read_only(self, path: StrPath) -> bool:
         """True when the path's disk is mounted so that nothing on it can be changed."""
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+DISK = FileSystem()
+"""What is used where nobody gives another one."""
 
 
 def physical_bytes(info: os.stat_result, uncounted: int = UNCOUNTED_BYTES) -> int:

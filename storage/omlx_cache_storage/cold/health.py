@@ -42,7 +42,7 @@ class Health:
 
     @property
     def state(self) -> str:
-        return self._write_error or self._read_error or self._opening or "ok"
+        return self._opening or self._write_error or self._read_error or "ok"
 
     def begin_open(self) -> None:
         """Note that the directory is about to be read: nothing of it is known yet."""
@@ -50,8 +50,8 @@ class Health:
 
     @property
     def refuses_writes(self) -> bool:
-        """True from a failed write until the next one that succeeds."""
-        return bool(self._write_error)
+        """True from a failed write until the next one that succeeds, and without the directory."""
+        return bool(self._write_error) or self._opening.startswith(UNAVAILABLE)
 
     @property
     def hides_pages(self) -> bool:
@@ -123,14 +123,11 @@ class Health:
 
     def fail_open(self, error: OSError) -> None:
         """Note that the directory cannot be had."""
-        self._opening = ""
-        self._write_error = f"{UNAVAILABLE}{error.strerror or error}"
+        self._opening = f"{UNAVAILABLE}{error.strerror or error}"
 
     def end_open(self) -> None:
         """Note that the directory is there."""
         self._opening = ""
-        if self._write_error.startswith(UNAVAILABLE):
-            self._write_error = ""
 
 
 def _failing(error: OSError) -> str:

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from omlx_cache_storage.cold.disk import FileSystem, StrPath
+from omlx_cache_storage.cold.disk import DISK, FileSystem, StrPath
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
 from omlx_cache_storage.format.header import (
     ALIGNMENT,
@@ -103,14 +103,11 @@ def open_page(
     fs: FileSystem, path: StrPath, namespace: BlockKey, name: PageName
 ) -> Iterator[PageReader]:
     """Open the file of a page, whose header says what the name says; raises PageError, OSError."""
-    fd = fs.open(path)
-    try:
+    with fs.reading(path) as fd:
         reader = PageReader(fs, fd, path)
         if not describes(reader.meta, namespace, name):
             raise ForeignPage(f"{os.path.basename(path)} holds another page than its name says")
         yield reader
-    finally:
-        fs.close(fd)
 
 
 def describes(meta: PageMeta, namespace: BlockKey, name: PageName) -> bool:
@@ -118,15 +115,11 @@ def describes(meta: PageMeta, namespace: BlockKey, name: PageName) -> bool:
     return (meta.namespace, name_of(meta)) == (namespace, name)
 
 
-def read_header(path: StrPath, fs: FileSystem | None = None) -> Header:
+def read_header(path: StrPath, fs: FileSystem = DISK) -> Header:
     """Return a page file's header; raises PageError."""
-    fs = fs or FileSystem()
     try:
-        fd = fs.open(path)
-        try:
+        with fs.reading(path) as fd:
             return read_header_at(fd, fs)
-        finally:
-            fs.close(fd)
     except OSError as error:
         raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
 
 from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, SetBy
-from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, Durability, FileSystem, StrPath
+from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, Durability, FileSystem, StrPath
 from omlx_cache_storage.eviction.ages import Learned, parse_learned
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
@@ -102,13 +102,10 @@ def read_map(path: StrPath, fs: FileSystem, most: int = MAX_DOCUMENT_BYTES) -> d
     """Return a small file's map, {} for one that is missing, torn, longer than `most` or somebody
     else's; raises OSError where the disk refuses."""
     try:
-        fd = fs.open(path)
+        with fs.reading(path) as fd:
+            raw = fs.read(fd, most + 1, 0)
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    try:
-        raw = fs.read(fd, most + 1, 0)
-    finally:
-        fs.close(fd)
     try:
         document = json.loads(raw) if len(raw) <= most else {}
     except (ValueError, RecursionError):
@@ -162,19 +159,18 @@ class SmallFile(NamedTuple):
     name: str
     most: int = MAX_DOCUMENT_BYTES
 
-    def read(self, cold_dir: Path, fs: FileSystem | None) -> dict[str, object]:
+    def read(self, cold_dir: Path, fs: FileSystem) -> dict[str, object]:
         """Return what a directory's file says; raises OSError where the disk refuses."""
-        return read_map(os.path.join(cold_dir, self.name), fs or FileSystem(), self.most)
+        return read_map(os.path.join(cold_dir, self.name), fs, self.most)
 
-    def is_newer(self, cold_dir: Path, fs: FileSystem | None = None) -> bool:
+    def is_newer(self, cold_dir: Path, fs: FileSystem = DISK) -> bool:
         """True when a newer version wrote a directory's file, which may have said more than this
         one understands; raises OSError."""
         return _version(self.read(cold_dir, fs)) > VERSION
 
-    def is_readable(self, cold_dir: Path, fs: FileSystem | None = None) -> bool:
+    def is_readable(self, cold_dir: Path, fs: FileSystem = DISK) -> bool:
         """True unless there is a file that says nothing, or not all, to this version; raises
         OSError."""
-        fs = fs or FileSystem()
         there = fs.exists(os.path.join(cold_dir, self.name))
         return not there or _version(self.read(cold_dir, fs)) == VERSION
 
@@ -220,7 +216,7 @@ def is_count(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def read_budget(cold_dir: Path, fs: FileSystem | None = None) -> Budget | None:
+def read_budget(cold_dir: Path, fs: FileSystem = DISK) -> Budget | None:
     """Return what a directory's file says, None for one that says nothing.
 
     Reads a file; raises OSError where the disk refuses: then nobody knows what it says, and who
@@ -229,13 +225,12 @@ def read_budget(cold_dir: Path, fs: FileSystem | None = None) -> Budget | None:
     return parse_budget(BUDGET.read(cold_dir, fs))
 
 
-def write_budget(cold_dir: Path, budget: Budget, fs: FileSystem | None = None) -> bool:
+def write_budget(cold_dir: Path, budget: Budget, fs: FileSystem = DISK) -> bool:
     """Replace a directory's file, whole or not at all, what a person set durably; False where the
     directory is not this user's alone or is missing, or where a newer version wrote the file.
 
     Raises OSError.
     """
-    fs = fs or FileSystem()
     if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1]:
         return False
     # A torn file is no budget, and a person's word is not lost with the power. What a store sets it
@@ -268,7 +263,7 @@ def parse_budget(document: Mapping[str, object]) -> Budget | None:
     )
 
 
-def read_pins(cold_dir: Path, fs: FileSystem | None = None) -> tuple[PinRecord, ...]:
+def read_pins(cold_dir: Path, fs: FileSystem = DISK) -> tuple[PinRecord, ...]:
     """Return what a directory's file says, ended pins too; raises OSError where the disk
     refuses."""
     return parse_pins(PINS.read(cold_dir, fs))
@@ -334,18 +329,17 @@ class Reuse(NamedTuple):
     disk: Learned | None = None
 
 
-def read_reuse(cold_dir: Path, fs: FileSystem | None = None) -> Reuse:
+def read_reuse(cold_dir: Path, fs: FileSystem = DISK) -> Reuse:
     """Return what a directory's file says; reads a file, raises nothing."""
-    return parse_reuse(read_document(os.path.join(cold_dir, REUSE_FILE), fs or FileSystem()))
+    return parse_reuse(read_document(os.path.join(cold_dir, REUSE_FILE), fs))
 
 
-def write_reuse(cold_dir: Path, reuse: Reuse, fs: FileSystem | None = None) -> bool:
+def write_reuse(cold_dir: Path, reuse: Reuse, fs: FileSystem = DISK) -> bool:
     """Replace a directory's file, whole or not at all; False where the directory is not this user's
     alone, is missing, or was not used by a store.
 
     Raises OSError.
     """
-    fs = fs or FileSystem()
     # Without a ledger it is the place where a disk is mounted at other times.
     if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)) or not fs.identity(cold_dir)[-1]:
         return False

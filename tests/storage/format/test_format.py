@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from kit.examples import examples
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import DISK
 from omlx_cache_storage.cold.reader import PageReader, read_header
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format.header import (
@@ -72,15 +72,11 @@ def _file(meta: PageMeta, payload: bytes) -> bytes:
 
 def _read(path: Path) -> tuple[PageMeta, bytes]:
     """Return what the tier's reader makes of a file; raises CorruptPage."""
-    fs = FileSystem()
-    fd = fs.open(path)
-    try:
-        reader = PageReader(fs, fd, path)
+    with DISK.reading(path) as fd:
+        reader = PageReader(DISK, fd, path)
         payload = bytearray(reader.meta.nbytes)
         reader.read_into([payload])
         return reader.meta, bytes(payload)
-    finally:
-        fs.close(fd)
 
 
 @given(METAS, st.text(max_size=40))
