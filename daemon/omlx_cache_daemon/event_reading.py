@@ -2,7 +2,8 @@
 missed is said."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
@@ -71,12 +72,7 @@ class EventReader:
 
 def in_order(rows: Iterable[Map], name: str) -> list[Map]:
     """Return rows of several stores by the time that they name."""
-    return sorted(rows, key=lambda row: _moment(row, name))
-
-
-def _moment(row: Mapping[str, object], name: str) -> float:
-    at = row.get(name)
-    return at if isinstance(at, int | float) else 0.0
+    return sorted(rows, key=itemgetter(name))
 
 
 class ManyReaders:

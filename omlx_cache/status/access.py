@@ -11,29 +11,23 @@ from omlx_cache.status.answer import Answer, refusal
 _SHOWN = 100
 
 
-class Visit:
-    """Who asks, and how. `headers` have lower-case names; `hosts` are all `Host` headers."""
-
-    __slots__ = ("headers", "hosts", "is_page", "peer")
-
-    def __init__(self, headers: Mapping[str, str], peer: str, *, is_page: bool) -> None:
-        self.peer, self.is_page = peer, is_page
-        self.headers = {name.lower(): value for name, value in headers.items()}
-        self.hosts = [value for name, value in headers.items() if name.lower() == "host"]
-
-
-def refused(visit: Visit, token: str | None) -> Answer | None:
-    """Return why a request is refused, None for one that may be answered."""
-    if len(visit.hosts) != 1:
-        return refusal(400, f"one Host header was expected; {len(visit.hosts)} came")
+def refused(
+    headers: Mapping[str, str], peer: str, token: str | None, *, is_page: bool
+) -> Answer | None:
+    """Return why a request is refused, None for one that may be answered; `headers` are all that
+    came, under whatever names."""
+    hosts = [value for name, value in headers.items() if name.lower() == "host"]
+    if len(hosts) != 1:
+        return refusal(400, f"one Host header was expected; {len(hosts)} came")
+    said = {name.lower(): value for name, value in headers.items()}
     if token is None:
-        no = _from_elsewhere(visit)
+        no = _from_elsewhere(peer, said["host"])
         if no is not None:
             return no
-    no = _from_another_page(visit)
-    if no is not None or token is None or visit.is_page:
+    no = _from_another_page(said, is_page=is_page)
+    if no is not None or token is None or is_page:
         return no
-    given = visit.headers.get("authorization", "")
+    given = said.get("authorization", "")
     if token_matches(given, token):
         return None
     came = "another one came" if given else "none came"
@@ -46,13 +40,12 @@ def refused(visit: Visit, token: str | None) -> Answer | None:
     )
 
 
-def _from_elsewhere(visit: Visit) -> Answer | None:
+def _from_elsewhere(peer: str, host: str) -> Answer | None:
     """Refuse what comes from another machine, or under a name that may be anybody's."""
-    if not is_loopback(visit.peer):
+    if not is_loopback(peer):
         return refusal(
             403, "without a token this answers its own machine only: set OMLX_CACHE_STATUS_TOKEN"
         )
-    host = visit.hosts[0]
     if not is_safe_host(host):
         return refusal(
             403, f"Host was expected to be an address or localhost; got {host[:_SHOWN]!r}"
@@ -60,16 +53,15 @@ def _from_elsewhere(visit: Visit) -> Answer | None:
     return None
 
 
-def _from_another_page(visit: Visit) -> Answer | None:
+def _from_another_page(headers: Mapping[str, str], *, is_page: bool) -> Answer | None:
     """Refuse what a browser sends for a page of another origin; following a link to the page is no
     such request."""
-    headers = visit.headers
     site = headers.get("sec-fetch-site", "none")
-    follows_link = visit.is_page and headers.get("sec-fetch-mode") == "navigate"
+    follows_link = is_page and headers.get("sec-fetch-mode") == "navigate"
     if site not in ("none", "same-origin") and not follows_link:
         return refusal(403, "another page's requests are not answered (Sec-Fetch-Site)")
     origin = headers.get("origin")
-    if origin is not None and not _is_same(origin, visit.hosts[0]):
+    if origin is not None and not _is_same(origin, headers["host"]):
         return refusal(403, f"requests of {origin[:_SHOWN]!r} are not answered (Origin)")
     return None
 

@@ -11,18 +11,10 @@ Document = Mapping[str, object]
 def encoded(document: object) -> bytes:
     """Return a document of plain values as JSON, in ASCII; raises TypeError for other values."""
     try:
-        text = json.dumps(document, allow_nan=False, default=_plain)
+        text = json.dumps(document, allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(document), allow_nan=False)
     return text.encode("ascii")
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    raise TypeError(f"{type(value).__name__} is no plain value")
 
 
 def _finite(value: object) -> object:

@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
 from omlx_cache.package import VERSION
-from omlx_cache.status.access import Visit, refused
+from omlx_cache.status.access import refused
 from omlx_cache.status.answer import EVENTS, JSON, Answer, refusal
 from omlx_cache.status.documents import encoded
 from omlx_cache.status.history import SAMPLE_SECONDS, StatusHistory
@@ -108,10 +108,10 @@ class Routes:
         except ValueError:
             return refusal(400, f"the path is not understood: {target[:_SHOWN]!r}")
         path = parts.path if parts.path == "/" else parts.path.rstrip("/")
-        visit = Visit(headers, peer or "", is_page=path == PAGE)
-        no = None if peer is None else refused(visit, self._token)
-        if no is not None:
-            return no
+        if peer is not None:
+            no = refused(headers, peer, self._token, is_page=path == PAGE)
+            if no is not None:
+                return no
         route = ROUTES.get(path)
         if route is None or (route.is_own and peer is not None):
             shown = ", ".join(name for name, one in ROUTES.items() if not one.is_own)
@@ -122,7 +122,7 @@ class Routes:
             return refusal(405, text, Allow=allowed)
         try:
             values = _values(parts.query, body, route.parameters)
-            return route.respond(ApiRequest(self, values, visit.headers, method == "HEAD"))
+            return route.respond(ApiRequest(self, values, headers, method == "HEAD"))
         except ControlError as error:
             return refusal(STATUS_OF.get(error.code, 500), str(error))
         except Exception as error:
@@ -131,7 +131,7 @@ class Routes:
 
     def refused(self, headers: Mapping[str, str], peer: str) -> Answer | None:
         """Return why a request for a path of the server's own is refused, None where it is not."""
-        return refused(Visit(headers, peer, is_page=False), self._token)
+        return refused(headers, peer, self._token, is_page=False)
 
     def close(self, timeout: float = 0.0) -> None:
         """End the streams and the sampling; waits at most `timeout` seconds for the latter."""
@@ -278,7 +278,7 @@ def _metrics(request: ApiRequest) -> Answer:
     from omlx_cache.status.exposition import exposition
 
     processes = request.routes.ask("processes", {})
-    shown = exposition(processes, request.headers.get("accept", ""))
+    shown = exposition(processes, request.headers.get("Accept", ""))
     return Answer(200, shown.content_type, shown.body, {"Vary": "Accept"})
 
 
@@ -305,7 +305,7 @@ def _listed(name: str, request: ApiRequest) -> Answer:
 def _stream(request: ApiRequest) -> Answer:
     routes, after = request.routes, request.values.get("after")
     # A browser that was cut off sends it, and asks for the same address as before.
-    last = request.headers.get("last-event-id", "")
+    last = request.headers.get("Last-Event-ID", "")
     if last.isascii() and last.isdigit() and len(last) < 19:
         after = int(last)
     if request.is_head:
