@@ -37,8 +37,9 @@ def _careless() -> None:
     """Serves what it read without a look at the checksum, one bit of it another one."""
 
     def unverified(self: PageReader, pieces: Sequence[Any]) -> None:
-        self._fs.read_into(self._fd, self._offset, pieces)
+        self._fs.read_into(self._fd, self._header.data_offset, pieces)
         memoryview(pieces[0])[0] ^= 1
+        self.was_read = True
 
     PageReader._fill = unverified  # type: ignore[method-assign]
 
