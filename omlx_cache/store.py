@@ -13,6 +13,14 @@ from typing import TYPE_CHECKING, Self
 
 from omlx_cache.arrays.mlxio import architecture
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.listing import (
+    Chosen,
+    ListedPage,
+    Pruning,
+    choose,
+    list_pages,
+    used_by_anybody,
+)
 from omlx_cache.control.operations import operations
 from omlx_cache.control.server import ApiServer, check_socket, serve_port, serve_socket
 from omlx_cache.flights import Flights
@@ -48,14 +56,6 @@ from omlx_cache_storage.format import planes
 from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import BlockKey, Tokens
-from omlx_cache_storage.listing import (
-    Chosen,
-    ListedPage,
-    Pruning,
-    choose,
-    list_pages,
-    used_by_anybody,
-)
 from omlx_cache_storage.page import Buffer, PageId, PageMeta
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher, ReadingTiers
 from omlx_cache_storage.readers import (

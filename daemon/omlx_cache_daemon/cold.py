@@ -8,6 +8,20 @@ from functools import partial
 from os import environ, geteuid
 from pathlib import Path
 
+from omlx_cache.control.listing import (
+    Chosen,
+    Documents,
+    ListedPage,
+    NoSuchNamespace,
+    Pruning,
+    Row,
+    choose,
+    detail_rows,
+    find_namespace,
+    list_pages,
+    namespace_rows,
+    page_rows,
+)
 from omlx_cache.settings.machine import cold_dir_from_environment, default_cold_dir, state_dir
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_daemon.changing import Deleted, remove_namespace, remove_pages
@@ -27,20 +41,6 @@ from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.cold.small_files import read_pins
 from omlx_cache_storage.documents import Versions
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.listing import (
-    Chosen,
-    Documents,
-    ListedPage,
-    NoSuchNamespace,
-    Pruning,
-    Row,
-    choose,
-    detail_rows,
-    find_namespace,
-    list_pages,
-    namespace_rows,
-    page_rows,
-)
 from omlx_cache_storage.private import trouble
 
 

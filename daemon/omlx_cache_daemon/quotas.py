@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from omlx_cache.control.listing import Footprint, list_pages
 from omlx_cache_daemon.changing import change_budget
 from omlx_cache_daemon.cold import reading, root_of
 from omlx_cache_daemon.errors import CommandError
@@ -13,7 +14,6 @@ from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.root import DirectoryGone
 from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE
-from omlx_cache_storage.listing import Footprint, list_pages
 
 
 def described(cold_dir: Path) -> Map:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from omlx_cache.control.listing import list_pages, namespace_rows
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
@@ -16,7 +17,6 @@ from omlx_cache_storage.documents import shortened_salt
 from omlx_cache_storage.format.names import StoredPage, parent_hint
 from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.listing import list_pages, namespace_rows
 
 _EVERY = 2**31 - 1
 _SHOWN = 5

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from omlx_cache.control.listing import Chosen, ListedPage, Pruning
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.requests.log import Decoder, RequestLog
 from omlx_cache.upkeep.directory import Allowance
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.keys import BlockKey, Tokens
-from omlx_cache_storage.listing import Chosen, ListedPage, Pruning
 from omlx_cache_storage.page import PageId, PageInfo
 from omlx_cache_storage.stats import Stats
 from omlx_cache_storage.table import PageColumns

@@ -7,6 +7,14 @@ from typing import Any
 
 from omlx_cache.control.answering import Answering
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.listing import (
+    NoSuchNamespace,
+    Pruning,
+    detail_rows,
+    find_namespace,
+    namespace_rows,
+    page_rows,
+)
 from omlx_cache.identity.parts import installed
 from omlx_cache.package import VERSION
 from omlx_cache.status.kv_events import events_document, kv_document
@@ -19,14 +27,6 @@ from omlx_cache.status.prefix_lookup import (
 from omlx_cache.status.routes import Arguments, Operations
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
-from omlx_cache_storage.listing import (
-    NoSuchNamespace,
-    Pruning,
-    detail_rows,
-    find_namespace,
-    namespace_rows,
-    page_rows,
-)
 from omlx_cache_storage.stats import KINDS
 
 DEFAULT_LIMIT = 1000

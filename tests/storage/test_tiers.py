@@ -9,10 +9,10 @@ import mlx.core as mx
 import pytest
 
 from kit.storage import Story, bytes_of, disk_usage, expected_payload, open_cold, read_cold
+from omlx_cache.control.listing import ListedPage, list_pages
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.listing import ListedPage, list_pages
 from omlx_cache_storage.page import Page, PageId, Tail
 from omlx_cache_storage.tiers import Tier
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from kit.storage import Story, commit, files_in, is_right, open_store
+from omlx_cache.control.listing import Pruning
 from omlx_cache.control.operations import operations
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.identity.parts import software
 from omlx_cache.status.routes import Routes
-from omlx_cache_storage.listing import Pruning
 
 
 def _ask(store: Any, name: str, **arguments: object) -> Any:

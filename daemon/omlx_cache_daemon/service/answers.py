@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from omlx_cache.control.answering import Answering
+from omlx_cache.control.listing import ListedPage, list_pages
 from omlx_cache.control.operations import operations
 from omlx_cache.requests.log import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
@@ -18,7 +19,6 @@ from omlx_cache_daemon.service.upkeep import Upkeep
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.keys import BlockKey, Tokens
-from omlx_cache_storage.listing import ListedPage, list_pages
 from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
 from omlx_cache_storage.table import PageColumns, columns_of
 
