@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from omlx_cache.arrays.mlxio import architecture
+from omlx_cache.control.comparison import Disagreement, compare
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.listing import (
     Chosen,
@@ -409,6 +410,10 @@ class BlockStore(ReadingTiers):
         self.refresh()
         found = {"hot": columns_of(self.hot.entries())}
         return found if self.cold is None else {**found, "cold": self.cold.columns()}
+
+    def compare(self) -> Disagreement:
+        """Compare memory with the disk, as `control.comparison` does."""
+        return compare(self)
 
     @uninterrupted
     def in_memory_only(self) -> list[PageMeta]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from omlx_cache.control.comparison import Disagreement
 from omlx_cache.control.listing import Chosen, ListedPage, Pruning
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.requests.log import Decoder, RequestLog
@@ -12,7 +13,6 @@ from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.page import PageId, PageInfo
 from omlx_cache_storage.stats import Stats
 from omlx_cache_storage.table import PageColumns
-from omlx_cache_storage.tiers import Disagreement
 
 
 class Answering(Protocol):

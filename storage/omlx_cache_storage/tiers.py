@@ -10,9 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, TypeAlias
 
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
@@ -32,7 +30,6 @@ from omlx_cache_storage.hot_page import PageState, Reservation, WritePolicy
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import (
-    PAGED,
     OpenPage,
     Page,
     PageId,
@@ -43,7 +40,6 @@ from omlx_cache_storage.page import (
 from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.stats import Counters, HotUsage
-from omlx_cache_storage.table import hint_numbers
 from omlx_cache_storage.writer import Documents, Writer
 
 if TYPE_CHECKING:
@@ -58,8 +54,6 @@ of its tokens replaces one that holds less, never the other way round. What both
 FLUSH_SECONDS = 30.0
 LOCK_SECONDS = 2.0
 """How long `clear` waits for peer processes that hold the directory."""
-COMPARE_SECONDS = 2.0
-"""How long a comparison of the tiers waits for the writer to tell memory what left the disk."""
 BEHIND_SECONDS = 0.2
 """How long a look-up waits for a directory to be read again: others' pages are worth more."""
 NEWS_SECONDS = 0.2
@@ -79,15 +73,6 @@ RUN_SHARE = 32
 def _reading_far(remote: "RemoteTier", page: PageId) -> Iterator[OpenPage]:
     with bounded_elsewhere(), remote.reading(page) as reader:
         yield reader
-
-
-class Disagreement(NamedTuple):
-    """What the tiers disagree on. `unbacked`: pages that memory has as clean and the disk has not.
-    `orphans`: pages on the disk whose parent block neither tier has, so that nothing can be
-    restored from them; a page that was damaged or lost leaves such."""
-
-    unbacked: list[PageId]
-    orphans: list[PageId]
 
 
 class TierView:
@@ -597,36 +582,6 @@ class Tiers:
             self.wait_for_writer(timeout)
         return 0 if self.cold is None else self.cold.discard(pages)
 
-    def compare(self) -> Disagreement:
-        """Compare memory with the disk, page by page; waits two seconds at most for the writer.
-        Commits may go on."""
-        cold, writer = self.cold, self.writer
-        if cold is None or writer is None:
-            return Disagreement([], [])
-        before = set(_absent(self.hot, cold))
-        # What is on its way from the disk to memory arrives meanwhile.
-        settled = before and writer.settle(COMPARE_SECONDS)
-        unbacked = [page for page in _absent(self.hot, cold) if settled and page in before]
-        return Disagreement(unbacked, self._orphans(cold))
-
-    def _orphans(self, cold: ColdTier) -> list[PageId]:
-        columns = cold.columns()
-        here = [(held.namespace, held.id.key) for held in self.hot.entries()]
-        pages = (entry.page for entry in cold.listing())
-        paged = {page.key: page for page in pages if page.group == PAGED}
-        roots = [*columns.keys, *columns.namespaces, *(key for names in here for key in names)]
-        parents = hint_numbers(roots)
-        lost = columns.keys[~np.isin(columns.hints, parents)]
-        return [paged[key] for key in lost if key in paged]
-
-    def check_integrity(self) -> None:
-        """Assert that the tiers agree with themselves and with each other while nothing is stored
-        or restored: counts, clean pages, reservations."""
-        self.hot.check_integrity(idle=True)
-        if self.cold is not None:
-            self.cold.check_integrity()
-        assert not self.compare().unbacked
-
     # The writer.
 
     @property
@@ -694,12 +649,3 @@ class Tiers:
 
     def _has_room(self, nbytes: int) -> bool:
         return self.writer is not None and self.writer.has_room(nbytes)
-
-
-def _absent(hot: HotTier, cold: ColdTier) -> list[PageId]:
-    """Return the pages that memory has as clean and the disk does not have; one that it does not
-    show now counts as there."""
-    clean = [held.id for held in hot.entries() if held.state is PageState.CLEAN]
-    absent = [page for page in clean if cold.info(page) is None]
-    hidden = cold.hidden(absent)
-    return [page for page in absent if page not in hidden]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, open_store
+from kit.storage import Story, check_integrity, open_store
 from omlx_cache import BlockStore
 
 KIB = 1024
@@ -75,7 +75,7 @@ def test_a_page_of_a_run_that_the_disk_has_by_now_takes_no_room_from_the_others(
             assert room.nbytes == 2 * KIB
             assert [store.put(story.page(number), room) for number in (2, 3)] == [True, True]
         assert store.flush(30)
-        store.check_integrity()
+        check_integrity(store)
 
 
 @pytest.mark.parametrize("admit", [BlockStore.admit_run, lambda store, *_: store.admit(KIB)])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, open_store, store_page
+from kit.storage import Story, check_integrity, open_store, store_page
 from omlx_cache_storage.page import Buffer, OpenPage
 from omlx_cache_storage.prefetch import read_page
 
@@ -41,4 +41,4 @@ def test_what_is_read_while_it_is_cleared_is_served_no_more(
         assert store.find(page) is None
         assert store.flush(30)
         assert store.find(page) is None
-        store.check_integrity()
+        check_integrity(store)

@@ -10,7 +10,7 @@ import pytest
 
 from kit.examples import examples, some
 from kit.scheduler import Scheduler, explore, explore_all
-from kit.storage import Story, files_in, open_cold
+from kit.storage import Story, check_integrity, files_in, open_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import format_name
@@ -119,7 +119,7 @@ class Rig:
         assert tiers.writer is not None
         tiers.refresh()
         assert tiers.writer.settle(60)
-        tiers.check_integrity()
+        check_integrity(tiers)
         assert tiers.writer.usage().pending_bytes == 0
         files = {file.name for file in files_in(self.directory)}
         assert files == {format_name(entry.stored.name) for entry in cold.listing()}

@@ -2,7 +2,16 @@
 
 from .faults import FaultyDisk, HandClock, SetTime
 from .pages import Story, bytes_of, disk_usage, expected_payload, files_in, open_cold, read_cold
-from .stores import commit, fetch, is_right, open_store, set_budget, settings, store_page
+from .stores import (
+    check_integrity,
+    commit,
+    fetch,
+    is_right,
+    open_store,
+    set_budget,
+    settings,
+    store_page,
+)
 from .writers import WriterRig, end_write
 
 __all__ = [
@@ -12,6 +21,7 @@ __all__ = [
     "Story",
     "WriterRig",
     "bytes_of",
+    "check_integrity",
     "commit",
     "disk_usage",
     "end_write",

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.control.comparison import compare
 from omlx_cache_daemon.changing import change_budget
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.tiers import Tiers
 
 from .pages import Story, bytes_of, expected_payload, read_cold
 
@@ -34,6 +36,15 @@ def open_store(
     directory: Path, disk: FileSystem | None = None, clock: Clock | None = None, **options: Any
 ) -> BlockStore:
     return BlockStore(settings(directory, **options), filesystem=disk, clock=clock)
+
+
+def check_integrity(tiers: Tiers) -> None:
+    """Assert that the tiers agree with themselves and with each other while nothing is stored or
+    restored: counts, clean pages, reservations."""
+    tiers.hot.check_integrity(idle=True)
+    if tiers.cold is not None:
+        tiers.cold.check_integrity()
+    assert not compare(tiers).unbacked
 
 
 def set_budget(directory: Path, budget: Budget) -> None:
