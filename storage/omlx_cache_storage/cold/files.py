@@ -3,7 +3,7 @@
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +25,11 @@ from omlx_cache_storage.cold.disk import (
 from omlx_cache_storage.cold.index import Counted
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
+    Doom,
     encode_document,
-    remove_leftovers,
-    temporary_name,
+    is_leftover,
+    remove_temporaries,
+    replace_file,
 )
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
@@ -42,7 +44,6 @@ from omlx_cache_storage.format.names import (
     WRITES_FILE,
     StoredPage,
     parse_name,
-    shard_of,
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
@@ -76,7 +77,7 @@ class PageFiles:
         directory: Path,
         fs: FileSystem,
         durability: Durability,
-        doom: Callable[[str, int], None] = lambda path, nbytes: None,
+        doom: Doom = lambda path, nbytes: None,
     ) -> None:
         self.directory = directory
         self.fs = fs
@@ -125,8 +126,7 @@ class PageFiles:
 
     def directory_of(self, page: StoredPage) -> str:
         """Return where a page's file lies."""
-        shard = shard_of(page.name.id.key)
-        return f"{self._root}{os.sep}{page.namespace.hex()}{os.sep}{shard}"
+        return f"{self._root}{os.sep}{page.namespace.hex()}{os.sep}{page.shard}"
 
     def left(self, namespace: BlockKey, shard: str) -> None:
         """Count a directory no longer: somebody has removed it."""
@@ -183,7 +183,7 @@ class PageFiles:
         """Delete what dead writers left and empty directories, and count the others; return what
         others are to be told of it. Nobody else changes the directory meanwhile."""
         emptied: list[Emptied] = []
-        remove_leftovers(self._root, self.fs)
+        remove_temporaries(self._root, self.fs, _is_of_a_dead_writer)
         used = found.used - set(map(os.path.dirname, found.useless))
         for digest, directory in namespace_directories(self.directory, self.fs):
             self._count_file(os.path.join(directory, NAMESPACE_FILE))
@@ -225,19 +225,6 @@ class PageFiles:
         else:
             self._counted.end(path)
 
-    def _mark(self) -> None:
-        """Put the tag into the directory that lets backups leave it out, unless one is there.
-
-        With the first page that is written, not before: whoever opens a store waits for no write.
-        """
-        if self._tagged:
-            return
-        # A cache without a tag is a cache all the same; the next page tries again.
-        with contextlib.suppress(OSError):
-            if not self.fs.exists(self._tag):
-                self.fs.write(self._tag, [TAG], self.durability)
-            self._tagged = True
-
     def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> Descriptor:
         """Begin to write a page of `nbytes` in all under a temporary name, in its own directory,
         made if need be; return it open. Nobody else changes the directory meanwhile."""
@@ -245,19 +232,17 @@ class PageFiles:
         return Descriptor(self.fs.reserve(temporary, nbytes), locked=True)
 
     def fill(self, temporary: str, pieces: list[Buffer]) -> int:
-        """Write all of a page that is staged; return its physical bytes."""
+        """Write all of a page that is staged; return its physical bytes. The first one puts the tag
+        into the directory that lets backups leave it out: whoever opens a store waits for no write.
+        """
         nbytes = self.fs.write(temporary, pieces, self.durability)
-        self._mark()
+        if not self._tagged:
+            # A cache without a tag is a cache all the same; the next page tries again.
+            with contextlib.suppress(OSError):
+                if not self.fs.exists(self._tag):
+                    self.fs.write(self._tag, [TAG], self.durability)
+                self._tagged = True
         return nbytes
-
-    def abandon(self, temporary: str) -> bool:
-        """Delete what was staged; False when the disk does not delete it. Raises nothing."""
-        try:
-            self.fs.remove(temporary)
-        except OSError:
-            # A disk mounted read-only refuses to delete what is not there, too.
-            return not self.fs.exists(temporary)
-        return True
 
     def publish(self, temporary: str, path: str, time_ns: int) -> None:
         """Give a staged file its name and recency."""
@@ -301,15 +286,8 @@ class PageFiles:
         self.fs.claim(self._root)
         self._make_directory(directory)
         if not self.fs.exists(described):
-            temporary = temporary_name(directory)
             raw = encode_document(document)
-            try:
-                self.fs.write(temporary, [raw], self.durability)
-                self.fs.publish(temporary, described)
-            except BaseException:
-                if not self.abandon(temporary):
-                    self._doom(temporary, len(raw) + SMALL_FILE_BYTES + ENTRY_BYTES)
-                raise
+            replace_file(described, raw, self.fs, self.durability, self._doom)
         self._count_file(described)
         self._make_directory(shard)
 
@@ -328,6 +306,10 @@ class PageFiles:
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
         """Count a directory or a small file, in place of what it was counted for before."""
         self._counted.count(path, Taken(nbytes + ENTRY_BYTES))
+
+
+def _is_of_a_dead_writer(file: "os.DirEntry[str]") -> bool:
+    return is_leftover(file.name, file.stat(follow_symlinks=False).st_mtime_ns)
 
 
 def _emptied(directory: str, shard: str) -> list[Emptied]:

@@ -322,14 +322,13 @@ class Ledger:
 def read_identity(directory: StrPath, fs: FileSystem) -> str | None:
     """Return what tells a directory from every other one, wherever it is mounted; None where no
     store has used it, or only earlier versions. Raises OSError."""
-    try:
-        fd = fs.open_shared(os.path.join(directory, LEDGER_FILE), writing=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        return _identity(fs, fd)
-    finally:
-        fs.close(fd)
+    path = os.path.join(directory, LEDGER_FILE)
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        contextlib.closing(Descriptor(fs.open_shared(path, writing=False))) as opened,
+    ):
+        return _identity(fs, opened.fd)
+    return None
 
 
 def _identity(fs: FileSystem, fd: int) -> str | None:

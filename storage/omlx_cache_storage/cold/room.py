@@ -17,7 +17,7 @@ from omlx_cache_storage.cold.index import Index, PendingDeletion
 from omlx_cache_storage.cold.ledger import HOLD_FILES
 from omlx_cache_storage.cold.sharing import Flight, Sharing
 from omlx_cache_storage.events import Departures
-from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage, shard_of
+from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId, WriteResult
 
@@ -126,8 +126,8 @@ class Room:
 
     def places_of(self, writing: Writing) -> int:
         """Return what the directories and the document take that a page still needs."""
-        shard = shard_of(writing.wanted.name.id.key)
-        return self._files.places_bytes(writing.wanted.namespace, shard, writing.described)
+        wanted = writing.wanted
+        return self._files.places_bytes(wanted.namespace, wanted.shard, writing.described)
 
     def _reserved(self, writing: Writing) -> int:
         flight = self.flights.get(writing.file)
@@ -137,7 +137,7 @@ class Room:
         """Count a page, as large as there is room for it now, in place of what was reserved before;
         the directory is held."""
         again: tuple[Change, ...] = (Cancelled(writing.file),) if writing.reserves else ()
-        self._sharing.expect(page, writing.described)
+        self._files.expect(page.namespace, page.shard, writing.described)
         flight = Flight(
             writing.file, os.path.dirname(writing.path), page.namespace, page.nbytes, page, own=True
         )

@@ -138,18 +138,17 @@ def locks_work(file: StrPath, fs: FileSystem) -> bool:
 
     Raises OSError for what a disk refuses otherwise.
     """
-    first = Descriptor(fs.open_shared(file), locked=True)
-    # A descriptor of its own, as another process has one: copies would share the lock.
-    second = Descriptor(fs.open_shared(file), locked=True)
-    try:
-        return not fs.try_lock(first.fd) or not fs.try_lock(second.fd)
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            return False
-        raise
-    finally:
-        first.close()
-        second.close()
+    # Each opened by itself, as another process does it: copies would share the lock.
+    with (
+        contextlib.closing(Descriptor(fs.open_shared(file), locked=True)) as first,
+        contextlib.closing(Descriptor(fs.open_shared(file), locked=True)) as second,
+    ):
+        try:
+            return not fs.try_lock(first.fd) or not fs.try_lock(second.fd)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
+            raise
 
 
 def _darwin(path: str) -> FileSystemKind:

@@ -34,7 +34,6 @@ from omlx_cache_storage.format.names import (
     LEDGER_FILE,
     StoredPage,
     page_path,
-    shard_of,
 )
 from omlx_cache_storage.keys import BlockKey
 
@@ -199,11 +198,11 @@ class Sharing:
     def _apply(self, change: Change) -> None:
         match change:
             case Reserved(temporary, page, described):
-                self.expect(page, described)
+                self._files.expect(page.namespace, page.shard, described)
                 directory = self._files.directory_of(page)
                 self._see(Flight(temporary, directory, page.namespace, page.nbytes, page))
             case Added(temporary, page, stamp_ns, described):
-                self.expect(page, described)
+                self._files.expect(page.namespace, page.shard, described)
                 self._index.take_in(page, stamp_ns)
                 self.flights.end(temporary)
             case Cancelled(temporary):
@@ -270,10 +269,6 @@ class Sharing:
         """Remove directories that nothing is left in, and tell of it; the directory is held."""
         self.tell(*self._files.tidy(shards))
 
-    def expect(self, page: StoredPage, described: int) -> None:
-        """Count the directories that a page lies in."""
-        self._files.expect(page.namespace, shard_of(page.name.id.key), described)
-
     def others(self) -> list[Flight]:
         """Return what others write."""
         return [flight for flight in list(self.flights.values()) if not flight.own]
@@ -325,8 +320,13 @@ class Sharing:
     def _end_abandoned(self, flight: Flight) -> None:
         """Delete what a writer left, and take in what it published and did not tell. What the disk
         does not delete counts on."""
+        writer, is_busy = flight.temporary.rpartition("-")[0] + "-", self._fs.is_being_written
         for directory in (flight.directory, os.path.dirname(flight.directory)):
-            remove_temporaries(directory, flight.temporary, self._fs)
+            remove_temporaries(
+                directory,
+                self._fs,
+                lambda file: file.name.startswith(writer) and not is_busy(file.path),
+            )
         if self._fs.exists(os.path.join(flight.directory, flight.temporary)):
             return
         changes: list[Change] = []

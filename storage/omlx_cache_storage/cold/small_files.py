@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
@@ -24,6 +24,7 @@ from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, Durability, Fil
 from omlx_cache_storage.eviction.ages import Learned, parse_learned
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
+    ENTRY_BYTES,
     LEDGER_FILE,
     PINS_FILE,
     REUSE_FILE,
@@ -35,6 +36,9 @@ from omlx_cache_storage.private import is_running
 
 ABANDONED_SECONDS = 3600.0
 """No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""
+
+Doom = Callable[[str, int], None]
+"""Takes a temporary file that cannot be deleted, and the bytes that it may have."""
 
 _TOKEN = secrets.token_hex(4)
 """Of this process: after a restart in a container a dead one had this very pid."""
@@ -48,35 +52,42 @@ def temporary_name(directory: str) -> str:
 
 
 def replace_file(
-    path: StrPath, raw: bytes, fs: FileSystem, durability: Durability = "none"
+    path: StrPath,
+    raw: bytes,
+    fs: FileSystem,
+    durability: Durability = "none",
+    doom: Doom = lambda path, nbytes: None,
 ) -> None:
-    """Give a small file another content, whole or not at all; raises OSError."""
+    """Give a small file another content, whole or not at all; raises OSError. `doom` takes what was
+    written and cannot be deleted."""
     temporary = temporary_name(os.path.dirname(path))
     try:
         fs.write(temporary, [raw], durability)
         fs.publish(temporary, path)
     except BaseException:
-        fs.remove(temporary)
+        if not abandon(temporary, fs):
+            doom(temporary, len(raw) + SMALL_FILE_BYTES + ENTRY_BYTES)
         raise
 
 
-def remove_leftovers(directory: str, fs: FileSystem) -> None:
-    """Delete the temporary files of dead writers that lie in a directory itself; raises nothing."""
-    with contextlib.suppress(OSError):
-        for entry in fs.scan(directory):
-            if entry.name.startswith(TEMPORARY_PREFIX):
-                info = entry.stat(follow_symlinks=False)
-                if is_leftover(entry.name, info.st_mtime_ns):
-                    fs.remove(entry.path)
+def abandon(temporary: str, fs: FileSystem) -> bool:
+    """Delete what was written under a temporary name; False when the disk does not delete it.
+    Raises nothing."""
+    try:
+        fs.remove(temporary)
+    except OSError:
+        # A disk mounted read-only refuses to delete what is not there, too.
+        return not fs.exists(temporary)
+    return True
 
 
-def remove_temporaries(directory: str, like: str, fs: FileSystem) -> None:
-    """Delete what the writer of a temporary file left in a directory, but what it is writing now;
-    raises nothing."""
-    writer = like.rpartition("-")[0] + "-"
+def remove_temporaries(
+    directory: str, fs: FileSystem, is_useless: Callable[["os.DirEntry[str]"], bool]
+) -> None:
+    """Delete temporary files that are of no use and lie in a directory itself; raises nothing."""
     with contextlib.suppress(OSError):
         for entry in list(fs.scan(directory)):
-            if entry.name.startswith(writer) and not fs.is_being_written(entry.path):
+            if entry.name.startswith(TEMPORARY_PREFIX) and is_useless(entry):
                 fs.remove(entry.path)
 
 

@@ -16,7 +16,7 @@ from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import LedgerBusy
 from omlx_cache_storage.cold.room import FILE_SLACK_BYTES, HeldEnough, Room, Writing
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.cold.small_files import temporary_name
+from omlx_cache_storage.cold.small_files import abandon, temporary_name
 from omlx_cache_storage.cold.terms import Ration, Terms
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import StoredPage, name_of
@@ -211,7 +211,7 @@ class PageWriter:
         for it; raises nothing."""
         writing.reserves = False
         try:
-            if writing.opened.fd < 0 or self._files.abandon(writing.temporary):
+            if writing.opened.fd < 0 or abandon(writing.temporary, self._files.fs):
                 with contextlib.suppress(OSError), self._sharing.changing():
                     self._sharing.tidy([os.path.dirname(writing.path)])
                     self._room.flights.end(writing.file)

@@ -56,6 +56,10 @@ class StoredPage(NamedTuple):
         return self.name.held
 
     @property
+    def shard(self) -> str:
+        return shard_of(self.name.id.key)
+
+    @property
     def cost(self) -> int:
         """What the file takes of the budget."""
         return self.nbytes + ENTRY_BYTES
