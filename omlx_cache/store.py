@@ -41,6 +41,7 @@ from omlx_cache.settings.derived import (
     snapshot_share,
 )
 from omlx_cache.settings.values import render
+from omlx_cache.status.runs import PageColumns, columns_of, columns_of_files
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.keeper import StoreParts, keeper
 from omlx_cache.upkeep.memory import Relief
@@ -69,7 +70,6 @@ from omlx_cache_storage.readers import (
 from omlx_cache_storage.remote.tier import open_tier
 from omlx_cache_storage.remote.uploads import Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats
-from omlx_cache_storage.table import PageColumns, columns_of
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 if TYPE_CHECKING:
@@ -409,7 +409,9 @@ class BlockStore(ReadingTiers):
         wrote included. Takes each lock briefly."""
         self.refresh()
         found = {"hot": columns_of(self.hot.entries())}
-        return found if self.cold is None else {**found, "cold": self.cold.columns()}
+        return (
+            found if self.cold is None else found | {"cold": columns_of_files(self.cold.records())}
+        )
 
     def compare(self) -> Disagreement:
         """Compare memory with the disk, as `control.comparison` does."""

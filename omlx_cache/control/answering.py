@@ -7,12 +7,12 @@ from omlx_cache.control.comparison import Disagreement
 from omlx_cache.control.listing import Chosen, ListedPage, Pruning
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.requests.log import Decoder, RequestLog
+from omlx_cache.status.runs import PageColumns
 from omlx_cache.upkeep.directory import Allowance
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.page import PageId, PageInfo
 from omlx_cache_storage.stats import Stats
-from omlx_cache_storage.table import PageColumns
 
 
 class Answering(Protocol):

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from omlx_cache.status.runs import columns_of_files, hint_numbers
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import PageState
 from omlx_cache_storage.page import PAGED, PageId
-from omlx_cache_storage.table import hint_numbers
 from omlx_cache_storage.tiers import Tiers
 
 COMPARE_SECONDS = 2.0
@@ -47,10 +47,10 @@ def _absent(hot: HotTier, cold: ColdTier) -> list[PageId]:
 
 
 def _orphans(hot: HotTier, cold: ColdTier) -> list[PageId]:
-    columns = cold.columns()
+    files = cold.records()
+    columns = columns_of_files(files)
     here = [(held.namespace, held.id.key) for held in hot.entries()]
-    pages = (entry.page for entry in cold.listing())
-    paged = {page.key: page for page in pages if page.group == PAGED}
+    paged = {file.id.key: file.id for file in files if file.id.group == PAGED}
     roots = [*columns.keys, *columns.namespaces, *(key for names in here for key in names)]
     lost = columns.keys[~np.isin(columns.hints, hint_numbers(roots))]
     return [paged[key] for key in lost if key in paged]

@@ -4,9 +4,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from omlx_cache.status.runs import Blocks, Numbers, Runs, found, runs_of
+from omlx_cache.status.runs import (
+    Blocks,
+    Numbers,
+    PageColumns,
+    Runs,
+    found,
+    hint_numbers,
+    runs_of,
+)
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.table import PageColumns, hint_numbers
 
 
 class PrefixTree:

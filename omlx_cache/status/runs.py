@@ -1,17 +1,19 @@
 """Runs of blocks, none of which branches, from the columns of pages: the nodes of the tree of
 cached prefixes. Array operations only, so that a million pages take a second."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from omlx_cache_storage.cold.contents import PageFile
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.table import PageColumns, hint_numbers
+from omlx_cache_storage.keys import PARENT_HINT_BYTES, BlockKey
+from omlx_cache_storage.table import Record
 
 Numbers = npt.NDArray[np.int64]
+_EARLIEST_NS = -(1 << 62)
 Runs = npt.NDArray[np.void]
 """Rows of `RUN`."""
 TIERS = ("hot", "cold")
@@ -41,6 +43,58 @@ RUN = np.dtype(
 no use before that is. `pinned`: a pin of the directory keeps pages of it. `used_ns` is when it was
 used last.
 """
+
+
+class PageColumns(NamedTuple):
+    """A copy, which belongs to who asked for it. `keys` has the pages' keys as objects,
+    `hints` what a name knows of the parent's, as a number; `namespace` counts in `namespaces`.
+    `pinned` are those that a pin of the directory keeps, None for no page."""
+
+    keys: npt.NDArray[Any]
+    hints: npt.NDArray[np.uint64]
+    positions: Numbers
+    held: Numbers
+    nbytes: Numbers
+    stamps: Numbers
+    namespaces: Sequence[BlockKey]
+    namespace: npt.NDArray[np.uint32]
+    pinned: npt.NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def hint_numbers(keys: Iterable[bytes]) -> npt.NDArray[np.uint64]:
+    """Return by which number the name of a page after each key tells of it."""
+    raw = b"".join([key[:PARENT_HINT_BYTES] for key in keys])
+    return np.frombuffer(raw, ">u8").astype(np.uint64)
+
+
+def columns_of(
+    records: Sequence[Record], pinned: npt.NDArray[np.bool_] | None = None
+) -> PageColumns:
+    """Return records as columns."""
+    numbers: dict[BlockKey, int] = {}
+    namespace = [numbers.setdefault(record.namespace, len(numbers)) for record in records]
+    keys = np.empty(len(records), np.object_)
+    keys[:] = [record.id.key for record in records]
+    return PageColumns(
+        keys,
+        hint_numbers(record.hint for record in records),
+        np.array([record.position for record in records], np.int64),
+        np.array([record.held for record in records], np.int64),
+        np.array([record.nbytes for record in records], np.int64),
+        # Times of files may be anything.
+        np.array([max(record.stamp_ns, _EARLIEST_NS) for record in records], np.int64),
+        list(numbers),
+        np.array(namespace, np.uint32),
+        pinned,
+    )
+
+
+def columns_of_files(files: Sequence[PageFile]) -> PageColumns:
+    """Return records of a directory's files as columns, with what pins keep."""
+    return columns_of(files, np.array([file.kept for file in files], np.bool_))
 
 
 class Blocks(NamedTuple):

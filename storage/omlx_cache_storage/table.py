@@ -2,45 +2,13 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Collection, Iterable, Iterator
+from typing import Generic, TypeAlias, TypeVar
 
 from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.format.names import PageName, StoredPage, parent_hint
-from omlx_cache_storage.keys import PARENT_HINT_BYTES, BlockKey
+from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, Tail
-
-Numbers = npt.NDArray[np.int64]
-_EARLIEST_NS = -(1 << 62)
-
-
-class PageColumns(NamedTuple):
-    """A copy, which belongs to who asked for it. `keys` has the pages' keys as objects,
-    `hints` what a name knows of the parent's, as a number; `namespace` counts in `namespaces`.
-    `pinned` are those that a pin of the directory keeps, None for no page."""
-
-    keys: npt.NDArray[Any]
-    hints: npt.NDArray[np.uint64]
-    positions: Numbers
-    held: Numbers
-    nbytes: Numbers
-    stamps: Numbers
-    namespaces: Sequence[BlockKey]
-    namespace: npt.NDArray[np.uint32]
-    pinned: npt.NDArray[np.bool_] | None = None
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-
-def hint_numbers(keys: Iterable[bytes]) -> npt.NDArray[np.uint64]:
-    """Return by which number the name of a page after each key tells of it."""
-    raw = b"".join([key[:PARENT_HINT_BYTES] for key in keys])
-    return np.frombuffer(raw, ">u8").astype(np.uint64)
-
 
 FEW = 1024
 """Entries beside two for each record that the heap may have, before it is made anew; and those that
@@ -70,28 +38,6 @@ class Record:
     def rank(self) -> tuple[int, int]:
         """Return where the page stands in the order; the smallest leaves first."""
         return self.stamp_ns, -self.position
-
-
-def columns_of(
-    records: Sequence[Record], pinned: npt.NDArray[np.bool_] | None = None
-) -> PageColumns:
-    """Return records as columns."""
-    numbers: dict[BlockKey, int] = {}
-    namespace = [numbers.setdefault(record.namespace, len(numbers)) for record in records]
-    keys = np.empty(len(records), np.object_)
-    keys[:] = [record.id.key for record in records]
-    return PageColumns(
-        keys,
-        hint_numbers(record.hint for record in records),
-        np.array([record.position for record in records], np.int64),
-        np.array([record.held for record in records], np.int64),
-        np.array([record.nbytes for record in records], np.int64),
-        # Times of files may be anything.
-        np.array([max(record.stamp_ns, _EARLIEST_NS) for record in records], np.int64),
-        list(numbers),
-        np.array(namespace, np.uint32),
-        pinned,
-    )
 
 
 R = TypeVar("R", bound=Record)

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from omlx_cache.status.levels import PrefixLevels
+from omlx_cache.status.runs import PageColumns, columns_of
 from omlx_cache_storage.keys import BlockKey, Tokens
-from omlx_cache_storage.table import PageColumns, columns_of
 
 
 class Listed:

@@ -6,8 +6,8 @@ import time
 import numpy as np
 
 from omlx_cache.status.prefixes import PrefixTree
+from omlx_cache.status.runs import PageColumns, hint_numbers
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.table import PageColumns, hint_numbers
 
 NS = BlockKey(hashlib.sha256(b"ns").digest())
 NOW = time.time_ns()

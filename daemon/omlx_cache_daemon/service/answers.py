@@ -12,6 +12,7 @@ from omlx_cache.control.operations import operations
 from omlx_cache.requests.log import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
 from omlx_cache.status.routes import Operation, Operations
+from omlx_cache.status.runs import PageColumns, columns_of, columns_of_files
 from omlx_cache.upkeep.directory import Allowance, allowance, known_budget
 from omlx_cache_daemon.service.configuration import Configuration
 from omlx_cache_daemon.service.memory import give_back_memory
@@ -20,7 +21,6 @@ from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
-from omlx_cache_storage.table import PageColumns, columns_of
 
 ROLE = "service"
 NAME = "omlx-cached"
@@ -135,7 +135,7 @@ class Answers:
 
     def columns(self) -> Mapping[str, PageColumns]:
         self.refresh()
-        return {"hot": columns_of(()), "cold": self._upkeep.tier.columns()}
+        return {"hot": columns_of(()), "cold": columns_of_files(self._upkeep.tier.records())}
 
     def remembered(self, namespace: BlockKey) -> Sequence[Tokens]:
         return ()

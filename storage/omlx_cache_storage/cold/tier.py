@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.contents import PageFile
 from omlx_cache_storage.cold.deletion import Cleared, Deleter
@@ -31,7 +29,6 @@ from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult
 from omlx_cache_storage.stats import ColdUsage
-from omlx_cache_storage.table import PageColumns, columns_of
 
 
 class ColdTier:
@@ -241,15 +238,13 @@ class ColdTier:
 
     def listing(self) -> list[ColdEntry]:
         """Return every page, in no order: nothing is sorted for it."""
-        with self._index.lock:
-            files = self._index.contents.records()
+        files = self.records()
         return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in files]
 
-    def columns(self) -> PageColumns:
-        """Return every page, in no order, without an object for each."""
+    def records(self) -> list[PageFile]:
+        """Return what is known of every page, in no order; it changes."""
         with self._index.lock:
-            files = self._index.contents.records()
-        return columns_of(files, np.array([file.kept for file in files], np.bool_))
+            return self._index.contents.records()
 
     def touch(
         self,
