@@ -16,6 +16,13 @@ Buffer: TypeAlias = Any
 """Any object with a contiguous buffer: bytes, an mx.array, a NumPy array. Python 3.11 has no
 type for the buffer protocol, and MLX's stubs do not declare it."""
 
+
+def flat(buffer: Buffer) -> memoryview:
+    """Return a view of a buffer's bytes; copies nothing."""
+    view = memoryview(buffer)
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1,
     "U16": 2, "I16": 2, "F16": 2, "BF16": 2,

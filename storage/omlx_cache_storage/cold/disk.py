@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.page import Buffer, flat
 from omlx_cache_storage.private import claim, is_private
 from omlx_cache_storage.readers import note_answer
 
@@ -223,18 +223,14 @@ class FileSystem:
         """Write a file of mode 0600, new or reserved, and return its physical bytes."""
         # Without O_NONBLOCK the opening of a pipe under that name waits for a reader, for ever.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = os.open(path, flags, 0o600)
-        try:
+        with contextlib.closing(Descriptor(os.open(path, flags, 0o600))) as file:
             for piece in pieces:
-                view = memoryview(piece)
-                view = view.cast("B") if view.nbytes else memoryview(b"")
+                view = flat(piece)
                 while view:
-                    view = view[os.write(fd, view[:WRITE_LIMIT]) :]
+                    view = view[os.write(file.fd, view[:WRITE_LIMIT]) :]
                     note_answer()
-            self.sync(fd, durability)
-            return physical_bytes(os.fstat(fd))
-        finally:
-            os.close(fd)
+            self.sync(file.fd, durability)
+            return physical_bytes(os.fstat(file.fd))
 
     def sync(self, fd: int, durability: Durability) -> None:
         """Make a descriptor's bytes as durable as asked."""

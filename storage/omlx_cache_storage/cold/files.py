@@ -3,7 +3,7 @@
 import contextlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,27 +102,29 @@ class PageFiles:
 
     def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
         """Return what the directories and the document take that a page still needs."""
-        places = self._places(namespace, shard, described)
-        return sum(nbytes for path, nbytes in places if path not in self._counted)
+        return sum(nbytes for _, nbytes in self._places(namespace, shard, described))
 
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
         """Count what a page's file needs around it: somebody has made it, or is about to."""
         for path, nbytes in self._places(namespace, shard, described):
-            if path not in self._counted:
-                self._counted.count(path, Taken(nbytes))
+            self._counted.count(path, Taken(nbytes))
 
-    def _places(self, namespace: BlockKey, shard: str, described: int) -> Iterator[tuple[str, int]]:
+    def _places(self, namespace: BlockKey, shard: str, described: int) -> list[tuple[str, int]]:
+        """Return what a page's file needs around it and is not counted yet, with its bytes."""
         # For each page that anybody writes: `join` takes several times as long.
         directory = f"{self._root}{os.sep}{namespace.hex()}"
         shard = f"{directory}{os.sep}{shard}"
         if shard in self._counted:
-            return
+            return []
         small = SMALL_FILE_BYTES + ENTRY_BYTES
-        yield shard, small
-        yield directory, small
-        yield os.path.join(directory, NAMESPACE_FILE), max(described, small)
-        # Earlier versions write it later, unasked.
-        yield os.path.join(directory, RATE_FILE), small
+        places = [
+            (shard, small),
+            (directory, small),
+            (os.path.join(directory, NAMESPACE_FILE), max(described, small)),
+            # Earlier versions write it later, unasked.
+            (os.path.join(directory, RATE_FILE), small),
+        ]
+        return [place for place in places if place[0] not in self._counted]
 
     def directory_of(self, page: StoredPage) -> str:
         """Return where a page's file lies."""

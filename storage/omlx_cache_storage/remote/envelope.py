@@ -38,7 +38,7 @@ from omlx_cache_storage.errors import CorruptPage, ForeignPage, UndecodablePage
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.wrapping import unwrapped, wrap
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import REMOTE, Buffer, Page, PageId, PageInfo
+from omlx_cache_storage.page import REMOTE, Buffer, Page, PageId, PageInfo, flat
 
 MOST_BYTES = 1 << 32
 """The longest value that is believed on the word of bytes that were not checked yet."""
@@ -165,7 +165,7 @@ def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> lis
     one is, where that pays.
     """
     stored = wrap(page) if packs else page
-    payload = memoryview(stored.payload).cast("B") if stored.meta.nbytes else memoryview(b"")
+    payload = flat(stored.payload)
     header = encode_header(stored.meta, payload_checksum(payload))
     meta = unwrapped(stored.meta)
     pieces: list[Buffer] = [header, payload]

@@ -14,7 +14,7 @@ from omlx_cache_storage.format.header import (
 )
 from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_into, unwrapped
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, PageId, PageInfo
+from omlx_cache_storage.page import Buffer, PageId, PageInfo, flat
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope
 
 CHECKED_BYTES = 256 * 1024
@@ -43,7 +43,7 @@ class ReceivedPage:
     ) -> None:
         self.was_read = False
         self._keys = keys
-        self._parts = [view for part in parts if (view := _flat(part)).nbytes]
+        self._parts = [view for part in parts if (view := flat(part)).nbytes]
         self._cipher: Any = None
         nbytes = sum(part.nbytes for part in self._parts)
         self.envelope = envelope = read_envelope(name, self._take(WIRE_BYTES), keys)
@@ -71,7 +71,7 @@ class ReceivedPage:
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it; raises CorruptPage
         or UndecodablePage, and their content is then undefined."""
-        views = [_flat(piece) for piece in pieces]
+        views = [flat(piece) for piece in pieces]
         if sum(view.nbytes for view in views) != self.meta.nbytes:
             raise ForeignPage("the page is of another size than the memory that it is read into")
         if is_wrapped(self._stored):
@@ -122,8 +122,3 @@ class ReceivedPage:
             left = self._parts.pop(0)[source.nbytes :]
             self._parts[:0] = [left] if left.nbytes else []
         return filled
-
-
-def _flat(buffer: Buffer) -> memoryview:
-    view = memoryview(buffer)
-    return view.cast("B") if view.nbytes else memoryview(b"")
