@@ -170,7 +170,7 @@ class OpenPage(Protocol):
         """Fill the pieces with the whole payload and verify it; raises PageError."""
 
 
-WriteResult = Literal["written", "present", "refused", "rationed", "undecodable", "full", "busy"]
+WriteResult = Literal["written", "present", "refused", "rationed", "undecodable", "full"]
 """What a tier behind memory did. `present`: the tier had the page. `refused`: the budget is taken
 by pages that are worth more. `rationed`: what may be written in a day is spent. `undecodable`:
 the page's file is one that only others can decode. `full`: no room can be made, whatever is

@@ -145,9 +145,7 @@ class Prefetcher:
     def _run(self, prefetch: Prefetch, allocate: Callable[[int], Buffer]) -> None:
         try:
             for page in prefetch._wanted:
-                if prefetch._cancelled.is_set():
-                    break
-                if not self._read(prefetch, page, allocate):
+                if prefetch._cancelled.is_set() or not self._read(prefetch, page, allocate):
                     break
             self._source.hot.touch(prefetch._wanted, used=False)
         except Exception:

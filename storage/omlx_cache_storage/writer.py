@@ -375,18 +375,13 @@ class Writer:
             _log.log(level, text, trouble, exc_info=not foreseen)
             trouble = getattr(error, "strerror", None) or trouble
             self._failing = True
-        works = result != "full"
         with self._changed:
-            if works:
+            if result != "full":
                 self._breaker.succeeded()
-            else:
-                self._breaker.failed()
-        if not works:
-            self._events.note_page("failed", "cold", page.meta, f"not written: {trouble}")
-            return "failed"
-        if result == "refused" or result == "rationed" or result == "undecodable":
-            return result
-        return "written"
+                return "written" if result == "present" else result
+            self._breaker.failed()
+        self._events.note_page("failed", "cold", page.meta, f"not written: {trouble}")
+        return "failed"
 
     def _count(self, job: Write, outcome: Outcome) -> None:
         self._bytes -= job.nbytes

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from omlx_cache_storage.errors import (
     CorruptPage,
@@ -124,7 +124,7 @@ class RemoteStore:
     def _is_damaged(self, page: PageId) -> bool:
         return self.known.why_absent([page]).get(page) == CorruptPage.reason
 
-    def write(self, page: Page) -> WriteResult:
+    def write(self, page: Page) -> WriteResult | Literal["busy"]:
         """Publish a page whole or not at all, packed if it is dense and that pays. A page that is
         stored packed is taken as it is. `present`: the store has one that holds as much. `refused`:
         one with another secret, or it had one a moment ago. `busy`: another machine is writing it,
