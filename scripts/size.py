@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(6965, 61, 0),
-    "core": Limit(7090, 82, 0),
-    "outside": Limit(15555, 315, 14),
-    "wheel": Limit(29610, 458, 28),
+    "core": Limit(7050, 82, 0),
+    "outside": Limit(15560, 316, 11),
+    "wheel": Limit(29510, 458, 24),
     "benchmarks": Limit(1250, 25, 0),
     "tests": Limit(44930, 634, 36),
 }

@@ -11,7 +11,7 @@ Map = dict[str, object]
 
 def as_answer(kind: type[T], reply: object) -> T:
     """Return a reply as the dataclass that it is of; raises CommandError for another version's."""
-    from omlx_cache.answers import OtherShape, read
+    from omlx_cache.control.answers import OtherShape, read
 
     try:
         return read(kind, reply)

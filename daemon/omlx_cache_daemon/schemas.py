@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final
 
-from omlx_cache.answers import schema
+from omlx_cache.control.answers import schema
 from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_storage.stats import Stats
 
