@@ -156,7 +156,8 @@ class Index:
 
     def put(self, stored: StoredPage, stamp_ns: int, *, used: bool) -> PageFile:
         """Index a page that is not here, as long as pins keep it or as one that was used then;
-        return its record."""
+        return its record. A file of its name that should be gone was replaced by the page's."""
+        self.doomed.end(stored.name)
         kept_ns = self.until_pinned(stored.namespace, stored.name.id, stored.cost)
         # What is pinned has the time when that ends, in memory too: no request is as late.
         file = PageFile(stored)

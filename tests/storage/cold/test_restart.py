@@ -1,6 +1,7 @@
 """What a cold directory is after a restart: the same pages in the same order, and nothing else."""
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -386,6 +387,22 @@ def test_a_page_written_again_is_not_deleted_by_a_late_deletion(
     assert tier.write(story.page(1), 10**18, story.document) == "written"
     tier._deleter.delete(doomed)
     assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
+
+
+def test_a_page_written_over_a_file_that_could_not_be_deleted_stays(
+    tmp_path: Path, story: Story
+) -> None:
+    """Not even a directory that is read again takes it for what was to be deleted."""
+    tier = open_cold(tmp_path, fs=(disk := FaultyDisk()))
+    _store(tier, story, 1)
+    disk.fail["remove"] = errno.EIO
+    tier.discard(story.ids(1))
+    assert tier.write(story.page(1), 10**18, story.document) == "written"
+    disk.fail.clear()
+    tier.sharing.is_lost = True
+    tier.settle()
+    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
+    tier.check_integrity()
 
 
 @pytest.mark.parametrize("error", [PageError, OSError, KeyError])
