@@ -112,7 +112,7 @@ class PageTable(Generic[R]):
             if not siblings:
                 del self._tails[record.hint]
         self.policy.left(page, record.stamp_ns)
-        self._trim()
+        self._trim(len(self._records) + FEW)
         return record
 
     def touch(
@@ -144,17 +144,18 @@ class PageTable(Generic[R]):
     def _place(self, record: R, stamp_ns: int) -> None:
         record.stamp_ns = stamp_ns
         heapq.heappush(self._heap, (stamp_ns, -record.position, record.id))
-        self._trim()
+        self._trim(len(self._records) + FEW)
 
-    def _trim(self) -> None:
-        if len(self._heap) > 2 * len(self._records) + FEW:
+    def _trim(self, spare: int) -> None:
+        """Make the heap anew if it has more than so many places beside one for each record."""
+        if len(self._heap) > len(self._records) + spare:
             self._heap = [(*record.rank, record.id) for record in self._records.values()]
             heapq.heapify(self._heap)
 
     def in_order(self) -> Iterator[R]:
         """Yield the records, the first to be evicted first; the table must not change meanwhile.
 
-        Costs O(log n) a record, and a sort of all for many of them.
+        Costs O(log n) a record, and for many of them, or of the places that were theirs, a sort.
         """
         while self._heap and not self._is_current(self._heap[0]):
             heapq.heappop(self._heap)
@@ -170,15 +171,14 @@ class PageTable(Generic[R]):
             if self._is_current(place) and place[2] not in shown:
                 shown.add(place[2])
                 yield self._records[place[2]]
-        yield from (record for record in self.ordered() if record.id not in shown)
+        self._trim(0)
+        # Sorted it is a heap as well, and hardly takes time to be sorted again.
+        self._heap.sort()
+        yield from (self._records[page] for _, _, page in self._heap if page not in shown)
 
     def _is_current(self, place: _Place) -> bool:
         record = self._records.get(place[2])
         return record is not None and record.rank == place[:2]
-
-    def ordered(self) -> list[R]:
-        """Return all records, the first to be evicted first."""
-        return sorted(self._records.values(), key=lambda record: record.rank)
 
     def check_integrity(self) -> None:
         """Assert that the records, the tails and the order agree."""
