@@ -203,7 +203,7 @@ class HotTier:
     # Finding.
 
     def record(self, page: PageId) -> Held | None:
-        """Return what is known of a page; it changes, and who holds it holds the payload."""
+        """Return what is known of a page; it changes, and has no payload once it left."""
         with self._lock:
             return self._index.get(page)
 
@@ -625,6 +625,7 @@ class HotTier:
         if held is None:
             return False
         self._unused.discard(page)
+        held.page = None
         self._weigh(held, -1)
         if kind is not None:
             self._events.note_page(kind, "hot", held.meta, detail)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from omlx_cache_storage.format.names import StoredPage, name_of
-from omlx_cache_storage.page import Page, PageId, PageInfo, PageMeta
+from omlx_cache_storage.page import Page, PageId, PageInfo
 from omlx_cache_storage.table import Record
 
 
@@ -73,14 +73,16 @@ class Held(Record):
     """A page in memory, mutable by its tier. `came_ns`: when its stay began; a fuller page that
     takes its place in the queue goes on with that. `owed`: it was accepted, and the disk has
     neither had it since nor rejected it for its budget. `passes`: it leaves as soon as the disk has
-    it. `kept_ns`: until when a pin keeps it, 0 without one."""
+    it. `kept_ns`: until when a pin keeps it, 0 without one. `page` is None when the stay has ended:
+    who keeps a record keeps no memory."""
 
-    __slots__ = ("came_ns", "kept_ns", "owed", "page", "passes", "state")
+    __slots__ = ("came_ns", "kept_ns", "meta", "owed", "page", "passes", "state")
 
     def __init__(self, page: Page, state: PageState, came_ns: int, passes: bool) -> None:
         meta = page.meta
         super().__init__(StoredPage(meta.namespace, name_of(meta), meta.nbytes))
-        self.page = page
+        self.meta = meta
+        self.page: Page | None = page
         self.state = state
         self.came_ns = came_ns
         self.passes = passes
@@ -91,10 +93,6 @@ class Held(Record):
         """Change the state; a change that no event makes is a bug."""
         assert (self.state, state) in TRANSITIONS, (self.state, state)
         self.state = state
-
-    @property
-    def meta(self) -> PageMeta:
-        return self.page.meta
 
     @property
     def tier(self) -> str:

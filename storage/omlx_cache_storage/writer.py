@@ -310,9 +310,9 @@ class Writer:
     def _write(self, job: Write) -> Outcome:
         while True:
             held = self._hot.queued(job)
-            if held is None:
+            if held is None or (page := held.page) is None:
                 return "gone"
-            page, stamp = held.page, held.stamp_ns
+            stamp = held.stamp_ns
             outcome = self._rejection(page.meta) or self._ask_disk(page, stamp)
             # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
             held = self._hot.queued(job)
