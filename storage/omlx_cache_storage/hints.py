@@ -7,7 +7,7 @@ from its root to a block. It lies in the directory's `pins.json`, for all proces
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeGuard, get_args
 
 from omlx_cache_storage.documents import label
@@ -84,7 +84,7 @@ class PinRecord:
 
     `name` is a namespace's digest in hex, a model as listings name it, a salt's digest as
     documents have it, or a block's key in hex; then `namespace` is that of the block and `keys` are
-    its chain, the root first.
+    its chain, the root first, which does not tell it from others.
     """
 
     kind: PinKind
@@ -92,7 +92,7 @@ class PinRecord:
     since_ns: int
     until_ns: int | None = None
     namespace: BlockKey | None = None
-    keys: tuple[BlockKey, ...] = ()
+    keys: tuple[BlockKey, ...] = field(default=(), compare=False)
 
     @property
     def end_ns(self) -> int:
