@@ -74,12 +74,12 @@ class EventPage(NamedTuple):
 
 class EventLog:
     """Remembers the latest `capacity` events; one of 0 remembers and costs nothing. Any thread may
-    call; to note something takes about two microseconds, and waits for no reader. `timings` counts
+    call; to note something takes about a microsecond, and waits for no reader. `timings` counts
     how long things took, whatever is remembered.
 
-    `_lock` guards `_ring`, `_count`, `_counts` and `_paged`. Tiers note events under locks of their
-    own, so that the order is theirs; nothing is called from here. A finalizer and a handler of a
-    signal note nothing.
+    `_lock` guards `_ring`, `_count`, `_awaited` (somebody waits for the next event, perhaps),
+    `_counts` and `_paged`. Tiers note events under locks of their own, so that the order is theirs;
+    nothing is called from here. A finalizer and a handler of a signal note nothing.
     """
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
@@ -88,7 +88,7 @@ class EventLog:
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._ring: deque[Event] = deque(maxlen=capacity)
-        self._count = 0
+        self._count, self._awaited = 0, False
         self._counts = Counter[str](dict.fromkeys(KINDS, 0))
         self._paged: dict[bytes, None] = {}
 
@@ -130,16 +130,21 @@ class EventLog:
     ) -> None:  # fmt: skip
         if not self._ring.maxlen:
             return
-        what = (namespace, key, parent, group, position, tokens, nbytes, detail[:DETAIL_CHARACTERS])
         with self._lock:
             self._count += 1
-            self._ring.append(Event(self._count, time.time(), kind, tier, *what))
+            # `Event(...)` takes a third of a microsecond longer.
+            self._ring.append(Event._make((
+                self._count, time.time(), kind, tier, namespace, key, parent, group, position,
+                tokens, nbytes, detail[:DETAIL_CHARACTERS],
+            )))  # fmt: skip
             self._counts[kind] += 1
             if group == PAGED and namespace not in self._paged:
                 if len(self._paged) >= _NAMESPACES:
                     del self._paged[next(iter(self._paged))]
                 self._paged[namespace] = None
-            self._news.notify_all()
+            if self._awaited:
+                self._awaited = False
+                self._news.notify_all()
 
     # Reading.
 
@@ -167,6 +172,7 @@ class EventLog:
 
         def turn(seconds: float | None) -> bool:
             with self._lock:
+                self._awaited = True
                 return self._news.wait_for(lambda: self._count != after, seconds)
 
         return wait_in_turns(turn, timeout)

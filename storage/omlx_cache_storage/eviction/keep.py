@@ -48,14 +48,17 @@ class Ghosts:
         mark = hash(page)
         self._marks[mark % self._slots], self._stamps[mark % self._slots] = mark, stamp_ns
 
-    def take(self, page: PageId) -> int:
-        """Return when a page was used last, 0 for one that is not known, and forget it."""
-        mark = hash(page)
-        slot = mark % self._slots
-        stamp = self._stamps[slot] if self._marks[slot] == mark else 0
-        if stamp:
-            self._stamps[slot] = 0
-        return stamp
+    def take(self, pages: Iterable[PageId]) -> Counter[int]:
+        """Return how many of the pages that are known were used last at each stamp, and forget
+        them."""
+        marks, stamps, slots = self._marks, self._stamps, self._slots
+        found: Counter[int] = Counter()
+        for mark in map(hash, pages):
+            slot = mark % slots
+            if marks[slot] == mark and stamps[slot]:
+                found[stamps[slot]] += 1
+                stamps[slot] = 0
+        return found
 
     def since(self, oldest_ns: int) -> Counter[int]:
         """Return how many pages were used last at each stamp from `oldest_ns` on."""
@@ -118,9 +121,8 @@ class Keep:
         """Note pages that are not here and that a request wants which began at a stamp."""
         used = self._used(began_ns)
         self._request(used)
-        for before, count in Counter(map(self._ghosts.take, pages)).items():
-            # What is not known was used at 0, long ago. A ghost of this very request was refused a
-            # moment ago, and is tried again.
+        for before, count in self._ghosts.take(pages).items():
+            # A ghost of this very request was refused a moment ago, and is tried again.
             if 0 < used - self._used(before) < GHOST_SECONDS * 1e9:
                 self._note(before, began_ns, count)
 
