@@ -164,17 +164,14 @@ class _Deferral:
 
     def _remind(self) -> None:
         """Send signals again that wait for too long. Runs on a thread of its own."""
-        while True:
-            time.sleep(PATIENCE_SECONDS)
-            if not self._came:
-                self._reminding = False
-                return
+        while self._came:
+            left = self._since + PATIENCE_SECONDS - time.monotonic()
             # One that came lately runs soon. Sent again, it might find no handler and end all.
-            if time.monotonic() - self._since < PATIENCE_SECONDS:
-                continue
-            for number in list(self._came):
+            for number in list(self._came) if left <= 0 else ():
                 if _signal.getsignal(number) == self._note:
                     signal.pthread_kill(self._thread, number)
+            time.sleep(left if left > 0 else PATIENCE_SECONDS)
+        self._reminding = False
 
     def _deliver(self) -> None:
         """Run the handlers of what has come, each in its place: one that calls `signal.signal`, as
