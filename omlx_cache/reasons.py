@@ -113,7 +113,7 @@ MISS_REASONS = {
     UNDECODABLE: MissReason("a page is there that this version cannot decode"),
     DEADLINE: MissReason(
         "the disk had not delivered more by the time that the request could wait",
-        "allow more: restore_wait_seconds, or deadline= of the session",
+        "look at the disk: `omlx-cache doctor`; a program gives its session more by deadline=",
     ),
     SLOWER_THAN_COMPUTING: MissReason(
         "the disk has more, and to read that takes longer than to compute it",
