@@ -133,7 +133,12 @@ class Sharing:
         with self._following:
             yield
             self._going.clear()
-            self.untold = list(filter(self._still_true, self.untold))
+            # Of what those hear who have read the directory anew only a page that is there is true.
+            self.untold = [
+                change
+                for change in self.untold
+                if isinstance(change, Added) and self._is_there(change.page)
+            ]
             self.flights.end(*(flight.temporary for flight in self.others()))
             for file in under_way:
                 nbytes = file.nbytes + slack_bytes
@@ -256,10 +261,6 @@ class Sharing:
                 self.ledger.append(self.untold)
                 if self.ledger.is_current:
                     self.untold = []
-
-    def _still_true(self, change: Change) -> bool:
-        """True for what may be told to those who have read the directory anew: a page is there."""
-        return isinstance(change, Added) and self._is_there(change.page)
 
     def _is_there(self, page: StoredPage) -> bool:
         path = page_path(self.directory, page.namespace, page.name)

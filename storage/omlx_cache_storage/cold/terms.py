@@ -89,10 +89,18 @@ class Ration:
         self._told = False
 
     def take(self, nbytes: int) -> bool:
-        """Grant bytes for a page; False, counted, beyond the limit. Of none: whether any may be
-        granted."""
+        """Grant bytes for a page; False, counted and said once, beyond the limit. Of none: whether
+        any may be granted."""
         if not self._fits(nbytes) or (nbytes > self._booked and not self._book(nbytes)):
-            self._refuse()
+            self._closed = self._hour()
+            self._count += 1
+            if not self._told:
+                _log.warning(
+                    "daily_write_bytes (%s bytes) is spent: pages stay in memory only, until what "
+                    "was written a day ago no longer counts",
+                    f"{self._limit:,}",
+                )
+            self._told = True
             return False
         self._booked -= nbytes
         self._told = self._told and not nbytes
@@ -115,18 +123,6 @@ class Ration:
     def _fits(self, nbytes: int) -> bool:
         hour = self._hour()
         return hour != self._closed and self._total(hour) - self._booked + nbytes <= self._limit
-
-    def _refuse(self) -> None:
-        """Count a refusal, and say so once."""
-        self._closed = self._hour()
-        self._count += 1
-        if not self._told:
-            _log.warning(
-                "daily_write_bytes (%s bytes) is spent: pages stay in memory only, until what was "
-                "written a day ago no longer counts",
-                f"{self._limit:,}",
-            )
-        self._told = True
 
     def _book(self, nbytes: int) -> bool:
         """Book what a page needs, and somewhat more; False when others have booked it. A disk that

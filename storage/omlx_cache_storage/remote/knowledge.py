@@ -4,7 +4,7 @@ not."""
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.keys import BlockKey
@@ -82,7 +82,7 @@ class Knowledge:
             until = self._clock() + KNOWN_SECONDS
             self._pages[page] = Seen(namespace, info, wire_bytes, until, was_read)
             self._pages.move_to_end(page)
-            self._forget_the_oldest()
+            _trim(self._pages, self._most)
         return before is None or before.info != info
 
     def assume(self, namespace: BlockKey, page: PageId, info: PageInfo) -> bool:
@@ -110,11 +110,7 @@ class Knowledge:
                 ):
                     known = absent
                 self._pages[page] = known._replace(until=max(known.until, absent.until))
-            self._forget_the_oldest()
-
-    def _forget_the_oldest(self) -> None:
-        while len(self._pages) > self._most:
-            self._pages.popitem(last=False)
+            _trim(self._pages, self._most)
 
     def seen(self, page: PageId) -> Seen | None:
         known = self._pages.get(page)
@@ -151,9 +147,14 @@ class Knowledge:
         """Know where pages end in the block after a boundary, beside what is known already."""
         with self._lock:
             self._tails[parent] = self._tails.pop(parent, set()).union(tails)
-            while len(self._tails) > MOST_TAILS:
-                self._tails.popitem(last=False)
+            _trim(self._tails, MOST_TAILS)
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
         """Return where pages may end in the blocks after boundaries: each is then found, or not."""
         return set().union(*(self._tails.get(parent, ()) for parent in parents))
+
+
+def _trim(known: "OrderedDict[Any, Any]", most: int) -> None:
+    """Forget the oldest beyond so many."""
+    while len(known) > most:
+        known.popitem(last=False)
