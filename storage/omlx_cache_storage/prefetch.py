@@ -89,7 +89,7 @@ class Prefetcher:
         self._source = tiers
         self._pool = ReaderPool(1, "omlx-cache-prefetch")
         self._lock = threading.Lock()
-        self._open: list[Prefetch] = []
+        self._open: set[Prefetch] = set()
         self._reading: dict[PageId, Future[Page | None]] = {}
 
     def start(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
@@ -103,7 +103,7 @@ class Prefetcher:
             prefetch._ended.set()
             return prefetch
         with self._lock:
-            self._open.append(prefetch)
+            self._open.add(prefetch)
         try:
             self._pool.submit(self._run, prefetch, allocate)
         except RuntimeError:
@@ -189,8 +189,7 @@ class Prefetcher:
 
     def _end(self, prefetch: Prefetch) -> None:
         with self._lock:
-            if prefetch in self._open:
-                self._open.remove(prefetch)
+            self._open.discard(prefetch)
         prefetch._ended.set()
 
 
