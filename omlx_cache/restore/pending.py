@@ -158,8 +158,8 @@ class PendingRestore:
         else:
             self.cancel()
             walk = self._new_walk(self._stamp)
-            walk.seconds = deadline
-            ahead = BackgroundReading(self._queue, walk, time.monotonic() + deadline)
+            walk.until = time.monotonic() + deadline
+            ahead = BackgroundReading(self._queue, walk)
             ahead.run()
         late = ahead.closed
         reading = Reading(self._new_walk(self._stamp) if late else ahead.walk)

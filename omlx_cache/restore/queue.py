@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from math import inf
 from typing import Any
 
 from omlx_cache import reasons
@@ -33,7 +32,7 @@ TOGETHER = 3
 
 
 class BackgroundReading(Reading):
-    """One request's restore while its pages come in on threads, at the clock's `until` at the
+    """One request's restore while its pages come in on threads, at its walk's `until` at the
     latest; made by any thread.
 
     The thread that runs it uses it, until `ended` is set or it is `closed`. The other flags are the
@@ -44,7 +43,7 @@ class BackgroundReading(Reading):
 
     is_ahead, together = True, TOGETHER
 
-    def __init__(self, queue: "RestoreQueue", walk: Walk, until: float = inf) -> None:
+    def __init__(self, queue: "RestoreQueue", walk: Walk) -> None:
         # From here on the keys are only read, so that every thread may walk.
         if len(walk.chain):
             walk.chain.key(len(walk.chain))
@@ -54,7 +53,6 @@ class BackgroundReading(Reading):
         self.ended = threading.Event()
         self._began = self._stopped = 0.0
         self._queue = queue
-        self._until = until
         self.wanted = found = walk.find(waits=False)
         # What other machines have is found out meanwhile, and waited for by the thread that plans.
         self.is_slow = walk.source.asks and found.position < walk.limit
@@ -90,8 +88,8 @@ class BackgroundReading(Reading):
     def answers(self, read: Future[Any]) -> bool:
         """Wait for a read for as long as anybody wants it."""
         assert isinstance(read, Read)
-        while not done_within(read, max(0.0, min(LOOK_SECONDS, self._until - time.monotonic()))):
-            if time.monotonic() >= self._until:
+        while not done_within(read, min(LOOK_SECONDS, self.walk.left)):
+            if not self.walk.left:
                 self.closed = True
             if self.closed or (read.running() and read.own.stalls(STUCK_SECONDS)):
                 self.is_slow = True

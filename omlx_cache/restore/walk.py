@@ -4,6 +4,7 @@ to blame when pages that are sound do not fit together."""
 import contextlib
 import json
 import logging
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -78,8 +79,8 @@ class Boundaries:
 
 @dataclass(slots=True)
 class Walk:
-    """Where restore points for fresh caches are looked for, `seconds` long at most, and what
-    failures have taught so far. Not thread-safe: one thread at a time."""
+    """Where restore points for fresh caches are looked for, at the clock's `until` at the latest,
+    and what failures have taught so far. Not thread-safe: one thread at a time."""
 
     source: ReadingTiers
     prompt_cache: list[Any]
@@ -89,7 +90,7 @@ class Walk:
     known: frozenset[int]
     stamp: int | None = None
     gate: RestoreGate | None = None
-    seconds: float = inf
+    until: float = inf
     bad: set[PageId] = field(default_factory=set)
     failure: str | None = None
     models: dict[GroupSpec, PageMeta] = field(default_factory=dict)
@@ -98,10 +99,16 @@ class Walk:
     def __post_init__(self) -> None:
         self.layout = layout_of(self.prompt_cache)
 
+    @property
+    def left(self) -> float:
+        """Seconds that it may still take."""
+        return max(0.0, self.until - time.monotonic())
+
     def find(self, memory: Pages | None = None, *, waits: bool = True) -> RestorePoint:
         """Return the longest prefix that memory can restore, or of all tiers the longest that the
-        gate admits. Reads nothing. If it `waits` for other machines to say what they have, then for
-        half of the time at most, so that there is time to read what is here."""
+        gate admits. Reads nothing. It waits for what peer processes changed, and if it `waits` for
+        other machines to say what they have, each for a part of the time that is left, so that
+        there is time to read what is here."""
         point = find_restore_point(
             self.chain,
             self.layout.groups,
@@ -111,8 +118,8 @@ class Walk:
             bad=frozenset(self.bad),
             known=self.known,
             gate=self.gate if memory is None else None,
-            wait=self.seconds / 2 if waits else 0.0,
-            news_seconds=self.seconds,
+            wait=self.left / 2 if waits else 0.0,
+            news_seconds=self.left / 4,
         )
         return point if self.failure is None else replace(point, reason=self.failure)
 
