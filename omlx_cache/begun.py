@@ -123,8 +123,8 @@ class Begun:
         while pending and not self.ready and (left := deadline - time.monotonic()) > 0:
             if self.held:
                 self._wait.block(left)
-            elif not pending.wait(None if left == inf else left):
-                break
+            else:
+                pending.wait(None if left == inf else left)
         return self.ready
 
     @property
