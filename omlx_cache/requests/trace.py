@@ -7,7 +7,6 @@ another process or a later start, names the same blocks otherwise.
 """
 
 import base64
-import contextlib
 import hashlib
 import json
 import logging
@@ -104,9 +103,11 @@ class RequestTrace:
         if not self._room.acquire(blocking=False):
             self._leave_out("the disk is too slow")
             return
-        # The store may be closed, or the system have no thread left.
-        with contextlib.suppress(RuntimeError):
+        try:
             self._pool.submit(self._write, text)
+        except RuntimeError:
+            # The store may be closed, or the system have no thread left.
+            self._room.release()
 
     def _write(self, line: str) -> None:
         try:
