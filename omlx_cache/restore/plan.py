@@ -283,7 +283,9 @@ def _target(spec: TensorSpec, leaf: Leaf, ranges: Ranges, capacity: int) -> Tens
 
 
 def _with_tokens(spec: TensorSpec, tokens: int) -> TensorSpec:
-    return replace(spec, shape=with_tokens(spec.shape, tokens))
+    # Pages that hold as many tokens share their specs, and what was computed of them.
+    same = spec.shape[TOKEN_AXIS] == tokens
+    return spec if same else replace(spec, shape=with_tokens(spec.shape, tokens))
 
 
 def _reads(
