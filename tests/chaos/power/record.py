@@ -49,8 +49,10 @@ class RecordingDisk(FileSystem):
 
     def remove_directory(self, path: StrPath) -> None:
         with self._lock:
+            was_there = self.exists(path)
             super().remove_directory(path)
-            self.log.append(Operation("rmdir", Path(path)))
+            if was_there:
+                self.log.append(Operation("rmdir", Path(path)))
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         data = b"".join(bytes(memoryview(piece)) for piece in pieces)
