@@ -26,12 +26,12 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(6965, 61, 0),
-    "core": Limit(7050, 82, 0),
+    "storage": Limit(6890, 61, 0),
+    "core": Limit(7045, 81, 0),
     "outside": Limit(15560, 316, 11),
-    "wheel": Limit(29510, 458, 24),
+    "wheel": Limit(29495, 458, 24),
     "benchmarks": Limit(1250, 25, 0),
-    "tests": Limit(44930, 634, 36),
+    "tests": Limit(44935, 634, 36),
 }
 
 
