@@ -70,7 +70,8 @@ def is_listening(path: Path, timeout: float = 1.0) -> bool:
         sock.settimeout(timeout)
         try:
             sock.connect(os.fspath(path))
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
+            # So many ask that one more has to wait: on Linux a full backlog fails at once.
             return True
         except OSError:
             return False

@@ -28,7 +28,7 @@ from omlx_cache_storage.private import is_running
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG = 64
+_BACKLOG = 128
 _PROBE_SECONDS = 0.2
 _MOST_LINKS = 100
 

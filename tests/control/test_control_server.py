@@ -1,7 +1,9 @@
 """The server on a Unix socket, asked by the command line's client."""
 
 import os
+import socket
 import stat
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -157,3 +159,13 @@ def test_a_forked_child_neither_serves_nor_removes_the_socket(
     assert ask(server, "ping") == {}
     waiting.get("ping")
     assert waiting.status() == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full backlog refuses")
+def test_a_store_that_many_ask_at_once_is_seen_as_there(runtime_dir: Path) -> None:
+    path = str(runtime_dir / "a.sock")
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as other:
+        busy.bind(path)
+        busy.listen(0)
+        other.connect(path)
+        assert client.is_listening(Path(path))
