@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
 from omlx_cache.package import VERSION
@@ -103,11 +103,7 @@ class Routes:
         token the peer must be this machine and the `Host` an address or a name of it; with one it
         must be in `Authorization`, but for the page itself, which holds nothing of anybody's.
         """
-        try:
-            parts = urlsplit(target)
-        except ValueError:
-            return refusal(400, f"the path is not understood: {target[:_SHOWN]!r}")
-        path = parts.path if parts.path == "/" else parts.path.rstrip("/")
+        path = asked_path(target)
         if peer is not None:
             no = refused(headers, peer, self._token, is_page=path == PAGE)
             if no is not None:
@@ -121,7 +117,7 @@ class Routes:
             text = f"{path} takes {allowed}, not {method[:20]}"
             return refusal(405, text, Allow=allowed)
         try:
-            values = _values(parts.query, body, route.parameters)
+            values = _values(target.partition("#")[0].partition("?")[2], body, route.parameters)
             return route.respond(ApiRequest(self, values, headers, method == "HEAD"))
         except ControlError as error:
             return refusal(STATUS_OF.get(error.code, 500), str(error))
@@ -148,9 +144,14 @@ class Routes:
             self.streams.ending.wait(SAMPLE_SECONDS)
 
 
+def asked_path(target: str) -> str:
+    """Return the path of a request's target without what follows it."""
+    return target.partition("#")[0].partition("?")[0].rstrip("/") or "/"
+
+
 def is_status_path(target: str) -> bool:
     """Tell whether a request's target belongs to the status paths, whether there is one or not."""
-    path = target.partition("?")[0]
+    path = asked_path(target)
     return path in ("/metrics", PAGE, LOOKUP) or path.startswith(f"{PAGE}/")
 
 

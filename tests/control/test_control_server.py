@@ -163,9 +163,8 @@ def test_a_forked_child_neither_serves_nor_removes_the_socket(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full backlog refuses")
 def test_a_store_that_many_ask_at_once_is_seen_as_there(runtime_dir: Path) -> None:
-    path = str(runtime_dir / "a.sock")
     with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as other:
-        busy.bind(path)
+        busy.bind(str(runtime_dir / "a.sock"))
         busy.listen(0)
-        other.connect(path)
-        assert client.is_listening(Path(path))
+        other.connect(busy.getsockname())
+        assert client.is_listening(runtime_dir / "a.sock")

@@ -106,7 +106,10 @@ def test_addresses_and_this_machines_names_are_answered(host: str) -> None:
     assert answer(Known(), "GET", "/metrics", {"Host": host}).status == 200 or host == "::1"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:80", "127.0.0.1.nip.io"])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example:80", "127.0.0.1.nip.io", "127.0.0.1%evil.example"],
+)
 def test_a_name_that_may_be_rebound_to_this_machine_is_refused(host: str) -> None:
     for path in ("/metrics", "/status", "/status/overview.json"):
         found = answer(Known(), "GET", path, {"Host": host})

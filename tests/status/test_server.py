@@ -56,7 +56,7 @@ def test_head_has_the_headers_of_get_and_no_body(server: ApiServer) -> None:
         (b"GET /metrics HTTP/9.9\r\n\r\n", b"505"),
         (b"GET /metrics HTTP/1.1\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", b"400"),
-        (b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
+        (b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
         (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n", b"431"),
         (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n", b"413"),
         (b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 4000 + b"\r\n") * 20 + b"\r\n", b"413"),
