@@ -290,7 +290,7 @@ class PageChecker:
 
 def pass_cache_by(fd: int) -> bool:
     """Have reads of a descriptor come from the disk and leave the system's file cache as it is;
-    False where that is not to be had. Buffers and offsets are then multiples of a page."""
+    False where the system does not offer it. Buffers and offsets are then multiples of a page."""
     try:
         if hasattr(os, "O_DIRECT"):
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_DIRECT)

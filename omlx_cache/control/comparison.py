@@ -1,4 +1,4 @@
-"""Memory and disk compared, page by page, for those who doubt a store: `doctor`, and tests."""
+"""Memory and disk compared, page by page, for `doctor` and tests."""
 
 from typing import NamedTuple
 

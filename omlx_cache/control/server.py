@@ -66,8 +66,8 @@ class ApiServer(ThreadingMixIn, TCPServer):
 
     At most `most` clients are served at once: a newcomer takes the place of the one that has been
     slowest, so that a silent client costs nobody an answer. On a Unix socket (`path` says where)
-    only this user is answered, on a port (`url`) whoever the routes allow. After a fork the child
-    holds nothing of it.
+    only this user is answered, on a port (`url`) each client that the routes allow. After a
+    fork the child holds nothing of it.
 
     `_changed`, a condition, guards `_open` (in the order in which they came), what a client of it
     is at, and `_closed`.

@@ -161,7 +161,7 @@ class RestoreQueue:
     def drop(self, ahead: BackgroundReading) -> None:
         """Give a restore's bytes back, whether it has begun or not; any number of times."""
         with self._lock:
-            # Nobody will end it: who waits for it must not wait for ever.
+            # No worker will end it: a caller that waits for it must not wait for ever.
             ahead.ended.set()
             self._leave(ahead)
         ahead.close()

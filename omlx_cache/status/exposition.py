@@ -25,7 +25,7 @@ def exposition(processes: Sequence[Document], accept: str = "") -> Exposition:
     `prometheus_client`'s own."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ProcessCollector(processes))
-    # Whoever names it can read it: Prometheus prefers it to the other one.
+    # A client that names it can read it; Prometheus prefers it.
     if "application/openmetrics-text" in accept.lower():
         return Exposition(OPENMETRICS, openmetrics.generate_latest(registry))  # type: ignore[no-untyped-call]
     return Exposition(TEXT, generate_latest(registry))

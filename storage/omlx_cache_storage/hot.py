@@ -42,7 +42,7 @@ class HotTier:
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
     `_lock` guards `_index`, `_policy`, `_repinned` (the version of `pins` that was gone by),
-    `_unused` (pages that were read for who comes), `_bytes`, `_reserved`, `_dirty_bytes` (of dirty
+    `_unused` (pages read ahead, not used yet), `_bytes`, `_reserved`, `_dirty_bytes` (of dirty
     pages), `_passing_bytes` (of pages that pass, or are about to), `_aside` (what is kept for
     those, no less), `_passed_ns` (when one was admitted last), `_active_ns` (when something was
     stored or used last), `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`,
@@ -203,7 +203,7 @@ class HotTier:
     # Finding.
 
     def record(self, page: PageId) -> Held | None:
-        """Return what is known of a page; it changes, and has no payload once it left."""
+        """Return the record of a page; it changes, and has no payload once the page is evicted."""
         with self._lock:
             return self._index.get(page)
 

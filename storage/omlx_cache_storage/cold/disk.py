@@ -84,7 +84,7 @@ class FileSystem:
     def own_file(
         self, path: StrPath, is_kind: Callable[[int], bool] = stat.S_ISREG
     ) -> os.stat_result | None:
-        """Return what is known of a file of a kind, no link, that is this user's and that others
+        """Return the status of a file of a kind, no link, that is this user's and that others
         cannot change; None for anything else."""
         try:
             info = os.lstat(path)

@@ -235,7 +235,7 @@ class PageFiles:
 
     def fill(self, temporary: str, pieces: list[Buffer]) -> int:
         """Write all of a page that is staged; return its physical bytes. The first one puts the tag
-        into the directory that lets backups leave it out: whoever opens a store waits for no write.
+        into the directory that lets backups leave it out: opening a store waits for no write.
         """
         nbytes = self.fs.write(temporary, pieces, self.durability)
         if not self._tagged:

@@ -75,9 +75,9 @@ class Sharing:
     that was so, and `is_lost`: changes were missed, and the directory must be read again. The index
     takes locks of its own. `flights`: what is being written, by temporary name. `rebudgeted` and
     `repinned`, the files with the budget and the pins were changed, and `untold`, what the others
-    do not know yet, belong to whoever holds the directory. `read_only`: nothing could be written
-    when the directory was read. `counts`: False for one that keeps the directory for others, which
-    are alone beside it.
+    do not know yet, belong to the thread that has the directory's lock. `read_only`: nothing could
+    be written when the directory was read. `counts`: False for one that keeps the directory for
+    others, which are alone beside it.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, index: Index, files: PageFiles) -> None:

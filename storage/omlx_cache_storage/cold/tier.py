@@ -242,7 +242,7 @@ class ColdTier:
         return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in files]
 
     def records(self) -> list[PageFile]:
-        """Return what is known of every page, in no order; it changes."""
+        """Return the record of every page, in no order; records change."""
         with self._index.lock:
             return self._index.contents.records()
 

@@ -190,8 +190,8 @@ class RemoteStore:
         if value[0] is None:
             raise PageNotSent(reasons.LOST, "it was evicted")
         if len(there) < len(value):
-            # Its head looks well: not asked for again, nor taken for present, so that whoever
-            # computes it writes it anew.
+            # Its head looks well: not asked for again, nor taken for present, so that the
+            # next commit of it writes it anew.
             self.known.note_absent([placed.page], CorruptPage.reason, SHUNNED_SECONDS)
             raise PageNotSent(reasons.LOST, "a part of it is gone")
         asked = nbytes if is_head else 0

@@ -1,7 +1,7 @@
 """A file system that keeps a log of what it was asked, beside doing it."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -48,11 +48,7 @@ class RecordingDisk(FileSystem):
             return made
 
     def remove_directory(self, path: StrPath) -> None:
-        with self._lock:
-            was_there = self.exists(path)
-            super().remove_directory(path)
-            if was_there:
-                self.log.append(Operation("rmdir", Path(path)))
+        self._record_removal("rmdir", path, super().remove_directory)
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         data = b"".join(bytes(memoryview(piece)) for piece in pieces)
@@ -74,8 +70,11 @@ class RecordingDisk(FileSystem):
                 self.log.append(Operation("sync directory", Path(path)))
 
     def remove(self, path: StrPath) -> None:
+        self._record_removal("unlink", path, super().remove)
+
+    def _record_removal(self, kind: Kind, path: StrPath, remove: Callable[[StrPath], None]) -> None:
         with self._lock:
             was_there = self.exists(path)
-            super().remove(path)
+            remove(path)
             if was_there:
-                self.log.append(Operation("unlink", Path(path)))
+                self.log.append(Operation(kind, Path(path)))
