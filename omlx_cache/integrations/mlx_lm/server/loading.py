@@ -5,13 +5,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from mlx_lm.server import ModelProvider
-from mlx_lm.utils import _download
 
-from omlx_cache.integrations.mlx_lm.server.names import labels, no_such_model
 from omlx_cache.integrations.padding import refuse_batches
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.settings import CacheSettings
@@ -77,9 +74,8 @@ def _wanted(args: argparse.Namespace) -> str:
 
 
 class WatchedProvider(ModelProvider):  # type: ignore[misc]
-    """Tells whether the default model was loaded, takes what people call it for its name, and keeps
-    it when a client names one that is not there. `prepare` is called once the default one is there,
-    on the thread that computes. `_failure` is written before `_ended` is set."""
+    """Tells whether the default model was loaded. `prepare` is called once it is there, on the
+    thread that computes. `_failure` is written before `_ended` is set."""
 
     is_batchable: bool
 
@@ -88,43 +84,14 @@ class WatchedProvider(ModelProvider):  # type: ignore[misc]
         self._failure: CannotLoad | None = None
         self.prepare: Callable[[], object] = lambda: None
         super().__init__(args)
-        for label in labels(args.model):
-            self._model_map[label] = args.model
-            self._adapter_map[label] = args.adapter_path
         if is_old() and args.model:
             # It looks an adapter up by the path that it found for the name.
             self._adapter_map[args.model] = args.adapter_path
-
-    def load(
-        self,
-        model_path: str | None,
-        adapter_path: str | None = None,
-        draft_model_path: str | None = None,
-    ) -> Any:
-        """Return the model that a request names, and its tokeniser; raises NoSuchModel before the
-        one that is loaded is dropped."""
-        if self._ended.is_set():
-            # What the command line names is reported by `loading`.
-            self._look_up(self._model_map.get(model_path, model_path))
-        return super().load(model_path, adapter_path, draft_model_path)
 
     def _load(self, *key: Any) -> None:
         """Load; a model whose states take padding for tokens is served one request at a time."""
         super()._load(*key)
         refuse_batches(self)
-
-    def _look_up(self, name: str | None) -> None:
-        if self.is_distributed or (self.model_key is not None and self.model_key[0] == name):
-            return
-        try:
-            if not name or is_missing_folder(name) or Path(name).is_file():
-                raise FileNotFoundError("there is no such folder")
-            if not Path(name).is_dir():
-                _download(name)
-        except Exception as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            _log.warning("a request named %.200r, which is no model here: %s", name, lines[0])
-            raise no_such_model(name, self.cli_args.model) from error
 
     def load_default(self) -> None:
         """Load on the calling thread, which ends when that fails."""

@@ -20,12 +20,6 @@ class BadRequest(Refused):
     status = 400
 
 
-class NoSuchModel(Refused):
-    """The client named a model that is neither here nor to be had; the text says what is here."""
-
-    status = 404
-
-
 class NoLength(Refused):
     """The body came without its length."""
 
