@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("storage/omlx_cache_storage", "omlx_cache", "daemon/omlx_cache_daemon")
 FIRST, LAST = "omlx_cache_storage.page", "omlx_cache_daemon.cli"
 
-LOADED_BY_NAME = {"omlx_cache_daemon.cli": "omlx_cache_daemon.commands"}
+LOADED_BY_NAME = {"omlx_cache_daemon.parsing": "omlx_cache_daemon.commands"}
 """Modules that import every module of a package by its file name, which no statement shows."""
 
 STORE = "omlx_cache.store"

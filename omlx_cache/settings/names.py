@@ -6,7 +6,6 @@ with one warning for each.
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote
 
 from omlx_cache_storage.errors import CacheError
 
@@ -190,4 +189,6 @@ def _taken_for(
     if option == "ttl=" and url.strip().lower().startswith(("s3:", "file:")):
         return None
     mark = "&" if "?" in url else "?"
+    from urllib.parse import quote  # only here: the command line starts without it
+
     return "remote", f"{url.strip()}{mark}{option}{quote(value)}", f"remote=URL?{option}{value}"

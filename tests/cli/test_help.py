@@ -2,10 +2,13 @@
 
 import argparse
 import re
+from pkgutil import iter_modules
 
 import pytest
 
-from omlx_cache_daemon.cli import _load, command_names
+from omlx_cache_daemon import commands
+from omlx_cache_daemon.cli import OLD_NAMES, command_names
+from omlx_cache_daemon.parsing import load
 
 from .conftest import Cli
 
@@ -42,20 +45,30 @@ def test_a_second_run_of_warm_is_not_said_to_be_free(cli: Cli) -> None:
     assert "A second run computes at most one token of each prompt." in described
 
 
-def test_the_overview_has_every_command_in_a_group_and_fits_the_terminal(cli: Cli) -> None:
-    told = cli("--help", COLUMNS="70").out
+def test_the_overview_has_every_command_in_a_group(cli: Cli) -> None:
+    told = cli("--help").out
     assert max(map(len, told.splitlines())) <= 82
+    assert len(command_names()) == 18
     for name in command_names():
         assert re.search(rf"^  {name} ", told, re.MULTILINE), name
-    assert "Others:" not in told
-    assert told.index("Serve, and fill the cache:") < told.index("  serve ")
     assert "69 no store answers" in told
+
+
+def test_an_old_name_says_the_new_one(cli_in_process: Cli) -> None:
+    installed = {module.name.replace("_", "-") for module in iter_modules(commands.__path__)}
+    assert not OLD_NAMES.keys() & set(command_names())
+    for name, new in OLD_NAMES.items():
+        assert new.split()[0] in command_names()
+        if name not in installed:
+            ended = cli_in_process(name, "--flag", "value")
+            assert (ended.code, ended.out) == (2, "")
+            assert ended.err == f"omlx-cache: omlx-cache {name} is now omlx-cache {new}\n"
 
 
 def test_every_command_says_in_a_sentence_what_it_does() -> None:
     subparsers = argparse.ArgumentParser().add_subparsers()
-    for name in command_names():
-        _load(name).add_parser(subparsers)
+    for module in iter_modules(commands.__path__):
+        load(module.name).add_parser(subparsers)
     for name, parser in subparsers.choices.items():
         described = parser.description or ""
         assert described[:1].isupper(), name

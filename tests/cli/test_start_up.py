@@ -1,13 +1,9 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-from omlx_cache_daemon import commands
-from omlx_cache_daemon.cli import command_names, main
 
 StartStore = Callable[..., Any]
 
@@ -21,6 +17,7 @@ except SystemExit as end:
 print("\\nLOADED", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
 sys.exit(code)
 """
+_ARGUMENTS = {"argparse", "json", "logging", "pathlib", "socket"}
 _HEAVY = {"mlx", "mlx_lm", "transformers", "torch"}
 _UNNEEDED = {"pydantic", "pydantic_settings", "numpy", "rich", "asyncio"}
 
@@ -51,11 +48,19 @@ def test_asking_a_store_imports_nothing_heavy(
     assert modules & (_HEAVY | _UNNEEDED) == set()
 
 
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_the_overview_imports_no_command_and_no_parser(
+    environment: dict[str, str], argument: str
+) -> None:
+    code, modules = _loaded(environment, argument)
+    assert code == 0
+    assert modules & (_HEAVY | _UNNEEDED | _ARGUMENTS) == set()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ("config",),
-        ("--help",),
         ("demo", "--help"),
         ("ls",),
         ("rm", "x", "--dry-run"),
@@ -96,25 +101,6 @@ def test_every_public_name_can_be_imported() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert ended.stdout == "\n"
-
-
-def test_a_command_is_a_module_in_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "say_hello.py").write_text(
-        "def add_parser(subparsers):\n"
-        "    subparsers.add_parser('say-hello', help='greet').add_argument('name')\n"
-        "def run(args):\n"
-        "    print('hello', args.name)\n"
-        "    return 3\n"
-    )
-    assert "say-hello" not in command_names()
-    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
-    assert main(["say-hello", "you"]) == 3
-    assert capsys.readouterr().out == "hello you\n"
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "greet" in capsys.readouterr().out
 
 
 def test_the_library_starts_the_command_line_too(environment: dict[str, str]) -> None:

@@ -2,7 +2,10 @@
 
 import argparse
 import sys
+from importlib import import_module
+from pkgutil import iter_modules
 
+from omlx_cache_daemon import commands
 from omlx_cache_daemon.completion import bash, fish, zsh
 from omlx_cache_daemon.completion.words import commands_of
 from omlx_cache_daemon.errors import OK
@@ -22,5 +25,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    sys.stdout.write(_SCRIPTS[args.shell](commands_of(args.parser)))
+    parser = argparse.ArgumentParser()
+    subparsers = parser.add_subparsers()
+    for module in iter_modules(commands.__path__):
+        import_module(f"{commands.__name__}.{module.name}").add_parser(subparsers)
+    sys.stdout.write(_SCRIPTS[args.shell](commands_of(parser)))
     return OK

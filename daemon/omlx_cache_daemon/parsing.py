@@ -1,0 +1,72 @@
+"""The command line of one command: what its module says that it takes."""
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn, Protocol, TypeAlias, cast
+
+from omlx_cache.settings.names import REMOVED, SETTING_NAMES, refusal, refuse_unknown
+from omlx_cache_daemon.errors import UsageError
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class Command(Protocol):
+    """A module of `omlx_cache_daemon.commands`; its file is named for the command."""
+
+    def add_parser(self, subparsers: Subparsers) -> object: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line: the usage of a command with fifty flags would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError, with where to read more."""
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def load(name: str) -> Command:
+    """Import the module of a command."""
+    return cast(Command, import_module(f"omlx_cache_daemon.commands.{name.replace('-', '_')}"))
+
+
+def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return what a command line says; the first argument is the command's name. Raises UsageError,
+    ConfigError for a misspelt variable, and SystemExit for --help."""
+    whole: argparse.ArgumentParser = _Parser(prog="omlx-cache")
+    subparsers = whole.add_subparsers(prog="omlx-cache", dest="command")
+    command.add_parser(subparsers)
+    parser = subparsers.choices[arguments[0]]
+    # First, since the value behind an unknown flag would be taken for a positional argument.
+    _refuse_unknown_flags(parser, arguments)
+    args = parser.parse_args(arguments[1:])
+    if not getattr(args, "examines_variables", False):
+        # Here for every command: one that needs no setting would not notice a misspelt name.
+        refuse_unknown(SETTING_NAMES, (), os.environ)
+    return args
+
+
+def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Raise UsageError for the first flag that a command does not have, nor one that begins so."""
+    known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
+    removed = [f"--{name.replace('_', '-')}" for name in REMOVED]
+    if parser.get_default("passes_on"):
+        arguments = _own(arguments)
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if word == "--":
+            return
+        # A text with a space in it is a value, whatever it begins with.
+        is_flag = flag.startswith("--") and " " not in flag
+        if is_flag and not any(name.startswith(flag) for name in (*known, *removed)):
+            raise UsageError(refusal("flag", flag, known))
+
+
+def _own(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the words up to the second that is no flag: what follows is for whom that names."""
+    words = [at for at, word in enumerate(arguments) if not word.startswith("-")]
+    return arguments[: words[1] + 1] if len(words) > 1 else arguments
