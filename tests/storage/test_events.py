@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import Story
-from omlx_cache_storage.events import SILENT, EventLog
+from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.stats import KINDS
-
-Step = tuple[str, int]
 
 
 def _log(capacity: int, events: int) -> EventLog:
@@ -84,43 +81,6 @@ def test_a_reader_that_waits_is_woken_by_the_next_event() -> None:
     assert woken == [True]
     assert log.wait(2, 0.0) is False
     assert log.wait(0, 0.0) is True
-
-
-def test_many_threads_note_events_and_no_number_is_given_twice() -> None:
-    log, meta = EventLog(2000), Story().meta(1)
-
-    def note() -> None:
-        for _ in range(500):
-            log.note_page("stored", "hot", meta)
-
-    threads = [threading.Thread(target=note) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    page = log.page(0, 5000)
-    assert [event.number for event in page.events] == list(range(1, 2001))
-    assert log.counts()["stored"] == 2000
-
-
-def test_a_log_without_room_notes_nothing() -> None:
-    SILENT.note_page("stored", "hot", Story().meta(1))
-    SILENT.note_tier("cleared", "hot")
-    assert SILENT.page(0, 10).upto == 0
-
-
-def test_the_first_block_of_a_chain_has_no_parent() -> None:
-    log = EventLog()
-    first = Story().meta(1)
-    log.note_page("stored", "hot", first)
-    (event,) = log.page(0, 1).events
-    assert event.to_dict()["key"] == first.key.hex()
-    assert event.to_dict()["parent"] is None
-
-
-@pytest.mark.parametrize("events", [0, 3, 4, 5, 9])
-def test_what_is_remembered_is_bounded(events: int) -> None:
-    assert len(_log(4, events).page(0, 100).events) == min(4, events)
 
 
 def test_a_handler_of_a_signal_may_ask_the_log_that_is_being_read(

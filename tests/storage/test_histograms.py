@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache_storage.measures import BOUNDS, MEASURES, Histograms
+from omlx_cache_storage.measures import BOUNDS, Histograms
 
 
 @given(st.lists(st.floats(0, 1000), max_size=50))
@@ -19,11 +19,3 @@ def test_each_bucket_counts_the_values_that_are_no_larger_than_its_bound(
     )
     assert known.count == len(values)
     assert abs(known.sum - sum(values)) < 1e-6
-
-
-def test_every_measure_is_there_before_anything_was_observed() -> None:
-    known = Histograms().observed()
-    assert set(known) == set(MEASURES)
-    empty = known["held_seconds"]
-    assert empty.buckets == tuple((bound, 0) for bound in BOUNDS["held_seconds"])
-    assert (empty.sum, empty.count) == (0.0, 0)

@@ -28,10 +28,3 @@ def test_what_is_forgotten_never_counts_twice(intervals: list[tuple[int, int]]) 
         union.add(3 * begin, 3 * begin + (end - begin) % 3)
         covered |= set(range(3 * begin, 3 * begin + (end - begin) % 3))
     assert union.seconds <= len(covered)
-
-
-def test_work_that_goes_on_is_all_counted_however_long() -> None:
-    union = Intervals()
-    for second in range(0, 10 * MOST_SPANS, 2):
-        union.add(second, second + 1)
-    assert union.seconds == 5 * MOST_SPANS

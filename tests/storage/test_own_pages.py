@@ -26,50 +26,6 @@ def _put(tier: HotTier, page: Page, *, dirty: bool = False) -> bool:
     return bool(room) and tier.put(page, room, dirty=dirty)
 
 
-def test_own_pages_leave_memory_only_when_the_disk_has_them(story: Story) -> None:
-    tier = HotTier(2 * KIB, backed=True)
-    own = set(story.ids(1, 2, 3))
-    for number in (1, 2):
-        assert _put(tier, story.page(number), dirty=True)
-    assert not tier.reserve(KIB, own)
-    assert tier.usage().pages == 2
-    tier.queue(story.id(2))
-    assert not tier.reserve(KIB, own)
-    end_write(tier, story.id(2), written=story.page(2))
-    assert tier.reserve(KIB, own)
-    assert tier.info(story.id(1)) is not None
-    assert tier.info(story.id(2)) is None
-    tier.check_integrity()
-
-
-def test_own_pages_that_no_disk_takes_give_way_to_one_before_them(story: Story) -> None:
-    tier = HotTier(2 * KIB, backed=True)
-    own = set(story.ids(1, 2, 3))
-    for number in (1, 3):
-        assert _put(tier, story.page(number), dirty=True)
-        tier.queue(story.id(number))
-        end_write(tier, story.id(number), refused_ns=_used(tier, story.id(number)))
-    position = story.page(2).meta.position
-    assert not tier.reserve(KIB, own)
-    assert not tier.reserve(KIB, own, position=story.page(4).meta.position)
-    assert tier.reserve(KIB, own, position=position)
-    assert tier.info(story.id(1)) is not None
-    assert tier.info(story.id(3)) is None
-
-
-def test_a_page_that_the_disk_evicted_is_unwritten_once_it_is_used_again(story: Story) -> None:
-    tier = HotTier(4 * KIB, backed=True)
-    for number in (1, 2):
-        assert _put(tier, story.page(number))
-        tier.demote(story.ids(number), 10)
-    tier.touch(story.ids(2), 11)
-    tier.mark_lost([(story.id(1), 10), (story.id(2), 10), (story.id(3), 10)])
-    assert tier.dirty() == story.ids(2), "it was used after the disk had let it go"
-    tier.touch(story.ids(1), 12)
-    assert set(tier.dirty()) == set(story.ids(1, 2))
-    tier.check_integrity()
-
-
 def shown_by(tier: HotTier, monkeypatch: pytest.MonkeyPatch) -> list[PageId]:
     """Return a list that grows by every page that the tier's order shows from now on."""
     shown: list[PageId] = []
@@ -101,34 +57,6 @@ def test_what_a_page_costs_does_not_grow_with_the_pages_of_its_sequence_in_memor
     assert len(shown) <= held * 40
 
 
-def test_what_write_back_names_costs_no_walk_over_all_pages_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held = 256
-    story = Story(nbytes=KIB, blocks=held)
-    tier = HotTier(held * KIB, backed=True)
-    shown = shown_by(tier, monkeypatch)
-    for number in range(1, held + 1):
-        assert _put(tier, story.page(number), dirty=True)
-        for page in tier.dirty(beyond_bytes=held // 2 * KIB):
-            tier.queue(page)
-    assert len(tier.rooted(story.ids(*range(1, held + 1)))) >= held // 2 - 4
-    assert len(shown) <= held * 32
-    tier.check_integrity()
-
-
-@pytest.mark.parametrize("give_up_dirty", [False, True])
-def test_own_pages_that_the_disk_lacks_stay_under_write_back_too(
-    story: Story, give_up_dirty: bool
-) -> None:
-    tier = HotTier(2 * KIB, backed=True)
-    for number in (1, 2):
-        assert _put(tier, story.page(number), dirty=True)
-    grant = tier.reserve(KIB, set(story.ids(1, 2)), give_up_dirty=give_up_dirty)
-    assert (bool(grant), set(grant.dirty)) == (False, set(story.ids(1, 2)))
-    assert tier.usage().pages == 2
-
-
 def test_own_pages_leave_after_those_of_others_however_old_they_are(story: Story) -> None:
     tier = HotTier(3 * KIB, backed=True)
     other = Story("other", nbytes=KIB)
@@ -144,16 +72,6 @@ def test_own_pages_leave_after_those_of_others_however_old_they_are(story: Story
     assert tier.reserve(2 * KIB, own)
     assert tier.info(story.id(1)) is not None
     assert tier.info(story.id(2)) is None
-
-
-def test_without_evict_only_free_room_is_granted(story: Story) -> None:
-    tier = HotTier(3 * KIB, backed=True)
-    for number in (1, 2):
-        assert _put(tier, story.page(number))
-    assert tier.reserve(KIB, evict=False)
-    assert not tier.reserve(1, evict=False)
-    assert tier.usage().pages == 2
-    assert tier.usage().evicted_pages == 0
 
 
 STEPS = st.lists(

@@ -3,7 +3,7 @@
 from kit.storage import Story
 from omlx_cache.simulate.virtual import VirtualClock
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned
-from omlx_cache_storage.eviction.keep import ENOUGH_USES, GHOST_SECONDS, MOST_SHIFTS, Keep
+from omlx_cache_storage.eviction.keep import ENOUGH_USES, GHOST_SECONDS, Keep
 from omlx_cache_storage.hot import HotTier
 
 SECOND = 1_000_000_000
@@ -36,10 +36,3 @@ def test_who_comes_once_a_day_does_not_keep_out_who_comes_four_times_an_hour() -
 def test_a_patience_of_weeks_in_a_file_is_cut() -> None:
     learned = Learned((0.0,) * BUCKETS, ENOUGH_USES, 2e6)
     assert Keep(learned).patience_ns == GHOST_SECONDS * SECOND
-
-
-def test_uses_of_no_page_take_no_memory_for_ever_whatever_is_hinted_of_them() -> None:
-    policy = Keep()
-    for stamp in range(START, START + 2 * MOST_SHIFTS):
-        policy.shifted(stamp + 600 * SECOND, stamp)
-    assert len(policy._shifted) <= MOST_SHIFTS

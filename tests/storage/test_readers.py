@@ -3,11 +3,9 @@
 import gc
 import threading
 import weakref
-from collections import deque
 
 import pytest
 
-from omlx_cache_storage import readers
 from omlx_cache_storage.readers import ReaderPool
 
 
@@ -23,17 +21,6 @@ def test_tasks_run_in_order_and_hand_over_results_and_errors() -> None:
     assert pool.stop(30)
     with pytest.raises(RuntimeError, match="shut down"):
         pool.submit(int)
-
-
-def test_no_more_threads_than_asked_for_and_all_of_them_daemons() -> None:
-    pool = ReaderPool(3, "bounded")
-    barrier = threading.Barrier(3)
-    futures = [pool.submit(barrier.wait, 30) for _ in range(3)]
-    assert {f.result(30) for f in futures} == {0, 1, 2}
-    threads = [t for t in threading.enumerate() if t.name.startswith("bounded")]
-    assert len(threads) == 3
-    assert all(thread.daemon for thread in threads)
-    assert pool.stop(30)
 
 
 def test_stopping_leaves_a_task_that_hangs_behind_and_cancels_those_that_wait() -> None:
@@ -52,16 +39,6 @@ def test_stopping_leaves_a_task_that_hangs_behind_and_cancels_those_that_wait() 
     gate.set()
     assert hanging.result(30) == "came"
     assert pool.stop(30)
-
-
-def test_a_pool_that_is_lost_gives_its_threads_back() -> None:
-    pool = ReaderPool(2, "lost")
-    pool.submit(int).result(30)
-    (employment,) = pool._employed
-    assert not employment.ended.is_set()
-    del pool
-    gc.collect()
-    assert employment.ended.wait(30)
 
 
 def test_pools_that_follow_each_other_use_the_same_threads() -> None:
@@ -90,24 +67,4 @@ def test_a_thread_keeps_nothing_of_its_last_task() -> None:
     pool.submit(int).result(30)
     gc.collect()
     assert gone() is None
-    assert pool.stop(30)
-
-
-def test_a_pool_that_could_get_no_thread_gets_one_later_or_does_with_those_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(worker: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(readers, "_idle", deque())
-    pool = ReaderPool(2, "short")
-    with monkeypatch.context() as patch:
-        patch.setattr(readers._Worker, "start", refuse)
-        for _ in range(3):
-            with pytest.raises(RuntimeError, match="new thread"):
-                pool.submit(int)
-    assert pool.submit(int, "5").result(30) == 5
-    with monkeypatch.context() as patch:
-        patch.setattr(readers._Worker, "start", refuse)
-        assert pool.submit(int, "6").result(30) == 6
     assert pool.stop(30)

@@ -1,6 +1,5 @@
 """Pages that are admitted together: within every budget, or one by one."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,6 @@ def story() -> Story:
 
 def memory(tmp_path: Path, hot_bytes: int) -> BlockStore:
     return open_store(tmp_path, hot_bytes=hot_bytes, hot_cache_only=True)
-
-
-def test_a_run_takes_a_share_of_memory_and_its_bytes_count_at_once(tmp_path: Path) -> None:
-    with memory(tmp_path, 320 * KIB) as store:
-        with store.admit_run(KIB, 64) as room:
-            assert room.nbytes == store.hot_usage().nbytes == 10 * KIB
-        assert not store.admit_run(11 * KIB, 64), "large pages are admitted one by one"
-        assert store.hot_usage().nbytes == 0
 
 
 def test_a_run_evicts_pages_of_others_and_leaves_the_budget_a_ceiling(
@@ -56,13 +47,6 @@ def test_a_run_takes_no_page_of_its_own_sequence_that_lies_before_its_end(
         assert [store.find(story.id(n)) is None for n in (62, 63, 64)] == [False, True, True]
 
 
-def test_no_run_is_admitted_that_the_writer_has_no_room_for(tmp_path: Path) -> None:
-    with open_store(tmp_path, hot_bytes=320 * KIB, queue_bytes=4 * KIB) as store:
-        assert not store.admit_run(KIB, 5)
-        with store.admit_run(KIB, 4) as room:
-            assert room.nbytes == 4 * KIB
-
-
 def test_a_page_of_a_run_that_the_disk_has_by_now_takes_no_room_from_the_others(
     tmp_path: Path, story: Story
 ) -> None:
@@ -76,10 +60,3 @@ def test_a_page_of_a_run_that_the_disk_has_by_now_takes_no_room_from_the_others(
             assert [store.put(story.page(number), room) for number in (2, 3)] == [True, True]
         assert store.flush(30)
         check_integrity(store)
-
-
-@pytest.mark.parametrize("admit", [BlockStore.admit_run, lambda store, *_: store.admit(KIB)])
-def test_a_closed_store_admits_nothing(tmp_path: Path, admit: Callable[..., object]) -> None:
-    store = memory(tmp_path, 320 * KIB)
-    store.close()
-    assert not admit(store, KIB, 2)

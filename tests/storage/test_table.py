@@ -1,7 +1,6 @@
 """The index of pages and their eviction order, against a plain dictionary."""
 
 from collections import Counter
-from collections.abc import Iterator
 from heapq import heappop
 from itertools import islice
 from typing import Any
@@ -124,34 +123,10 @@ class RestingMachine(TableMachine):
     few = 256
 
 
-def test_places_that_pages_left_are_gone_through_once() -> None:
-    """Each look at the next to leave would sort all pages, which others wait for."""
-    table = PageTable[Record]()
-    for number in range(3000):
-        table.add(_record(number, number), 1)
-    table.touch(map(_page, range(2999)), 2)
-    assert _shown(table, 2) == [_page(2999), _page(2998)]
-    assert len(table._heap) == len(table)
-
-
 TestMadeAnewAgainAndAgain = TableMachine.TestCase
 TestHardlyEverMadeAnew = RestingMachine.TestCase
 TestMadeAnewAgainAndAgain.settings = settings(max_examples=examples(20), stateful_step_count=40)
 TestHardlyEverMadeAnew.settings = settings(max_examples=examples(20), stateful_step_count=40)
-
-
-@pytest.fixture
-def eight(few: None) -> PageTable[Record]:
-    table: PageTable[Record] = PageTable()
-    for number in range(8):
-        table.add(_record(number, number), 1)
-    return table
-
-
-def test_many_touches_of_few_pages_take_no_more_memory(eight: PageTable[Record]) -> None:
-    for stamp in range(10_000):
-        eight.touch(map(_page, range(8)), stamp)
-    assert len(eight._heap) < 2 * table_module.FEW + 64
 
 
 def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
@@ -182,67 +157,3 @@ def test_all_of_many_pages_in_order_take_few_out_of_a_heap(
     monkeypatch.setattr("heapq.heappop", pop)
     assert len(_shown(table)) == 8192
     assert popped["places"] <= 1024
-
-
-def test_what_is_used_while_its_stamp_is_at_the_front_keeps_its_depth(
-    eight: PageTable[Record],
-) -> None:
-    assert _shown(eight, 1) == [_page(7)]
-    eight.add(_record(9, 9), 1)
-    assert _shown(eight, 2) == [_page(9), _page(7)]
-    eight.touch([_page(7)], 2)
-    eight.touch([_page(7)], 1)
-    eight.add(_record(20, 5), 1)
-    numbers = [page.key[0] for page in _shown(eight)]
-    assert numbers[:3] == [9, 7, 6]
-    assert sorted(numbers[3:5]) == [5, 20]
-    assert numbers[5:] == [4, 3, 2, 1, 0]
-
-
-def test_stamps_of_any_size_have_a_place(eight: PageTable[Record]) -> None:
-    eight.touch([_page(1)], 1 << 90)
-    eight.touch([_page(2)], -(1 << 90))
-    shown = _shown(eight)
-    assert (shown[0], shown[-1]) == (_page(2), _page(1))
-
-
-def test_tails_of_one_boundary_come_and_go_one_by_one() -> None:
-    table: PageTable[Record] = PageTable()
-    parent = BlockKey(b"p" * 32)
-    for number in (1, 2, 3):
-        table.add(_record(number, 10 + number, parent[:8], tail=True), 1)
-    left = {11, 12, 13}
-    for number in (2, 3, 1):
-        assert table.tails_of([parent]) == {Tail(position, "paged") for position in left}
-        table.pop(_page(number))
-        left.discard(10 + number)
-    assert table.tails_of([parent]) == set()
-    table.add(_record(4, 20, parent[:8], tail=True), 1)
-    assert table.tails_of([parent]) == {Tail(20, "paged")}
-
-
-def _chain(
-    table: PageTable[Record], numbers: Iterator[int] | range, root: BlockKey
-) -> list[BlockKey]:
-    keys = []
-    for position, number in enumerate(numbers):
-        table.add(_record(number, position, root[:8]), 1)
-        root = _key(number)
-        keys.append(root)
-    return keys
-
-
-def test_branches_are_where_other_chains_leave_one() -> None:
-    table: PageTable[Record] = PageTable()
-    root = BlockKey(b"r" * 32)
-    trunk = _chain(table, range(10), root)
-    assert table.branches(trunk) == set()
-    branch = _chain(table, range(20, 23), trunk[4])
-    assert table.branches([root, *trunk]) == {trunk[4]}
-    assert table.branches([root, *trunk[:5], *branch]) == {trunk[4]}
-    _chain(table, range(30, 31), root)
-    assert table.branches([root, *trunk]) == {root, trunk[4]}
-    for key in branch:
-        table.pop(PageId(key, "paged"))
-    assert table.branches([root, *trunk]) == {root}
-    assert table.branches([]) == set()

@@ -3,7 +3,6 @@
 import pytest
 
 from omlx_cache_storage.measures import (
-    MODELS,
     RATED_TOKENS,
     RECENT_TOKENS,
     RequestWork,
@@ -46,24 +45,6 @@ def test_four_prompts_in_one_batch_count_its_time_once(meter: WorkMeter, time: _
     assert totals.tokens_per_second == {"label of m": pytest.approx(12_000 / 39)}
 
 
-def test_prompts_that_wait_for_each_other_count_what_passes_on_the_clock(
-    meter: WorkMeter, time: _Time
-) -> None:
-    first, second = _request(meter), _request(meter)
-    time.now += 10
-    first.computed(1000, 10.0)
-    time.now += 10
-    second.computed(1000, 20.0)
-    assert meter.totals().prefill_seconds == 20.0
-
-
-def test_computing_is_never_longer_than_the_meter_runs(meter: WorkMeter, time: _Time) -> None:
-    time.now += 101
-    for _ in range(3):
-        _request(meter).computed(1000, 180.0)
-    assert meter.totals().prefill_seconds == 101.0
-
-
 def test_saved_is_what_computing_would_have_taken_less_the_restore(
     meter: WorkMeter, time: _Time
 ) -> None:
@@ -83,16 +64,6 @@ def test_restores_in_parallel_cost_what_passes_on_the_clock(meter: WorkMeter, ti
     for request in requests:
         request.restored(1000, 2.0)
     assert meter.totals().saved_seconds == pytest.approx(40 - 2)
-
-
-def test_a_restore_slower_than_computing_counts_against_the_cache(
-    meter: WorkMeter, time: _Time
-) -> None:
-    time.now += 10
-    _request(meter).computed(1000, 10.0)
-    time.now += 30
-    _request(meter).restored(1000, 30.0)
-    assert meter.totals().saved_seconds == pytest.approx(10 - 30)
 
 
 def test_each_model_is_counted_at_its_own_rate(meter: WorkMeter, time: _Time) -> None:
@@ -131,29 +102,6 @@ def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: _Tim
     assert 100 < rate < 120
 
 
-def test_models_that_are_forgotten_keep_what_they_saved(meter: WorkMeter, time: _Time) -> None:
-    time.now += 10
-    _request(meter).computed(1000, 10.0)
-    _request(meter).restored(1000, 0.0)
-    for number in range(2 * MODELS):
-        _request(meter, f"model {number}")
-    assert meter.totals().saved_seconds == pytest.approx(10)
-
-
-def test_a_restore_is_priced_once_and_not_again_when_the_rate_moves(
-    meter: WorkMeter, time: _Time
-) -> None:
-    time.now += 10
-    _request(meter).computed(1000, 10.0)
-    _request(meter).restored(1000, 0.0)
-    assert meter.totals().saved_seconds == pytest.approx(10)
-    time.now += 1
-    _request(meter).computed(9000, 1.0)
-    assert meter.totals().saved_seconds == pytest.approx(10)
-    _request(meter).restored(6000, 0.0)
-    assert meter.totals().saved_seconds == pytest.approx(10 + 6000 * 11 / 10_000)
-
-
 def test_what_was_restored_before_the_first_rate_is_priced_when_that_is_known(
     meter: WorkMeter, time: _Time
 ) -> None:
@@ -179,15 +127,3 @@ def test_waiting_for_another_request_is_no_saving_and_counts_once_for_all_who_wa
         request.held(6.0)
         request.restored(1000, 0.0)
     assert meter.totals().saved_seconds == pytest.approx(40 - 6)
-
-
-def test_a_token_that_a_step_of_decoding_took_along_costs_nothing_and_says_nothing(
-    meter: WorkMeter, time: _Time
-) -> None:
-    request = _request(meter)
-    time.now += 2.0
-    request.computed(2000, 2.0)
-    for _ in range(1000):
-        request.computed(1, 0.0)
-    assert meter.totals().prefill_seconds == 2.0
-    assert meter.rate("another") is None

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from kit.storage import FaultyDisk
 from omlx_cache_storage.cold.budget import MOST_BYTES, Agreement, Budget, agree
-from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
     MAX_DOCUMENT_BYTES,
     encode_budget,
     parse_budget,
     read_budget,
-    room_for,
     write_budget,
 )
 from omlx_cache_storage.format.names import BUDGET_FILE
@@ -46,15 +44,6 @@ KNOWN = st.none() | st.builds(
 @given(BUDGETS)
 def test_a_budget_is_what_its_document_says(budget: Budget) -> None:
     assert parse_budget(json.loads(encode_budget(budget))) == budget
-
-
-def test_a_file_says_what_was_written_last_and_is_private(tmp_path: Path) -> None:
-    assert read_budget(tmp_path) is None
-    for budget in (Budget(5 * GIB, "store", SHARES), Budget(GIB, "quota")):
-        assert write_budget(tmp_path, budget)
-        assert read_budget(tmp_path) == budget
-    assert [path.name for path in tmp_path.iterdir()] == [BUDGET_FILE]
-    assert (tmp_path / BUDGET_FILE).stat().st_mode & 0o777 == 0o600
 
 
 @given(st.binary(max_size=64) | st.recursive(
@@ -130,24 +119,6 @@ def test_a_directory_that_is_gone_or_open_to_others_gets_no_budget(tmp_path: Pat
     tmp_path.chmod(0o777)
     assert not write_budget(tmp_path, budget)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_counts_for_the_file_is_enough_for_it_and_the_one_that_takes_its_place(
-    tmp_path: Path,
-) -> None:
-    shares: dict[str, object] = {}
-    room = 0
-    for number in range(60):
-        budget = Budget(GIB, "quota", shares)
-        assert write_budget(tmp_path, budget)
-        taken = (tmp_path / BUDGET_FILE).stat().st_blocks * 512
-        # Both are there while one takes the place of the other; two small files fit the slack.
-        assert taken <= max(room, SMALL_FILE_BYTES)
-        before, room = taken, room_for(encode_budget(budget))
-        assert taken <= room
-        assert before + taken <= room or taken == SMALL_FILE_BYTES
-        shares = {**shares, f"text:{number:064x}": {"bytes": GIB}}
-    assert room > 2 * SMALL_FILE_BYTES
 
 
 @pytest.mark.parametrize("more", [{"bytes": GIB}, {"limits": {"soft": GIB}}])
@@ -233,15 +204,3 @@ def test_what_a_store_that_wants_100_bytes_agrees_to(
 ) -> None:
     agreed = agree(known, 100, derived=derived, alone=alone, used_bytes=used)
     assert (agreed.budget if agreed.write else None) == expected
-
-
-def test_a_store_that_was_told_something_else_says_what_counts_and_how_to_change_it() -> None:
-    known = Budget(2000, "quota")
-    lower = agree(known, 1000, derived=False, alone=True, used_bytes=0).note
-    higher = agree(known, 3000, derived=False, alone=True, used_bytes=0).note
-    for note in (lower, higher):
-        assert "2,000 bytes" in note
-        assert "`omlx-cache quota`" in note
-        assert "\n" not in note
-    assert "holds less" in lower
-    assert "goes by the budget" in higher

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -49,19 +48,6 @@ def test_no_more_is_read_at_a_time_than_a_core_keeps(tmp_path: Path, sizes: list
     assert sum(disk.asked) == NBYTES
     assert max(disk.asked) <= CHECKED_BYTES
     assert len(disk.asked) <= 5
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_any_division_of_the_memory_gets_the_same_bytes(tmp_path: Path, seed: int) -> None:
-    story, _, tier = _written(tmp_path)
-    drawn = Random(seed)
-    sizes: list[int] = []
-    while sum(sizes) < NBYTES // 2:
-        sizes.append(drawn.choice([0, 1, drawn.randrange(70_000), drawn.randrange(800_000)]))
-    pieces = _divided(sizes)
-    with tier.reading(story.id(1)) as reader:
-        reader.read_into(pieces)
-    assert b"".join(pieces) == bytes_of(story.page(1))
 
 
 @pytest.mark.parametrize("at", [0, CHECKED_BYTES - 1, CHECKED_BYTES, NBYTES - 1])

@@ -144,29 +144,3 @@ class ContentsMachine(RuleBasedStateMachine):
 
 TestContents = ContentsMachine.TestCase
 TestContents.settings = settings(max_examples=examples(40), stateful_step_count=40)
-
-
-def test_of_several_files_of_a_page_the_one_that_holds_most_is_kept_and_then_the_latest() -> None:
-    held = [3, 5, 4, 5, 1]
-    files = [
-        StoredPage(SPACES[0], PageName(_page(7), b"p" * 8, 9, tokens, False), 4096 * number)
-        for number, tokens in enumerate(held)
-    ]
-    other = StoredPage(SPACES[0], PageName(_page(8), b"q" * 8, 9, 9, True), 1)
-    contents = Contents()
-    useless = contents.fill((file, 100 + stamp) for stamp, file in enumerate([*files, other]))
-    contents.check_integrity()
-    found = {file.id: file for file in contents.records()}
-    assert found[_page(7)].stored == files[3]
-    assert found[_page(7)].stamp_ns == 103
-    assert found[_page(8)].stored == other
-    assert sorted(useless) == sorted([*files[:3], files[4]])
-
-
-def test_a_page_that_is_written_anew_is_another_file() -> None:
-    contents = Contents()
-    contents.add(PageFile(_stored(1, 0, 5)), 9)
-    before = contents.get(_page(1))
-    contents.pop(_page(1))
-    contents.add(PageFile(_stored(1, 0, 5)), 9)
-    assert contents.get(_page(1)) not in (None, before)

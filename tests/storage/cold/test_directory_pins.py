@@ -1,9 +1,6 @@
 """Pins that lie in a directory hold for all of its processes, within half of its bytes."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import HandClock, Story, open_cold, set_budget
+from kit.storage import HandClock, Story, open_cold
 from omlx_cache_daemon.changing import ChangeRefused, change_pins
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.small_files import PINS, encode_pins, parse_pins, pins_bytes, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PINS_FILE
@@ -73,14 +69,6 @@ def test_what_one_process_pins_no_other_evicts_and_no_restart_forgets(
     again.check_integrity()
 
 
-def test_a_page_that_comes_later_is_pinned_whoever_writes_it(tmp_path: Path, story: Story) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
-    _pin(tmp_path, _namespace(story))
-    _write(one, story, 1, 2)
-    _write(two, Story("other", nbytes=PAGE), *range(1, 40))
-    assert _here(two, story) == [1, 2]
-
-
 @pytest.mark.parametrize(("kind", "name"), [("model", "llama"), ("salt", "text:77")])
 def test_a_model_and_a_salt_are_found_by_what_documents_say(
     tmp_path: Path, story: Story, kind: str, name: str
@@ -109,18 +97,6 @@ def test_a_pin_that_has_ended_holds_nothing_and_leaves_the_file(
     assert read_pins(tmp_path) == ()
 
 
-def test_an_unpinned_page_leaves_in_its_turn(tmp_path: Path, story: Story) -> None:
-    other, tier = Story("other", nbytes=PAGE), _open(tmp_path)
-    _write(tier, story, 1, 2)
-    _pin(tmp_path, _namespace(story))
-    _write(tier, other, *range(1, 30))
-    change_pins(tmp_path, lambda pins: ())
-    assert _here(tier, story) == [1, 2]
-    _write(tier, other, *range(30, 60))
-    assert _here(tier, story) == []
-    tier.check_integrity()
-
-
 def test_all_pins_together_take_half_of_the_budget_root_first(tmp_path: Path, story: Story) -> None:
     other, tier = Story("other", nbytes=PAGE), _open(tmp_path)
     _write(tier, story, *range(1, 12))
@@ -130,23 +106,6 @@ def test_all_pins_together_take_half_of_the_budget_root_first(tmp_path: Path, st
     assert 4 <= len(kept) <= 8
     assert kept == [*range(1, len(kept) + 1)]
     tier.check_integrity()
-
-
-def test_a_smaller_budget_counts_and_the_rest_goes_on_as_a_cache(
-    tmp_path: Path, story: Story
-) -> None:
-    other, tier = Story("other", nbytes=PAGE), _open(tmp_path)
-    _write(tier, story, 1, 2, 3, 4)
-    _pin(tmp_path, _namespace(story))
-    _write(tier, other, *range(1, 10))
-    set_budget(tmp_path, Budget(2 * COLD_PAGE + SLACK, "quota"))
-    tier.settle()
-    assert tier.usage().nbytes <= tier.limit_bytes
-    assert "written" in _write(tier, other, *range(20, 30))
-    assert 1 in _here(tier, story)
-    set_budget(tmp_path, Budget(0, "quota"))
-    tier.settle()
-    assert _here(tier, story) == []
 
 
 def test_a_newer_file_is_gone_by_and_not_replaced(tmp_path: Path, story: Story) -> None:
@@ -172,35 +131,6 @@ def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path, story: Story, tex
     assert _write(tier, story, 1) == ["written"]
     _pin(tmp_path, _namespace(story))
     assert read_pins(tmp_path) == (_namespace(story),)
-
-
-def test_a_writer_killed_at_any_time_leaves_a_whole_file(tmp_path: Path, story: Story) -> None:
-    _write(tier := _open(tmp_path), story, 1)
-    tier.close()
-    script = (
-        "import sys, itertools; from pathlib import Path\n"
-        "from omlx_cache_storage.hints import PinRecord\n"
-        "from omlx_cache_daemon.changing import change_pins\n"
-        "print('ready', flush=True)\n"
-        "for n in itertools.count():\n"
-        "    change_pins(Path(sys.argv[1]), lambda p: [PinRecord('model', str(n), 1)] * 9)\n"
-    )
-    for _ in range(3):
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        while not read_pins(tmp_path):
-            assert process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        assert len(read_pins(tmp_path)) == 9
-        change_pins(tmp_path, lambda pins: ())
-    again = _open(tmp_path)
-    again.close()
-    assert {p.name for p in tmp_path.iterdir() if p.name.startswith(".tmp")} == set()
 
 
 _PINS = st.lists(
@@ -292,31 +222,3 @@ def test_the_file_counts_while_there_are_pins(tmp_path: Path, story: Story) -> N
     change_pins(tmp_path, lambda pins: ())
     tier.settle()
     assert tier.usage().nbytes == before
-
-
-def test_ended_pins_in_a_file_of_a_newer_version_are_not_told_of_in_turns(
-    tmp_path: Path, story: Story
-) -> None:
-    one, two = _open(tmp_path), _open(tmp_path)
-    _write(one, story, 1)
-    _pin(tmp_path, _namespace(story))
-    _write(one, story, 2)
-    path = tmp_path / PINS_FILE
-    document = json.loads(path.read_text())
-    document["version"] = 99
-    document["pins"][0]["until"] = 2
-    path.write_text(json.dumps(document))
-    _pin_again(one)
-    for tier in (two, one, two, one):
-        tier.settle()
-    for tier in (one, two):
-        tier.refresh()
-        assert not tier.sharing.repinned
-        tier.check_integrity()
-        tier.close()
-
-
-def _pin_again(tier: ColdTier) -> None:
-    """Have a tier read the pins once more, as when another one has told of it."""
-    tier.sharing.repinned = True
-    tier.settle()

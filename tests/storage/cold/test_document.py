@@ -8,12 +8,10 @@ import pytest
 from kit.storage import Story, commit, disk_usage, open_cold, open_store
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache_storage.cold.catalog import namespaces
-from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     encode_document,
     has_fields,
-    read_document,
 )
 
 KIB = 1024
@@ -49,17 +47,6 @@ def test_a_document_is_whole_up_to_a_mebibyte_and_then_keeps_its_small_fields() 
     assert has_fields(shown, {"extra": bounded["extra"]})
     assert not has_fields(shown, {"extra": whole["extra"]})
     assert not has_fields({}, {"salt": None})
-
-
-def test_a_file_that_is_no_document_is_read_as_none_and_with_a_limit(tmp_path: Path) -> None:
-    path = tmp_path / "namespace.json"
-    for raw in (b"", b"[1]", b"{", b"\xff", b" " * MAX_DOCUMENT_BYTES + b"{}", b"[" * 100_000):
-        path.write_bytes(raw)
-        assert read_document(path, FileSystem()) == {}
-    path.unlink()
-    (tmp_path / "other").write_text("{}")
-    path.symlink_to(tmp_path / "other")
-    assert read_document(path, FileSystem()) == {}
 
 
 def test_a_large_document_counts_in_the_budget_also_after_a_restart(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from kit.children import kill_9, program, said
 from kit.storage import Story, disk_usage, files_in, open_cold, set_budget
 from omlx_cache_daemon.changing import remove_namespace
-from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
@@ -127,19 +126,6 @@ def test_a_command_deletes_a_namespace_in_short_holds(tmp_path: Path, story: Sto
     _numbers(fs, SMALL)
 
 
-def test_the_service_frees_a_disk_in_short_holds(tmp_path: Path, limit: int) -> None:
-    class Filled(Watched):
-        def free_bytes(self, path: StrPath) -> int:
-            return limit - disk_usage(tmp_path / "cold")
-
-    fs = Filled()
-    tier = KeepingTier(tmp_path / "cold", limit, min_free_bytes=limit // 2, fs=fs)
-    tier.open()
-    assert tier.keep() >= SMALL // 4
-    _numbers(fs, SMALL // 4)
-    tier.close()
-
-
 def test_slow_deletions_end_a_hold_before_it_has_its_files(
     tmp_path: Path, limit: int, story: Story
 ) -> None:
@@ -161,41 +147,6 @@ def test_room_for_a_large_page_is_made_in_short_holds(tmp_path: Path, limit: int
     assert usage.evicted_pages < 170, "no more than the page needs"
     tier.check_integrity()
     tier.close()
-
-
-@pytest.mark.nightly  # How many pages a hold of 20 ms evicts depends on the machine's load.
-def test_what_an_eviction_freed_is_for_its_page_and_for_no_peer(tmp_path: Path, limit: int) -> None:
-    """A peer writes whenever it can. What it writes takes the place of what it evicts itself."""
-    fs, large, stolen = Watched(), Story("large", nbytes=3 * MIB), Story("stolen", blocks=512)
-    tier, peer = _open(tmp_path, limit, fs), _open(tmp_path, limit)
-    # The last room that nobody has evicted anything for.
-    number = 0
-    while not peer.usage().evicted_pages:
-        number += 1
-        assert peer.write(stolen.page(number), DAY + 2, stolen.document) == "written"
-    told: list[int] = []
-
-    def steal() -> None:
-        if sum(fs.holds) and len(told) < 100:
-            told.append(peer.usage().evicted_pages)
-            page = stolen.page(number + len(told))
-            assert peer.write(page, DAY + 2, stolen.document) == "written"
-
-    before = peer.usage().evicted_pages
-    fs.between = steal
-    assert tier.write(large.page(1), DAY + 1, large.document) == "written"
-    fs.between = lambda: None
-    assert len(told) >= 2, "the room was made in several holds"
-    assert len(told) < 100, "each hold brings it nearer"
-    assert peer.usage().evicted_pages - before >= len(told) - 1
-    assert tier.usage().evicted_pages < 170
-    for one in (tier, peer):
-        one.settle()
-        assert (
-            disk_usage(tmp_path / "cold") <= one.usage().nbytes <= one.usage().peak_bytes <= limit
-        )
-        one.check_integrity()
-        one.close()
 
 
 def test_a_page_that_is_refused_after_a_part_of_its_room_was_made_leaves_nothing_reserved(
@@ -237,25 +188,6 @@ fs.between = wait
 tier = _open(Path(sys.argv[1]), int(sys.argv[2]), fs)
 print(tier.write(large.page(1), DAY + 1, large.document), flush=True)
 """
-
-
-def test_a_process_writes_while_another_one_makes_room(tmp_path: Path, limit: int) -> None:
-    large, mine = Story("large"), Story("mine")
-    tier = _open(tmp_path, limit)
-    with program(WRITER, tmp_path, str(limit), Path(__file__).parent) as writer:
-        assert said(writer) == "between\n"
-        for number in range(1, 6):
-            assert tier.write(mine.page(number), DAY + 2, mine.document) == "written"
-        there = [file for file in files_in(tmp_path) if large.namespace.hex() in file.parts]
-        assert there == [], "the other one is still at it"
-        assert writer.stdin is not None
-        writer.stdin.write("\n")
-        writer.stdin.flush()
-        assert said(writer) == "written\n"
-    tier.settle()
-    assert tier.info(large.id(1)) is not None
-    assert disk_usage(tmp_path / "cold") <= tier.usage().nbytes <= tier.usage().peak_bytes <= limit
-    tier.close()
 
 
 def test_what_a_killed_process_reserved_is_given_back(

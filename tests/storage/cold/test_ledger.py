@@ -1,6 +1,5 @@
 """The ledger by itself: what is appended is read in order, once, or is said to be lost."""
 
-import errno
 import os
 import time
 from pathlib import Path
@@ -99,15 +98,6 @@ def test_a_writer_that_dies_in_the_middle_of_a_record_changes_nothing_for_a_read
     reader.close()
 
 
-def test_more_than_half_a_ring_at_once_has_everybody_read_the_directory(directory: Path) -> None:
-    writer, reader = _open(directory), _open(directory)
-    _append(writer, Cancelled("x" * SMALLEST_BYTES))
-    assert reader.news() is None
-    assert writer.news() == []
-    writer.close()
-    reader.close()
-
-
 @pytest.mark.parametrize("raw", [b"", b"x", bytes(4096), os.urandom(SMALLEST_BYTES)])
 def test_garbage_is_replaced(directory: Path, raw: bytes) -> None:
     path = directory / LEDGER_FILE
@@ -133,67 +123,6 @@ def test_who_has_the_directory_is_waited_for_so_long_and_no_longer(directory: Pa
         pass
     one.close()
     two.close()
-
-
-def test_a_ledger_that_was_deleted_is_not_held(directory: Path) -> None:
-    one = _open(directory)
-    (directory / LEDGER_FILE).unlink()
-    assert one.is_gone
-    assert not one.is_current
-    with pytest.raises(FileNotFoundError), one.held():
-        pass
-    one.close()
-
-
-def test_a_link_is_no_ledger(directory: Path) -> None:
-    (directory / "elsewhere").write_bytes(b"")
-    (directory / LEDGER_FILE).symlink_to(directory / "elsewhere")
-    with pytest.raises(FileNotFoundError):
-        _open(directory)
-
-
-def test_a_ledger_that_the_disk_has_no_room_for_keeps_its_size(directory: Path) -> None:
-    class Full(FileSystem):
-        full = False
-
-        def poke(self, fd: int, data: bytes, offset: int) -> None:
-            if self.full and offset:
-                raise OSError(errno.ENOSPC, "full")
-            super().poke(fd, data, offset)
-
-    fs = Full()
-    one, two = _open(directory, fs), _open(directory)
-    fs.full = True
-    with one.held():
-        one.resize(8 * SMALLEST_BYTES)
-    assert one.nbytes == os.stat(directory / LEDGER_FILE).st_size == SMALLEST_BYTES
-    _append(two, RECORD)
-    assert one.news() == [RECORD]
-    one.close()
-    two.close()
-
-
-def test_a_process_that_was_forked_keeps_its_parent_out(directory: Path) -> None:
-    one = _open(directory)
-    ready, held = os.pipe()
-    end, ended = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(ended)
-        with one.held():
-            os.write(held, b"h")
-            os.read(end, 1)
-        os._exit(0)
-    assert os.read(ready, 1) == b"h"
-    with pytest.raises(LedgerBusy), one.held(0.05):
-        pass
-    os.write(ended, b"e")
-    assert os.waitpid(child, 0)[1] == 0
-    with one.held():
-        pass
-    for fd in (ready, held, end, ended):
-        os.close(fd)
-    one.close()
 
 
 def test_a_ledger_that_others_can_change_is_replaced_by_whoever_enters(directory: Path) -> None:

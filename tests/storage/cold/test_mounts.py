@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.children import kill_9, program, said
 from kit.storage import Story, files_in, open_cold
-from kit.storage.mounts import small_disk
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.root import (
     UNKNOWN,
@@ -110,13 +108,6 @@ def test_darwin_says_itself_what_is_local() -> None:
     assert from_statfs(statfs(b"smbfs", 0x4000)) == FileSystemKind("smbfs", True)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="coreutils' stat names what Linux mounts")
-def test_a_mounted_disk_is_what_it_was_mounted_as(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "size=1m") as disk:
-        (disk.path / "inside").mkdir()
-        assert kind_of(disk.path / "inside") == FileSystemKind("tmpfs", False)
-
-
 def test_the_system_is_asked_and_says_that_a_disk_is_local(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     kind = kind_of(tmp_path / "link")
@@ -127,10 +118,6 @@ def test_the_system_is_asked_and_says_that_a_disk_is_local(tmp_path: Path) -> No
         assert kind.name == done.stdout.split()[-1]
 
 
-def test_a_path_that_is_not_there_is_of_no_known_kind(tmp_path: Path) -> None:
-    assert kind_of(tmp_path / "missing" / "cold") in (UNKNOWN, kind_of(tmp_path))
-
-
 def test_locks_work_on_a_disk_of_this_machine(tmp_path: Path) -> None:
     assert locks_work(tmp_path / "ledger", FileSystem())
     assert locks_work(tmp_path / "ledger", FileSystem())
@@ -139,22 +126,6 @@ def test_locks_work_on_a_disk_of_this_machine(tmp_path: Path) -> None:
     # Asking leaves no lock behind.
     with (tmp_path / "ledger").open("r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-HOLDER = """
-import fcntl, sys
-file = open(sys.argv[1], "w")
-fcntl.flock(file, fcntl.LOCK_EX)
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_lock_of_another_process_is_an_answer_too(tmp_path: Path) -> None:
-    with program(HOLDER, tmp_path / "ledger") as holder:
-        assert said(holder) == "locked\n"
-        assert locks_work(tmp_path / "ledger", FileSystem())
-        kill_9(holder)
 
 
 class Unlocked(FileSystem):
@@ -178,12 +149,6 @@ def test_a_file_system_without_locks_has_none_that_work(tmp_path: Path, number: 
 def test_what_a_disk_refuses_otherwise_says_nothing_of_locks(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         locks_work(tmp_path / "ledger", Unlocked(errno.EIO))
-
-
-def test_a_directory_without_locks_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(NoLocks, match="OMLX_CACHE_COLD_DIR") as refused:
-        check_sharing(tmp_path, Unlocked())
-    assert str(tmp_path) in refused.value.strerror
 
 
 def test_a_tier_refuses_a_directory_without_locks_until_it_has_them(tmp_path: Path) -> None:

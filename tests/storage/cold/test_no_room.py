@@ -1,6 +1,5 @@
 """Whatever a disk has no room of (bytes, files, a quota), what leaves first makes room for more."""
 
-import contextlib
 import errno
 import os
 from collections import Counter
@@ -11,7 +10,6 @@ import pytest
 from kit.storage import (
     FaultyDisk,
     Story,
-    disk_usage,
     expected_payload,
     files_in,
     open_cold,
@@ -20,9 +18,7 @@ from kit.storage import (
 from kit.storage.mounts import small_disk
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.cold.writing import NO_ROOM_TRIES
-from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE
 
-KIB = 1024
 BIG = 2**30
 DAY = 10**18
 
@@ -87,19 +83,6 @@ def test_no_room_never_evicts_what_outranks_the_page_that_wants_in(
     assert tier.usage().state == "ok"
 
 
-@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS])
-def test_other_errors_evict_nothing(tmp_path: Path, code: int) -> None:
-    story, disk = Story(), FaultyDisk()
-    tier = open_cold(tmp_path, fs=disk)
-    assert _write(tier, story, 1) == "written"
-    disk.fail["write"] = code
-    with pytest.raises(OSError, match=r"."):
-        _write(tier, story, 2)
-    assert disk.calls["write"] == 5, "the budget, the tag, the document, one page, and one try"
-    assert _is_there(tier, story, 1)
-    assert tier.usage().evicted_pages == 0
-
-
 def test_a_disk_that_eviction_does_not_help_is_not_emptied(tmp_path: Path) -> None:
     story, disk = Story(), FaultyDisk()
     tier = open_cold(tmp_path, fs=disk)
@@ -121,65 +104,6 @@ def test_a_disk_that_eviction_does_not_help_is_not_emptied(tmp_path: Path) -> No
     assert _write(tier, story, 51) == "written"
     assert tier.usage().state == "ok"
     tier.check_integrity()
-
-
-def test_a_real_disk_without_inodes_goes_on_taking_the_newest_pages(tmp_path: Path) -> None:
-    """32 MiB of free bytes, and 24 files and directories in all."""
-    with small_disk(tmp_path / "disk", "size=32m,nr_inodes=24") as disk:
-        tier = open_cold(disk.path / "cold")
-        for turn in range(3):
-            story = Story(f"tenant {turn}")
-            for number in range(1, 41):
-                assert _write(tier, story, number, stamp=100 * turn + number) == "written"
-            assert _is_there(tier, story, 40)
-            assert tier.usage().state == "ok"
-            tier.check_integrity()
-        assert tier.usage().pages > 4
-        assert os.statvfs(disk.path).f_bavail > 0
-
-
-def test_a_real_disk_that_is_full_goes_on_taking_the_newest_pages(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", "size=2m") as disk:
-        story = Story(nbytes=128 * KIB)
-        tier = open_cold(disk.path / "cold")
-        for number in range(1, 41):
-            assert _write(tier, story, number) == "written"
-            assert disk_usage(disk.path / "cold") <= tier.usage().nbytes
-            if number == 5:
-                (disk.path / "others").write_bytes(bytes(512 * KIB))
-        assert _is_there(tier, story, 40)
-        assert 4 <= tier.usage().pages <= 10
-        tier.check_integrity()
-
-
-@pytest.mark.parametrize("options", ["size=2m", "size=32m,nr_inodes=24"])
-def test_a_full_disk_with_pages_and_no_ledger_serves_them_and_goes_on_taking_newer_ones(
-    tmp_path: Path, options: str
-) -> None:
-    """A directory of before there were ledgers, or one whose ledger somebody deleted."""
-    with small_disk(tmp_path / "disk", options) as disk:
-        story, cold = Story(nbytes=128 * KIB), disk.path / "cold"
-        with contextlib.closing(ColdTier(cold, BIG)) as before:
-            before.open()
-            for number in (1, 2, 3):
-                assert _write(before, story, number) == "written"
-        for name in (LEDGER_FILE, BUDGET_FILE):
-            (cold / name).unlink()
-        with contextlib.suppress(OSError):
-            for number in range(100):
-                (disk.path / f"others{number}").write_bytes(b"x")
-            with (disk.path / "others0").open("ab", buffering=0) as others:
-                while others.write(bytes(4 * KIB)):
-                    pass
-        tier = open_cold(cold)
-        assert tier.usage().state == "ok"
-        assert (tier.usage().evicted_pages, tier.usage().pages) == (1, 2)
-        assert _is_there(tier, story, 1)
-        for number in range(4, 9):
-            assert _write(tier, story, number) == "written"
-        assert _is_there(tier, story, 8)
-        tier.check_integrity()
-        tier.close()
 
 
 def test_free_files_are_left_to_others_as_free_bytes_are(tmp_path: Path) -> None:

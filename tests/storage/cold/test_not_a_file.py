@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kit.storage import Story, files_in, open_cold, read_cold
-from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.reader import read_header
 from omlx_cache_storage.errors import PageUnreadable
 
@@ -53,17 +52,3 @@ def test_what_is_no_file_is_a_miss_at_once_and_is_left_alone(
     assert story.id(1) not in tier
     assert tier.usage().state == "ok"
     tier.check_integrity()
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, _directory, _link, _device, _socket])
-def test_what_took_the_name_of_a_file_that_is_written_is_an_error_at_once(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
-    disk, path = FileSystem(), tmp_path / "a" / "b" / "reserved"
-    path.parent.mkdir(parents=True)
-    os.close(disk.reserve(path, 100))
-    path.unlink()
-    make(path)
-    with pytest.raises(OSError, match="reserved"):
-        disk.write(path, [b"x" * 100], "none")
-    assert os.path.lexists(path)

@@ -6,7 +6,7 @@ import pytest
 
 from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.catalog import take_inventory
-from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES, FileSystem
+from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.keys import BlockKey
 
@@ -51,26 +51,3 @@ def test_a_rate_alone_is_deleted_when_a_store_opens_the_directory(cold_dir: Path
     (cold_dir / _DIGEST / "01").rmdir()
     _opened(cold_dir)
     assert not (cold_dir / _DIGEST).exists()
-
-
-def test_a_rate_counts_as_taken(cold_dir: Path) -> None:
-    (cold_dir / _DIGEST / "01" / _PAGE).touch(0o600)
-    before = _opened(cold_dir)
-    _write(cold_dir)
-    after = _opened(cold_dir)
-    assert after.overhead_bytes == before.overhead_bytes, "it may come at any time"
-    nothing = _opened(cold_dir.with_name("empty"))
-    # With the directory, its document and the shard.
-    assert after.overhead_bytes - nothing.overhead_bytes >= 4 * SMALL_FILE_BYTES
-
-
-def test_a_namespace_that_is_set_aside_counts_until_it_is_gone(cold_dir: Path) -> None:
-    (cold_dir / _DIGEST / "01" / _PAGE).touch(0o600)
-    files, digest = _opened(cold_dir), BlockKey(bytes.fromhex(_DIGEST))
-    before = files.overhead_bytes
-    aside = files.set_aside(digest)
-    assert aside is not None
-    assert files.overhead_bytes == before
-    files.remove_tree(aside)
-    files.end_aside(digest, aside)
-    assert files.overhead_bytes == _opened(cold_dir.with_name("empty")).overhead_bytes

@@ -1,17 +1,12 @@
 """A budget that is changed from outside counts at once for the stores that run."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from kit.storage import Story, disk_usage, open_cold, set_budget
-from omlx_cache_daemon.changing import ChangeRefused
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy
 from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 
@@ -55,16 +50,6 @@ def test_stores_that_run_keep_to_another_budget_from_their_next_write_on(tmp_pat
     tier.close()
 
 
-def test_without_a_store_the_next_one_that_opens_evicts_down_to_the_budget(tmp_path: Path) -> None:
-    _filled(tmp_path).close()
-    limit = disk_usage(tmp_path) // 2
-    set_budget(tmp_path, Budget(limit, "quota"))
-    tier = open_cold(tmp_path, LIMIT)
-    assert disk_usage(tmp_path) <= limit
-    assert read_budget(tmp_path) == Budget(limit, "quota")
-    tier.close()
-
-
 def test_a_directory_that_no_store_has_used_gets_a_budget_too(tmp_path: Path) -> None:
     set_budget(tmp_path, Budget(LIMIT, "quota"))
     assert [path.name for path in tmp_path.iterdir()] == ["budget.json"]
@@ -101,30 +86,3 @@ def test_changes_of_several_processes_at_once_are_all_kept(tmp_path: Path) -> No
     assert budget is not None
     assert budget.nbytes == LIMIT + 15
     tier.close()
-
-
-def test_a_directory_that_others_keep_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tier = _filled(tmp_path)
-    before = read_budget(tmp_path)
-    monkeypatch.setattr("omlx_cache_daemon.changing.WAIT_SECONDS", 0.01)
-    other = Ledger(tmp_path, tier._fs)
-    other.open(0)
-    with other.held(), pytest.raises(LedgerBusy):
-        set_budget(tmp_path, Budget(5, "quota"))
-    assert read_budget(tmp_path) == before
-    other.close()
-    tier.close()
-
-
-def test_refusals_say_why(tmp_path: Path) -> None:
-    (tmp_path / "budget.json").write_text(json.dumps({"version": 9, "bytes": 5}))
-    (tmp_path / "budget.json").chmod(0o600)
-    with pytest.raises(ChangeRefused, match="newer version"):
-        set_budget(tmp_path, Budget(6, "quota"))
-    (tmp_path / "budget.json").unlink()
-    tmp_path.chmod(0o777)
-    with pytest.raises(ChangeRefused, match="chmod 700"):
-        set_budget(tmp_path, Budget(6, "quota"))
-    tmp_path.chmod(0o700)

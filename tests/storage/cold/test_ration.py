@@ -1,7 +1,6 @@
 """A day's ration of bytes to write: booked by the hour, kept over restarts, shared by processes."""
 
 import errno
-import json
 import os
 import stat
 from pathlib import Path
@@ -80,16 +79,6 @@ def test_a_restart_finds_what_was_written(tmp_path: Path, clock: HandClock) -> N
     assert stat.S_IMODE(info.st_mode) == 0o600
 
 
-def test_what_was_granted_and_not_written_is_granted_again(
-    tmp_path: Path, clock: HandClock
-) -> None:
-    mine = ration(tmp_path, clock)
-    for _ in range(500):
-        assert mine.take(PAGE)
-        mine.give_back(PAGE)
-    assert mine.usage().written_bytes == 0
-
-
 def test_processes_that_share_a_directory_share_its_ration(
     tmp_path: Path, clock: HandClock
 ) -> None:
@@ -127,22 +116,3 @@ def test_a_disk_that_refuses_the_file_refuses_no_page(tmp_path: Path, clock: Han
         disk.fail[name] = errno.ENOSPC
     assert taken(mine) == 102
     assert [path.name for path in tmp_path.iterdir()] == [LEDGER_FILE], "what it locks"
-
-
-def test_a_removed_file_is_made_again_with_what_is_known(tmp_path: Path, clock: HandClock) -> None:
-    mine = ration(tmp_path, clock)
-    taken(mine, most=20)
-    (tmp_path / WRITES_FILE).unlink()
-    taken(mine, most=20)
-    assert sum(json.loads((tmp_path / WRITES_FILE).read_bytes())["hours"].values()) >= 40 * PAGE
-
-
-def test_it_is_said_once_that_the_day_is_spent(
-    tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    mine = ration(tmp_path, clock)
-    for _ in range(3):
-        taken(mine)
-        clock.pass_by(HOUR)
-    assert taken(ration(tmp_path, clock)) == 0
-    assert [record.message.count("daily_write_bytes") for record in caplog.records] == [1, 1]

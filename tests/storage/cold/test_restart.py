@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,8 @@ from kit.storage import (
     open_cold,
     read_cold,
 )
-from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, PageUnreadable
+from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
@@ -31,11 +30,9 @@ from omlx_cache_storage.format.names import (
     PageName,
     format_name,
 )
-from omlx_cache_storage.page import Buffer
 
 KIB = 1024
 PAGE = 128 * KIB
-BIG = 2**30
 ROOT_FILES = {"CACHEDIR.TAG", "budget.json", "ledger"}
 
 
@@ -154,19 +151,6 @@ def test_a_directory_over_its_budget_is_trimmed_tails_first(tmp_path: Path) -> N
     tier.check_integrity()
 
 
-def test_the_budget_may_be_derived_from_what_is_there_before_anything_is_evicted(
-    tmp_path: Path,
-) -> None:
-    story = Story(nbytes=PAGE)
-    first = open_cold(tmp_path)
-    _store(first, story, 1, 2, 3, 4)
-    first.close()
-    tier = ColdTier(tmp_path, PAGE)
-    tier.open(lambda used: used + KIB)
-    assert tier.usage().pages == 4
-    assert tier.limit_bytes == first.usage().nbytes + KIB
-
-
 def test_leftovers_of_dead_writers_are_removed(tmp_path: Path, story: Story) -> None:
     _stored(tmp_path, story, 1)
     shard = files_in(tmp_path)[0].parent
@@ -204,28 +188,6 @@ def test_files_that_a_living_process_writes_are_kept_for_an_hour(
     assert files_in(tmp_path, ".tmp-*") == [fresh]
 
 
-def test_a_second_tier_of_this_process_does_not_remove_what_the_first_is_writing(
-    tmp_path: Path, story: Story
-) -> None:
-    seen: list[list[Path]] = []
-
-    class Meanwhile(FaultyDisk):
-        def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
-            nbytes = super().write(path, pieces, durability)
-            # Other files than a page's are written while everybody else waits.
-            if Path(path).parents[2] == tmp_path:
-                assert open_cold(tmp_path).usage().state == "ok"
-                seen.append(files_in(tmp_path, ".tmp-*"))
-            return nbytes
-
-    first = open_cold(tmp_path, fs=Meanwhile())
-    second = open_cold(tmp_path)
-    assert first.write(story.page(1), 10**18, story.document)
-    assert [len(found) for found in seen] == [1]
-    assert second.write(story.page(2), 10**18, story.document)
-    assert len(files_in(tmp_path)) == 2
-
-
 def test_of_two_files_of_one_page_the_fuller_is_kept(tmp_path: Path, story: Story) -> None:
     first = open_cold(tmp_path)
     assert first.write(story.page(1, held=8), 10**18, story.document)
@@ -241,44 +203,6 @@ def test_of_two_files_of_one_page_the_fuller_is_kept(tmp_path: Path, story: Stor
     assert info is not None
     assert info.held == 16
     second.check_integrity()
-
-
-def test_a_modification_time_in_the_future_is_now(tmp_path: Path, story: Story) -> None:
-    _stored(tmp_path, story, 1, 2)
-    for path in files_in(tmp_path):
-        os.utime(path, (4e9, 4e9))
-    tier = open_cold(tmp_path)
-    _store(tier, Story("later"), 1)
-    assert _order(tier, story, Story("later")) == [(0, 2), (0, 1), (1, 1)]
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text", "grow"])
-def test_a_damaged_file_is_corrupt_once_and_then_gone(
-    tmp_path: Path, story: Story, damage: str
-) -> None:
-    _stored(tmp_path, story, 1, 2)
-    tier = open_cold(tmp_path)
-    path = next(p for p in files_in(tmp_path) if p.name.startswith(story.id(1).key.hex()))
-    raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
-    damaged = {
-        "flip": bytes(raw),
-        "cut": path.read_bytes()[:-1],
-        "empty": b"",
-        "text": b"hello " * 4000,
-        "grow": path.read_bytes() + b"x",
-    }
-    path.write_bytes(damaged[damage])
-    with pytest.raises(CorruptPage):
-        read_cold(tier, story.id(1))
-    assert not path.exists()
-    assert tier.usage().corrupt_pages == 1
-    with pytest.raises(PageUnreadable):
-        read_cold(tier, story.id(1))
-    assert read_cold(tier, story.id(2)) == expected_payload(story.id(2), 4 * KIB)
-    tier.check_integrity()
-    assert tier.write(story.page(1), 10**18, story.document) == "written"
-    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
 
 
 def _renamed(path: Path, story: Story, what: str) -> Path:
@@ -356,39 +280,6 @@ def test_empty_directories_go_and_are_made_again(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == ROOT_FILES
 
 
-def test_many_tenants_do_not_fill_the_budget_with_directories(tmp_path: Path) -> None:
-    tier = open_cold(tmp_path, limit_bytes=400 * KIB)
-    for turn in range(60):
-        story = Story(f"tenant {turn}", nbytes=20 * KIB)
-        assert tier.write(story.page(1), Clock().now(), story.document) == "written"
-        assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 20 * KIB)
-        assert disk_usage(tmp_path) <= tier.usage().nbytes <= 400 * KIB
-    tier.check_integrity()
-
-
-def test_a_reader_keeps_a_page_that_is_evicted_meanwhile(tmp_path: Path, story: Story) -> None:
-    tier = open_cold(tmp_path)
-    _store(tier, story, 1)
-    with tier.reading(story.id(1)) as reader:
-        tier.discard(story.ids(1))
-        payload = bytearray(reader.meta.nbytes)
-        reader.read_into([payload])
-    assert bytes(payload) == expected_payload(story.id(1), 4 * KIB)
-
-
-def test_a_page_written_again_is_not_deleted_by_a_late_deletion(
-    tmp_path: Path, story: Story
-) -> None:
-    """A reader that found a damaged file is about to delete it when the writer publishes it."""
-    tier = open_cold(tmp_path)
-    _store(tier, story, 1)
-    with tier._index.lock:
-        doomed = tier._index.drop(story.ids(1), "damaged")
-    assert tier.write(story.page(1), 10**18, story.document) == "written"
-    tier._deleter.delete(doomed)
-    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
-
-
 def test_a_page_written_over_a_file_that_could_not_be_deleted_stays(
     tmp_path: Path, story: Story
 ) -> None:
@@ -403,14 +294,3 @@ def test_a_page_written_over_a_file_that_could_not_be_deleted_stays(
     tier.settle()
     assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
     tier.check_integrity()
-
-
-@pytest.mark.parametrize("error", [PageError, OSError, KeyError])
-def test_an_error_in_the_readers_own_code_passes_through(
-    tmp_path: Path, story: Story, error: type[Exception]
-) -> None:
-    tier = open_cold(tmp_path)
-    _store(tier, story, 1)
-    with pytest.raises((error, PageUnreadable)), tier.reading(story.id(1)):
-        raise error
-    assert story.id(1) in tier

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,16 +17,12 @@ from kit.storage import (
     files_in,
     open_cold,
     read_cold,
-    set_budget,
 )
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.changes import Cancelled
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
-from omlx_cache_storage.cold.small_files import read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
-from omlx_cache_storage.format.names import LEDGER_FILE
 
 KIB = 1024
 PAGE = 64 * KIB
@@ -49,26 +44,6 @@ def _numbers(tier: ColdTier, story: Story) -> list[int]:
     return [number for number in range(1, 60) if tier.info(story.id(number)) is not None]
 
 
-def test_a_page_that_another_wrote_is_found_once_the_ledger_is_asked(
-    tmp_path: Path, story: Story
-) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    assert _write(one, story, 1, 2) == ["written"] * 2
-    assert two.info(story.id(2)) is None
-    assert two.refresh()
-    assert not two.refresh()
-    assert read_cold(two, story.id(2)) == expected_payload(story.id(2), PAGE)
-    assert two.usage().nbytes == one.usage().nbytes
-
-
-def test_tails_of_others_are_found_as_well(tmp_path: Path, story: Story) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    tail = story.page(3, tail=5)
-    assert one.write(tail, DAY, story.document) == "written"
-    two.refresh()
-    assert two.tails_of([tail.meta.parent]) == one.tails_of([tail.meta.parent]) != set()
-
-
 def test_asking_in_vain_is_one_small_read(tmp_path: Path, story: Story) -> None:
     class Reads(FaultyDisk):
         def peek(self, fd: int, length: int, offset: int) -> bytes:
@@ -82,28 +57,6 @@ def test_asking_in_vain_is_one_small_read(tmp_path: Path, story: Story) -> None:
     disk.calls.clear()
     assert not two.refresh()
     assert disk.calls == {"peek": 1}
-
-
-def test_the_same_page_is_written_once(tmp_path: Path, story: Story) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    assert _write(one, story, 1) == ["written"]
-    assert _write(two, story, 1) == ["present"]
-    assert len(files_in(tmp_path)) == 1
-    assert two.usage().written_bytes == 0
-
-
-def test_greedy_writers_stay_under_one_budget_by_a_byte(tmp_path: Path) -> None:
-    tiers = [open_cold(tmp_path, LIMIT) for _ in range(3)]
-    stories = [Story(f"tenant {number}", nbytes=PAGE) for number in range(3)]
-    for turn in range(1, 40):
-        for tier, story in zip(tiers, stories, strict=True):
-            _write(tier, story, turn, at=DAY + turn)
-            assert disk_usage(tmp_path) <= tier.usage().nbytes <= LIMIT
-    for tier in tiers:
-        tier.refresh()
-        tier.check_integrity()
-        assert tier.usage().nbytes == tiers[0].usage().nbytes
-    assert sum(tier.usage().evicted_pages for tier in tiers) > 50
 
 
 def test_what_one_is_writing_counts_for_itself_and_for_the_others(tmp_path: Path) -> None:
@@ -145,42 +98,6 @@ def test_what_another_used_does_not_leave_first(tmp_path: Path) -> None:
     assert _numbers(one, newer) == list(range(1, len(_numbers(one, newer)) + 1))
 
 
-def test_recency_that_is_recorded_late_does_not_undo_what_another_recorded(
-    tmp_path: Path, story: Story
-) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    _write(one, story, 1)
-    two.refresh()
-    one.touch(story.ids(1), DAY + 1)
-    two.touch(story.ids(1), DAY + 5)
-    two.settle()
-    one.settle()
-    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 5
-
-
-def test_what_one_demotes_leaves_first_for_the_other(tmp_path: Path, story: Story) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    _write(one, story, 1, 2, 3)
-    two.refresh()
-    one.demote(story.ids(2))
-    one.settle()
-    two.refresh()
-    assert two.entries()[0].page == story.id(2)
-
-
-def test_a_page_that_one_deletes_is_gone_for_the_other_and_its_bytes_too(
-    tmp_path: Path, story: Story
-) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    _write(one, story, 1, 2)
-    two.refresh()
-    two.discard(story.ids(1, 2))
-    assert one.refresh()
-    assert one.usage().pages == 0
-    assert one.usage().nbytes == two.usage().nbytes
-    assert {page for page, _ in one.take_evicted()} == set(story.ids(1, 2))
-
-
 def test_a_page_opened_by_one_stays_readable_when_the_other_deletes_it(
     tmp_path: Path, story: Story
 ) -> None:
@@ -192,24 +109,6 @@ def test_a_page_opened_by_one_stays_readable_when_the_other_deletes_it(
         payload = bytearray(reader.meta.nbytes)
         reader.read_into([payload])
     assert payload == expected_payload(story.id(1), PAGE)
-
-
-def test_who_fell_behind_reads_the_directory_again(tmp_path: Path) -> None:
-    small = Story(nbytes=KIB, blocks=400)
-    one, two = open_cold(tmp_path, 4096 * KIB), open_cold(tmp_path, 4096 * KIB)
-    assert ledger_bytes(4096 * KIB) == os.stat(tmp_path / LEDGER_FILE).st_size == 16 * KIB
-    for turn in range(3):
-        _write(one, small, *range(1, 60), at=DAY + turn)
-        one.discard(small.ids(*range(2, 60)))
-    _write(one, small, 2)
-    assert not two.refresh(), "more was changed than the ledger holds"
-    two.settle()
-    assert _numbers(two, small) == [1, 2]
-    assert two.usage().nbytes == one.usage().nbytes
-    two.check_integrity()
-    _write(one, small, 3)
-    assert two.refresh()
-    assert _numbers(two, small) == [1, 2, 3]
 
 
 def test_a_process_with_a_lower_limit_stops_writing_and_deletes_nothing(
@@ -228,37 +127,6 @@ def test_a_process_with_a_lower_limit_stops_writing_and_deletes_nothing(
     assert _write(two, other, 1, at=DAY + 1) == ["written"]
 
 
-def test_who_opens_a_directory_alone_sets_its_budget(tmp_path: Path, story: Story) -> None:
-    one = open_cold(tmp_path)
-    _write(one, story, *range(1, 11))
-    one.close()
-    two = open_cold(tmp_path, 500 * KIB)
-    assert 0 < two.usage().pages < 10
-    assert disk_usage(tmp_path) <= two.usage().nbytes <= 500 * KIB
-
-
-def test_a_limit_derived_from_free_space_is_no_limit_for_others(
-    tmp_path: Path, story: Story
-) -> None:
-    one = open_cold(tmp_path, LIMIT)
-    two = open_cold(tmp_path, 400 * KIB, derived=True)
-    _write(one, story, *range(1, 9))
-    assert _write(two, story, 9) == ["written"]
-    assert two.usage().limit_bytes == LIMIT
-
-
-def test_a_directory_that_was_removed_is_begun_anew_by_all(tmp_path: Path, story: Story) -> None:
-    cold = tmp_path / "cold"
-    one, two = open_cold(cold), open_cold(cold)
-    _write(one, story, 1, 2)
-    shutil.rmtree(cold)
-    assert _write(two, story, 3) == ["written"]
-    assert _write(one, story, 4) == ["written"]
-    two.refresh()
-    assert _numbers(two, story) == _numbers(one, story) == [3, 4]
-    assert two.usage().nbytes == one.usage().nbytes >= disk_usage(cold)
-
-
 def test_a_clock_that_is_behind_makes_nobody_s_pages_worth_less_for_long(tmp_path: Path) -> None:
     class Behind(Clock):
         def now(self) -> int:
@@ -273,21 +141,6 @@ def test_a_clock_that_is_behind_makes_nobody_s_pages_worth_less_for_long(tmp_pat
     one.refresh()
     assert _numbers(one, others) == _numbers(two, others) == [1, 2]
     assert read_cold(two, mine.id(1)) == expected_payload(mine.id(1), PAGE)
-
-
-def test_shares_of_an_earlier_version_stay_in_the_file_and_evict_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    shares = {"namespace": {"*": {"fraction": 0.01}}}
-    set_budget(tmp_path, Budget(LIMIT, "store", shares))
-    one, story = open_cold(tmp_path, 2 * LIMIT), Story("greedy", nbytes=PAGE)
-    assert set(_write(one, story, 1, 2, 3, at=DAY)) == {"written"}
-    one.settle()
-    assert _numbers(one, story) == [1, 2, 3]
-    assert read_budget(tmp_path) == Budget(2 * LIMIT, "store", shares)
-    said = [record.message for record in caplog.records if "shares" in record.message]
-    assert len(said) == 1
-    assert "cold_dir of its own" in said[0]
 
 
 def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, story: Story) -> None:
@@ -352,25 +205,6 @@ def test_a_directory_that_always_changes_faster_than_it_is_read_is_read_while_ot
     assert _numbers(two, story) == [1, 2]
     assert _write(two, story, 3) == ["written"]
     ledger.close()
-
-
-def test_a_file_is_reserved_though_another_process_asks_for_it_at_that_moment(
-    tmp_path: Path,
-) -> None:
-    class Asked(FileSystem):
-        asked = 1
-
-        def try_lock(self, fd: int, *, shared: bool = False) -> bool:
-            self.asked -= 1
-            return self.asked < 0 and super().try_lock(fd, shared=shared)
-
-    disk = Asked()
-    fd = disk.reserve(tmp_path / "page", 10)
-    try:
-        assert disk.asked == -1
-        assert disk.is_being_written(tmp_path / "page")
-    finally:
-        os.close(fd)
 
 
 def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(

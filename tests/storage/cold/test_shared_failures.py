@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold
-from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.tier import ColdTier
@@ -19,7 +18,6 @@ from omlx_cache_storage.format.names import LEDGER_FILE, SUFFIX
 KIB = 1024
 PAGE = 64 * KIB
 LIMIT = 1200 * KIB
-BIG = 1 << 30
 DAY = 10**18
 
 
@@ -32,20 +30,6 @@ class Disk(FaultyDisk):
 @pytest.fixture
 def story() -> Story:
     return Story(nbytes=PAGE)
-
-
-def test_an_earlier_version_of_a_page_that_one_cannot_delete_counts_for_the_others(
-    tmp_path: Path, story: Story
-) -> None:
-    disk = Disk()
-    one, two = open_cold(tmp_path, fs=disk), open_cold(tmp_path)
-    for number in range(1, 9):
-        one.write(story.page(number, held=8), DAY, story.document)
-    disk.fail["remove"] = errno.EACCES
-    for number in range(1, 9):
-        assert one.write(story.page(number), DAY, story.document) == "written"
-    two.refresh()
-    assert two.usage().nbytes >= disk_usage(tmp_path)
 
 
 def test_an_earlier_version_that_a_killed_writer_had_no_time_to_delete_counts(
@@ -83,25 +67,6 @@ def test_a_temporary_file_that_its_writer_cannot_delete_counts_for_the_others(
     assert two.usage().nbytes >= disk_usage(tmp_path)
 
 
-def test_a_temporary_file_of_a_living_writer_that_locks_nothing_counts_and_stays(
-    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As earlier versions write."""
-    monkeypatch.setattr(sharing, "ABANDONED_SECONDS", 0.0)
-    one = open_cold(tmp_path)
-    one.write(story.page(1), DAY, story.document)
-    (page,) = files_in(tmp_path)
-    temporary = page.parent / f".tmp-{os.getppid()}-1-1"
-    temporary.write_bytes(bytes(512 * KIB))
-    two = open_cold(tmp_path)
-    two.settle()
-    assert temporary.exists()
-    assert two.usage().nbytes >= disk_usage(tmp_path)
-    temporary.unlink()
-    two.settle()
-    assert two.usage().nbytes <= one.usage().nbytes
-
-
 def test_a_page_named_while_the_directory_was_made_anew_is_told_before_it_counts_as_written(
     tmp_path: Path, story: Story
 ) -> None:
@@ -119,17 +84,6 @@ def test_a_page_named_while_the_directory_was_made_anew_is_told_before_it_counts
     assert one.write(story.page(1), DAY, story.document) == "written"
     others[0].refresh()
     assert story.id(1) in others[0]
-
-
-def test_a_namespace_that_could_not_be_made_counts_for_nobody(tmp_path: Path, story: Story) -> None:
-    disk = Disk()
-    one, two = open_cold(tmp_path, fs=disk), open_cold(tmp_path)
-    before = one.usage().nbytes, two.usage().nbytes
-    disk.fail["make_directory"] = errno.EIO
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        one.write(story.page(1), DAY, {"model": "x" * 100_000})
-    two.refresh()
-    assert (one.usage().nbytes, two.usage().nbytes) == before
 
 
 def test_a_write_that_could_not_be_noted_in_the_ledger_counts_no_more(
@@ -186,28 +140,6 @@ def test_a_page_is_not_refused_for_long_for_what_a_writer_reserved_who_gave_up(
     assert results == ["refused"], "the room was reserved"
     two.settle()
     assert two.write(older.page(2), DAY, older.document) == "written", "and it is worth less"
-
-
-def test_a_ledger_that_cannot_be_looked_up_is_not_left_locked(tmp_path: Path) -> None:
-    class Fails(FileSystem):
-        fails = False
-
-        def is_at(self, fd: int, path: object) -> bool:
-            if self.fails:
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-            return super().is_at(fd, path)  # type: ignore[arg-type]
-
-    disk = Fails()
-    one, two = Ledger(tmp_path, disk), Ledger(tmp_path, FileSystem())
-    one.open(SMALLEST_BYTES)
-    two.open(SMALLEST_BYTES)
-    disk.fails = True
-    with pytest.raises(NotADirectoryError), one.held():
-        pass
-    with two.held(0.0):
-        pass
-    one.close()
-    two.close()
 
 
 def test_a_ledger_that_was_cut_off_behind_its_header_is_no_ledger_without_news(

@@ -43,16 +43,6 @@ def test_a_budget_is_lowered_in_a_directory_whose_times_are_yet_to_come(
     assert disk_usage(tmp_path) <= tier.usage().nbytes <= 500 * KIB
 
 
-def test_they_count_as_used_now(tmp_path: Path, story: Story) -> None:
-    tier = open_cold(tmp_path)
-    assert tier.write(story.page(1), Clock().now(), story.document) == "written"
-    tier.close()
-    _set_ahead(tmp_path)
-    again = open_cold(tmp_path)
-    again.settle()
-    assert files_in(tmp_path)[0].stat().st_mtime_ns <= Clock().now()
-
-
 def test_a_clock_that_is_set_back_does_not_keep_new_pages_off_a_full_disk(
     tmp_path: Path, story: Story
 ) -> None:

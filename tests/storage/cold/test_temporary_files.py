@@ -41,31 +41,6 @@ def test_a_torn_file_that_cannot_be_removed_counts_until_it_can(
     tier.check_integrity()
 
 
-def test_a_document_that_cannot_be_removed_counts_too(tmp_path: Path) -> None:
-    story, disk = Story(), FaultyDisk()
-    tier = open_cold(tmp_path, fs=disk)
-    disk.fail.update(publish=errno.EIO, remove=errno.EIO)
-    with pytest.raises(OSError, match=r"."):
-        tier.write(story.page(1), DAY, {"model": "x" * 100_000})
-    assert len(files_in(tmp_path, ".tmp-*")) == 1
-    assert tier.usage().nbytes >= max(100_000, disk_usage(tmp_path))
-    disk.fail.clear()
-    tier.settle()
-    assert files_in(tmp_path, ".tmp-*") == []
-
-
-def test_what_was_never_made_does_not_count(tmp_path: Path) -> None:
-    """A disk mounted read-only refuses to delete what is not there."""
-    story, disk = Story(), FaultyDisk()
-    tier = open_cold(tmp_path, fs=disk)
-    assert tier.write(story.page(1), DAY, story.document) == "written"
-    used = tier.usage().nbytes
-    disk.fail.update(reserve=errno.EROFS, remove=errno.EROFS)
-    with pytest.raises(OSError, match="Read-only"):
-        tier.write(story.page(2), DAY, story.document)
-    assert tier.usage().nbytes <= used + 8 * KIB, "a shard directory at most"
-
-
 def test_files_that_stay_do_not_push_pages_out_beyond_the_budget(tmp_path: Path) -> None:
     story, disk = Story(nbytes=64 * KIB), FaultyDisk()
     limit = 700 * KIB

@@ -13,12 +13,11 @@ from kit.storage import FaultyDisk, Story, files_in, open_cold, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage, UndecodablePage
 from omlx_cache_storage.format import planes
-from omlx_cache_storage.format.header import decode_header, encode_header, header_length
+from omlx_cache_storage.format.header import header_length
 from omlx_cache_storage.format.wrapping import wrap
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 
 KIB = 1024
-BIG = 2**30
 NUMBERS = range(1, 9)
 needs_zstd = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
 
@@ -90,21 +89,6 @@ def test_a_reader_without_zstd_keeps_every_packed_page(
     tier.check_integrity()
 
 
-@needs_zstd
-def test_with_zstd_again_the_kept_pages_are_right(
-    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _packed(tmp_path, story)
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "zstandard", None)
-        without.setitem(sys.modules, "compression.zstd", None)
-        with pytest.raises(UndecodablePage):
-            read_cold(_open(tmp_path), story.id(1))
-    tier = _open(tmp_path)
-    for number in NUMBERS:
-        assert read_cold(tier, story.id(number)) == _floats(story, number).payload
-
-
 def _undecodable(tmp_path: Path, story: Story, disk: FaultyDisk | None = None) -> ColdTier:
     """Return a tier with page 1 sound and page 2 of a later format, found to be so."""
     tier = _open(tmp_path, disk)
@@ -158,15 +142,6 @@ def test_an_undecodable_page_is_not_written_before_it_was_evicted(
     tier.check_integrity()
 
 
-def test_who_cannot_decode_a_page_does_not_keep_it_from_leaving(
-    tmp_path: Path, story: Story
-) -> None:
-    tier = _undecodable(tmp_path, story)
-    tier.touch(story.ids(1, 2))
-    entries = {entry.page: entry.used_ns for entry in tier.entries()}
-    assert entries[story.id(2)] == 10**18 < entries[story.id(1)]
-
-
 def test_a_later_packing_is_kept_and_a_damaged_header_of_a_later_format_is_not(
     tmp_path: Path, story: Story
 ) -> None:
@@ -183,19 +158,3 @@ def test_a_later_packing_is_kept_and_a_damaged_header_of_a_later_format_is_not(
     with pytest.raises(CorruptPage):
         read_cold(tier, story.id(2))
     assert not path.exists()
-
-
-@pytest.mark.parametrize("stated", ["0", "-2", "2.0", "", "x", "٢", "9" * 5000])
-def test_only_a_higher_whole_number_is_a_later_format(story: Story, stated: str) -> None:
-    meta = story.meta(1)
-    raw = encode_header(meta, "xxh3-128:" + "0" * 32)
-    document = json.loads(raw[8:])
-    fields = document.pop("__metadata__")
-    del fields["header_checksum"]
-    fields["format"] = stated
-    summed = json.dumps([fields, document], separators=(",", ":")).encode()
-    fields["header_checksum"] = xxhash.xxh3_64_hexdigest(summed)
-    text = json.dumps({"__metadata__": fields, **document}, separators=(",", ":")).encode()
-    length = -(-(8 + len(text)) // (16 * KIB)) * 16 * KIB - 8
-    with pytest.raises(CorruptPage):
-        decode_header(length.to_bytes(8, "little") + text.ljust(length))

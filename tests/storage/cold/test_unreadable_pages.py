@@ -157,19 +157,6 @@ def test_a_process_without_descriptors_does_not_write_its_pages_anew(
     assert tier.write(story.page(2), DAY, story.document) == "present"
 
 
-def test_a_write_that_works_ends_a_shortage_of_descriptors(
-    tier: ColdTier, disk: BadSectors, story: Story
-) -> None:
-    disk.bad, disk.code = set(PAGES), errno.EMFILE
-    for number in PAGES:
-        _fail(tier, story, number)
-    assert tier.info(story.id(1)) is None
-    disk.bad = set()
-    assert tier.write(story.page(30), DAY, story.document) == "written"
-    assert tier.usage().state == "ok"
-    assert all(_is_right(tier, story, number) for number in PAGES)
-
-
 def test_a_disk_that_fails_page_after_page_is_left_alone_and_then_tried_once_at_a_time(
     tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
 ) -> None:
@@ -208,51 +195,6 @@ def test_only_one_reader_tries_a_disk_that_has_failed(
         payload = bytearray(reader.meta.nbytes)
         reader.read_into([payload])
     assert _is_right(tier, story, 6)
-
-
-def test_an_error_of_the_one_that_tries_does_not_keep_the_others_out(
-    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
-) -> None:
-    _fail_three(tier, disk, story)
-    time.pass_by(breaker.FIRST_SECONDS)
-    with pytest.raises(ZeroDivisionError), tier.reading(story.id(5)):
-        raise ZeroDivisionError
-    assert _is_right(tier, story, 5)
-
-
-def test_a_read_error_is_over_when_the_disk_works_again_for_writes(
-    tier: ColdTier, disk: BadSectors, story: Story
-) -> None:
-    disk.bad = {2}
-    _fail(tier, story, 2)
-    assert tier.usage().state == "failing: Input/output error"
-    assert tier.write(story.page(20), DAY, story.document) == "written"
-    assert tier.usage().state == "ok"
-    _fail_three(tier, disk, story)
-    assert tier.write(story.page(21), DAY, story.document) == "written"
-    assert tier.usage().state == "failing: Input/output error", "no page of it is readable now"
-
-
-def test_the_memory_of_unreadable_pages_is_bounded(
-    tier: ColdTier, disk: BadSectors, story: Story, monkeypatch: pytest.MonkeyPatch, time: SetTime
-) -> None:
-    monkeypatch.setattr(health, "REMEMBERED_PAGES", 4)
-    disk.bad = {1, 3, 5, 7, 9, 11}
-    for number in PAGES:
-        if number in disk.bad:
-            _fail(tier, story, number)
-        else:
-            assert _is_right(tier, story, number)
-    hidden = [number for number in PAGES if tier.info(story.id(number)) is None]
-    assert hidden == [5, 7, 9, 11]
-
-
-def test_pages_that_leave_are_forgotten(tier: ColdTier, disk: BadSectors, story: Story) -> None:
-    disk.bad = {2}
-    _fail(tier, story, 2)
-    tier.discard(story.ids(2))
-    assert not tier.hidden(story.ids(2))
-    assert not tier._index.health.is_unreadable(story.id(2))
 
 
 def test_a_page_that_is_replaced_while_it_is_opened_stays_on_the_books(tmp_path: Path) -> None:

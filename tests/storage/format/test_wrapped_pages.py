@@ -41,12 +41,6 @@ def test_a_packed_page_is_smaller_and_read_back_bit_for_bit(tmp_path: Path) -> N
         assert b"".join(pieces) == page.payload
 
 
-def test_a_page_that_does_not_shrink_is_stored_as_it_is(tmp_path: Path) -> None:
-    story, tier = Story(), _open(tmp_path)
-    assert tier.write(story.page(1), 10**18, story.document) == "written"
-    assert read_cold(tier, story.id(1)) == story.page(1).payload
-
-
 def test_a_damaged_packed_page_is_corrupt_and_deleted(tmp_path: Path) -> None:
     story, tier = Story(), _open(tmp_path)
     assert tier.write(_floats(story, 1), 10**18, story.document) == "written"
