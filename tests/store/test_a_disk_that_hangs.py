@@ -80,26 +80,6 @@ def test_a_store_opens_in_its_time_and_finds_what_is_there_once_it_can(
         assert cache.lookup(KNOWN).cached_tokens == len(KNOWN) - 1
 
 
-def test_what_came_before_the_disk_hung_is_restored_and_no_late_byte_changes_it(
-    tmp_path: Path,
-) -> None:
-    disk = PagedDisk()
-    talk = Conversation(DENSE, tmp_path)
-    disk.hold = lambda position, group: position == 128
-    with talk.open(disk, hot_bytes=0) as store:
-        caches, restored = in_time(lambda: talk.restore(store), STALLED)
-        try:
-            assert restored.point.position == 96
-            assert restored.point.reason == "unreadable"
-            assert talk.is_exact(caches, 96)
-            assert "does not answer" in store.stats().cold.state
-        finally:
-            disk.gate.set()
-        # The read that hung ends.
-        assert store.close()
-        assert talk.is_exact(caches, 96)
-
-
 def test_a_slow_disk_is_waited_for_as_long_as_bytes_come(tmp_path: Path, monkeypatch: Any) -> None:
     class Slow(PagedDisk):
         """Each payload takes longer than a disk may be silent, and comes byte by byte."""

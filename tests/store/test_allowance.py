@@ -49,13 +49,6 @@ def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(
         assert ", disk 8 MiB of " in inventory(first, "")
 
 
-def test_a_larger_one_that_yields_is_said(tmp_path: Path) -> None:
-    with _store(tmp_path, cold_bytes=8 * MIB), _store(tmp_path, cold_bytes=9 * MIB) as second:
-        assert _asked(second, "ps")["cold"]["own_limit_bytes"] is None
-        (note,) = _asked(second, "config")["notes"]
-        assert "this one yields to it: cold_bytes (9 MiB)" in note
-
-
 def test_a_derived_limit_has_its_origin_in_the_directory(tmp_path: Path) -> None:
     with _store(tmp_path) as store:
         assert str(_cold_bytes(store)["origin"]).startswith("derived (")
@@ -67,13 +60,6 @@ def test_a_derived_limit_has_its_origin_in_the_directory(tmp_path: Path) -> None
         assert (shown["value"], shown["kind"]) == (5 * MIB, "derived")
         assert shown["origin"] == "the directory's budget, set by `omlx-cache quota`"
         assert _asked(store, "config")["notes"] == []
-
-
-def test_a_store_without_a_directory_says_nothing_of_one(tmp_path: Path) -> None:
-    with _store(tmp_path, hot_cache_only=True) as store:
-        assert store.allowance() is None
-        assert _asked(store, "ps")["cold"] is None
-        assert _asked(store, "stats")["cold"] is None
 
 
 def test_a_change_is_shown_before_the_store_had_anything_to_do_for_it(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from kit.children import kill_9, program, said
 from kit.examples import some
 from kit.storage import HandClock, Story, commit, files_in, is_right, open_store
 
@@ -56,43 +55,3 @@ def test_the_hot_tier_goes_on_and_the_next_day_flush_writes_what_it_has(tmp_path
             flushed.append(store.flush())
         assert flushed == [False, False, True]
         assert len(files_in(tmp_path)) == 120
-
-
-def test_without_a_limit_nothing_is_rationed_and_no_file_made(tmp_path: Path) -> None:
-    story = Story(nbytes=PAGE)
-    with open_store(tmp_path) as store:
-        commit(store, story, 1, 2)
-        assert store.flush()
-        cold = store.stats().cold
-        assert cold is not None
-        assert (cold.day_written_bytes, cold.day_limit_bytes, cold.rationed_pages) == (0, 0, 0)
-    assert files_in(tmp_path, "writes.json") == []
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from kit.storage import Story, commit, open_store
-
-story = Story(nbytes=16 * 1024)
-store = open_store(Path(sys.argv[1]), daily_write_bytes=1000 * 1024, commit_wait_seconds=86400)
-commit(store, story, *range(1, 21))
-assert store.flush(60)
-print(store.stats().cold.written_bytes, flush=True)
-sys.stdin.read()
-"""
-
-
-def test_what_a_killed_process_wrote_counts(tmp_path: Path) -> None:
-    with program(CHILD, tmp_path) as child:
-        written = int(said(child))
-        kill_9(child)
-    with open_store(tmp_path, daily_write_bytes=LIMIT, commit_wait_seconds=86400) as store:
-        cold = store.stats().cold
-        assert cold is not None
-        assert written <= cold.day_written_bytes <= written + LIMIT // 1024 + PAGE
-        commit(store, Story("after", nbytes=PAGE), *range(1, 61))
-        assert not store.flush()
-        cold = store.stats().cold
-        assert cold is not None
-        assert cold.written_bytes <= LIMIT - written

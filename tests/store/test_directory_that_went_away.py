@@ -1,9 +1,7 @@
 """A directory that is unmounted or renamed is not made elsewhere; it is used when it is back."""
 
 import json
-import logging
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,32 +111,6 @@ def test_a_disk_that_is_unmounted_while_a_store_runs(
     assert len(files_in(cold)) == 5
 
 
-def test_a_disk_that_was_mounted_read_only_is_not_made_in_its_place_either(
-    disk: Path, story: Story
-) -> None:
-    (disk / "cold").mkdir(mode=0o700)
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
-    with open_store(disk / "cold") as store:
-        commit(store, story, 1, 2, 3)
-        assert not store.flush(10)
-        _unmount(disk)
-        _gone(store, story, "disk")
-        assert _everything(disk) == []
-        _mount(disk.with_name("image"), disk)
-        _back(store, story)
-
-
-def test_nothing_is_written_by_a_store_that_is_closed_while_its_disk_is_away(
-    disk: Path, story: Story
-) -> None:
-    with open_store(disk) as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
-        _unmount(disk)
-        _gone(store, story, "disk")
-    assert _everything(disk) == []
-
-
 def test_a_disk_that_is_not_mounted_at_the_start_is_waited_for(
     disk: Path, story: Story, state: Path
 ) -> None:
@@ -156,19 +128,6 @@ def test_a_disk_that_is_not_mounted_at_the_start_is_waited_for(
     (record,) = (state / "omlx-cache" / "directories").iterdir()
     assert json.loads(record.read_text())["mount"] == str(disk)
     assert record.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_cache_that_was_copied_to_where_its_disk_was_mounted_is_used(
-    disk: Path, story: Story
-) -> None:
-    with open_store(disk / "cold") as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
-    _unmount(disk)
-    subprocess.run(["cp", "-a", f"{disk.with_name('image')}/cold", str(disk)], check=True)
-    with open_store(disk / "cold") as store:
-        assert _settle(store) == "ok"
-        assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
 
 
 def test_another_cache_below_the_place_of_the_disk_is_not_taken_for_it(
@@ -225,33 +184,6 @@ def test_a_directory_that_is_renamed_is_used_again_when_it_has_its_name_back(
         assert read_budget(cold) == Budget(20 * MIB, "quota")
 
 
-def test_a_directory_that_a_person_deletes_is_made_again_in_its_place(
-    tmp_path: Path, story: Story
-) -> None:
-    cold = tmp_path / "cold"
-    with open_store(cold) as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
-        shutil.rmtree(cold)
-        assert _settle(store) == "ok"
-        assert store.flush(30)
-        assert len(files_in(cold)) == 3
-
-
-def test_a_renamed_directory_that_is_deleted_then_is_made_again(
-    tmp_path: Path, story: Story
-) -> None:
-    """As a desktop deletes: into the bin first."""
-    cold = tmp_path / "cold"
-    with open_store(cold) as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
-        cold.rename(tmp_path / "bin")
-        _gone(store, story, "mkdir")
-        shutil.rmtree(tmp_path / "bin")
-        _back(store, story)
-
-
 def test_missing_parents_are_named_and_not_made_and_heal(tmp_path: Path, story: Story) -> None:
     above = tmp_path / "disk" / "caches"
     with open_store(above / "cold") as store:
@@ -281,20 +213,3 @@ def test_a_state_directory_that_cannot_be_written_to_costs_nothing_else(
         commit(store, story, 1)
         assert store.flush(30)
         assert _settle(store) == "ok"
-
-
-def test_the_identity_is_kept_by_versions_that_do_not_know_of_it(
-    tmp_path: Path, story: Story, caplog: pytest.LogCaptureFixture
-) -> None:
-    """They begin the ring anew in place, and leave the rest of the header alone."""
-    cold = tmp_path / "cold"
-    with open_store(cold) as store:
-        commit(store, story, 1)
-        assert store.flush(30)
-        identity = (cold / "ledger").read_bytes()[40:56]
-        set_budget(cold, Budget(64 * MIB, "quota"))
-        assert _settle(store) == "ok"
-    assert any(identity)
-    caplog.set_level(logging.WARNING)
-    with open_store(cold):
-        assert (cold / "ledger").read_bytes()[40:56] == identity

@@ -3,7 +3,6 @@
 import errno
 import os
 import resource
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from kit.storage import (
     SetTime,
     Story,
     commit,
-    disk_usage,
     fetch,
     files_in,
     is_right,
@@ -81,30 +79,6 @@ def test_a_disk_that_refuses_pages_costs_no_hit_and_recovers(
         assert _state(store) == "ok"
         _forget_memory(store)
         assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
-
-
-def test_flush_is_false_when_the_write_that_it_waited_for_fails(
-    tmp_path: Path, disk: FaultyDisk, story: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The page is under way when flush is called, and no longer in memory when it has failed."""
-    with open_store(tmp_path, disk) as store:
-        disk.gate.clear()
-        disk.reached.clear()
-        commit(store, story, 1)
-        assert disk.reached.wait(30)
-        store.hot.discard([story.id(1)])
-        disk.fail["write"] = errno.ENOSPC
-        assert store.writer is not None
-        flush = store.writer.flush
-
-        def open_the_gate_and_flush(timeout: float | None) -> bool:
-            disk.gate.set()
-            return flush(timeout)
-
-        monkeypatch.setattr(store.writer, "flush", open_the_gate_and_flush)
-        assert not store.flush(30)
-        disk.fail.clear()
-        assert store.flush(30)
 
 
 def test_a_torn_write_is_a_miss_after_a_restart_not_a_page(
@@ -173,24 +147,6 @@ def test_a_process_without_descriptors_misses_and_recovers(tmp_path: Path, story
         assert _state(store) == "ok"
 
 
-def test_a_slow_disk_does_not_hold_up_commits_or_hot_reads(
-    tmp_path: Path, disk: FaultyDisk, story: Story
-) -> None:
-    with open_store(tmp_path, disk, queue_bytes=8 * KIB) as store:
-        disk.gate.clear()
-        disk.reached.clear()
-        assert all(commit(store, story, 1, 2, 3, 4, 5, 6))
-        assert disk.reached.wait(30)
-        assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3, 4, 5, 6))
-        writer = store.stats().writer
-        assert writer is not None
-        assert (writer.pending_pages, writer.dropped_pages) == (2, 0)
-        assert not store.flush(0.01)
-        disk.gate.set()
-        assert store.flush(30)
-        assert len(files_in(tmp_path)) == 6
-
-
 def test_a_commit_returns_while_the_disk_hangs(
     tmp_path: Path, disk: FaultyDisk, story: Story
 ) -> None:
@@ -201,30 +157,6 @@ def test_a_commit_returns_while_the_disk_hangs(
         finally:
             disk.gate.set()
         assert store.flush(30)
-
-
-def test_a_directory_removed_while_running_is_a_miss_and_is_filled_again(
-    tmp_path: Path, story: Story
-) -> None:
-    cold = tmp_path / "cold"
-    with open_store(cold) as store:
-        commit(store, story, 1, 2)
-        assert store.flush()
-        shutil.rmtree(cold)
-        assert is_right(store, story.id(1), story.nbytes)
-        assert store.flush()
-        # What memory still has is durable again, since flush says so.
-        assert len(files_in(cold)) == 2
-        shutil.rmtree(cold)
-        _forget_memory(store)
-        with pytest.raises(PageError):
-            fetch(store, story.id(1))
-        assert store.find(story.id(1)) is None
-        assert commit(store, story, 1) == [True]
-        assert store.flush()
-        assert len(files_in(cold)) == 1
-        assert store.cold is not None
-        store.cold.check_integrity()
 
 
 def test_a_store_on_no_disk_at_all_works_from_memory(tmp_path: Path, story: Story) -> None:
@@ -256,28 +188,4 @@ def test_dirty_pages_of_a_dead_disk_do_not_freeze_memory(
             assert store.writer.flush(30)
         assert store_page(store, story.page(20))
         assert is_right(store, story.id(20), 16 * KIB)
-        disk.fail.clear()
-
-
-def test_a_page_larger_than_the_disk_budget_stays_in_memory(tmp_path: Path) -> None:
-    story = Story(nbytes=200 * KIB)
-    with open_store(tmp_path, cold_bytes=200 * KIB) as store:
-        assert commit(store, story, 1) == [True]
-        assert not store.flush(30)
-        assert _state(store) == "full"
-        assert is_right(store, story.id(1), 200 * KIB)
-        assert disk_usage(tmp_path) <= 200 * KIB
-
-
-def test_a_commit_never_waits_for_a_disk_that_refuses(tmp_path: Path, disk: FaultyDisk) -> None:
-    """Dirty pages stand in the way, and giving them all up would not make enough room."""
-    story, other = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB)
-    options = {"write_policy": "lazy", "hot_bytes": 64 * KIB, "queue_bytes": 64 * KIB}
-    with open_store(tmp_path, disk, commit_wait_seconds=86400, **options) as store:
-        disk.fail["write"] = errno.ENOSPC
-        for page in (other.page(1), *story.pages(1, 2, 3)):
-            assert store_page(store, page, story.ids(1, 2, 3))
-        assert not store.flush(30)
-        assert not store.admit(32 * KIB, story.ids(1, 2, 3))
-        assert store.find(other.id(1)) is not None
         disk.fail.clear()

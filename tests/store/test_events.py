@@ -13,8 +13,6 @@ from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.events import Event
 from omlx_cache_storage.measures import MEASURES
 
-KIB = 1024
-
 
 def _told(store: BlockStore, after: int = 0) -> list[tuple[str, str, str]]:
     return [(e.kind, e.tier, e.detail) for e in store.events.page(after, 100_000).events]
@@ -40,37 +38,6 @@ def test_a_page_that_is_stored_is_told_of_in_memory_and_then_on_the_disk(tmp_pat
     assert root.at <= files[0].at
 
 
-def test_what_has_no_room_is_told_of_as_evicted_by_each_tier(tmp_path: Path) -> None:
-    with open_store(tmp_path, hot_bytes=64 * KIB, cold_bytes=768 * KIB) as store:
-        for name in "abcdef":
-            commit(store, Story(name, nbytes=8 * KIB), *range(1, 30))
-            store.flush()
-        told, stats = store.events.counts(), store.stats()
-        assert stats.cold is not None
-        assert len(_of(store, "evicted", "hot")) == stats.hot.evicted_pages > 0
-        assert len(_of(store, "evicted")) == stats.cold.evicted_pages > 0
-        assert stats.to_dict()["events"] == told
-
-
-def test_the_log_says_at_every_moment_which_pages_a_tier_has(tmp_path: Path) -> None:
-    with open_store(tmp_path, hot_bytes=96 * KIB, cold_bytes=512 * KIB) as store:
-        for name in "abcd":
-            story = Story(name, nbytes=8 * KIB)
-            commit(store, story, *range(1, 20))
-            store.flush()
-            store.delete(dict.fromkeys([story.id(3)], 0), 10)
-            store.leave_memory(story.namespace)
-        here: dict[str, set[bytes]] = {"hot": set(), "cold": set()}
-        for event in store.events.page(0, 100_000).events:
-            if event.kind == "stored":
-                here[event.tier].add(event.key)
-            elif event.kind in ("evicted", "removed"):
-                here[event.tier].remove(event.key)
-        assert store.cold is not None
-        assert here["hot"] == {e.id.key for e in store.hot.entries()}
-        assert here["cold"] == {e.page.key for e in store.cold.listing()}
-
-
 def test_a_namespace_that_is_cleared_is_one_event_for_each_tier(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         story = Story()
@@ -83,17 +50,6 @@ def test_a_namespace_that_is_cleared_is_one_event_for_each_tier(tmp_path: Path) 
         ("cleared", "hot", story.namespace, "8 pages"),
         ("cleared", "cold", story.namespace, "8 pages"),
     ]
-
-
-def test_pages_that_are_deleted_are_told_of_one_by_one(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        story = Story()
-        commit(store, story, 1, 2, 3)
-        store.flush()
-        store.delete(dict.fromkeys(story.ids(2, 3), 0), 10)
-        for tier in ("hot", "cold"):
-            keys = [e.key for e in _of(store, "removed", tier)]
-            assert keys == [i.key for i in story.ids(2, 3)]
 
 
 def test_a_write_that_fails_is_told_of_with_its_reason(tmp_path: Path) -> None:
@@ -172,13 +128,6 @@ def test_a_directory_that_is_read_anew_is_one_event_however_much_is_in_it(tmp_pa
         first.flush()
     with open_store(tmp_path) as store:
         assert _told(store) == [("resynced", "cold", "read, with 39 pages")]
-
-
-def test_a_store_that_is_closed_has_nothing_in_memory(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    commit(store, Story(), 1, 2)
-    store.close()
-    assert _told(store)[-1] == ("cleared", "hot", "closed, with 2 pages")
 
 
 def test_the_times_of_pages_and_requests_are_in_the_stats(tmp_path: Path) -> None:

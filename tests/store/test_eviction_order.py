@@ -18,10 +18,6 @@ def _cold(store: BlockStore, story: Story) -> list[int]:
     return [number for number in range(1, 30) if story.id(number) in store.cold]
 
 
-def _hot(store: BlockStore, story: Story) -> list[int]:
-    return [number for number in range(1, 30) if store.hot.info(story.id(number)) is not None]
-
-
 def test_the_disk_loses_the_tail_of_a_chain_that_memory_never_touched_again(
     tmp_path: Path,
 ) -> None:
@@ -56,17 +52,6 @@ def test_a_restart_finds_the_order_of_a_chain_that_was_written_late(tmp_path: Pa
     with open_store(tmp_path, cold_bytes=3 * COLD_PAGE + ROOM_TO_OPEN) as store:
         assert _cold(store, story) == [1, 3]
         assert _cold(store, other) == [1]
-
-
-def test_memory_loses_tails_before_roots_and_what_is_superseded_first(tmp_path: Path) -> None:
-    story, other = Story(nbytes=PAGE), Story("other", nbytes=PAGE)
-    with open_store(tmp_path, hot_cache_only=True, hot_bytes=6 * PAGE) as store:
-        commit(store, story, 1, 2, 3, 4, 5, 6)
-        store.demote(story.ids(3))
-        commit(store, other, 1)
-        assert _hot(store, story) == [1, 2, 4, 5, 6]
-        commit(store, other, 1, 2, 3)
-        assert _hot(store, story) == [1, 2, 4]
 
 
 def test_use_in_memory_counts_on_the_disk_as_well(tmp_path: Path) -> None:

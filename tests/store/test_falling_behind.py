@@ -3,7 +3,6 @@ finds all of it. A disk that does not answer keeps it for a moment, once."""
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,19 +62,3 @@ def test_a_disk_that_does_not_answer_is_waited_for_once(
         assert reader.writer is not None
         assert reader.writer.settle(30)
         assert reader.find(STORY.id(300)) is not None
-
-
-def test_a_look_up_waits_no_longer_for_news_than_its_deadline_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[float] = []
-
-    def ask(call: Callable[[], bool], seconds: float, otherwise: bool) -> bool:
-        waited.append(seconds)
-        return otherwise
-
-    with open_store(tmp_path) as store:
-        monkeypatch.setattr(store._news, "ask", ask)
-        assert not store.refresh()
-        assert not store.refresh(0.01)
-    assert waited == [tiers.NEWS_SECONDS, 0.01]

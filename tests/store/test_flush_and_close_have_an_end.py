@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.children import kill_9, program, said
-from kit.storage import FaultyDisk, HandClock, Story, commit, files_in, open_store
+from kit.storage import HandClock, Story, commit, files_in, open_store
 
 KIB = 1024
 
@@ -28,43 +28,6 @@ def test_a_flush_that_never_gets_a_place_in_the_queue_gives_up(
             assert flushed == [False]
         assert store.flush(30)
         assert len(files_in(tmp_path)) == 2
-
-
-def test_a_page_that_was_admitted_before_the_close_does_not_stay(tmp_path: Path) -> None:
-    story = Story()
-    with open_store(tmp_path) as store:
-        commit(store, story, 1)
-        made, read = store.admit(story.nbytes), store.reserve(story.nbytes)
-        assert made
-        assert read
-    assert not store.put(story.page(2), made)
-    assert not store.put(story.page(3), read)
-    assert not store.admit(story.nbytes)
-    assert not store.reserve(story.nbytes)
-    assert {held.id for held in store.hot.entries()} == set()
-    assert store.hot.usage().nbytes == 0
-
-
-def test_a_close_by_two_threads_has_one_deadline_for_both(tmp_path: Path) -> None:
-    disk = FaultyDisk()
-    store = open_store(tmp_path, disk)
-    disk.gate.clear()
-    disk.reached.clear()
-    commit(store, Story(), 1)
-    assert disk.reached.wait(30)
-    closed: list[bool] = []
-    closing = [
-        threading.Thread(target=lambda: closed.append(store.close(0.3)), daemon=True)
-        for _ in range(2)
-    ]
-    for thread in closing:
-        thread.start()
-    for thread in closing:
-        thread.join(60)
-    # One that comes when all is done has nothing to wait for.
-    assert len(closed) == 2
-    assert False in closed
-    disk.gate.set()
 
 
 CHILD = """

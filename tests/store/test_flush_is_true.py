@@ -1,7 +1,6 @@
 """`flush` is True when each page that was accepted before has been on the disk since."""
 
 import errno
-import fcntl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -104,25 +103,6 @@ def test_a_page_that_a_failing_disk_pushed_out_of_memory_makes_flush_false_until
         assert all(_on_disk(store, story, 1, 2, 3, 4))
 
 
-def test_a_fuller_page_that_was_lost_is_not_on_the_disk_by_what_that_had_before(
-    tmp_path: Path,
-) -> None:
-    story, other, disk = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB), FaultyDisk()
-    with open_store(tmp_path, disk, hot_bytes=32 * KIB, queue_bytes=32 * KIB) as store:
-        assert store_page(store, story.page(1, held=5))
-        assert store.flush(30)
-        disk.fail["write"] = errno.EIO
-        with store.admit(16 * KIB) as room:
-            assert store.put(story.page(1), room)
-        assert not store.flush(30)
-        assert all(commit(store, other, 1, 2))
-        assert store.held(story.id(1)) is None
-        disk.fail.clear()
-        assert not store.flush(30)
-        assert store_page(store, story.page(1))
-        assert store.flush(30)
-
-
 def test_what_was_cleared_is_owed_no_longer(tmp_path: Path) -> None:
     story = Story(nbytes=16 * KIB)
     with _pages_that_a_failing_disk_lost(tmp_path, story) as store:
@@ -155,20 +135,6 @@ def test_a_page_that_leaves_the_disk_right_after_it_was_published_is_written_aga
         assert store.flush(30)
         assert evicted
         assert all(_on_disk(store, story, 1))
-
-
-def test_a_page_that_was_forgotten_while_it_was_written_is_not_published(tmp_path: Path) -> None:
-    story, disk = Story(), FaultyDisk()
-    with open_store(tmp_path, disk) as store:
-        disk.reached.clear()
-        disk.gate.clear()
-        commit(store, story, 1)
-        assert disk.reached.wait(30)
-        store.forget(story.id(1))
-        disk.gate.set()
-        assert store.flush(30)
-        assert not any(_on_disk(store, story, 1))
-    assert files_in(tmp_path) == []
 
 
 def test_a_page_that_is_stored_again_while_its_predecessor_is_written_is_the_one_that_stays(
@@ -212,22 +178,6 @@ def test_what_is_stored_while_its_namespace_is_cleared_is_written_by_the_next_fl
         assert len(here) == 3
 
 
-def test_a_cleared_namespace_is_served_no_more_while_a_peer_process_has_the_directory(
-    tmp_path: Path,
-) -> None:
-    story = Story()
-    with open_store(tmp_path) as store:
-        commit(store, story, 1, 2)
-        assert store.flush(30)
-        with open(tmp_path / "ledger", "rb") as ledger:
-            fcntl.flock(ledger, fcntl.LOCK_EX)
-            assert store.clear(story.namespace, 10) == 2
-        assert store.find(story.id(1)) is None
-        assert files_in(tmp_path) == []
-        assert store.flush(30)
-        store.cold.check_integrity()  # type: ignore[union-attr]
-
-
 def test_a_cleared_namespace_is_served_no_more_when_the_disk_deletes_nothing(
     tmp_path: Path,
 ) -> None:
@@ -249,23 +199,6 @@ def test_a_cleared_namespace_is_served_no_more_when_the_disk_deletes_nothing(
         disk.fail.clear()
         assert store.flush(30)
         store.cold.check_integrity()  # type: ignore[union-attr]
-
-
-def test_pages_that_are_being_written_do_not_leave_memory(tmp_path: Path) -> None:
-    story, disk = Story(), HookedDisk()
-    with open_store(tmp_path, disk) as store:
-        left: list[int] = []
-
-        def leave() -> None:
-            if not left:
-                left.append(1)
-                store.leave_memory(story.namespace)
-
-        disk.published = leave
-        assert all(commit(store, story, 1, 2, 3))
-        assert store.flush(30)
-        assert left
-        assert all(_on_disk(store, story, 1, 2, 3))
 
 
 def test_a_namespace_that_is_cleared_while_its_directory_is_away_is_not_served_when_it_is_back(

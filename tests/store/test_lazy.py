@@ -60,16 +60,6 @@ def keep_busy(store: BlockStore, clock: HandClock, seconds: float) -> None:
         seconds -= IDLE / 2
 
 
-def test_what_was_stored_a_moment_ago_is_in_memory_only(store: BlockStore) -> None:
-    story = Story()
-    commit(store, story, 1, 2, 3)
-    drained(store)
-    assert on_disk(store, story) == []
-    store.touch(story.ids(1, 2, 3))
-    drained(store)
-    assert on_disk(store, story) == []
-
-
 def test_an_idle_store_writes_what_it_has(store: BlockStore, clock: HandClock) -> None:
     story = Story()
     commit(store, story, 1, 2, 3)
@@ -126,32 +116,6 @@ def test_the_writer_looks_at_the_clock_by_itself(
         assert not disk.reached.is_set()
         clock.pass_by(seconds)
         assert disk.reached.wait(30)
-
-
-def test_a_page_whose_write_failed_after_the_delay_is_tried_again(
-    tmp_path: Path, clock: HandClock
-) -> None:
-    story, disk = Story(), FaultyDisk()
-    with open_store(tmp_path, disk, clock, write_policy="lazy") as store:
-        commit(store, story, 1, 2)
-        keep_busy(store, clock, DELAY)
-        disk.fail["write"] = 5
-        drained(store)
-        assert on_disk(store, story) == []
-        disk.fail.clear()
-        drained(store)
-        assert on_disk(store, story) == [1, 2]
-
-
-def test_flush_and_close_write_all_that_memory_has(tmp_path: Path, clock: HandClock) -> None:
-    story = Story()
-    with open_store(tmp_path, clock=clock, write_policy="lazy") as store:
-        commit(store, story, 1, 2)
-        store.demote(story.ids(2))
-        assert store.flush()
-        assert len(files_in(tmp_path)) == 2
-        commit(store, story, 3)
-    assert len(files_in(tmp_path)) == 3
 
 
 def test_memory_that_runs_short_writes_before_it_evicts(tmp_path: Path, clock: HandClock) -> None:

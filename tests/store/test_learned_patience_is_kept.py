@@ -2,13 +2,11 @@
 harm."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.children import kill_9, program, said
 from kit.storage import HandClock, Story, commit, disk_usage, open_store
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.cold.small_files import Reuse, read_reuse, write_reuse
@@ -64,56 +62,6 @@ def test_each_tier_has_its_own_part_and_one_that_learns_nothing_leaves_it(tmp_pa
     assert kept.disk.seen == MOST_PATIENT.seen + 120
 
 
-def test_memory_without_a_disk_keeps_what_it_learned_to_itself(tmp_path: Path) -> None:
-    write_reuse(tmp_path, Reuse(MOST_PATIENT))
-    before = (tmp_path / "reuse.json").read_bytes()
-    clock = HandClock()
-    with open_store(tmp_path, clock=clock, hot_cache_only=True) as store:
-        assert store.hot.patience_ns == 0
-        use(store, clock, Story(nbytes=PAGE), 3)
-        assert store.hot.learned() is not None
-    assert (tmp_path / "reuse.json").read_bytes() == before
-
-
-def test_a_store_that_was_only_opened_writes_nothing(tmp_path: Path) -> None:
-    with open_store(tmp_path):
-        pass
-    assert not (tmp_path / "reuse.json").exists()
-
-
-CHILD = """
-import itertools
-import sys
-from pathlib import Path
-
-from kit.storage import HandClock, Story, commit, open_store
-from omlx_cache_storage.cold.small_files import read_reuse
-
-import omlx_cache.upkeep.directory as reuse
-
-reuse.PAUSE_SECONDS = 0.0
-directory, clock, story = Path(sys.argv[1]), HandClock(), Story(nbytes=4096)
-store = open_store(directory, clock=clock)
-commit(store, story, *range(1, 41))
-for turn in itertools.count():
-    clock.pass_by(20)
-    store.touch(story.ids(*range(1, 41)))
-    if turn > 96 and all(part and part.patience_seconds for part in read_reuse(directory)):
-        print("kept", flush=True)
-"""
-
-
-def test_a_killed_process_has_kept_what_it_wrote_last(tmp_path: Path) -> None:
-    with program(CHILD, tmp_path) as child:
-        assert said(child) == "kept\n"
-        kill_9(child)
-    (tmp_path / ".tmp-1-dead-0").write_bytes(b'{"version": 1, "mem')
-    os.utime(tmp_path / ".tmp-1-dead-0", (1, 1))
-    with open_store(tmp_path) as store:
-        assert min(patience(store)) > 10e9
-        assert not list(tmp_path.glob(".tmp-*")), "what a writer that died left is deleted"
-
-
 def part(**fields: Any) -> dict[str, Any]:
     return {**MOST_PATIENT.document(), **fields}
 
@@ -163,29 +111,6 @@ def test_a_file_that_makes_no_sense_teaches_nothing_and_is_replaced(
     kept = read_reuse(tmp_path)
     assert kept.memory is not None
     assert kept.memory.seen in (120, 121)
-
-
-def test_what_others_may_write_and_what_is_no_file_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "reuse.json"
-    write_reuse(tmp_path, Reuse(MOST_PATIENT, MOST_PATIENT))
-    path.chmod(0o666)
-    assert read_reuse(tmp_path) == Reuse()
-    path.rename(tmp_path / "other.json")
-    (tmp_path / "other.json").chmod(0o600)
-    path.symlink_to("other.json")
-    assert read_reuse(tmp_path) == Reuse()
-    path.unlink()
-    os.mkfifo(path)
-    assert read_reuse(tmp_path) == Reuse()
-
-
-def test_a_directory_that_is_gone_or_open_to_others_gets_no_file(tmp_path: Path) -> None:
-    reuse = Reuse(MOST_PATIENT)
-    assert not write_reuse(tmp_path / "gone", reuse)
-    assert not (tmp_path / "gone").exists()
-    tmp_path.chmod(0o777)
-    assert not write_reuse(tmp_path, reuse)
-    assert list(tmp_path.iterdir()) == [tmp_path / "ledger"]
 
 
 def test_a_file_is_within_the_budget_is_no_foreign_one_and_stays(tmp_path: Path) -> None:

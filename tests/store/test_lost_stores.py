@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 
 from kit import zoo
 from kit.drive import random_tokens, request, settings
-from kit.storage import FaultyDisk, Story, commit, files_in, open_store
+from kit.storage import Story, commit, files_in, open_store
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.control import server
 
 KIB = 1024
 
@@ -88,37 +86,3 @@ def test_a_lost_session_does_not_keep_its_store(tmp_path: Path) -> None:
     del store, cache, begun, session
     gc.collect()
     _ended(before)
-
-
-def test_a_lost_store_whose_disk_hangs_holds_up_nobody(tmp_path: Path) -> None:
-    before = _ours()
-    disk = FaultyDisk()
-    store = open_store(tmp_path / "hung", disk)
-    disk.gate.clear()
-    disk.reached.clear()
-    commit(store, Story(), 1)
-    assert disk.reached.wait(30)
-    del store
-    gc.collect()
-    with open_store(tmp_path / "sound") as other:
-        commit(other, Story(), 1, 2)
-        assert other.flush(30)
-    disk.gate.set()
-    _ended(before)
-    assert len(files_in(tmp_path / "hung")) == 1
-
-
-def test_many_stores_leave_nothing_that_counts(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        commit(store, Story(), 1)
-    gc.collect()
-    before = Counter(type(found).__name__ for found in gc.get_objects())
-    for _ in range(200):
-        with open_store(tmp_path, socket=tmp_path / "s.sock"):
-            pass
-    gc.collect()
-    after = Counter(type(found).__name__ for found in gc.get_objects())
-    grown = {name: count for name, count in (after - before).items() if count >= 100}
-    assert grown == {}
-    assert len(server._servers) == 0
-    assert os.listdir(tmp_path).count("s.sock") == 0

@@ -97,12 +97,6 @@ def test_inspect_shows_the_file_or_else_the_live_page(tmp_path: Path, story: Sto
         assert _ask(store, "inspect", key_prefix="0" * 64) == []
 
 
-@pytest.mark.parametrize("arguments", [{}, {"key_prefix": ""}])
-def test_inspect_needs_a_prefix(tmp_path: Path, arguments: dict[str, object]) -> None:
-    with open_store(tmp_path) as store, pytest.raises(ControlError, match="key_prefix"):
-        _ask(store, "inspect", **arguments)
-
-
 def test_clear_deletes_one_namespace(tmp_path: Path, story: Story) -> None:
     with open_store(tmp_path) as store:
         commit(store, story, 1, 2)
@@ -112,19 +106,3 @@ def test_clear_deletes_one_namespace(tmp_path: Path, story: Story) -> None:
         assert len(files_in(tmp_path)) == 1
         with pytest.raises(ControlError, match="hex digits"):
             _ask(store, "clear", namespace="ab")
-
-
-def test_ps_says_what_is_held_and_how_the_disk_is(tmp_path: Path, story: Story) -> None:
-    with open_store(tmp_path) as store:
-        store.add_label("llama")
-        commit(store, story, 1)
-        assert store.flush()
-        answer = _ask(store, "ps")
-        assert answer["models"] == ["llama"]
-        assert (answer["hot"]["bytes"], answer["hot"]["pages"]) == (4 * KIB, 1)
-        assert (answer["cold"]["state"], answer["cold"]["dir"]) == ("ok", str(tmp_path))
-        assert answer["pending"] == {"bytes": 0, "pages": 0}
-        assert _ask(store, "stats")["hot"]["pages"] == 1
-        assert _ask(store, "ping")["pid"] > 0
-    with open_store(tmp_path / "none", hot_cache_only=True) as memory:
-        assert _ask(memory, "ps")["cold"] is None

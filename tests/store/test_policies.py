@@ -1,6 +1,5 @@
 """When a page goes to the disk: through, lazy, and never."""
 
-import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -74,20 +73,6 @@ def test_a_page_without_room_in_the_queue_is_written_when_the_writer_is_idle(
         assert _on_disk(tmp_path, story) == [1, 2, 3]
 
 
-def test_a_page_whose_write_failed_is_written_at_the_next_use(tmp_path: Path) -> None:
-    story, disk = Story(), FaultyDisk()
-    with open_store(tmp_path, disk) as store:
-        disk.fail["write"] = errno.ENOSPC
-        commit(store, story, 1, 2)
-        assert store.writer is not None
-        assert store.writer.flush(30)
-        disk.fail.clear()
-        store.touch(story.ids(1))
-        assert store.find(story.id(1)).tier == "pending"  # type: ignore[union-attr]
-        assert store.writer.flush(30)
-        assert 1 in _on_disk(tmp_path, story)
-
-
 def test_a_full_queue_waits_when_the_setting_says_so(tmp_path: Path) -> None:
     story = Story(nbytes=16 * KIB)
     with open_store(tmp_path, queue_bytes=16 * KIB, commit_wait_seconds=86400) as store:
@@ -127,21 +112,6 @@ def test_without_a_hot_tier_pages_pass_through_memory(tmp_path: Path) -> None:
         assert store.flush()
         assert store.hot.usage().pages == 0
         assert all(is_right(store, story.id(n), 16 * KIB) for n in range(1, 11))
-
-
-def test_a_page_that_comes_back_from_the_disk_is_not_written_again(tmp_path: Path) -> None:
-    story = Story()
-    with open_store(tmp_path) as store:
-        commit(store, story, 1, 2)
-    with open_store(tmp_path) as store:
-        assert commit(store, story, 1, 2, 3) == [False, False, True]
-        assert store.flush()
-        writer = store.stats().writer
-        assert writer is not None
-        assert writer.written_pages == 1
-        info = store.find(story.id(1))
-        assert info is not None
-        assert info.tier == "hot"
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "damaged"])
@@ -186,28 +156,6 @@ def test_a_page_that_leaves_the_disk_while_it_comes_into_memory_is_written_again
             assert not store_page(store, page)
         assert store.flush()
     assert _on_disk(tmp_path, story) == [1]
-
-
-def test_clear_deletes_a_namespace_everywhere_pending_pages_included(tmp_path: Path) -> None:
-    story, other, disk = Story(), Story("other"), FaultyDisk()
-    with open_store(tmp_path, disk) as store:
-        commit(store, story, 1, 2)
-        commit(store, other, 1)
-        assert store.flush()
-        disk.gate.clear()
-        disk.reached.clear()
-        commit(store, story, 3, 4)
-        assert disk.reached.wait(30)
-        threading.Timer(0.05, disk.gate.set).start()
-        assert store.clear(story.namespace) >= 2
-        assert store.flush()
-        assert [store.find(page) for page in story.ids(1, 2, 3, 4)] == [None] * 4
-        assert len(files_in(tmp_path)) == 1
-        assert is_right(store, other.id(1), other.nbytes)
-        store.hot.check_integrity()
-        assert store.cold is not None
-        store.cold.check_integrity()
-        assert commit(store, story, 1) == [True]
 
 
 @pytest.mark.parametrize("policy", ["through", "lazy"])

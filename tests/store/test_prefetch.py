@@ -1,11 +1,6 @@
 """Cold pages come into memory ahead of their use, within the budget, and without harm."""
 
-import errno
-import os
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from kit.storage import FaultyDisk, Story, bytes_of, commit, files_in, is_right, open_store
+from kit.storage import Story, bytes_of, commit, files_in, is_right, open_store
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.page import Buffer, Page
@@ -74,51 +69,6 @@ def test_a_prefetch_takes_free_room_only_and_evicts_nobody(tmp_path: Path, story
         assert (store.hot.usage().nbytes, store.hot.usage().evicted_pages) == (64 * KIB, 0)
 
 
-def test_without_a_hot_tier_a_prefetch_keeps_nothing(tmp_path: Path, story: Story) -> None:
-    with open_store(tmp_path, hot_bytes=0, queue_bytes=256 * KIB) as store:
-        handle = store.prefetch(story.ids(1, 2, 3), allocate_payload)
-        assert handle.wait(30)
-        assert (handle.pages, store.hot.usage().pages, store.hot.usage().peak_bytes) == (0, 0, 0)
-
-
-def test_closing_does_not_wait_for_a_read_that_the_disk_does_not_answer(
-    tmp_path: Path, story: Story
-) -> None:
-    disk = HangingDisk()
-    store = open_store(tmp_path, disk)
-    handle = store.prefetch(story.ids(1, 2, 3), allocate_payload)
-    assert disk.reached.wait(30)
-    began = time.monotonic()
-    store.close(timeout=0.5)
-    assert time.monotonic() - began < 5
-    assert handle.wait(0)
-    disk.gate.set()
-
-
-def test_a_process_can_end_while_a_prefetch_hangs(tmp_path: Path, story: Story) -> None:
-    script = f"""
-import sys
-sys.path[:0] = {sys.path!r}
-from pathlib import Path
-from kit.storage import Story, open_store
-from test_prefetch import HangingDisk
-disk = HangingDisk()
-store = open_store(Path({str(tmp_path)!r}), disk)
-store.prefetch(Story(nbytes=16 * 1024).ids(1), bytearray)
-assert disk.reached.wait(30)
-print("hanging", flush=True)
-"""
-    sys_path = str(Path(__file__).parent)
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([sys_path, *sys.path])},
-    )
-    assert (done.stdout, done.returncode) == ("hanging\n", 0), done.stderr
-
-
 def test_a_restore_takes_its_pages_out_of_a_prefetchs_hands(tmp_path: Path, story: Story) -> None:
     disk = HangingDisk()
     with open_store(tmp_path, disk) as store:
@@ -172,28 +122,6 @@ def test_a_damaged_page_ends_the_prefetch_and_gives_its_memory_back(
         assert store.hot.usage().nbytes == 16 * KIB
         assert store.find(story.id(2)) is None
         store.hot.check_integrity()
-
-
-def test_a_disk_that_fails_after_the_payload_was_read_gives_memory_back(
-    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = FaultyDisk()
-    with open_store(tmp_path, disk) as store:
-        disk.fail["read_into"] = errno.EIO
-        handle = store.prefetch(story.ids(1), allocate_payload)
-        assert handle.wait(30)
-        assert (handle.pages, store.hot.usage().nbytes) == (0, 0)
-        store.hot.check_integrity()
-
-
-def test_memory_that_cannot_be_had_ends_the_prefetch_quietly(tmp_path: Path, story: Story) -> None:
-    def allocate(nbytes: int) -> Any:
-        raise MemoryError
-
-    with open_store(tmp_path) as store:
-        handle = store.prefetch(story.ids(1), allocate)
-        assert handle.wait(30)
-        assert (handle.pages, store.hot.usage().nbytes) == (0, 0)
 
 
 def test_a_page_committed_meanwhile_is_not_replaced_by_its_older_self(

@@ -53,28 +53,6 @@ def test_a_disk_that_turns_read_only_serves_what_it_has_and_takes_pages_again_la
         assert disk_usage(disk.path / "cold") <= LIMIT
 
 
-def test_a_disk_that_is_mounted_read_only_is_served_and_takes_pages_when_it_is_not(
-    tmp_path: Path,
-) -> None:
-    story, newer = Story(nbytes=64 * KIB), Story("newer", nbytes=64 * KIB)
-    with small_disk(tmp_path / "disk", "size=32m") as disk:
-        with open_store(disk.path / "cold", cold_bytes=LIMIT) as store:
-            commit(store, story, 1, 2, 3)
-            assert store.flush(30)
-        disk.remount("ro")
-        with open_store(disk.path / "cold", cold_bytes=LIMIT) as store:
-            assert _state(store) == "ok"
-            assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
-            commit(store, newer, 1)
-            assert not store.flush(30)
-            assert _state(store) == "failing: Read-only file system"
-            disk.remount("rw")
-            assert store.flush(30)
-            assert _state(store) == "ok"
-            assert store.cold is not None
-            assert newer.id(1) in store.cold
-
-
 def test_a_disk_without_bytes_or_files_keeps_the_newest_and_every_flush_is_true(
     tmp_path: Path,
 ) -> None:

@@ -1,6 +1,5 @@
 """What was saved, in real stores: every loop is measured."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -56,27 +55,6 @@ def test_a_loop_on_next_stop_is_measured_token_by_token(model: Any) -> None:
         assert [record.computed_tokens for record in records] == [len(PROMPT), 1]
 
 
-def test_sessions_that_are_prefilled_in_turns_share_the_clock(model: Any) -> None:
-    with BlockStore(_settings(hot_cache_only=True)) as store:
-        cache = PrefixCache(model, store)
-        prompts = [[n, *PROMPT[:199]] for n in range(4)]
-        sessions = [cache.session(prompt) for prompt in prompts]
-        began = time.perf_counter()
-        loops = [session.prefill_chunks(50) for session in sessions]
-        for chunks in zip(*loops, strict=True):
-            for session, chunk in zip(sessions, chunks, strict=True):
-                model(mx.array([chunk]), cache=session.prompt_cache)
-                session.evaluate()
-        took = time.perf_counter() - began
-        for session in sessions:
-            session.abort()
-        figures = store.stats().requests
-        assert figures.prefilled_tokens == 800
-        assert figures.prefill_seconds <= took
-        each = [record.compute_seconds for record in store.requests.records()]
-        assert sum(each) > 1.5 * figures.prefill_seconds
-
-
 def test_a_restart_measures_anew_and_prices_what_was_restored_before(
     model: Any, tmp_path: Path
 ) -> None:
@@ -92,15 +70,3 @@ def test_a_restart_measures_anew_and_prices_what_was_restored_before(
     (rate,) = then.prefill_tokens_per_second.values()
     expected = then.restored_tokens / rate - then.restore_seconds
     assert then.saved_seconds == pytest.approx(expected)
-
-
-def test_the_rate_is_the_models_whatever_the_salt(model: Any) -> None:
-    with BlockStore(_settings(hot_cache_only=True)) as store:
-        cache = PrefixCache(model, store, model_id="tiny")
-        _own_loop(model, cache, PROMPT)
-        rates = store.stats().requests.prefill_tokens_per_second
-        with cache.session(PROMPT[:40], salt="b") as session:
-            for chunk in session.prefill_chunks(64):
-                model(mx.array([chunk]), cache=session.prompt_cache)
-                session.evaluate()
-        assert store.stats().requests.prefill_tokens_per_second == rates

@@ -29,9 +29,3 @@ def test_bytes_are_told_for_each_restored_token(tmp_path: Path) -> None:
         assert stats.cold is not None
         told = stats.to_dict()["written_bytes_per_restored_token"]
         assert told == stats.written_bytes_per_restored_token == stats.cold.written_bytes / 500
-
-
-def test_without_a_disk_there_is_nothing_to_tell(tmp_path: Path) -> None:
-    with open_store(tmp_path, hot_cache_only=True) as store:
-        store.counters.request(1000, 500, 0, None)
-        assert store.stats().written_bytes_per_restored_token is None

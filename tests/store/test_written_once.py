@@ -109,22 +109,6 @@ def test_no_page_is_written_while_the_disk_has_it(
         shutil.rmtree(directory)
 
 
-def test_a_page_that_another_process_wrote_is_not_written_again(tmp_path: Path) -> None:
-    story, disk = Story(), OncePerPage()
-    with open_store(tmp_path, disk) as one, open_store(tmp_path, disk) as two:
-        commit(one, story, 1, 2, 3)
-        assert one.flush()
-        commit(two, story, 1, 2, 3, 4)
-        assert two.flush()
-        assert disk.twice == []
-        assert two.stats().cold.pages == 4  # type: ignore[union-attr]
-        assert one.stats().cold.pages == 3  # type: ignore[union-attr]
-        assert all(fetch(two, page) == fetch(one, page) for page in story.ids(1, 2, 3))
-        two.hot.discard(story.ids(1, 2, 3))
-        assert all(fetch(two, page) == fetch(one, page) for page in story.ids(1, 2, 3))
-        two.cold.check_integrity()  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("policy", ["through", "lazy"])
 def test_what_the_disk_evicted_is_written_again_once_it_is_used_and_counted_so(
     tmp_path: Path, policy: str
