@@ -81,13 +81,6 @@ def test_a_url_says_which_store_where_and_how(url: str, expected: RemoteAddress)
     assert parse_address(url) == expected
 
 
-@pytest.mark.parametrize(
-    "scheme", ["rediss+cluster", "valkeys+cluster", "redis+clusters", "rediss+sentinel"]
-)
-def test_an_s_behind_either_word_asks_for_tls(scheme: str) -> None:
-    assert parse_address(f"{scheme}://h/{'name' if 'sentinel' in scheme else ''}").tls
-
-
 @given(SCHEMES, st.lists(st.tuples(NAMES | V4 | V6, PORTS), min_size=1, max_size=4))
 def test_hosts_of_every_kind_are_read_and_shown(scheme: str, hosts: list[tuple[str, int]]) -> None:
     hosts = hosts if "cluster" in scheme else hosts[:1]

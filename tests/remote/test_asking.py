@@ -103,25 +103,6 @@ def _asker(asks_together: int = 1 << 20, story: Story = STORY) -> _Asker:
 
 
 @given(
-    blocks=st.integers(1, 40),
-    there=st.sets(st.integers(1, 40)),
-    known=st.integers(0, 40),
-)
-def test_many_names_at_once_find_every_block_that_is_there(
-    blocks: int, there: set[int], known: int
-) -> None:
-    known = min(known, blocks)
-    asker = _asker()
-    asker.put_all(there)
-    asker.ask(blocks, known=known)
-    expected = known
-    while expected + 1 in there and expected < blocks:
-        expected += 1
-    assert asker.deepest(blocks, known) == expected
-    assert all(asker.knows(STORY.id(n)) == (n in there) for n in range(known + 1, blocks + 1))
-
-
-@given(
     blocks=st.integers(1, 300),
     there=st.integers(0, 300),
     known=st.integers(0, 300),
@@ -157,15 +138,6 @@ def test_whatever_is_there_no_more_than_three_phases_follow_each_other(
     assert deepest == 0 or deepest in there or max(there) > deepest
 
 
-def test_a_chain_of_512_blocks_takes_an_object_store_three_phases() -> None:
-    asker = _asker(64)
-    asker.put_all(range(1, 401))
-    asking = asker.ask(512)
-    assert asker.deepest(512) == 400
-    assert asking.phases == 3
-    assert asking.asked < 150
-
-
 @pytest.mark.parametrize("together", [1 << 20, 24])
 def test_windows_and_states_are_asked_for_up_to_where_the_blocks_end(together: int) -> None:
     asker = _asker(together)
@@ -177,26 +149,6 @@ def test_windows_and_states_are_asked_for_up_to_where_the_blocks_end(together: i
     assert asker.knows(STORY.id(29, group="window32keep0"))
     assert asker.knows(STORY.id(30, group="window32keep0"))
     assert not asker.knows(STORY.id(30, group="state"))
-
-
-def test_what_lies_long_before_is_found_in_two_phases() -> None:
-    asker = _asker()
-    asker.put_all(range(1, 513))
-    asker.put_all([8], "state")
-    asker.put_all([511, 512], "window32keep0")
-    asked = asker.ask(512, others={"state": 0, "window32keep0": 2})
-    assert asker.knows(STORY.id(8, group="state"))
-    assert asker.knows(STORY.id(512, group="window32keep0"))
-    assert asked.phases == 2
-
-
-@pytest.mark.parametrize("together", [1 << 20, 24])
-def test_a_model_of_states_alone_is_asked_about_at_once(together: int) -> None:
-    asker = _asker(together)
-    asker.put_all([3, 30], "state")
-    asking = asker.ask(40, paged=None, others={"state": 0})
-    assert asker.knows(STORY.id(30, group="state"))
-    assert asking.phases == 1
 
 
 @pytest.mark.parametrize("together", [1 << 20, 5])
@@ -215,19 +167,6 @@ def test_a_prompts_own_tail_is_found_and_no_other_sequences(together: int) -> No
     assert not asker.knows(PageId(STORY.chain.key(4 * BLOCK - 6), "paged"))
 
 
-def test_members_that_are_nonsense_are_passed_over() -> None:
-    asker = _asker()
-    asker.put_all([1])
-    tails = _tails(STORY.id(1).key)
-    key = STORY.id(2, tail=3).key.hex()
-    for member in ("", "x", "é" * 9, f"{key}-99999999999999999999-1-1-1-paged", f"{key}-29-13"):
-        asker.engine.add(tails, member)
-    # Sound, but of another block.
-    asker.engine.add(tails, f"{key}-999-13-16-500-paged")
-    asker.ask(1, length=2 * BLOCK - 1)
-    assert asker.knowledge.tails_of([STORY.id(1).key]) == set()
-
-
 def test_what_is_known_is_not_asked_for_again() -> None:
     asker = _asker()
     asker.put_all(range(1, 6))
@@ -239,16 +178,6 @@ def test_what_is_known_is_not_asked_for_again() -> None:
     assert asker.ask(8, known=2).news
     assert asker.engine.names == []
     assert again.phases == 0
-
-
-def test_what_others_uploaded_is_found_a_second_later() -> None:
-    asker = _asker()
-    asker.put_all([1, 2])
-    asker.ask(4)
-    asker.put_all([3, 4])
-    asker.now += 1.5
-    assert asker.ask(4).news
-    assert asker.deepest(4) == 4
 
 
 def test_a_tail_that_others_uploaded_is_found_a_second_later_where_one_was_known() -> None:
@@ -273,16 +202,6 @@ def test_a_value_of_a_stranger_is_absent_and_counted() -> None:
     assert asker.deepest(3) == 1
     assert asker.store.tally.usage()["bad_pages"] == 1
     assert asker.knowledge.why_absent(STORY.ids(2)) == {STORY.id(2): "remote_foreign"}
-
-
-@pytest.mark.parametrize("changed", [lambda raw: b"", lambda raw: raw[:7], lambda raw: b"x" * 9000])
-def test_a_value_that_is_none_of_ours_is_absent(changed: object) -> None:
-    asker = _asker()
-    asker.put_all([1, 2])
-    asker.engine.store.change(NAMES.page(STORY.namespace, STORY.id(1)), changed)  # type: ignore[arg-type]
-    asker.ask(2)
-    assert asker.deepest(2) == 0
-    assert [*asker.knowledge.why_absent(STORY.ids(1, 2))] == STORY.ids(1)
 
 
 def test_an_engine_that_fails_says_so_and_what_came_before_is_known() -> None:

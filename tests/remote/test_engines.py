@@ -78,11 +78,6 @@ def test_what_is_written_is_read(engine: RemoteEngine, name: str, nbytes: int) -
     assert sets == []
 
 
-def test_pieces_of_any_kind_are_one_value(engine: RemoteEngine, name: str) -> None:
-    assert engine.write(name, [[b"one", bytearray(b"two"), memoryview(b"three")]], replace=False)
-    assert got(engine, name, 11) == b"onetwothree"
-
-
 def test_what_is_not_there_is_none_in_its_place(engine: RemoteEngine, name: str) -> None:
     put(engine, f"{name}1", b"first")
     put(engine, f"{name}2", b"2")
@@ -91,22 +86,6 @@ def test_what_is_not_there_is_none_in_its_place(engine: RemoteEngine, name: str)
     assert heads == [None, b"firs", b"2", *[None] * 57]
     assert sets == [[]]
     assert engine.read([Part(names[0], 0, 0, 9), Part(names[1], 0, 0, 5)]) == [None, b"first"]
-
-
-def test_nothing_is_asked_and_nothing_is_answered(engine: RemoteEngine) -> None:
-    assert engine.look([], 128) == ([], [])
-    assert engine.read([]) == []
-    assert engine.delete([]) == 0
-
-
-def test_a_value_that_is_shorter_than_thought_comes_as_it_is(
-    engine: RemoteEngine, name: str
-) -> None:
-    put(engine, name, b"short")
-    assert engine.read([Part(name, 0, 0, 100)]) == [b"short"]
-    # A stretch behind its end is one that is not there, or has nothing.
-    (behind,) = engine.read([Part(name, 3, 12 * MIB, 100)])
-    assert not behind
 
 
 def test_a_value_is_written_once_unless_it_is_to_be_replaced(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.storage import Story
-from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, UndecodablePage
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError
 from omlx_cache_storage.page import Page, TensorSpec
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope, seal
 from omlx_cache_storage.remote.received import ReceivedPage
@@ -66,13 +66,6 @@ def test_what_was_sealed_is_received_wherever_it_was_cut(
 
 
 @pytest.mark.parametrize("keys", EVERY.values(), ids=EVERY)
-def test_a_page_without_bytes_is_a_page(keys: RemoteKeys) -> None:
-    meta = replace(Story().meta(1), tensors=(TensorSpec("0.keys", "U8", (0,)),))
-    page = Page(meta, b"")
-    assert _receive(page, [_value(page, keys)], keys)[0].meta == meta
-
-
-@pytest.mark.parametrize("keys", EVERY.values(), ids=EVERY)
 def test_a_page_is_packed_for_the_way_once(keys: RemoteKeys) -> None:
     page = _floats(Story())
     plain, packed = _value(page, keys), _value(page, keys, packs=True)
@@ -106,13 +99,6 @@ def test_a_value_that_is_cut_or_longer_is_refused(keys: RemoteKeys) -> None:
             _receive(page, [value[:length]], keys)
     with pytest.raises(CorruptPage):
         _receive(page, [value, b"x"], keys)
-
-
-@pytest.mark.parametrize("keys", EVERY.values(), ids=EVERY)
-def test_a_value_under_another_name_is_refused_by_its_first_bytes(keys: RemoteKeys) -> None:
-    value = _value(Story().page(1), keys)
-    with pytest.raises(ForeignPage):
-        read_envelope("1/cpu/ns/another-paged", value[:WIRE_BYTES], keys)
 
 
 @pytest.mark.parametrize(
@@ -149,37 +135,9 @@ def test_a_body_from_elsewhere_under_a_right_envelope_is_refused() -> None:
         _receive(page, [value[:WIRE_BYTES], planted[WIRE_BYTES:]], SIGNED)
 
 
-def test_a_later_version_is_told_from_damage() -> None:
-    value = bytearray(_value(Story().page(1), OPEN))
-    value[7:8] = b"2"
-    with pytest.raises(UndecodablePage):
-        read_envelope(NAME, value, OPEN)
-
-
 def test_the_store_sees_no_plaintext_of_an_encrypted_page_and_no_two_alike() -> None:
     page = Story().page(1)
     one, two = (_value(page, SEALED) for _ in range(2))
     assert one[WIRE_BYTES:] != two[WIRE_BYTES:]
     assert bytes(page.payload)[:64] not in one
     assert page.meta.namespace.hex().encode() not in one
-
-
-def test_a_short_secret_and_encryption_without_one_are_refused_and_none_is_shown() -> None:
-    with pytest.raises(ValueError, match="at least 16 bytes"):
-        RemoteKeys(b"short")
-    with pytest.raises(ValueError, match="needs a shared secret"):
-        RemoteKeys(encrypts=True)
-    assert "secret of 16" not in repr(SIGNED)
-
-
-@pytest.mark.parametrize("keys", EVERY.values(), ids=EVERY)
-@pytest.mark.parametrize("packs", [False, True], ids=["dense", "packed"])
-@pytest.mark.parametrize("more", [-1000, -1, 1, 1000])
-def test_a_page_does_not_fit_into_memory_of_another_size(
-    more: int, packs: bool, keys: RemoteKeys
-) -> None:
-    page = _floats(Story())
-    value = _value(page, keys, packs=packs)
-    received = ReceivedPage(NAME, page.meta.namespace, page.meta.id, [value], keys)
-    with pytest.raises(ForeignPage):
-        received.read_into([bytearray(page.meta.nbytes + more)])

@@ -8,7 +8,6 @@ from omlx_cache_storage.remote import knowledge
 from omlx_cache_storage.remote.knowledge import (
     ABSENT_SECONDS,
     KNOWN_SECONDS,
-    SHUNNED_SECONDS,
     Knowledge,
 )
 
@@ -36,33 +35,6 @@ def _page(number: int) -> PageId:
     return PageId(BlockKey(number.to_bytes(32, "big")), "paged")
 
 
-def test_what_is_noted_is_found_for_a_while() -> None:
-    rig = _Rig()
-    assert rig.note(1, 2) == [1, 2]
-    assert rig.has(1, 2, 3) == [True, True, False]
-    rig.now += KNOWN_SECONDS - 1
-    assert rig.has(1) == [True]
-    rig.now += 2
-    assert rig.has(1) == [False]
-    assert rig.known.seen(_page(1)) is None
-
-
-def test_only_what_changed_is_news() -> None:
-    rig = _Rig()
-    rig.note(1)
-    assert rig.note(1) == []
-    assert rig.note(1, held=8) == [1]
-
-
-def test_what_is_absent_is_asked_for_again_soon() -> None:
-    rig = _Rig()
-    assert rig.known.unknown([_page(1)]) == [_page(1)]
-    rig.known.note_absent([_page(1)])
-    assert rig.known.unknown([_page(1)]) == []
-    rig.now += ABSENT_SECONDS + 0.1
-    assert rig.known.unknown([_page(1)]) == [_page(1)]
-
-
 def test_the_word_of_others_says_nothing_of_a_page_that_was_seen_or_lost() -> None:
     rig = _Rig()
     rig.note(1)
@@ -84,25 +56,6 @@ def test_the_word_of_others_says_nothing_of_a_page_that_was_seen_or_lost() -> No
     assert rig.known.why_absent([_page(2)]) == {}
     rig.now += KNOWN_SECONDS + 1
     assert rig.assume(2)
-
-
-def test_a_bad_page_is_shunned_for_long_and_not_for_ever() -> None:
-    rig = _Rig()
-    rig.known.note_absent([_page(1)], "corrupt", SHUNNED_SECONDS)
-    rig.now += SHUNNED_SECONDS - 1
-    assert rig.known.unknown([_page(1)]) == []
-    rig.now += 2
-    assert rig.known.unknown([_page(1)]) == [_page(1)]
-    assert rig.known.why_absent([_page(1)]) == {}
-
-
-def test_a_page_that_was_another_secrets_and_is_absent_may_be_written() -> None:
-    rig = _Rig()
-    rig.known.note_absent([_page(1)], "remote_foreign")
-    assert rig.known.is_foreign(_page(1))
-    rig.known.note_absent([_page(1)])
-    assert rig.known.why_absent([_page(1)]) == {}
-    assert not rig.known.is_foreign(_page(1))
 
 
 def test_it_remembers_the_latest_ones_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

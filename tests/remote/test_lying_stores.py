@@ -13,14 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("redis", reason="needs the clients: pip install 'omlx-cache[remote]'")
 
-from kit.examples import examples
 from kit.remote.engines import engine_at, reason_of
-from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.engine import Part, RemoteError
 from omlx_cache_storage.remote.redis_engine import PART_BYTES
 
@@ -177,12 +173,6 @@ def test_an_endless_answer_to_a_look_up_is_no_longer_than_the_question_allows(
         redis.flood = bytes(64 * 1024)
 
 
-def test_a_member_that_is_a_number_is_no_memory_of_that_size(redis: _Redis) -> None:
-    redis.lies += [b"$-1\r\n", b"*1\r\n:2000000000000\r\n"]
-    with engine_at(redis.url) as engine:
-        assert reason_of(engine.look, ["name"], 1024, ["tails"]).reason == "lost"
-
-
 def test_an_answer_that_drips_has_one_deadline(redis: _Redis) -> None:
     """Each piece comes long before a read of the socket would time out."""
     redis.flood, redis.pause = b"$1\r\nx\r\n", 0.02
@@ -196,23 +186,6 @@ def test_an_answer_that_drips_has_one_deadline(redis: _Redis) -> None:
     finally:
         redis.floods.clear()
         redis.flood, redis.pause = bytes(64 * 1024), 0.0
-
-
-@given(st.lists(st.binary(max_size=40) | st.sampled_from(list(LIES.values())), max_size=4))
-@settings(max_examples=examples(25), deadline=None)
-def test_whatever_is_answered_the_next_answer_is_right(redis: _Redis, lies: list[bytes]) -> None:
-    with engine_at(redis.url, read_seconds=0.05) as engine:
-        redis.lies.extend(lies)
-        while redis.lies:
-            with suppress(RemoteError):
-                for one in engine.read([PART]):
-                    assert one is None or memoryview(one).nbytes <= 64
-        found: list[Buffer | None] = []
-        while not found:
-            # So short a time may be too short for a machine with other work.
-            with suppress(RemoteError):
-                found = engine.read([PART])
-        assert [bytes(one or b"") for one in found] == [HONEST]
 
 
 Answers = Callable[[BaseHTTPRequestHandler], None]

@@ -9,10 +9,8 @@ import pytest
 
 from kit.drive import random_tokens
 from kit.remote.machines import BLOCK, Machine, on_another_machine
-from kit.remote.processes import free_port
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache import PrefixCache
-from omlx_cache_storage.remote import reasons
 
 TOKENS = 321
 GENEROUS = 60.0
@@ -64,19 +62,6 @@ def test_a_store_that_fails_takes_nothing_from_what_the_machine_has_itself(
     assert new.cached == 0
     assert machine.is_right(turn, TOKENS)
     assert machine.is_right(new, TOKENS, seed=2)
-
-
-def test_a_store_that_never_was_costs_no_request_its_answer(tmp_path: Path) -> None:
-    url = f"redis://127.0.0.1:{free_port()}"
-    machine = Machine("llama", tmp_path, url)
-    with machine.store() as store:
-        turn = machine.ask(store, TOKENS)
-        remote = store.stats().remote
-    assert turn.cached == 0
-    assert turn.reason is not None
-    assert machine.is_right(turn, TOKENS)
-    assert remote is not None
-    assert reasons.UNREACHABLE in remote.errors
 
 
 def test_bytes_that_were_changed_in_the_store_are_computed_instead(

@@ -7,28 +7,14 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from kit import leaks
 from kit.drive import random_tokens, request
 from kit.examples import some
 from kit.remote.engines import PATIENT_SECONDS
 from kit.remote.machines import BLOCK, Machine, on_another_machine
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache import PrefixCache
-from omlx_cache.settings import ConfigError
 
 TOKENS = 321
-FAMILIES_OF_ALL_KINDS = (
-    "mamba",
-    "mamba2",
-    "recurrent_gemma",
-    "falcon_h1",
-    "gpt_oss",
-    "deepseek_v3",
-    "deepseek_v32",
-    "jamba",
-    "gemma3n",
-    "llama4",
-)
 FAMILIES = {"dense": "llama", "windowed": "gemma3_text", "hybrid": "qwen3_next"}
 
 
@@ -102,35 +88,6 @@ def test_memory_disk_and_other_machines_mix_in_one_restore(
         assert requests.restored_hot_tokens > 0
         assert requests.restored_cold_tokens > 0
         assert requests.restored_remote_tokens < TOKENS - 3 * BLOCK + 1
-
-
-@pytest.mark.parametrize("family", some([*FAMILIES.values()], "gemma3_text"))
-def test_a_restore_that_is_begun_fetches_while_the_request_waits(
-    family: str, server: RedisServer, tmp_path: Path
-) -> None:
-    on_another_machine(server.url, tmp_path / "a", family, TOKENS)
-    machine = Machine(family, tmp_path / "b", server.url)
-    with machine.store() as store:
-        cache = PrefixCache(machine.model, store)
-        tokens = random_tokens(TOKENS, 1)
-        begun = cache.begin(tokens)
-        assert begun.wait(30)
-        with cache.session(tokens, begun=begun) as session:
-            assert session.cached_tokens == TOKENS - 1
-        assert store.stats().requests.restored_remote_tokens == TOKENS - 1
-
-
-def test_a_prefetch_brings_pages_of_other_machines_into_memory(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    on_another_machine(server.url, tmp_path / "a", "llama", TOKENS)
-    machine = Machine("llama", tmp_path / "b", server.url)
-    with machine.store() as store:
-        prefetch = PrefixCache(machine.model, store).prefetch(random_tokens(TOKENS, 1))
-        assert prefetch.wait(30)
-        assert prefetch.pages > TOKENS // BLOCK - 1
-        machine.ask(store, TOKENS)
-        assert store.stats().requests.restored_hot_tokens == TOKENS - 1
 
 
 def test_without_a_disk_machines_share_all_the_same(server: RedisServer, tmp_path: Path) -> None:
@@ -217,30 +174,3 @@ def test_machines_share_under_any_settings_that_are_alike(
         # Whoever restored it where it was computed has the same bits.
         assert turn.digest == second.digest
     assert first.cached == 0
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("family", FAMILIES_OF_ALL_KINDS)
-def test_machines_share_what_a_family_computes(
-    family: str, server: RedisServer, tmp_path: Path
-) -> None:
-    on_another_machine(server.url, tmp_path / "a", family, TOKENS, new=5)
-    machine = Machine(family, tmp_path / "b", server.url)
-    with machine.store() as store:
-        turn = machine.ask(store, TOKENS, new=3)
-        assert store.stats().requests.restored_remote_tokens > 0
-    assert turn.cached == TOKENS - 1
-    assert machine.is_right(turn, TOKENS)
-
-
-def test_a_store_with_settings_of_a_share_that_cannot_work_leaves_nothing_open(
-    tmp_path: Path,
-) -> None:
-    machine = Machine("llama", tmp_path / "a", f"file://{tmp_path / 'share'}")
-    before = leaks.now()
-    with pytest.raises(ConfigError, match="only with a secret") as refused, machine.store():
-        pass
-    # As long as somebody holds the error, too.
-    assert not leaks.now().since(before).descriptors
-    assert refused.value is not None

@@ -1,7 +1,6 @@
 """The engine of object stores when its server fails: what is raised, and when."""
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -95,27 +94,6 @@ def test_a_status_has_its_word(status: int, reason: str) -> None:
             assert SECRET not in str(error)
 
 
-def test_a_bucket_that_is_not_there_is_no_empty_one(server: S3Server) -> None:
-    with engine_at(server.url("no-such-bucket")) as engine:
-        for error in (
-            reason_of(engine.ping),
-            reason_of(engine.look, ["a"], 4),
-            reason_of(write, engine, "a", b"value"),
-        ):
-            assert error.reason == "error"
-            assert "NoSuchBucket" in str(error)
-
-
-def test_nobody_listens(url: str, proxy: Proxy) -> None:
-    with engine_at(url) as engine:
-        engine.ping()
-        proxy.refuse()
-        proxy.reset()
-        assert reason_of(engine.look, ["v"], 4).reason == "refused"
-        proxy.accept()
-        assert engine.look(["v"], 4) == ([bytes(4)], [])
-
-
 def test_a_server_that_says_nothing_costs_one_time_out_however_much_is_asked(
     url: str, proxy: Proxy
 ) -> None:
@@ -149,39 +127,12 @@ def test_an_answer_that_breaks_off_is_no_value(
         assert [len(found or b"") for found in engine.read([WHOLE])] == [LARGE]
 
 
-def test_an_answer_that_comes_slowly_is_waited_for_while_it_comes(url: str, proxy: Proxy) -> None:
-    with engine_at(url, **WAITS_TO_BEGIN) as engine:
-        engine.ping()
-        proxy.rules(down=Way(rate=LARGE / 2))
-        (found,) = engine.read([WHOLE])
-        assert len(found or b"") == LARGE
-
-
 def test_a_write_that_breaks_off_leaves_nothing(url: str, proxy: Proxy) -> None:
     with engine_at(url) as engine:
         proxy.rules(up=Way(cut_after=100_000))
         assert reason_of(write, engine, "half", bytes(LARGE)).reason == "lost"
         proxy.free()
         assert engine.look(["half"], 4) == ([None], [])
-
-
-def test_a_write_may_take_longer_than_a_read(url: str, proxy: Proxy) -> None:
-    with engine_at(url, **WAITS_TO_BEGIN) as engine:
-        proxy.rules(up=Way(rate=4e6))
-        assert write(engine, "slow", bytes(LARGE))
-
-
-def test_a_server_that_is_killed_and_comes_back_is_used_again() -> None:
-    with s3_server() as server:
-        with engine_at(server.url(server.bucket())) as engine:
-            engine.ping()
-            server.process.kill()
-            assert reason_of(engine.look, ["v"], 4).reason in ("refused", "lost")
-            server.start()
-            server.bucket()
-            assert reason_of(engine.ping).reason == "error"
-        with engine_at(server.url(server.bucket())) as engine:
-            engine.ping()
 
 
 def test_a_directory_that_is_not_mounted_is_not_made_and_used_once_it_is(tmp_path: Path) -> None:
@@ -196,24 +147,3 @@ def test_a_directory_that_is_not_mounted_is_not_made_and_used_once_it_is(tmp_pat
         mount.mkdir()
         assert write(engine, "v", b"value")
         assert [bytes(one or b"") for one in engine.read([Part("v", 0, 0, 5)])] == [b"value"]
-
-
-def test_a_value_in_a_directory_is_a_file_and_nothing_else_is_left(tmp_path: Path) -> None:
-    with engine_at(f"file://{tmp_path}") as engine:
-        write(engine, "a/b/v", b"value")
-        write(engine, "a/b/v", b"other")
-        write(engine, "a/b/v", b"third", replace=True)
-        assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()] == [
-            "a/b/v"
-        ]
-        assert (tmp_path / "a/b/v").read_bytes() == b"third"
-
-
-def test_what_is_no_file_in_a_directory_is_no_value(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "directory").mkdir()
-    (tmp_path / "file").write_bytes(b"value")
-    names = ["pipe", "directory", "file", "file/below", "none"]
-    with engine_at(tmp_path.as_uri()) as engine:
-        found = engine.read([Part(name, 0, 1, 3) for name in names])
-    assert [one and bytes(one) for one in found] == [None, None, b"alu", None, None]

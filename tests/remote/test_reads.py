@@ -79,25 +79,6 @@ def test_a_store_that_stalls_frees_its_reader_and_is_left_alone(
         assert rig.usage().held_bytes == 0
 
 
-def test_one_connection_that_hangs_is_not_taken_for_the_store(rigs: Callable[..., _Rig]) -> None:
-    rig = rigs(read_seconds=0.3)
-    hangs, ended = threading.Event(), threading.Event()
-    rig.each = lambda number: number != 1 or hangs.wait(DEADLINE)
-
-    def others() -> None:
-        while not ended.is_set():
-            rig.take(2)
-
-    with ThreadPoolExecutor(1) as pool:
-        going_on = pool.submit(others)
-        with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
-            rig.take(1)
-        ended.set()
-        going_on.result(DEADLINE)
-    hangs.set()
-    assert (rig.usage().rests, rig.usage().errors) == (0, {reasons.TIMEOUT: 1})
-
-
 def test_threads_that_hang_are_bounded_and_others_take_their_place(
     rigs: Callable[..., _Rig],
 ) -> None:
@@ -111,32 +92,6 @@ def test_threads_that_hang_are_bounded_and_others_take_their_place(
         threads = [t for t in threading.enumerate() if t.name.startswith("omlx-cache-remote-read")]
         assert 2 < len(threads) <= 2 * (1 + HANGING)
         assert rig.engine.calls["read"] <= 2 * (1 + HANGING)
-
-
-def test_many_that_fail_at_once_make_no_pause_longer(rigs: Callable[..., _Rig]) -> None:
-    rig = rigs()
-    together = threading.Barrier(PAGES)
-    rig.each = lambda number: together.wait(DEADLINE)
-    rig.engine.fail["read"] = "lost"
-    with ThreadPoolExecutor(PAGES) as pool:
-        reading = [pool.submit(rig.take, number) for number in range(1, PAGES + 1)]
-        told = [str(one.exception(DEADLINE)) for one in reading]
-    assert all(text.startswith(reasons.UNREACHABLE) for text in told)
-    assert rig.usage().rests == 1
-    del rig.engine.fail["read"]
-    until(lambda: not rig.resting, 2.0)
-
-
-def test_a_client_with_a_bug_is_a_failure_like_any_other(rigs: Callable[..., _Rig]) -> None:
-    rig = rigs()
-
-    def fail(number: int) -> None:
-        raise AttributeError("a client's own bug, secret=hunter2")
-
-    rig.each = fail
-    with pytest.raises(PageUnreadable, match=reasons.FAILED) as raised:
-        rig.take(1)
-    assert "hunter2" not in str(raised.value)
 
 
 def test_who_is_interrupted_leaves_nothing_in_memory(

@@ -44,26 +44,6 @@ def test_a_user_needs_eleven_commands_and_no_more(guarded: RedisServer) -> None:
         assert engine.delete(["pages/v"]) == 1
 
 
-def test_a_user_without_the_right_to_write_is_told(guarded: RedisServer) -> None:
-    with engine_at(f"redis://reader:readonly@{guarded.place}") as engine:
-        assert engine.look(["pages/none"], 4) == ([None], [])
-        assert reason_of(write, engine, "pages/v", b"value").reason == "auth"
-        assert reason_of(engine.look, ["other/v"], 4).reason == "auth"
-
-
-def test_the_given_password_is_used_before_that_of_the_url(guarded: RedisServer) -> None:
-    with engine_at(f"redis://pages:wrong@{guarded.place}", password=SECRET) as engine:
-        engine.ping()
-
-
-def test_a_password_may_have_any_characters() -> None:
-    with (
-        redis_server(password="p@ss/w:rd?%") as server,
-        engine_at(f"redis://:p%40ss%2Fw%3Ard%3F%25@{server.place}") as engine,
-    ):
-        engine.ping()
-
-
 @pytest.mark.parametrize("password", [SECRET, 20 * SECRET], ids=["short", "cut by the server"])
 def test_a_server_that_quotes_what_it_was_sent_gives_no_password_away(password: str) -> None:
     with (
@@ -73,16 +53,6 @@ def test_a_server_that_quotes_what_it_was_sent_gives_no_password_away(password: 
         error = reason_of(engine.ping)
         assert SECRET not in str(error)
         assert "unknown command" in str(error)
-
-
-def test_a_server_that_quotes_what_it_was_sent_gives_no_page_away() -> None:
-    with (
-        redis_server('rename-command SET ""') as server,
-        engine_at(f"redis://{server.place}") as engine,
-    ):
-        error = reason_of(write, engine, "pages/v", b"what was asked")
-        assert "unknown command" in str(error)
-        assert "what was asked" not in str(error)
 
 
 @pytest.fixture(scope="module")
@@ -108,26 +78,6 @@ def test_a_server_that_nobody_known_vouches_for_is_not_talked_to(encrypted: Redi
         error = reason_of(engine.ping)
         assert error.reason == "error"
         assert "certificate" in str(error)
-
-
-def test_a_server_with_somebody_elses_certificate_is_not_talked_to(authority: Authority) -> None:
-    other = authority.certificate("elsewhere", addresses=("127.0.0.2",))
-    with (
-        redis_server(tls=other, ca=authority.ca) as server,
-        engine_at(f"{server.url}?ca={authority.ca}") as engine,
-    ):
-        assert reason_of(engine.ping).reason == "error"
-
-
-def test_a_server_without_tls_where_it_is_wanted_is_lost(guarded: RedisServer) -> None:
-    # It waits for the end of a line, which TLS does not send.
-    with engine_at(f"rediss://{guarded.place}", read_seconds=0.3) as engine:
-        assert reason_of(engine.ping).reason in ("lost", "timeout")
-
-
-def test_tls_where_the_url_wants_none_is_lost(encrypted: RedisServer) -> None:
-    with engine_at(f"redis://{encrypted.place}") as engine:
-        assert reason_of(engine.ping).reason in ("lost", "throttled")
 
 
 def test_a_server_may_want_a_certificate_too(authority: Authority) -> None:

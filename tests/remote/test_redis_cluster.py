@@ -1,14 +1,11 @@
 """The Redis engine on a cluster: values on all nodes, slots that move, nodes that fail."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
 from kit.remote.engines import engine_at, reason_of, whole, write
-from kit.remote.processes import NotYet, eventually
 from kit.remote.redis_groups import RedisCluster, redis_cluster
-from kit.remote.redis_servers import RedisServer
 from omlx_cache_storage import breaker
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
 from omlx_cache_storage.remote.redis_engine import part_name
@@ -49,12 +46,6 @@ def test_values_lie_on_all_nodes_and_are_asked_for_at_once(cluster: RedisCluster
         assert engine.look(["absent"], 4, ["set"]) == ([None], [["member"]])
         engine.ping()
         assert engine.delete([*NAMES, "absent"]) == len(NAMES)
-
-
-def test_one_node_is_enough_to_find_the_others(cluster: RedisCluster) -> None:
-    with engine_at(f"redis+cluster://{cluster.nodes[1].place}") as engine:
-        fill(engine)
-        assert all_there(engine)
 
 
 def test_a_value_in_parts_lies_on_several_nodes(cluster: RedisCluster) -> None:
@@ -134,64 +125,6 @@ def test_a_stopped_node_costs_its_time_out_and_the_others_answer(
 
 
 @pytest.mark.nightly
-def test_a_cluster_that_lost_a_node_for_good_says_that_it_is_not_ready() -> None:
-    with redis_cluster() as cluster, engine_at(cluster.url) as engine:
-        fill(engine)
-        lost = cluster.nodes[0]
-        mine = next(name for name in NAMES if cluster.owner(name) is lost)
-        lost.process.kill()
-        cluster.gone_is_known()
-        rest = next(name for name in NAMES if cluster.nodes[1] is cluster.owner(name))
-        assert reason_of(engine.look, [mine], 4).reason in ("refused", "lost")
-        assert reason_of(engine.look, [rest], 4).reason == "throttled"
-
-
-@pytest.mark.nightly
-def test_what_a_lost_node_had_is_missing_and_the_others_go_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with redis_cluster() as cluster, engine_at(cluster.url) as engine:
-        for node in cluster.nodes:
-            node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
-        fill(engine)
-        lost = cluster.nodes[0]
-        mine = [name for name in NAMES if cluster.owner(name) is lost]
-        engine.add("set", "member")
-        lost.process.kill()
-        for known in (False, True):
-            if known:
-                eventually(partial(_has_failed, cluster, lost), "noticing that a node is gone", 60)
-                monkeypatch.setattr(breaker, "LONGEST_SECONDS", 0.1)
-            heads, sets = engine.look(NAMES, 100, ["set"])
-            gone = [name for name, head in zip(NAMES, heads, strict=True) if head is None]
-            assert gone == mine
-            assert sets in ([["member"]], [[]])
-            parts = engine.read([Part(name, 0, 0, len(name)) for name in NAMES])
-            assert [part and bytes(part) for part in parts] == heads
-            engine.ping()
-        lost.start()
-        cluster.settled()
-        eventually(partial(_takes, engine, mine[0]), "a node that came back")
-
-
-def _has_failed(cluster: RedisCluster, lost: RedisServer) -> None:
-    """Raise NotYet until the others agree that a node has failed."""
-    said = bytes(cluster.nodes[1].ask("CLUSTER", "NODES")).decode().splitlines()
-    (line,) = (one for one in said if f":{lost.port}@" in one)
-    if "fail" not in line.split()[2].split(","):
-        raise NotYet(line)
-
-
-def _takes(engine: RemoteEngine, name: str) -> None:
-    """Raise NotYet until a value can be written."""
-    try:
-        if not write(engine, name, b"new"):
-            raise NotYet(name)
-    except RemoteError as error:
-        raise NotYet(name) from error
-
-
-@pytest.mark.nightly
 def test_a_replica_takes_over_and_is_read_without_a_restart() -> None:
     with redis_cluster(replicas=1) as cluster, engine_at(cluster.url) as engine:
         fill(engine)
@@ -209,14 +142,6 @@ def test_a_replica_takes_over_and_is_read_without_a_restart() -> None:
             cluster.settled()
         assert len(troubles) <= 2
         assert set(troubles) <= {"refused", "lost", "throttled"}
-
-
-@pytest.mark.nightly
-def test_a_cluster_of_which_nobody_answers_is_unreachable() -> None:
-    with redis_cluster() as cluster:
-        url = cluster.url
-    with engine_at(url) as engine:
-        assert reason_of(engine.look, ["v"], 4).reason == "refused"
 
 
 def test_a_single_server_is_no_cluster(cluster: RedisCluster) -> None:

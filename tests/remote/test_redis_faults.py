@@ -160,21 +160,3 @@ def test_pages_that_a_full_server_evicted_are_lost_and_never_wrong() -> None:
         usage = tier.usage()
         assert usage.lost_pages == came.count(False)
         assert (usage.bad_pages, usage.state) == (0, "ok")
-
-
-def test_a_wrong_password_is_a_miss_with_a_reason_and_is_not_said(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with redis_server(password="correct-horse") as server:
-        with _machine(server, password="hunter2") as tier:
-            assert _ask(tier, 3) == Asked(False, reasons.DENIED)
-            for blocks in range(4, 9):
-                _ask(tier, blocks)
-            assert tier.resting.startswith(reasons.DENIED)
-            with pytest.raises(RemoteError):
-                tier.store.write(STORY.page(1))
-            said = f"{tier.usage()} {tier.resting} {caplog.text}"
-            assert "hunter2" not in said
-        with _machine(server, password="correct-horse") as tier:
-            _fill(tier, 2)
-            assert _get(tier, 1)

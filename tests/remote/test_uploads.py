@@ -1,12 +1,10 @@
 """Pages go to other machines behind everything else: each once, root first, whatever fails."""
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,11 +16,9 @@ from kit.storage import Story, bytes_of, files_in
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format.wrapping import wrap
-from omlx_cache_storage.page import PageId
 from omlx_cache_storage.remote import uploads as module
 from omlx_cache_storage.remote.engine import RemoteOptions
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteNames
-from omlx_cache_storage.remote.knowledge import KNOWN_SECONDS
 from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.remote.uploads import TOGETHER, TRIES, UploadPolicy, Uploads
 
@@ -134,16 +130,6 @@ def _names(*numbers: int, story: Story = STORY) -> list[str]:
     return [NAMES.page(story.namespace, page) for page in story.ids(*numbers)]
 
 
-def test_what_is_stored_is_sent_root_first(machine: Machines, store: MemoryStore) -> None:
-    one = machine(starts=False)
-    one.store(*range(1, 41))
-    one.start()
-    assert one.uploads.flush(DEADLINE)
-    assert one.writes() == _names(*range(1, 41))
-    assert sorted(store.values) == sorted(_names(*range(1, 41)))
-    assert one.counts() == (0, 0, 0)
-
-
 def test_a_page_travels_as_its_file_has_it(machine: Machines, store: MemoryStore) -> None:
     one = machine(starts=False)
     packed = wrap(STORY.page(1))
@@ -155,40 +141,6 @@ def test_a_page_travels_as_its_file_has_it(machine: Machines, store: MemoryStore
     (name,) = _names(1)
     assert b"".join(store.values[name])[WIRE_BYTES:].endswith(bytes_of(packed))
     assert bytes_of(packed) in file.read_bytes()
-
-
-def test_what_the_store_has_is_not_sent(machine: Machines) -> None:
-    one, two = machine(), machine(starts=False)
-    one.store(*range(1, 21))
-    assert one.uploads.flush(DEADLINE)
-    two.store(*range(1, 23))
-    two.start()
-    assert two.uploads.flush(DEADLINE)
-    assert two.writes() == _names(21, 22)
-    assert two.engine.calls["look"] == 1
-
-
-def test_what_was_sent_is_not_even_asked_for_again(machine: Machines) -> None:
-    one = machine()
-    one.store(*range(1, 21))
-    assert one.uploads.flush(DEADLINE)
-    asked = one.engine.calls["look"]
-    for _ in range(5):
-        one.uploads.used(STORY.ids(*range(1, 21)))
-        one.store(3)
-        assert one.uploads.flush(DEADLINE)
-    assert one.engine.calls["look"] == asked
-    assert len(one.writes()) == 20
-
-
-def test_a_page_that_is_gone_meanwhile_is_counted_and_the_others_go(machine: Machines) -> None:
-    one = machine(starts=False)
-    one.store(1, 2, 3)
-    one.cold.discard([STORY.id(2)])
-    one.start()
-    assert one.uploads.flush(DEADLINE)
-    assert one.writes() == _names(1, 3)
-    assert one.counts() == (0, 1, 0)
 
 
 def test_a_damaged_page_is_not_sent(machine: Machines, store: MemoryStore) -> None:
@@ -244,26 +196,6 @@ def test_a_page_that_is_never_taken_is_given_up_and_holds_up_no_other(
     assert tried.count(_names(2)[0]) == TRIES
 
 
-def test_a_fault_of_the_program_itself_costs_a_page_and_no_thread(
-    machine: Machines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = machine(starts=False)
-    one.store(1, 2, 3)
-    reading = one.cold.reading
-
-    def fails(page: PageId) -> Any:
-        if page == STORY.id(2):
-            raise OverflowError("nobody thought of this")
-        return reading(page)
-
-    monkeypatch.setattr(one.cold, "reading", fails)
-    one.start()
-    assert one.uploads.flush(DEADLINE)
-    assert set(one.writes()) == set(_names(1, 3))
-    assert one.counts() == (0, 0, 1)
-    assert "not sent to other machines" in caplog.text
-
-
 def test_what_does_not_fit_is_dropped_and_counted(
     machine: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,26 +226,6 @@ def test_closing_ends_in_time_and_says_that_something_was_left(
         assert not one.uploads.close(0.0)
 
 
-def test_what_another_machine_is_writing_is_offered_again_at_its_next_use(
-    machine: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = machine()
-    write = one.engine.write
-    answers = iter([False, False])
-
-    def busy(name: str, parts: Any, *, replace: bool) -> bool:
-        return next(answers, None) is None and write(name, parts, replace=replace)
-
-    monkeypatch.setattr(one.engine, "write", busy)
-    one.store(1)
-    assert one.uploads.flush(DEADLINE)
-    assert one.writes() == []
-    assert one.counts() == (0, 0, 0)
-    one.uploads.used(STORY.ids(1))
-    assert one.uploads.flush(DEADLINE)
-    assert one.writes() == _names(1)
-
-
 def test_a_page_that_turned_out_to_be_damaged_there_is_sent_again(
     machine: Machines, store: MemoryStore
 ) -> None:
@@ -330,33 +242,6 @@ def test_a_page_that_turned_out_to_be_damaged_there_is_sent_again(
         opened.read_into([bytearray(opened.meta.nbytes)])
 
 
-def test_closing_sends_what_is_left(machine: Machines) -> None:
-    one = machine(starts=False)
-    one.store(*range(1, 41))
-    one.start()
-    assert one.uploads.close(DEADLINE)
-    assert one.writes() == _names(*range(1, 41))
-    assert one.counts() == (0, 0, 0)
-
-
-def test_threads_that_flush_together_are_all_let_go(machine: Machines, store: MemoryStore) -> None:
-    one = machine()
-    one.has(*range(1, 33))
-    missing: list[int] = []
-
-    def send(number: int) -> None:
-        one.uploads.stored(STORY.id(number))
-        if not one.uploads.flush(DEADLINE) or _names(number)[0] not in store.values:
-            missing.append(number)
-
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(1, 33)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-    assert not missing
-
-
 def test_what_several_begin_with_is_sent_and_nobodys_own_turns(machine: Machines) -> None:
     one = machine("shared")
     one.store(1, 2, 3, 4)
@@ -367,19 +252,6 @@ def test_what_several_begin_with_is_sent_and_nobodys_own_turns(machine: Machines
     one.uploads.used(STORY.ids(1, 2, 3, 4))
     assert one.uploads.flush(DEADLINE)
     assert one.writes() == _names(1, 2)
-
-
-def test_what_the_store_has_evicted_is_sent_again_when_it_is_used(
-    machine: Machines, store: MemoryStore
-) -> None:
-    one = machine()
-    one.store(1, 2, 3)
-    assert one.uploads.flush(DEADLINE)
-    assert store.evict(_names(2)[0]) == 1
-    one.now += KNOWN_SECONDS + 1
-    one.uploads.used(STORY.ids(1, 2, 3))
-    assert one.uploads.flush(DEADLINE)
-    assert one.writes() == _names(1, 2, 3, 2)
 
 
 _PAGES = st.integers(1, 8)

@@ -1,23 +1,19 @@
 """Uploads over a real server: killed, twice at once, and hanging."""
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import quantiles
 
 import pytest
 
 from kit.children import kill_9, program, said
 from kit.remote.processes import NotYet, eventually
 from kit.remote.redis_servers import RedisServer, redis_server
-from kit.storage import Story, bytes_of, commit, open_store
+from kit.storage import Story, bytes_of, open_store
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId, Placed
 from omlx_cache_storage.remote.redis_engine import PART_BYTES
 
-DEADLINE = 60.0
-MIB = 1 << 20
 KIB = 1 << 10
 LARGE = 6 * PART_BYTES
 _SENDER = """
@@ -85,31 +81,6 @@ def test_of_a_sender_that_was_killed_no_reader_sees_half_a_page(
                 assert _read(store.remote, pages[number - 1]) == bytes_of(story.page(number))
 
 
-def test_what_a_killed_sender_left_the_next_one_completes(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    arguments = (server.url, str(tmp_path / "a"), "large", str(LARGE), "1", "3")
-    with program(_SENDER, *arguments) as child:
-        assert said(child) == "ready\n"
-        _begin(child)
-
-        def some() -> None:
-            if server.ask("DBSIZE") < 2:
-                raise NotYet("nothing was sent")
-
-        eventually(some, "sending")
-        kill_9(child)
-    # What is being written by nobody any more is another's to write once its mark has gone.
-    for mark in server.ask("KEYS", "*#writing"):
-        server.ask("DEL", mark)
-    with program(_SENDER, server.url, str(tmp_path / "b"), *arguments[2:]) as child:
-        assert said(child) == "ready\n"
-        _begin(child)
-        assert said(child) == "stored\n"
-        assert said(child).startswith("True ")
-    assert _has(server) == 3
-
-
 def test_two_servers_of_one_directory_send_each_page_once(
     server: RedisServer, tmp_path: Path
 ) -> None:
@@ -129,32 +100,6 @@ def test_two_servers_of_one_directory_send_each_page_once(
     assert _has(server) == count
     assert sum(written) == count
     print(f"written by each: {written}; SET: {server.calls('set')} for {count} pages")
-
-
-def test_a_server_that_hangs_delays_no_commit(
-    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = []
-    for name, remote in (("none", "off"), ("answering", server.url), ("hanging", server.url)):
-        if name == "hanging":
-            server.process.suspend()
-        try:
-            # With room in memory for all: a commit waits for no disk either.
-            sizes = {"hot_bytes": 8 * MIB, "cold_bytes": 64 * MIB}
-            with open_store(tmp_path / name, remote=remote, **sizes) as store:
-                taken = []
-                for turn in range(200):
-                    story = Story(f"{name} {turn}", nbytes=4 * KIB)
-                    began = time.perf_counter()
-                    assert all(commit(store, story, 1, 2, 3, 4))
-                    taken.append(time.perf_counter() - began)
-                ranks = quantiles(taken, n=100)
-                shown.append(f"{name}: p50 {ranks[49] * 1e3:.2f} ms, p99 {ranks[98] * 1e3:.2f} ms")
-        finally:
-            if name == "hanging":
-                server.process.resume()
-    with capsys.disabled():
-        print("\ncommits of four pages;", "; ".join(shown))
 
 
 def _read(remote: object, page: PageId) -> bytes | None:

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
-from kit.remote.redis_servers import redis_server
 from kit.storage import Story
 from omlx_cache_storage.page import Page
 from omlx_cache_storage.remote import envelope
-from omlx_cache_storage.remote.address import parse_address
 from omlx_cache_storage.remote.engine import RemoteOptions
 from omlx_cache_storage.remote.lookups import Inquiry
-from omlx_cache_storage.remote.tier import RemoteTier, open_engine
+from omlx_cache_storage.remote.tier import RemoteTier
 
 BEFORE = json.loads((Path(__file__).parent / "values" / "before.json").read_text())
 SECRET = b"a secret that both versions know"
@@ -96,25 +94,3 @@ def test_what_is_written_is_what_the_version_before_wrote(
         assert store.sets == BEFORE[mode]["sets"]
     finally:
         assert tier.close(60)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_server_has_them_under_the_same_keys(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with redis_server() as server:
-        options = RemoteOptions(server.url, "cpu", **PATIENT, **MODES[mode])
-        engine = open_engine(parse_address(server.url), options)
-        monkeypatch.setattr(engine, "part_bytes", PART_BYTES)
-        tier = RemoteTier(engine, options, engine_name="redis", where="")
-        try:
-            for name, parts in _parts(mode).items():
-                for number, part in enumerate(parts):
-                    server.ask("SET", f"{name}#{number}" if number else name, part)
-            for name, members in BEFORE[mode]["sets"].items():
-                server.ask("ZADD", name, 1.0, *members)
-            _finds_all(tier)
-            keys = {bytes(key) for key in server.ask("KEYS", "*")}
-            server.ask("FLUSHALL")
-            assert [tier.store.write(page) for page in PAGES] == ["written"] * 3
-            assert {bytes(key) for key in server.ask("KEYS", "*")} <= keys
-        finally:
-            assert tier.close(60)
