@@ -1,27 +1,15 @@
 """What `Keep` learns, and what it holds for that."""
 
 import sys
-import tracemalloc
 from collections.abc import Iterable
 
-import pytest
-
 from kit.storage import Story
-from omlx_cache_storage.eviction.ages import Ages, worth_waiting_until
 from omlx_cache_storage.eviction.keep import (
-    ENOUGH_USES,
     GHOST_SECONDS,
-    MOST_PATIENCE_SECONDS,
-    SLOTS,
-    STAMPS_A_REQUEST,
     SUPERSEDED_NS,
     Ghosts,
     Keep,
 )
-from omlx_cache_storage.format.names import PageName, StoredPage
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PAGED, PageId
-from omlx_cache_storage.table import PageTable, Record
 
 SECOND = 10**9
 START = 10**18
@@ -54,25 +42,6 @@ class Agents:
         return self.policy.patience_ns / SECOND
 
 
-def test_there_is_no_patience_before_enough_was_seen() -> None:
-    agents = Agents(Keep())
-    agents.loop([20.0] * (ENOUGH_USES // 40))
-    assert agents.patience == 0
-    agents.loop([20.0] * 20)
-    assert 20 <= agents.patience < 30
-
-
-def test_quick_uses_do_not_take_the_patience_that_slow_ones_need() -> None:
-    # Most come back after two seconds, the others after half a minute: of a page that has waited
-    # for five seconds more can be expected than of one that has just come.
-    agents = Agents(Keep())
-    agents.loop([2.0, 30.0] * 150)
-    assert agents.patience >= 2
-    slow = Agents(Keep())
-    slow.loop([30.0, 30.0, 30.0, 0.3] * 100)
-    assert 30 <= slow.patience < 45
-
-
 def test_another_habit_is_learned() -> None:
     agents = Agents(Keep())
     agents.loop([20.0] * 500)
@@ -89,12 +58,6 @@ def test_hours_that_pass_once_leave_no_patience_of_hours() -> None:
     agents.loop([8 * 3600.0])
     agents.loop([20.0] * 40)
     assert 20 <= agents.patience < 30
-
-
-def test_no_patience_is_longer_than_refused_pages_are_remembered() -> None:
-    agents = Agents(Keep())
-    agents.loop([3600.0] * 200)
-    assert agents.patience == MOST_PATIENCE_SECONDS <= GHOST_SECONDS
 
 
 def test_what_was_superseded_says_nothing_of_gaps() -> None:
@@ -125,55 +88,6 @@ def test_a_pinned_page_is_used_when_its_pin_has_ended_and_not_before() -> None:
     assert learned.seen == 10
 
 
-def test_nothing_is_held_of_pages_that_have_left_long_ago() -> None:
-    policy = Keep()
-    table: PageTable[Record] = PageTable(policy)
-    story = Story(blocks=400)
-    now = START
-    for round_ in range(300):
-        now += 10 * SECOND
-        pages = story.ids(*range(1 + round_, 9 + round_))
-        table.touch(pages, now, used=True)
-        policy.shifted(now + 1, now)
-        for page in pages:
-            if page not in table:
-                name = PageName(page, b"\0" * 8, 16, 16, False)
-                table.add(Record(StoredPage(story.namespace, name, 1)), now + 1)
-        for page in pages[:2]:
-            if page in table:
-                table.pop(page)
-        assert sum(policy._here.values()) == len(table)
-        # Two stamps a request, for ten minutes and until the next look.
-        assert len(policy._shifted) <= 2 * (GHOST_SECONDS / 10 + 20)
-    for page in list(table):
-        table.pop(page)
-    assert not policy._here
-    for _ in range(32):
-        now += 300 * SECOND
-        policy.wanted([], now)
-    assert not policy._here
-    assert not policy._shifted
-
-
-def test_a_page_and_a_ghost_cost_64_bytes_at_most_even_in_uses_of_a_few_pages() -> None:
-    count, together = 20_000, 5
-    ids = [PageId(BlockKey(n.to_bytes(32, "big")), PAGED) for n in range(count)]
-    hash_once = [hash(page) for page in ids]
-    tracemalloc.start()
-    try:
-        policy = Keep()
-        table_bytes = tracemalloc.get_traced_memory()[0]
-        for at, page in enumerate(ids):
-            policy.added(START + at // together)
-            policy.left(page, START + at // together)
-        ghost_bytes = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert len(hash_once) == count
-    # What a use holds for ten minutes is an int and an entry of a dictionary.
-    assert table_bytes / SLOTS + (ghost_bytes - table_bytes) / count <= 64
-
-
 def test_pages_of_one_use_share_what_is_held() -> None:
     policy = Keep()
     policy.added(START, 1_000_000)
@@ -201,21 +115,3 @@ def test_who_comes_back_though_it_was_refused_is_counted_and_after_long_it_is_so
         policy.refused([page], START)
         policy.wanted([page], START + int(gap * SECOND))
         assert (policy.learned() is not None) is counted
-
-
-def test_learning_goes_through_many_stamps_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    learned: list[int] = []
-
-    def until(uses: Ages, waiting: Ages, share: float) -> int:
-        learned.append(round(sum(waiting)))
-        return worth_waiting_until(uses, waiting, share)
-
-    monkeypatch.setattr("omlx_cache_storage.eviction.keep.worth_waiting_until", until)
-    agents, many = Agents(Keep()), 64 * STAMPS_A_REQUEST
-    agents.loop([20.0] * (ENOUGH_USES // 40 + 20))
-    for number in range(many):
-        agents.policy.added(START - SECOND * number)
-    learned.clear()
-    agents.loop([20.0] * 256)
-    assert len(learned) == 4
-    assert min(learned) >= many

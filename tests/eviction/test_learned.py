@@ -26,42 +26,12 @@ def test_a_document_says_what_was_learned(uses: list[float], seen: int, patience
     assert again.learned() is not None
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
 SOUND: dict[str, Any] = {
     "version": 1,
     "uses": [1.0] * BUCKETS,
     "seen": 5000,
     "patience_seconds": 20.0,
 }
-
-
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "version": JSON | st.just(1),
-            "uses": JSON | FIGURES | st.lists(JSON, min_size=BUCKETS, max_size=BUCKETS),
-            "seen": JSON,
-            "patience_seconds": JSON,
-        },
-    )
-)
-def test_no_file_makes_a_policy_that_fails(changed: dict[str, Any]) -> None:
-    learned = parse_learned({**SOUND, **changed})
-    policy = Keep(learned)
-    assert 0 <= policy.patience_ns <= MOST_PATIENCE_SECONDS * 1e9
-    now = 10**18
-    policy.added(now, 100)
-    for _ in range(40):
-        now += 10**10
-        policy.moved(now - 10**10, now, 100, used=True)
-    assert 0 < policy.patience_ns <= MOST_PATIENCE_SECONDS * 1e9
 
 
 @pytest.mark.parametrize(

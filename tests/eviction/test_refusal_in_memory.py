@@ -39,21 +39,6 @@ def test_a_page_is_refused_until_the_first_to_leave_is_old_enough() -> None:
     tier.check_integrity()
 
 
-def test_a_sequence_pushes_out_its_own_pages_however_young() -> None:
-    clock, story = HandClock(), Story(nbytes=KIB)
-    tier = _filled(clock, story, 4, backed=True)
-    own = story.ids(1, 2, 3, 4, 5)
-    assert tier.reserve(KIB, own, position=story.page(5).meta.position)
-
-
-def test_superseded_pages_are_never_too_young() -> None:
-    clock, story = HandClock(), Story(nbytes=KIB)
-    tier = _filled(clock, story, 4)
-    tier.demote(story.ids(4))
-    assert tier.reserve(KIB)
-    assert tier.reserve(KIB).refused
-
-
 def test_an_eighth_is_set_aside_for_pages_that_pass_and_given_back_after_a_minute() -> None:
     clock, story, other = HandClock(), Story(nbytes=KIB), Story("other", nbytes=KIB)
     tier = _filled(clock, story, 16)
@@ -80,17 +65,6 @@ def test_an_eighth_is_set_aside_for_pages_that_pass_and_given_back_after_a_minut
         assert not room.passes
         assert tier.put(other.page(number), room, dirty=False, stamp_ns=clock.now())
     assert tier.reserve(KIB).refused
-    tier.check_integrity()
-
-
-def test_a_page_larger_than_the_share_passes_alone() -> None:
-    clock, story = HandClock(), Story(nbytes=KIB)
-    tier = _filled(clock, story, 16)
-    with tier.reserve(5 * KIB, may_pass=True) as room:
-        assert room.passes
-        assert not tier.reserve(KIB, may_pass=True)
-    assert tier.reserve(KIB, may_pass=True).passes
-    assert not tier.reserve(17 * KIB, may_pass=True)
     tier.check_integrity()
 
 

@@ -76,26 +76,3 @@ def test_memory_stays_within_its_budget_while_sequences_pass_to_the_disk(
             again = request(model, cache, random_tokens(LENGTH, seed), step=256)
             assert again.cached >= LENGTH - 64, seed
         store.hot.check_integrity()
-
-
-def test_restoring_a_long_sequence_from_the_disk_pushes_nobody_out_of_memory(
-    model: Any, tmp_path: Path
-) -> None:
-    one, clock = _bytes_of_one(model, tmp_path / "first"), HandClock()
-    fields: dict[str, Any] = {"hot_bytes": one + one // 20, "queue_bytes": one // 4}
-    long = random_tokens(LENGTH, 2)
-    with BlockStore(settings(tmp_path / "cold", **fields), clock=clock) as store:
-        request(model, PrefixCache(model, store), long, step=256)
-        assert store.flush(60)
-    with BlockStore(settings(tmp_path / "cold", **fields), clock=clock) as store:
-        cache = PrefixCache(model, store)
-        request(model, cache, random_tokens(LENGTH, 1), step=256)
-        assert store.flush(60)
-        held = {held.id for held in store.hot.entries()}
-        # So old that a new page could push them out: one that is read does not.
-        clock.pass_by(PATIENCE_SECONDS + 1)
-        turn = request(model, cache, long, step=256)
-        assert turn.cached >= LENGTH - 64
-        # Only what is new of it, a block or none, takes the place of others.
-        assert len(held - {held.id for held in store.hot.entries()}) <= 1
-        assert request(model, cache, random_tokens(LENGTH, 1), step=256).cached >= LENGTH - 64

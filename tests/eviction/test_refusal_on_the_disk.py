@@ -6,7 +6,6 @@ from eviction.patient import PATIENCE_SECONDS, patient
 
 from kit.storage import HandClock, Story, open_cold
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 
 KIB = 1024
 
@@ -37,19 +36,6 @@ def test_a_page_of_another_use_is_refused_within_patience_and_taken_later(tmp_pa
     tier.check_integrity()
 
 
-def test_what_is_written_late_is_taken_when_the_others_have_grown_old(tmp_path: Path) -> None:
-    clock, old, new, late = HandClock(), Story("old"), Story("new"), Story("late")
-    tier = _cold(tmp_path, clock)
-    _fill(tier, old, clock.now())
-    clock.pass_by(1)
-    stored = clock.now()
-    assert tier.write(new.page(1), clock.now(), new.document) == "refused"
-    assert tier.write(late.page(1), stored, late.document) == "refused"
-    clock.pass_by(PATIENCE_SECONDS + 1)
-    assert tier.write(late.page(1), stored, late.document) == "written"
-    tier.check_integrity()
-
-
 def test_a_sequence_gives_up_its_own_end_for_its_root_however_young(tmp_path: Path) -> None:
     clock, story = HandClock(), Story("old")
     tier = _cold(tmp_path, clock)
@@ -58,11 +44,3 @@ def test_a_sequence_gives_up_its_own_end_for_its_root_however_young(tmp_path: Pa
         if tier.write(story.page(number), stamp, story.document) != "written":
             break
     assert tier.write(story.page(1), stamp, story.document) == "written"
-
-
-def test_what_was_superseded_makes_room_at_once(tmp_path: Path) -> None:
-    clock, old, new = HandClock(), Story("old"), Story("new")
-    tier = _cold(tmp_path, clock)
-    count = _fill(tier, old, clock.now())
-    tier.demote(old.ids(*range(count - 5, count + 1)), SUPERSEDED_NS)
-    assert tier.write(new.page(1), clock.now(), new.document) == "written"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from eviction.patient import PATIENCE_SECONDS, offer, patient
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, fetch, is_right, open_cold, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit, is_right, open_cold, open_store
 from omlx_cache import BlockStore
 
 KIB = 1024
@@ -67,19 +67,6 @@ def _gone(store: BlockStore, story: Story) -> int:
     return sum(1 for page in story.ids(*OLD) if store.hot.info(page) is None)
 
 
-def test_where_no_write_follows_a_refused_page_is_not_taken(tmp_path: Path) -> None:
-    store, story = _full(tmp_path, HandClock(), hot_cache_only=True)
-    new = Story("new")
-    with store:
-        before = store.hot.usage()
-        for number in range(1, 5):
-            assert offer(store, new.page(number)).refused
-        assert store.flush(60)
-        assert store.hot.usage() == before
-        assert not any(store.find_all(new.ids(1, 2, 3, 4)))
-        assert _gone(store, story) == 0
-
-
 def test_a_full_queue_takes_nothing_and_nobody_waits(tmp_path: Path) -> None:
     disk, new = FaultyDisk(), Story("new")
     store, story = _full(tmp_path, HandClock(), disk, write_policy="lazy", queue_bytes=8 * KIB)
@@ -122,18 +109,6 @@ def test_a_disk_that_fails_costs_memory_no_more_than_the_share(tmp_path: Path, p
         assert store.hot._passing_bytes == 0
 
 
-def test_a_refused_page_is_counted_as_stored_and_read_from_the_disk(tmp_path: Path) -> None:
-    store, _ = _full(tmp_path, HandClock())
-    new = Story("new")
-    with store:
-        offer(store, new.page(1))
-        assert store.flush(60)
-        assert store.put(new.page(1), store.admit(new.nbytes)) is False
-        assert fetch(store, new.id(1)) is not None
-        assert store.hot._passing_bytes == 0
-        store.hot.check_integrity()
-
-
 CHILD = """
 import os, signal, sys
 from pathlib import Path
@@ -169,24 +144,3 @@ def test_a_kill_loses_nothing_that_a_flush_has_answered_for(tmp_path: Path, poli
     cold = open_cold(tmp_path)
     assert all(cold.info(page) for page in Story("old").ids(*range(1, 33)))
     assert all(cold.info(page) for page in Story("new").ids(*range(1, 41)))
-
-
-def test_a_page_of_another_machine_that_reaches_the_disk_while_it_comes_leaves_nothing_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = HandClock()
-    store, _ = _full(tmp_path, clock)
-    with store:
-        assert store.cold is not None
-        page = Story("new").page(1)
-        monkeypatch.setattr(store, "_is_far", lambda page: store.cold.info(page) is None)
-        room = store.reserve(page.meta.nbytes, page.meta.id)
-        assert room.passes
-        # As another process of the directory would.
-        assert store.cold.write(page, clock.now(), {"model": "m"}) == "written"
-        assert not store.put(page, room)
-        after = store.hot.usage()
-        assert after.nbytes == after.pages * page.meta.nbytes
-        assert offer(store, Story("other").page(1)).passes
-        assert store.flush(60)
-        store.hot.check_integrity()

@@ -141,19 +141,6 @@ def test_an_unknown_keyword_is_refused_with_the_nearest_name(machine: Machine) -
         CacheSettings(machine=machine, hot_byte=1)
 
 
-def test_variables_of_the_command_line_are_known(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMLX_CACHE_RUNTIME_DIR", "/run/here")
-    CacheSettings(machine=machine)
-
-
-def test_settings_are_frozen(machine: Machine) -> None:
-    settings = CacheSettings(machine=machine)
-    with pytest.raises(ValueError, match="frozen"):
-        settings.block_size = 64  # type: ignore[misc]
-
-
 def test_no_directory_is_made(machine: Machine, tmp_path: Path) -> None:
     CacheSettings(machine=machine, cold_dir=tmp_path / "cold")
     CacheSettings(machine=machine)
@@ -189,21 +176,11 @@ def test_a_budget_that_keeps_nothing_is_noted(machine: Machine) -> None:
     assert CacheSettings(machine=machine, cold_dir="/srv/kv", hot_bytes=0).empty_budgets() == []
 
 
-def test_a_hot_tier_that_leaves_the_model_no_memory_is_noted(machine: Machine) -> None:
-    assert "hot_bytes" in CacheSettings(machine=machine, hot_bytes="30GiB").notes()[0]
-
-
 def test_settings_travel_to_another_process() -> None:
     settings = CacheSettings(block_size=64, hot_bytes="1GiB")
     copy = pickle.loads(pickle.dumps(settings))
     assert copy == settings
     assert copy.sources() == settings.sources()
-
-
-def test_the_machine_is_not_part_of_what_is_shown(machine: Machine) -> None:
-    settings = CacheSettings(machine=machine)
-    assert "machine" not in settings.model_dump()
-    assert "machine=" not in repr(settings)
 
 
 def test_a_ration_without_a_disk_is_noted(machine: Machine) -> None:

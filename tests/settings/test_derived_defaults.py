@@ -85,12 +85,6 @@ def test_a_derived_cold_budget_does_not_shrink_as_the_cache_fills(machine: Machi
     assert filled.cold_budget(100 * GIB) == empty.cold_budget(0) == 100 * GIB
 
 
-def test_a_cold_budget_that_was_set_is_kept(machine: Machine) -> None:
-    assert CacheSettings(machine=machine, cold_bytes="3GiB").cold_budget(50 * GIB) == 3 * GIB
-    only_hot = CacheSettings(machine=machine, hot_cache_only=True)
-    assert only_hot.cold_budget(50 * GIB) == 0
-
-
 def test_the_command_line_finds_the_directory_that_the_settings_choose(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,10 +111,3 @@ def test_queue_and_snapshots_have_room_even_without_a_hot_tier(machine: Machine)
     assert "1/4 of the default hot_bytes" in settings.sources()["queue_bytes"].origin
     given = CacheSettings(machine=machine, hot_bytes="1GiB").sources()["queue_bytes"].origin
     assert "1/4 of hot_bytes" in given
-
-
-def test_a_small_hot_tier_may_wait_for_the_writer_as_a_whole(machine: Machine) -> None:
-    for hot, queue in (("1MiB", 2**20), ("256MiB", GIB // 4), ("600MiB", GIB // 4)):
-        settings = CacheSettings(machine=machine, hot_bytes=hot)
-        assert settings.queue_bytes == queue
-    assert "hot_bytes, at most 256 MiB" in settings.sources()["queue_bytes"].origin

@@ -1,12 +1,9 @@
-import os
 from pathlib import Path
 
 from omlx_cache.settings.machine import (
     cgroup_limit,
     directory_trouble,
     disk_space,
-    physical_memory,
-    probe,
 )
 
 
@@ -37,21 +34,10 @@ def test_version_1_counts_and_its_no_limit_does_not(tmp_path: Path) -> None:
     assert cgroup_limit(tmp_path) == 3000000
 
 
-def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
-    assert cgroup_limit(tmp_path) is None
-
-
 def test_a_directory_that_does_not_exist_has_its_ancestor_s_disk(tmp_path: Path) -> None:
     space = disk_space(tmp_path / "not" / "yet")
     assert space.total == disk_space(tmp_path).total > space.free > 0
     assert not (tmp_path / "not").exists()
-
-
-def test_this_machine_has_memory_and_a_home() -> None:
-    machine = probe({})
-    assert machine.physical_bytes == physical_memory() > 2**28
-    assert 0 < machine.memory_bytes <= machine.physical_bytes
-    assert machine.home == Path(os.path.expanduser("~"))
 
 
 def test_a_directory_that_others_may_change_is_trouble_before_a_store_is_opened(

@@ -31,16 +31,6 @@ def test_a_refused_url_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PASSWORD not in str(refused.value)
 
 
-def test_what_a_url_may_be_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMLX_CACHE_REMOTE", "reddis://nas")
-    with pytest.raises(ConfigError) as misspelt:
-        CacheSettings()
-    assert str(misspelt.value).count("redis+sentinel://") == 1
-    monkeypatch.setenv("OMLX_CACHE_REMOTE", "redis://nas?foo=1")
-    with pytest.raises(ConfigError, match=r"unknown option foo=.*; allowed: off, or redis://"):
-        CacheSettings()
-
-
 @pytest.mark.parametrize("none", ["", "off", "OFF"])
 def test_without_a_remote_nothing_is_opened(none: str) -> None:
     assert CacheSettings(remote=none).remote_options("cpu") is None
@@ -102,8 +92,3 @@ def test_machines_of_another_kind_share_only_where_they_are_asked_to() -> None:
     assert CacheSettings().architecture("cpu x86_64") == "cpu x86_64"
     assert CacheSettings(remote_architecture="ANY").architecture("cpu x86_64") == "any"
     assert CacheSettings(remote_architecture="M3").architecture("cpu x86_64") == "M3"
-
-
-def test_settings_without_effect_are_noted() -> None:
-    (note,) = (n for n in CacheSettings(remote_secret="x").notes() if "remote" in n)
-    assert note == "remote_secret has no effect: remote is off"

@@ -43,25 +43,6 @@ def test_the_thread_ends_with_the_last_store_and_begins_anew(tmp_path: Path) -> 
             assert keeper._thread is None
 
 
-def test_a_process_that_had_no_thread_left_has_a_keeper_for_the_next_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    keeper = Keeper(MemoryFigures)
-    with open_store(tmp_path) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(RuntimeError):
-                keeper.keep(store._parts)
-        keeper.keep(store._parts)
-        thread = keeper._thread
-        assert thread is not None
-        keeper.forget(store._parts)
-        thread.join(30)
-
-
 def test_stores_that_were_lost_are_closed_within_one_deadline_at_the_end() -> None:
     granted: list[float] = []
 
@@ -76,26 +57,3 @@ def test_stores_that_were_lost_are_closed_within_one_deadline_at_the_end() -> No
     keeper.close_lost(0.2)
     assert granted[0] <= 0.2
     assert granted[1:] == [0.0, 0.0]
-
-
-@pytest.mark.nightly
-def test_a_platform_that_cannot_be_asked_ends_no_thread(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked = threading.Semaphore(0)
-
-    def broken() -> MemoryFigures:
-        asked.release()
-        raise RuntimeError("no figures")
-
-    keeper = Keeper(broken)
-    with open_store(tmp_path) as store:
-        store._relief.wanted_bytes = 1
-        keeper.keep(store._parts)
-        thread = keeper._thread
-        assert thread is not None
-        assert asked.acquire(timeout=30)
-        assert asked.acquire(timeout=30)
-        keeper.forget(store._parts)
-        thread.join(30)
-    assert "memory is not looked after" in caplog.text
