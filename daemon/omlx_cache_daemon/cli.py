@@ -77,6 +77,10 @@ _ENDS = "Exit codes: 0 done, 1 failure, 2 usage, 69 no store answers, 78 bad con
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; --help of a command raises SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if "_ARGCOMPLETE" in os.environ:
+        from omlx_cache_daemon.parsing import complete
+
+        complete({name: about for group in GROUPS.values() for name, about in group.items()})
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         # A terminal of another encoding gets a question mark where it has no character. What was a

@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn, Protocol, TypeAlias, cast
 
@@ -48,6 +48,23 @@ def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
         # Here for every command: one that needs no setting would not notice a misspelt name.
         refuse_unknown(SETTING_NAMES, (), os.environ)
     return args
+
+
+def complete(helps: Mapping[str, str]) -> None:
+    """Answer a shell that asks which words may stand at its cursor, and leave. `helps` has what
+    each command does."""
+    import argcomplete
+
+    named = os.environ.get("COMP_LINE", "").split()[1:2]
+    parser = argparse.ArgumentParser(prog="omlx-cache")
+    parser.add_argument("--version", action="store_true")
+    subparsers = parser.add_subparsers()
+    for name, about in helps.items():
+        if [name] == named:
+            load(name).add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=about)
+    argcomplete.autocomplete(parser, always_complete_options=False)
 
 
 def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:

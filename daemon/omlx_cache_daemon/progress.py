@@ -2,22 +2,17 @@
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from omlx_cache_daemon.ending import sigterm_raises
-from omlx_cache_daemon.render import is_interactive, quantity, text
+from omlx_cache_daemon.render import is_interactive, quantity, text, uses_styles
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 _UNKNOWN_TOTAL_SECONDS = 10.0
 """How often a line comes where nobody knows how much there is to do."""
-
-
-class _Shown(Protocol):
-    def update(self, done: int, total: int | None) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Progress:
@@ -25,34 +20,30 @@ class Progress:
 
     `title` is a verb ("verifying"), `unit` "bytes" or the plural of what is counted. A `total` of
     None is not known (yet); `update` may tell it. `shown=False` tells nothing, which is for
-    `--format json`. A bar takes the terminal's last line; what is printed on the same terminal
-    meanwhile stands above it. One thread may use it.
+    `--format json`. A bar takes the terminal's last line, which rich draws from a thread of its
+    own; what is printed on the same terminal meanwhile stands above it. One thread may use it.
     """
 
     def __init__(
         self, title: str, total: int | None = None, *, unit: str, shown: bool = True
     ) -> None:
-        self._title, self._unit, self._wanted = text(title), unit, shown
-        self._total = total
-        self._done = 0
-        self._shown: _Shown | None = None
+        self._title, self._unit, self._total, self._done = text(title), unit, total, 0
+        self._shown = shown
+        self._bar: Bar | None = None
+        self._tenth, self._told_at = 0, time.monotonic()
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        if self._wanted:
+        if self._shown:
             self._open.enter_context(sigterm_raises())
-            self._shown = self._begin()
-            self._open.callback(self._shown.close)
+            if is_interactive(sys.stderr):
+                self._bar = self._open.enter_context(self._new_bar())
+                self._bar.add_task(self._title, total=self._total, counted=self._counted())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ended: object) -> None:
         self._open.close()
-        self._shown = None
+        self._shown = False
 
     def advance(self, count: int = 1) -> None:
         """Add to what is done."""
@@ -62,46 +53,46 @@ class Progress:
         """Say what is done, and how much there is where that is known by now."""
         self._done = done
         self._total = self._total if total is None else total
-        if self._shown is not None:
-            self._shown.update(done, self._total)
+        if self._bar is not None:
+            task = self._bar.task_ids[0]
+            self._bar.update(task, completed=done, total=self._total, counted=self._counted())
+        elif self._shown:
+            self._tell_at_times()
 
-    def _begin(self) -> _Shown:
-        if not is_interactive(sys.stderr):
-            return _Lines(self._title, self._unit)
+    def _new_bar(self) -> "Bar":
         # Only here: rich takes longer to import than most commands run.
-        from omlx_cache_daemon.progress_bar import Bar
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
 
-        return Bar(self._title, self._total, lambda done, total: counted(done, total, self._unit))
+        return Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[counted]}", markup=False),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, color_system="auto" if uses_styles(sys.stderr) else None),
+            # One that leads to a file or a pipe must not come out on standard error.
+            redirect_stdout=sys.stdout.isatty(),
+        )
 
+    def _counted(self) -> str:
+        """Return `3 of 10 prompts`, `1.2GiB of 4GiB`, or without a total `3 prompts`."""
+        known = [amount for amount in (self._done, self._total) if amount is not None]
+        amounts = " of ".join(quantity(self._unit, amount) for amount in known)
+        return amounts if self._unit == "bytes" else f"{amounts} {self._unit}"
 
-def counted(done: int, total: int | None, unit: str) -> str:
-    """Return `3 of 10 prompts`, `1.2GiB of 4GiB`, or without a total `3 prompts`."""
-    amounts = [quantity(unit, amount) for amount in (done, total) if amount is not None]
-    return " of ".join(amounts) + ("" if unit == "bytes" else f" {unit}")
-
-
-class _Lines:
-    """A line for each tenth that was reached, or every ten seconds where no total is known."""
-
-    def __init__(self, title: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._title, self._unit, self._clock = title, unit, clock
-        self._tenth = 0
-        self._told_at = clock()
-
-    def update(self, done: int, total: int | None) -> None:
-        if total is None:
-            now = self._clock()
+    def _tell_at_times(self) -> None:
+        """Write a line for each tenth, or every ten seconds where no total is known."""
+        if self._total is None:
+            now = time.monotonic()
             if now - self._told_at >= _UNKNOWN_TOTAL_SECONDS:
                 self._told_at = now
-                self._tell(counted(done, total, self._unit))
+                self._tell(self._counted())
             return
-        tenth = min(10, 10 * done // total) if total > 0 else 0
+        tenth = min(10, 10 * self._done // self._total) if self._total > 0 else 0
         if tenth > self._tenth:
             self._tenth = tenth
-            self._tell(f"{10 * tenth} % ({counted(done, total, self._unit)})")
-
-    def close(self) -> None:
-        return
+            self._tell(f"{10 * tenth} % ({self._counted()})")
 
     def _tell(self, what: str) -> None:
         try:
@@ -109,4 +100,4 @@ class _Lines:
             sys.stderr.flush()
         except OSError:
             # Nobody reads it any more: the work goes on.
-            self._tenth, self._told_at = 10, float("inf")
+            self._shown = False

@@ -203,10 +203,10 @@ def test_every_command_with_a_json_format_has_a_schema_that_is_checked() -> None
 
 def test_the_schema_is_a_valid_one_and_the_command_prints_it(cli: Cli) -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
-    assert json.loads(cli("schema").out) == schema()
-    one = json.loads(cli("schema", "ls").out)
+    assert json.loads(cli("config", "--schema").out) == schema()
+    one = json.loads(cli("config", "--schema", "ls").out)
     assert set(one["$defs"]) == {"ls", "Namespace"}
     jsonschema.validate([], one)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate([{}], one)
-    assert "the nearest is stats" in cli("schema", "stat").err
+    assert "the nearest is stats" in cli("config", "--schema", "stat").err

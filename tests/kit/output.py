@@ -12,7 +12,7 @@ Schema = dict[str, Any]
 
 @cache
 def schema() -> Schema:
-    """Return what `omlx-cache schema` prints."""
+    """Return what `omlx-cache config --schema` prints."""
     return whole()
 
 

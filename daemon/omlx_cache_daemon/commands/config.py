@@ -1,65 +1,99 @@
 """`omlx-cache config`: every setting, its value and where the value came from."""
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
+from typing import Any, Final
 
+from omlx_cache.control.errors import ControlError
 from omlx_cache.control.paths import search_places
-from omlx_cache_daemon.configurations import Configuration, of_shell, of_store
-from omlx_cache_daemon.errors import OK
+from omlx_cache.settings.names import ConfigError, refusal
+from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, table, text, uses_styles
+from omlx_cache_daemon.replies import Map, as_map
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running
+from omlx_cache_daemon.titles import service_of, title
+
+_DEFAULT_OF_SERVER = "default of serve"
+_EVERY: Final = ""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "config",
-        help="show each setting and where it came from",
         description="Shows the settings of the running store, and what would be different for one "
         "that is started here. Without a running store, or with --here: the latter.",
+        epilog="words are completed after: source <(omlx-cache config --completion bash)",
     )
     add_store_options(parser)
-    parser.add_argument(
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument(
         "--here", action="store_true", help="what a store that is started in this shell would have"
+    )
+    shown.add_argument(
+        "--schema",
+        nargs="?",
+        const=_EVERY,
+        metavar="NAME",
+        help="print the JSON Schema (draft 2020-12) of what a command prints with --format json, "
+        "such as stats or ls-pages; without a name, of all. Within a schema_version fields are "
+        "added and none is removed",
+    )
+    shown.add_argument(
+        "--completion",
+        choices=("bash", "zsh", "fish"),
+        help="print a script that has a shell complete commands, flags and values",
     )
     add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    store = None if args.here else _store(args)
-    shown = of_shell() if store is None else of_store(store, args.timeout)
-    places = [str(place) for place in search_places()]
-    if args.format == "json":
-        print_json({**shown.to_dict(), "runtime_dirs": places})
-        return OK
-    sys.stdout.write(f"{_whose(shown)}\n\n{_table(shown)}")
-    sys.stdout.write(f"\nControl sockets are looked for in {text(places)}\n")
-    sys.stdout.writelines(f"Note: {text(note)}\n" for note in shown.notes)
+    if args.completion is not None:
+        from argcomplete.shell_integration import shellcode
+
+        sys.stdout.write(shellcode(["omlx-cache"], shell=args.completion))
+    elif args.schema is not None:
+        sys.stdout.write(_schema(args.schema))
+    else:
+        _print(args)
     return OK
 
 
-def _whose(shown: Configuration) -> str:
-    process = shown.process
-    if process is None:
+def _schema(name: str) -> str:
+    from omlx_cache_daemon.schemas import names, schema_of, whole
+
+    if name not in (_EVERY, *names()):
+        raise UsageError(refusal("schema", name, names()))
+    # Not print_json: the document has no version of its own but its $id.
+    return json.dumps(schema_of(name) if name else whole(), indent=2) + "\n"
+
+
+def _print(args: argparse.Namespace) -> None:
+    store = None if args.here else _store(args)
+    shown = _of_shell() if store is None else _of_store(store, args.timeout)
+    places = [str(place) for place in search_places()]
+    if args.format == "json":
+        print_json({**shown, "runtime_dirs": places})
+        return
+    headers = ["SETTING", "VALUE", "ORIGIN", *["HERE"] * bool(shown["here"])]
+    rows = []
+    for name, setting in shown["settings"].items():
+        other = shown["here"].get(name)
+        here = "" if other is None else f"{other['rendered']} ({other['origin']})"
+        rows.append([name, setting.get("rendered"), setting.get("origin"), here][: len(headers)])
+    sys.stdout.write(f"{_whose(shown)}\n\n{table(headers, rows, bold=uses_styles(sys.stdout))}")
+    sys.stdout.write(f"\nControl sockets are looked for in {text(places)}\n")
+    sys.stdout.writelines(f"Note: {text(note)}\n" for note in shown["notes"])
+
+
+def _whose(shown: dict[str, Any]) -> str:
+    process = shown["process"]
+    if not isinstance(process, dict):
         return "Settings of a store that is started here"
-    here = "; HERE is what one that is started in this shell would have" * bool(shown.here)
+    here = "; HERE is what one that is started in this shell would have" * bool(shown["here"])
     return f"Settings of {text(process['title'])}, process {text(process['pid'])}{here}"
-
-
-def _table(shown: Configuration) -> str:
-    """Return a line for each setting; a store's has what this shell would make of it, if it is
-    something else."""
-    headers = ["SETTING", "VALUE", "ORIGIN", *["HERE"] * bool(shown.here)]
-    rows = [
-        [name, setting.get("rendered"), setting.get("origin"), _here(shown, name)][: len(headers)]
-        for name, setting in shown.settings.items()
-    ]
-    return table(headers, rows, bold=uses_styles(sys.stdout))
-
-
-def _here(shown: Configuration, name: str) -> str:
-    other = shown.here.get(name)
-    return "" if other is None else f"{other['rendered']} ({other['origin']})"
 
 
 def _store(args: argparse.Namespace) -> RunningStore | None:
@@ -74,3 +108,58 @@ def _store(args: argparse.Namespace) -> RunningStore | None:
             "one that is started here would have; --pid shows theirs\n"
         )
     return stores[0] if len(stores) == 1 else None
+
+
+def _of_shell() -> dict[str, Any]:
+    """Return what a store that is started here would have; raises ConfigError."""
+    from omlx_cache.settings import CacheSettings
+
+    settings = CacheSettings()
+    known = {name: source.to_dict() for name, source in settings.sources().items()}
+    return {"process": None, "settings": known, "here": {}, "notes": settings.notes()}
+
+
+def _of_store(store: RunningStore, timeout: float) -> dict[str, Any]:
+    """Return what a running store has, and where this shell differs; raises CommandError."""
+    try:
+        reply = as_map(store.client(timeout).call("config"))
+    except ControlError as error:
+        if error.code != "not_found":
+            raise
+        raise CommandError(
+            f"the store in process {store.pid} is of a version that does not tell its settings; "
+            "--here shows this shell's"
+        ) from error
+    theirs = {name: as_map(setting) for name, setting in as_map(reply.get("settings")).items()}
+    flags = service_of(reply).get("flags")
+    if isinstance(flags, list):
+        theirs = {name: _of_server(name, setting, flags) for name, setting in theirs.items()}
+    notes = reply.get("notes")
+    said = list(notes) if isinstance(notes, list) else []
+    here: dict[str, Map] = {}
+    try:
+        ours = _of_shell()["settings"]
+        here = {
+            n: ours[n] for n, one in theirs.items() if n in ours and not _agree(n, one, ours[n])
+        }
+    except ConfigError as error:
+        said.append(f"a store cannot be started here: {error}")
+    process = {"pid": reply.get("pid"), "title": title(reply), "socket": str(store.path)}
+    return {"process": process, "settings": theirs, "here": here, "notes": said}
+
+
+def _of_server(name: str, setting: Map, flags: Sequence[object]) -> Map:
+    """Return a setting with the origin that a person knows: a server's arguments are flags."""
+    if setting.get("origin") != "argument":
+        return setting
+    flag = f"flag --{name.replace('_', '-')}"
+    return {**setting, "origin": flag if name in flags else _DEFAULT_OF_SERVER}
+
+
+def _agree(name: str, theirs: Map, ours: Map) -> bool:
+    if theirs.get("value") == ours["value"]:
+        return True
+    if theirs.get("origin") == _DEFAULT_OF_SERVER:
+        return ours["kind"] == "default"
+    # A share of what is free on the disk is another one each time.
+    return name == "cold_bytes" and theirs.get("kind") == ours["kind"] == "derived"
