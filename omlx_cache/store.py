@@ -23,10 +23,11 @@ from omlx_cache.control.listing import (
     used_by_anybody,
 )
 from omlx_cache.control.operations import operations
+from omlx_cache.control.replies import ExplainedRequest, Identity, WhyReply
 from omlx_cache.control.server import ApiServer, check_socket, serve_port, serve_socket
 from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import KnownNamespaces, Namespace
-from omlx_cache.package import set_level
+from omlx_cache.package import VERSION, set_level
 from omlx_cache.pages.encoding import cold_encoder
 from omlx_cache.requests.explainer import Explainer
 from omlx_cache.requests.log import Decoder, RequestLog, answer, explained
@@ -379,13 +380,13 @@ class BlockStore(ReadingTiers):
         return chosen
 
     @uninterrupted
-    def why(self, last: int = 1, number: int | None = None) -> Mapping[str, object]:
-        """Return the latest requests, or the one of a number, and why no more of them was restored,
-        as plain values; what prompts part at as text, if there is a `decoder`."""
+    def why(self, last: int = 1, number: int | None = None) -> WhyReply:
+        """Return the latest requests, or the one of a number, and why no more of them was restored;
+        what prompts part at as text, if there is a `decoder`."""
         return answer(self.requests, self.decoder, last, number)
 
     @uninterrupted
-    def recent(self, limit: int) -> list[Mapping[str, object]]:
+    def recent(self, limit: int) -> list[ExplainedRequest]:
         """Return the latest requests, newest first, each with its `why` in words; nothing of their
         text."""
         return explained(self.requests, limit)
@@ -549,15 +550,16 @@ class BlockStore(ReadingTiers):
         self._budget = self._queries.ask(read, QUERY_SECONDS, self._budget)
         return allowance(self.settings, self.cold.usage().limit_bytes, self._budget)
 
-    def identity(self) -> Mapping[str, object]:
+    def identity(self) -> Identity:
         """Return who this store is, for `omlx-cache ping`."""
-        known = {
-            "pid": os.getpid(),
-            "name": self.name,
-            "uptime_s": time.monotonic() - self.started,
-            "models": self.labels,
-        }
-        return {**known, "service": dict(self.service)} if self.service else known
+        return Identity(
+            pid=os.getpid(),
+            name=self.name,
+            uptime_s=time.monotonic() - self.started,
+            models=self.labels,
+            version=VERSION,
+            service=dict(self.service),
+        )
 
 
 def _learned(tiers: Tiers) -> Reuse:

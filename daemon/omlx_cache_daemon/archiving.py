@@ -57,9 +57,9 @@ def _named(selection: Selection) -> str:
     """Return what is exported, in words for people; of a salt not the salt."""
     if selection.chain is not None:
         return f"the chain to {selection.chain.keys[-1].hex()}"
-    names = sorted({str(row["namespace"]) for row in selection.rows})
+    names = sorted({row.namespace for row in selection.rows})
     if selection.kind == "model":
-        return f"model {selection.rows[0]['label']}"
+        return f"model {selection.rows[0].label}"
     return f"{selection.kind}: " + ", ".join(name[:16] for name in names)
 
 

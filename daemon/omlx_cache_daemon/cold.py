@@ -14,7 +14,6 @@ from omlx_cache.control.listing import (
     ListedPage,
     NoSuchNamespace,
     Pruning,
-    Row,
     choose,
     detail_rows,
     find_namespace,
@@ -22,6 +21,7 @@ from omlx_cache.control.listing import (
     namespace_rows,
     page_rows,
 )
+from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow
 from omlx_cache.settings.machine import cold_dir_from_environment, default_cold_dir, state_dir
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_daemon.changing import Deleted, remove_namespace, remove_pages
@@ -64,14 +64,14 @@ def root_of(cold_dir: Path) -> Root:
     return Root(cold_dir, FileSystem(), memory=memory, parents=whole)
 
 
-def cold_namespaces(cold_dir: Path, limit: int) -> list[Row]:
+def cold_namespaces(cold_dir: Path, limit: int) -> list[NamespaceRow]:
     """Return a row for each namespace. Opens no page. Raises NobodyThere without a directory."""
     return namespace_rows(
         _pages(cold_dir), _document_of(cold_dir), limit, partial(created_ns, cold_dir)
     )
 
 
-def cold_pages(cold_dir: Path, prefix: str, limit: int) -> list[Row]:
+def cold_pages(cold_dir: Path, prefix: str, limit: int) -> list[PageRow]:
     """Return a row for each page of the namespace that begins with `prefix`, oldest token first.
 
     Raises CommandError when no namespace, or more than one, begins so.
@@ -83,7 +83,7 @@ def cold_pages(cold_dir: Path, prefix: str, limit: int) -> list[Row]:
         raise CommandError(f"{error} in {cold_dir}") from error
 
 
-def cold_details(cold_dir: Path, prefix: str, limit: int) -> list[Row]:
+def cold_details(cold_dir: Path, prefix: str, limit: int) -> list[PageDetails]:
     """Return what the files of the pages say whose keys begin with `prefix`.
 
     A page that cannot be read is in the list with an `error`. Reads headers, no payload.

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.replies import NamespaceRow
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.render import lines, text
-from omlx_cache_daemon.replies import Map, as_map, as_maps, count_of, directory_of
+from omlx_cache_daemon.replies import as_answer, as_map, directory_of
 from omlx_cache_daemon.source import add_source_options, offline_directory
 from omlx_cache_daemon.stores import running, the_one
 
@@ -31,16 +32,17 @@ class Place:
     def __str__(self) -> str:
         return "memory" if self.directory is None else text(self.directory)
 
-    def namespaces(self) -> list[Map]:
+    def namespaces(self) -> list[NamespaceRow]:
         """Return a row for each namespace that a store, or else the directory, has: of those that
         several have, the row of the one that has most of it."""
         if self.clients:
-            found: dict[object, Map] = {}
+            found: dict[str, NamespaceRow] = {}
             for client in self.clients:
-                for row in as_maps(client.call("ls", limit=EVERY_NAMESPACE)):
-                    known = found.setdefault(row.get("namespace"), row)
-                    if count_of(row, "pages") > count_of(known, "pages"):
-                        found[row.get("namespace")] = row
+                reply = client.call("ls", limit=EVERY_NAMESPACE)
+                for row in as_answer(tuple[NamespaceRow, ...], reply):
+                    known = found.setdefault(row.namespace, row)
+                    if row.pages > known.pages:
+                        found[row.namespace] = row
             return list(found.values())
         # Reading the directory needs NumPy; asking a store does not.
         from omlx_cache_daemon.cold import cold_namespaces

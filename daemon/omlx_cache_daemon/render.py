@@ -96,6 +96,8 @@ def lines(value: object) -> str:
 
 
 def _versioned(value: object) -> object:
+    if hasattr(value, "__dataclass_fields__"):
+        value = _plain(value)
     return {"schema_version": SCHEMA_VERSION, **value} if isinstance(value, Mapping) else value
 
 
@@ -108,5 +110,9 @@ def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> s
     return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in cells).rstrip()
 
 
-def _plain(value: object) -> str:
+def _plain(value: object) -> object:
+    if hasattr(value, "__dataclass_fields__"):
+        from omlx_cache.control.answers import document
+
+        return document(value)
     return value.hex() if isinstance(value, bytes) else str(value)

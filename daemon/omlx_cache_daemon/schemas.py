@@ -11,10 +11,27 @@ from importlib.resources import files
 from typing import Any, Final
 
 from omlx_cache.control.answers import schema
+from omlx_cache.control.replies import (
+    Identity,
+    NamespaceRow,
+    PageDetails,
+    PageRow,
+    ProcessRow,
+    WhyReply,
+)
 from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_storage.stats import Stats
 
-_ANSWERS: Final = {"Stats": Stats, "Record": RequestRecord}
+_ANSWERS: Final = {
+    "Stats": Stats,
+    "Record": RequestRecord,
+    "Why": WhyReply,
+    "Identity": Identity,
+    "Process": ProcessRow,
+    "Namespace": NamespaceRow,
+    "Page": PageRow,
+    "PageDetails": PageDetails,
+}
 Schema = dict[str, Any]
 
 _REFERENCE = re.compile(r"#/\$defs/([^\"]+)")
@@ -24,10 +41,7 @@ def whole() -> Schema:
     """Return the document: draft 2020-12, with an entry of `$defs` for each command."""
     text = files("omlx_cache_daemon").joinpath("schema.json").read_text(encoding="utf-8")
     loaded: Schema = json.loads(text)
-    for name, kind in _ANSWERS.items():
-        known, more = schema(kind), loaded["$defs"].get(name, {})
-        known["properties"] |= more.get("properties", {})
-        loaded["$defs"][name] = known
+    loaded["$defs"] |= {name: schema(kind) for name, kind in _ANSWERS.items()}
     return loaded
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache.control.listing import list_pages, namespace_rows
+from omlx_cache.control.replies import NamespaceRow
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.cold import reading
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.targets import KEY, KINDS, meant
 from omlx_cache_storage.cold.catalog import ColdEntry, created_ns, entries, read_namespace
 from omlx_cache_storage.documents import shortened_salt
@@ -69,7 +69,7 @@ class Selection:
 
     kind: str
     target: str
-    rows: Sequence[Map]
+    rows: Sequence[NamespaceRow]
     pages: Sequence[ColdEntry]
     chain: Chain | None = None
 
@@ -80,10 +80,10 @@ class Selection:
             namespace, keys, _ = self.chain
             return [make("key", keys[-1].hex(), namespace=namespace, keys=keys)]
         if self.kind == "namespace":
-            return [make("namespace", str(row["namespace"])) for row in self.rows]
+            return [make("namespace", row.namespace) for row in self.rows]
         if self.kind == "model":
-            return [make("model", name) for name in sorted({str(r["label"]) for r in self.rows})]
-        shown = {row["salt"] for row in self.rows}
+            return [make("model", name) for name in sorted({row.label for row in self.rows})]
+        shown = {row.salt for row in self.rows}
         digests = [salt_digest(salt) for salt in salts(self.target)]
         return [make("salt", digest) for digest in digests if shortened_salt(digest) in shown]
 
@@ -107,10 +107,10 @@ def select(cold_dir: Path, target: str, kind: str | None, shown: str) -> Selecti
     if chain is not None:
         keys = set(chain.keys)
         found = [e for e in pages if e.namespace == chain.namespace and e.page.key in keys]
-        of = [row for row in rows if row["namespace"] == chain.namespace.hex()]
+        of = [row for row in rows if row.namespace == chain.namespace.hex()]
         return Selection(KEY, target, of, found, chain)
     of = meant(rows, target, kind, shown)
-    digests = {row["namespace"] for row in of}
+    digests = {row.namespace for row in of}
     kinds = KINDS if kind is None else (kind,)
     named = next(name for name in kinds if KINDS[name](rows, target))
     return Selection(named, target, of, [e for e in pages if e.namespace.hex() in digests])
@@ -121,7 +121,7 @@ def salts(target: str) -> tuple[str, bytes]:
     return target, target.encode("utf-8", "surrogateescape")
 
 
-def _names_others(rows: Sequence[Map], target: str) -> bool:
+def _names_others(rows: Sequence[NamespaceRow], target: str) -> bool:
     return any(of(rows, target) for of in KINDS.values())
 
 

@@ -1,10 +1,11 @@
 """Which namespaces nobody restores any more, as far as this environment and running stores tell."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from omlx_cache.control.replies import NamespaceRow
 from omlx_cache.identity.parts import installed
-from omlx_cache_daemon.replies import Map
-from omlx_cache_storage.documents import MLX, Versions, as_versions
+from omlx_cache_storage.documents import MLX, Versions
 
 
 def current_versions(of_stores: Iterable[Versions]) -> list[Versions]:
@@ -14,10 +15,12 @@ def current_versions(of_stores: Iterable[Versions]) -> list[Versions]:
     return [*known, *(versions for versions in of_stores if versions)]
 
 
-def with_staleness(rows: list[Map], of_stores: Iterable[Versions]) -> list[Map]:
+def with_staleness(
+    rows: Sequence[NamespaceRow], of_stores: Iterable[Versions]
+) -> list[NamespaceRow]:
     """Return namespaces, each with `stale`: None when its versions or those in use are unknown."""
     current = current_versions(of_stores)
-    return [{**row, "stale": _is_stale(as_versions(row.get("versions")), current)} for row in rows]
+    return [replace(row, stale=_is_stale(dict(row.versions), current)) for row in rows]
 
 
 def _is_stale(needed: Versions, current: list[Versions]) -> bool | None:

@@ -1,34 +1,34 @@
 """Whether the data of a page's file is what its checksum says."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from omlx_cache_daemon.replies import Map
+from omlx_cache.control.replies import PageDetails
 
 
-def with_verdict(page: Map) -> Map:
+def with_verdict(page: PageDetails) -> PageDetails:
     """Return a page's description with `data`: `verified`, `damaged`, or why it was not read.
 
     Reads the whole file that the description names; a damaged one has an `error` too.
     """
-    path = page.get("path")
-    if "error" in page:
+    if page.error is not None:
         return page
-    if not isinstance(path, str) or not path:
-        return {**page, "data": "not verified: not on disk"}
+    if not page.path:
+        return replace(page, data="not verified: not on disk")
     # A page without a file needs none of it, and asking a store is to be quick.
     from omlx_cache_storage.errors import ForeignPage, PageError, PageUnreadable, UndecodablePage
 
     try:
-        _read(Path(path))
+        _read(Path(page.path))
     except FileNotFoundError:
-        return {**page, "data": "not verified: evicted meanwhile"}
+        return replace(page, data="not verified: evicted meanwhile")
     except UndecodablePage as error:
-        return {**page, "data": "not verified", "error": f"{error.reason}: {error}"}
+        return replace(page, data="not verified", error=f"{error.reason}: {error}")
     except (ForeignPage, PageUnreadable, OSError) as error:
-        return {**page, "data": "not verified", "error": f"unreadable: {error}"}
+        return replace(page, data="not verified", error=f"unreadable: {error}")
     except PageError as error:
-        return {**page, "data": "damaged", "error": f"{error.reason}: {error}"}
-    return {**page, "data": "verified"}
+        return replace(page, data="damaged", error=f"{error.reason}: {error}")
+    return replace(page, data="verified")
 
 
 def _read(path: Path) -> None:

@@ -1,12 +1,14 @@
-"""What processes answer each other, as frozen dataclasses: read from JSON, and as its schema.
+"""Answers as JSON, which are frozen dataclasses in Python: written, read, and as JSON schemas.
 
 A document has a dataclass's fields and its properties, which are not read again. Fields may be
 added in a later version: one that is not known is passed over.
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -19,6 +21,41 @@ class OtherShape(ValueError):
     """Values are not those of a dataclass: another version's, or another's altogether."""
 
 
+def document(answer: Any) -> dict[str, object]:
+    """Return an answer's fields and properties by name, with answers in it as they are. Raises
+    TypeError for what is no answer."""
+    kind: Any = type(answer)
+    return {name: getattr(answer, name) for name in _hints(kind)}
+
+
+def extended(kind: type[T], answer: Any, **more: object) -> T:
+    """Return an answer of a subclass: with the fields of `answer`, and more."""
+    fields = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
+    return kind(**fields, **more)
+
+
+def encoded(answer: object) -> bytes:
+    """Return answers and plain values as JSON that every reader takes: on one line, in ASCII, with
+    null for what is no number. Raises TypeError for other values."""
+    try:
+        text = json.dumps(answer, allow_nan=False, default=document)
+    except ValueError:
+        text = json.dumps(_finite(answer), allow_nan=False)
+    return text.encode("ascii")
+
+
+def _finite(value: Any) -> object:
+    if _is_answer(value):
+        value = document(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value
+
+
 def read(kind: type[T], value: object) -> T:
     """Return an answer from plain values; raises OtherShape."""
     found: T = _read(kind, value, kind.__name__)
@@ -27,12 +64,11 @@ def read(kind: type[T], value: object) -> T:
 
 def _read(kind: Any, value: Any, where: str) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-        hints = get_type_hints(kind)
-        known = [name for name in _fields(kind) if name in value]
+    if _is_answer(kind) and isinstance(value, Mapping):
+        hints = _hints(kind)
+        known = [field.name for field in dataclasses.fields(kind) if field.name in value]
         try:
-            make: Any = kind
-            return make(**{n: _read(hints[n], value[n], f"{where}.{n}") for n in known})
+            return kind(**{n: _read(hints[n], value[n], f"{where}.{n}") for n in known})
         except TypeError as error:
             raise OtherShape(f"{where}: {error}") from error
     if origin in (Union, UnionType):
@@ -52,17 +88,13 @@ def _read(kind: Any, value: Any, where: str) -> Any:
 def schema(kind: Any) -> dict[str, Any]:
     """Return the JSON schema of the documents of a kind of answer."""
     origin, inner = get_origin(kind), get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        hints = get_type_hints(kind)
-        hints |= {
-            name: get_type_hints(one.fget)["return"] for name, one in _properties(kind).items()
-        }
-        names = [*_fields(kind), *_properties(kind)]
+    if _is_answer(kind):
+        hints = _hints(kind)
         return {
             "type": "object",
             "description": " ".join((kind.__doc__ or "").partition("\n\n")[0].split()),
-            "properties": {name: schema(hints[name]) for name in names},
-            "required": names,
+            "properties": {name: schema(hint) for name, hint in hints.items()},
+            "required": list(hints),
         }
     if origin in (Union, UnionType):
         return {"anyOf": [schema(one) for one in inner]}
@@ -72,12 +104,23 @@ def schema(kind: Any) -> dict[str, Any]:
         return {"type": "array", "items": schema(inner[0])}
     if origin is Literal:
         return {"enum": list(inner)}
+    if kind is object:
+        return {}
     return {"type": "null" if kind is NoneType else _JSON[kind]}
 
 
-def _fields(kind: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
+def _is_answer(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
 
 
-def _properties(kind: Any) -> dict[str, property]:
-    return {name: one for name, one in vars(kind).items() if isinstance(one, property)}
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields and of its properties, by name; raises TypeError for
+    another class."""
+    hints = get_type_hints(kind)
+    found = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    for base in reversed(kind.__mro__):
+        for name, one in vars(base).items():
+            if isinstance(one, property):
+                found[name] = get_type_hints(one.fget)["return"]
+    return found

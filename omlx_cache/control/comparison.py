@@ -2,12 +2,10 @@
 
 from typing import NamedTuple
 
-import numpy as np
-
-from omlx_cache.status.runs import columns_of_files, hint_numbers
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import PageState
+from omlx_cache_storage.keys import PARENT_HINT_BYTES
 from omlx_cache_storage.page import PAGED, PageId
 from omlx_cache_storage.tiers import Tiers
 
@@ -47,10 +45,9 @@ def _absent(hot: HotTier, cold: ColdTier) -> list[PageId]:
 
 
 def _orphans(hot: HotTier, cold: ColdTier) -> list[PageId]:
-    files = cold.records()
-    columns = columns_of_files(files)
-    here = [(held.namespace, held.id.key) for held in hot.entries()]
+    files, held = cold.records(), hot.entries()
+    known = {file.namespace for file in files} | {file.id.key for file in files}
+    known |= {page.namespace for page in held} | {page.id.key for page in held}
+    hints = {key[:PARENT_HINT_BYTES] for key in known}
     paged = {file.id.key: file.id for file in files if file.id.group == PAGED}
-    roots = [*columns.keys, *columns.namespaces, *(key for names in here for key in names)]
-    lost = columns.keys[~np.isin(columns.hints, hint_numbers(roots))]
-    return [paged[key] for key in lost if key in paged]
+    return [paged[f.id.key] for f in files if f.hint not in hints and f.id.key in paged]

@@ -36,7 +36,7 @@ _MOST_LINKS = 100
 _binding = threading.Lock()
 
 
-class Identity(NamedTuple):
+class OwnFile(NamedTuple):
     """Which file a listener made, and in which process."""
 
     path: Path
@@ -49,7 +49,7 @@ class Listener(NamedTuple):
     """A listening socket; `files` are its own and links to that, none for one of a port."""
 
     socket: socket.socket
-    files: tuple[Identity, ...] = ()
+    files: tuple[OwnFile, ...] = ()
 
 
 def listen_at(path: Path) -> Listener:
@@ -129,7 +129,7 @@ def remove_stale(directory: Path) -> list[Path]:
     return removed
 
 
-def remove_all(files: Iterable[Identity]) -> None:
+def remove_all(files: Iterable[OwnFile]) -> None:
     """Remove a listener's file and links, if this process made them and they are still those."""
     for file in files:
         with contextlib.suppress(OSError):
@@ -167,9 +167,9 @@ def _bind(path: Path) -> Listener:
         raise
 
 
-def _identity(path: Path) -> Identity:
+def _identity(path: Path) -> OwnFile:
     info = path.lstat()
-    return Identity(path, info.st_dev, info.st_ino, os.getpid())
+    return OwnFile(path, info.st_dev, info.st_ino, os.getpid())
 
 
 def _remove_abandoned(path: Path) -> bool:

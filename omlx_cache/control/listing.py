@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from omlx_cache.control.answers import extended
+from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow, TensorRow
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.reader import read_header
 from omlx_cache_storage.documents import Versions, label, salt, versions
@@ -69,9 +71,6 @@ def used_by_anybody(pages: Iterable[ListedPage], files: "Iterable[ColdEntry]") -
     ]
 
 
-Row = dict[str, object]
-"""Plain values, so that a row is the same before and after a socket or a JSON document."""
-
 _SHOWN_DIGITS = 16
 _SHOWN_MATCHES = 5
 
@@ -103,7 +102,7 @@ def namespace_rows(
     document_of: Callable[[BlockKey], Mapping[str, object]],
     limit: int,
     created_of: Callable[[BlockKey], int | None],
-) -> list[Row]:
+) -> list[NamespaceRow]:
     """Return a row for each namespace that has pages, by digest.
 
     `created_of` says when it came to the disk, in nanoseconds since the epoch; None before that.
@@ -117,13 +116,13 @@ def namespace_rows(
     ]
 
 
-def page_rows(pages: Iterable[ListedPage], namespace: BlockKey, limit: int) -> list[Row]:
+def page_rows(pages: Iterable[ListedPage], namespace: BlockKey, limit: int) -> list[PageRow]:
     """Return a row for each page of a namespace, oldest token first."""
     now_ns = time.time_ns()
     return [_page(p, now_ns) for p in _first(limit, (p for p in pages if p.namespace == namespace))]
 
 
-def detail_rows(pages: Iterable[ListedPage], key_prefix: str, limit: int) -> list[Row]:
+def detail_rows(pages: Iterable[ListedPage], key_prefix: str, limit: int) -> list[PageDetails]:
     """Return what is known of the pages whose keys begin so; reads their files' headers.
 
     A page that cannot be read is in the list with an `error`.
@@ -144,25 +143,25 @@ def _namespace(
     pages: Sequence[ListedPage],
     document: Mapping[str, object],
     created_ns: int | None,
-) -> Row:
+) -> NamespaceRow:
     used_ns = max(page.used_ns for page in pages)
     tokens: Counter[str] = Counter()
     for page in pages:
         tokens[page.page.group] += page.info.held
-    return {
-        "namespace": name.hex(),
-        "label": label(document),
-        "pages": len(pages),
-        "bytes": sum(page.info.nbytes for page in pages),
+    return NamespaceRow(
+        namespace=name.hex(),
+        label=label(document),
+        pages=len(pages),
+        bytes=sum(page.info.nbytes for page in pages),
         # Layer groups cover the same tokens, so the best stocked one counts, not their sum.
-        "tokens": max(tokens.values()),
-        "groups": sorted(tokens),
-        "tiers": sorted({tier for page in pages for tier in page.tiers}),
-        "created_at": None if created_ns is None else _date(created_ns),
-        "used_at": _date(used_ns) if age_seconds(used_ns) is not None else None,
-        "versions": versions(document),
-        "salt": salt(document),
-    }
+        tokens=max(tokens.values()),
+        groups=sorted(tokens),
+        tiers=sorted({tier for page in pages for tier in page.tiers}),
+        created_at=None if created_ns is None else _date(created_ns),
+        used_at=_date(used_ns) if age_seconds(used_ns) is not None else None,
+        versions=versions(document),
+        salt=salt(document),
+    )
 
 
 def _date(stamp_ns: int) -> str:
@@ -172,52 +171,52 @@ def _date(stamp_ns: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _page(page: ListedPage, now_ns: int) -> Row:
-    """Return a page's row; `age_s` is None for one that is superseded and leaves first."""
-    return {
-        "key": page.page.key.hex(),
-        "group": page.page.group,
-        "position": page.info.position,
-        "tokens": page.info.held,
-        "bytes": page.info.nbytes,
-        "tiers": list(page.tiers),
-        "namespace": page.namespace.hex(),
-        "path": "" if page.cold is None else str(page.cold.path),
-        "age_s": age_seconds(page.used_ns, now_ns),
-    }
+def _page(page: ListedPage, now_ns: int) -> PageRow:
+    return PageRow(
+        key=page.page.key.hex(),
+        group=page.page.group,
+        position=page.info.position,
+        tokens=page.info.held,
+        bytes=page.info.nbytes,
+        tiers=page.tiers,
+        namespace=page.namespace.hex(),
+        path="" if page.cold is None else str(page.cold.path),
+        age_s=age_seconds(page.used_ns, now_ns),
+    )
 
 
-def _details(page: ListedPage, now_ns: int) -> Row:
-    """Return what a page's file says of itself, else what the hot tier knows."""
-    details = _page(page, now_ns)
+def _details(page: ListedPage, now_ns: int) -> PageDetails:
+    """Return what a page's file says of itself, else what memory knows."""
+    row = _page(page, now_ns)
+    error = None
     if page.cold is not None:
         try:
             header = read_header(page.cold.path)
-            size = page.cold.path.stat().st_size
-            return details | _described(header.meta, header) | {"bytes": size}
-        except OSError as error:
-            details["error"] = f"{PageUnreadable.reason}: {page.cold.path.name}: {error}"
-        except PageError as error:
-            details["error"] = f"{error.reason}: {error}"
-    return details if page.meta is None else details | _described(page.meta, None) | details
+            row = replace(row, bytes=page.cold.path.stat().st_size)
+            return _described(row, header.meta, header)
+        except OSError as failed:
+            error = f"{PageUnreadable.reason}: {page.cold.path.name}: {failed}"
+        except PageError as failed:
+            error = f"{failed.reason}: {failed}"
+    return _described(row, page.meta, None, error)
 
 
-def _described(meta: PageMeta, header: Header | None) -> Row:
-    return {
-        "key": meta.key.hex(),
-        "parent": meta.parent.hex(),
-        "namespace": meta.namespace.hex(),
-        "group": meta.group,
-        "position": meta.position,
-        "tokens": meta.held,
-        "tail": meta.tail,
-        "codec": meta.codec,
-        "checksum": None if header is None else header.checksum,
-        "data_offset": None if header is None else header.data_offset,
-        "tensors": [
-            {"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in meta.tensors
-        ],
-    }
+def _described(
+    row: PageRow, meta: PageMeta | None, header: Header | None, error: str | None = None
+) -> PageDetails:
+    if meta is None:
+        return extended(PageDetails, row, error=error)
+    return extended(
+        PageDetails,
+        row,
+        parent=meta.parent.hex(),
+        tail=meta.tail,
+        codec=meta.codec,
+        checksum=None if header is None else header.checksum,
+        data_offset=None if header is None else header.data_offset,
+        tensors=[TensorRow(name=t.name, dtype=t.dtype, shape=t.shape) for t in meta.tensors],
+        error=error,
+    )
 
 
 _DIRECTORY_BYTES = SMALL_FILE_BYTES + ENTRY_BYTES

@@ -1,11 +1,12 @@
 """What a store answers: each operation reads the store and returns plain values."""
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from omlx_cache.control.answering import Answering
+from omlx_cache.control.answers import document, extended
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.listing import (
     NoSuchNamespace,
@@ -15,8 +16,17 @@ from omlx_cache.control.listing import (
     namespace_rows,
     page_rows,
 )
+from omlx_cache.control.replies import (
+    ColdHolding,
+    Holding,
+    NamespaceRow,
+    PageDetails,
+    PageRow,
+    ProcessRow,
+    RecordPage,
+    RemoteHolding,
+)
 from omlx_cache.identity.parts import installed
-from omlx_cache.package import VERSION
 from omlx_cache.status.kv_events import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels
 from omlx_cache.status.prefix_lookup import (
@@ -24,10 +34,11 @@ from omlx_cache.status.prefix_lookup import (
     namespaces_document,
     prefix_document,
 )
+from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Arguments, Operations
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
-from omlx_cache_storage.stats import KINDS
+from omlx_cache_storage.stats import KINDS, Stats
 
 DEFAULT_LIMIT = 1000
 MOST_EVENTS = 10_000
@@ -41,7 +52,7 @@ def operations(store: Answering) -> Operations:
     `prune`."""
     levels = PrefixLevels(store)
     return {
-        "ping": lambda args: _ping(store),
+        "ping": lambda args: store.identity(),
         "stats": lambda args: _stats(store, levels),
         "ps": lambda args: _ps(store),
         "config": lambda args: _config(store),
@@ -56,95 +67,58 @@ def operations(store: Answering) -> Operations:
         "clear": lambda args: _clear(store, args),
         "why": lambda args: store.why(args.get("last", 1), args.get("number")),
         "prune": lambda args: _prune(store, args),
-        "recent": lambda args: _recent(store, args),
+        "recent": lambda args: store.recent(min(_limit(args), DEFAULT_LIMIT)),
         "prefixes": lambda args: _prefixes(levels, args),
         "lookup": lambda args: _lookup(store, args),
-        "processes": lambda args: [_process(store, levels)],
-        "settings": lambda args: [_settings(store)],
+        "processes": lambda args: [
+            ProcessStatus.of(store.identity(), store.cold_dir, _stats(store, levels))
+        ],
+        "settings": lambda args: [_config(store)],
     }
 
 
-def _ping(store: Answering) -> dict[str, object]:
-    return {**store.identity(), "version": VERSION}
-
-
-def _stats(store: Answering, levels: PrefixLevels) -> dict[str, object]:
+def _stats(store: Answering, levels: PrefixLevels) -> Stats:
     # Whoever looks on asks for figures again and again: so long a tree is not kept for nobody.
     levels.tidy()
     store.refresh()
     stats, allowed = store.stats(), store.allowance()
     if stats.cold is not None and allowed is not None:
         stats = replace(stats, cold=replace(stats.cold, **allowed.to_dict()))
-    return stats.to_dict()
-
-
-def _process(store: Answering, levels: PrefixLevels) -> dict[str, object]:
-    known = store.identity()
-    return {
-        "pid": known["pid"],
-        "name": known["name"],
-        "title": _title(known),
-        "role": "store",
-        "version": VERSION,
-        "uptime_seconds": known["uptime_s"],
-        "models": known["models"],
-        "cold_dir": store.cold_dir,
-        "stats": _stats(store, levels),
-        "error": None,
-    }
+    return stats
 
 
 def _config(store: Answering) -> dict[str, object]:
-    return {**store.identity(), **store.configuration()}
+    return {**document(store.identity()), **store.configuration()}
 
 
-def _settings(store: Answering) -> dict[str, object]:
-    told = _config(store)
-    return {**told, "title": _title(told)}
-
-
-def _title(known: Mapping[str, Any]) -> str:
-    """Return what a store is called for people: its name, the port of a server, and its models."""
-    port = known.get("service", {}).get("port")
-    name = (known["name"] or "store") + (f" :{port}" if port else "")
-    return ", ".join([name, *(label.rstrip("/").rpartition("/")[2] for label in known["models"])])
-
-
-def _ps(store: Answering) -> dict[str, object]:
+def _ps(store: Answering) -> ProcessRow:
     # What others wrote and deleted counts, as it does in every store's figures.
     store.refresh()
     stats = store.stats()
-    cold, writer, allowed = stats.cold, stats.writer, store.allowance()
-    return {
-        **store.identity(),
-        "versions": installed(),
-        "hot": {
-            "bytes": stats.hot.nbytes,
-            "limit_bytes": stats.hot.limit_bytes,
-            "pages": stats.hot.pages,
-        },
-        "cold": None
-        if cold is None
-        else {
-            "bytes": cold.nbytes,
-            "limit_bytes": cold.limit_bytes,
-            "pages": cold.pages,
-            "state": cold.state,
-            "dir": store.cold_dir,
-            **({} if allowed is None else allowed.to_dict()),
-        },
-        "remote": None
-        if stats.remote is None
-        else {"where": stats.remote.where, "state": stats.remote.state},
-        "pending": {
-            "bytes": 0 if writer is None else writer.pending_bytes,
-            "pages": 0 if writer is None else writer.pending_pages,
-        },
-        "sessions": stats.requests.live_sessions,
-    }
+    hot, cold, writer, remote = stats.hot, stats.cold, stats.writer, stats.remote
+    allowed = store.allowance()
+    disk = cold and ColdHolding(
+        pages=cold.pages,
+        bytes=cold.nbytes,
+        limit_bytes=cold.limit_bytes,
+        state=cold.state,
+        dir=store.cold_dir,
+    )
+    return extended(
+        ProcessRow,
+        store.identity(),
+        versions=installed(),
+        hot=Holding(pages=hot.pages, bytes=hot.nbytes, limit_bytes=hot.limit_bytes),
+        cold=replace(disk, **allowed.to_dict()) if disk and allowed else disk,
+        remote=remote and RemoteHolding(where=remote.where, state=remote.state),
+        pending=Holding(pages=writer.pending_pages, bytes=writer.pending_bytes)
+        if writer
+        else Holding(pages=0, bytes=0),
+        sessions=stats.requests.live_sessions,
+    )
 
 
-def _ls(store: Answering, args: Arguments) -> list[dict[str, object]]:
+def _ls(store: Answering, args: Arguments) -> Sequence[NamespaceRow | PageRow]:
     prefix, limit = args.get("namespace"), _limit(args)
     pages = store.listing()
     if not prefix:
@@ -156,12 +130,11 @@ def _ls(store: Answering, args: Arguments) -> list[dict[str, object]]:
         raise ControlError(code, str(error)) from error
 
 
-def _requests(store: Answering, args: Arguments) -> dict[str, object]:
+def _requests(store: Answering, args: Arguments) -> RecordPage:
     """The records of requests beyond the number `after` (without it: those under way), and those of
     `open` that are still remembered; `upto` is what `after` is next."""
     after, limit = args.get("after"), min(_limit(args), DEFAULT_LIMIT)
-    page = store.requests.page(-1 if after is None else after, set(args.get("open", ())), limit)
-    return {"upto": page.upto, "records": [record.to_dict() for record in page.records]}
+    return store.requests.page(-1 if after is None else after, set(args.get("open", ())), limit)
 
 
 def _events(store: Answering, args: Arguments) -> dict[str, object]:
@@ -176,13 +149,7 @@ def _events(store: Answering, args: Arguments) -> dict[str, object]:
         found = kv_document(store.events, after, limit)
     else:
         found = events_document(store.events, after, limit, kinds)
-    return {"pid": store.identity()["pid"], **found}
-
-
-def _recent(store: Answering, args: Arguments) -> Sequence[Mapping[str, object]]:
-    """The latest requests, newest first, each with its `why` in words, and nothing of its text."""
-    pid = store.identity()["pid"]
-    return [{**row, "pid": pid} for row in store.recent(min(_limit(args), DEFAULT_LIMIT))]
+    return {"pid": os.getpid(), **found}
 
 
 def _prefixes(levels: PrefixLevels, args: Arguments) -> Mapping[str, object]:
@@ -207,7 +174,7 @@ def _lookup(store: Answering, args: Arguments) -> Mapping[str, object]:
     return prefix_document(store, namespace, [key for key in keys if key is not None])
 
 
-def _inspect(store: Answering, args: Arguments) -> list[dict[str, object]]:
+def _inspect(store: Answering, args: Arguments) -> list[PageDetails]:
     prefix = args.get("key_prefix")
     if not prefix:
         raise ControlError("bad_request", "key_prefix must be a non-empty text of hex digits")

@@ -19,7 +19,8 @@ class RequestRecord:
     `restored_tokens` include the `cold_tokens` that the disk gave and the `remote_tokens` that came
     from other machines; `reason` says why no more was restored, None when nothing was left.
     `held_seconds` it waited for another request that computed its blocks. `computed_tokens` of the
-    prompt were fed in `compute_seconds`.
+    prompt were fed in `compute_seconds`; the prompt had been fed whole after `first_token_seconds`,
+    None before that.
     """
 
     number: int
@@ -38,6 +39,7 @@ class RequestRecord:
     generated_tokens: int = 0
     total_seconds: float | None = None
     remote_tokens: int = 0
+    first_token_seconds: float | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for JSON and the control socket."""
@@ -76,10 +78,6 @@ class Explanation:
     def is_miss(self) -> bool:
         """False when nothing was lost: all that was ever stored of the prompt was restored."""
         return self.reason not in (None, reasons.NEW_TEXT)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON and the control socket."""
-        return {**asdict(self), "here": list(self.here), "there": list(self.there)}
 
     def __str__(self) -> str:
         return sentence(self)

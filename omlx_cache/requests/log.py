@@ -3,15 +3,17 @@ records, plain values and text."""
 
 import logging
 import math
+import os
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from omlx_cache import reasons
+from omlx_cache.control.answers import extended
+from omlx_cache.control.replies import ExplainedRequest, RecordPage, Remembered, WhyReply
 from omlx_cache.identity.namespace import computed_by
 from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why
@@ -96,10 +98,10 @@ class AskedRequest:
         """Note tokens of the prompt that were computed in the last `seconds`; 0 seconds for one
         that a step of decoding took along."""
         record = self.record
-        self._note(
-            computed_tokens=record.computed_tokens + tokens,
-            compute_seconds=record.compute_seconds + seconds,
-        )
+        done = record.computed_tokens + tokens
+        self._note(computed_tokens=done, compute_seconds=record.compute_seconds + seconds)
+        if done + record.restored_tokens >= record.prompt_tokens:
+            self._note(first_token_seconds=time.perf_counter() - self._began)
         self._log.counters.add(prefilled_tokens=tokens)
         self._work.computed(tokens, seconds)
 
@@ -152,13 +154,6 @@ class AskedRequest:
         with self._log.lock:
             if self.record.total_seconds is None:
                 self.record = replace(self.record, **values)  # type: ignore[arg-type]
-
-
-class RecordPage(NamedTuple):
-    """A part of a log: `upto` is the number up to which it has all that is remembered."""
-
-    upto: int
-    records: tuple[RequestRecord, ...]
 
 
 class RequestLog:
@@ -275,7 +270,6 @@ class RequestLog:
                         asked.explanation = replace(asked.explanation, before=0, here=(), there=())
 
 
-Plain = dict[str, object]
 Decoder = Callable[[list[int], str], str | None]
 """Turns tokens into text, for the model of a label; None for a model that it does not know."""
 
@@ -292,42 +286,35 @@ def decoded(decoder: Decoder | None, tokens: list[int], model: str) -> str | Non
     return text if isinstance(text, str) else None
 
 
-def answer(log: RequestLog, decoder: Decoder | None, last: int, number: int | None) -> Plain:
+def answer(log: RequestLog, decoder: Decoder | None, last: int, number: int | None) -> WhyReply:
     """Return the latest requests, or the one of a number, oldest first; decodes text."""
     asked = [one for one in log.latest() if number in (None, one.record.number)][-last:]
     history = log.explainer
-    return {
-        "requests": [_request(one, decoder) for one in asked],
-        "history": {
-            "limit_bytes": history.limit_bytes,
-            "bytes": history.nbytes,
-            "since": history.began,
-        },
-    }
+    return WhyReply(
+        [_request(one, decoder) for one in asked],
+        Remembered(history.limit_bytes, history.nbytes, history.began),
+    )
 
 
-def explained(log: RequestLog, limit: int) -> list[Mapping[str, object]]:
+def explained(log: RequestLog, limit: int) -> list[ExplainedRequest]:
     """Return the latest requests, newest first, each with its `why` in words that show nothing of
     its text, neither as tokens."""
-    found: list[Mapping[str, object]] = []
-    for asked in reversed(log.latest()[-limit:]):
-        told = asked.explanation
-        said = "" if told is None else why(replace(told, here=(), there=()))
-        found.append({**asked.record.to_dict(), "why": said})
-    return found
+    return [_explained(asked) for asked in reversed(log.latest()[-limit:])]
 
 
-def _request(asked: AskedRequest, decoder: Decoder | None) -> Plain:
+def _explained(asked: AskedRequest, **more: object) -> ExplainedRequest:
+    told = asked.explanation
+    said = "" if told is None else why(replace(told, here=(), there=()))
+    return extended(ExplainedRequest, asked.record, pid=os.getpid(), why=said, **more)
+
+
+def _request(asked: AskedRequest, decoder: Decoder | None) -> ExplainedRequest:
     record, told = asked.record, asked.explanation
     if told is None:
-        return {**record.to_dict(), "explanation": None, "words": ""}
+        return _explained(asked)
     here, there = (
         decoded(decoder, list(tokens), record.model) if tokens else None
         for tokens in (told.here, told.there)
     )
     told = replace(told, here_text=here, there_text=there)
-    return {
-        **record.to_dict(),
-        "explanation": told.to_dict(),
-        "words": sentence(told, record),
-    }
+    return _explained(asked, words=sentence(told, record), explanation=told)

@@ -61,28 +61,20 @@ def _from_another_page(headers: Mapping[str, str], *, is_page: bool) -> Answer |
     if site not in ("none", "same-origin") and not follows_link:
         return refusal(403, "another page's requests are not answered (Sec-Fetch-Site)")
     origin = headers.get("origin")
-    if origin is not None and not _is_same(origin, headers["host"]):
+    if origin is not None and origin.partition("://")[2].lower() != headers["host"].strip().lower():
         return refusal(403, f"requests of {origin[:_SHOWN]!r} are not answered (Origin)")
     return None
-
-
-def _is_same(origin: str, host: str) -> bool:
-    try:
-        return urlsplit(origin).netloc.lower() == host.strip().lower()
-    except ValueError:
-        return False
 
 
 def token_matches(authorization: str, token: str) -> bool:
     """Tell whether an `Authorization` header has the token; as long for every wrong one."""
     scheme, _, given = authorization.strip().partition(" ")
     # Digests are of one length: a comparison of texts would tell that of the token.
-    same = hmac.compare_digest(_digest(given.strip()), _digest(token))
-    return same and scheme.lower() == "bearer"
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+    digests = (
+        hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+        for text in (given.strip(), token)
+    )
+    return hmac.compare_digest(*digests) and scheme.lower() == "bearer"
 
 
 def is_loopback(address: str) -> bool:
@@ -96,16 +88,14 @@ def is_loopback(address: str) -> bool:
 def is_safe_host(host: str) -> bool:
     """Tell whether a `Host` header names an address or this machine. Any other name may be one that
     its owner points at this machine, so that a page of theirs may read what is here."""
-    name = host.strip().lower()
-    if name.startswith("["):
-        name, _, port = name[1:].partition("]")
-        port = port.removeprefix(":")
-    else:
-        name, _, port = name.partition(":")
-    if port and not (port.isascii() and port.isdigit()):
+    try:
+        parts = urlsplit(f"//{host.strip()}")
+        is_plain = parts.netloc == host.strip() and "@" not in host and (parts.port or 0) >= 0
+    except ValueError:
         return False
-    name = name.removesuffix(".")
-    return name == "localhost" or name.endswith(".localhost") or _address(name) is not None
+    name = (parts.hostname or "").removesuffix(".")
+    is_local = name == "localhost" or name.endswith(".localhost")
+    return is_plain and (is_local or _address(name) is not None)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -1,31 +1,172 @@
-"""The text of a scrape: Prometheus' format, and OpenMetrics for those who accept it."""
+"""The text of a scrape, of several processes: Prometheus' format, or OpenMetrics.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+The number of series is bounded: labels come from fixed vocabularies, but for a process's name and
+its models, which are cut and limited. What is no number where one should be is left out.
+"""
 
-from prometheus_client import CollectorRegistry, generate_latest
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from itertools import chain, count
+from typing import Any
+
+from prometheus_client import generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from omlx_cache.status.documents import Document
-from omlx_cache.status.families import ProcessCollector
+from omlx_cache.status.answer import Answer
+from omlx_cache.status.metrics import (
+    HISTOGRAMS,
+    INFO,
+    INFO_HELP,
+    METRICS,
+    PREFIX,
+    UP,
+    UP_HELP,
+    Metric,
+)
+from omlx_cache.status.process import ProcessStatus
+from omlx_cache_storage.measures import Histogram
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+LABELS = ("pid", "store")
+MOST_MODELS = 32
+"""Models of one process that are shown by name."""
+MOST_HISTOGRAMS = 16
+NAME_CHARACTERS = 64
+TEXT_CHARACTERS = 256
+SERVICE_PARTS = ("uptime_seconds", "cold", "remote", "events", "service")
+"""What there is of a service: no memory tier, no writer and no requests."""
+OTHER = "other"
+_HISTOGRAM = re.compile(r"[a-z][a-z_]{0,39}_(seconds|tokens|bytes)")
 
 
-class Exposition(NamedTuple):
-    """What a scrape gets."""
-
-    content_type: str
-    body: bytes
-
-
-def exposition(processes: Sequence[Document], accept: str = "") -> Exposition:
-    """Return the metrics of processes, as the operation `processes` gives them; touches no state of
-    `prometheus_client`'s own."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(ProcessCollector(processes))
+def exposition(processes: Sequence[ProcessStatus], accept: str = "") -> Answer:
+    """Return the metrics of processes; touches no state of `prometheus_client`'s own."""
+    families: Any = _Families(processes)
     # A client that names it can read it; Prometheus prefers it.
     if "application/openmetrics-text" in accept.lower():
-        return Exposition(OPENMETRICS, openmetrics.generate_latest(registry))  # type: ignore[no-untyped-call]
-    return Exposition(TEXT, generate_latest(registry))
+        body = openmetrics.generate_latest(families)  # type: ignore[no-untyped-call]
+        return Answer(200, OPENMETRICS, body, {"Vary": "Accept"})
+    return Answer(200, TEXT, generate_latest(families), {"Vary": "Accept"})
+
+
+class _Families:
+    """What the client library takes for a registry: the families of processes as they are."""
+
+    def __init__(self, processes: Sequence[ProcessStatus]) -> None:
+        self._processes = processes
+
+    def collect(self) -> Iterator[Family]:
+        """Yield every family that has a value."""
+        labelled = list(zip(_labels(self._processes), self._processes, strict=True))
+        up = GaugeMetricFamily(UP, UP_HELP, labels=LABELS)
+        info = InfoMetricFamily(INFO, INFO_HELP, labels=LABELS)
+        for labels, process in labelled:
+            up.add_metric(labels, int(process.stats is not None))
+            said = {"version": process.version, "role": process.role, "cold_dir": process.cold_dir}
+            bounds = {name: bounded(text or "", TEXT_CHARACTERS) for name, text in said.items()}
+            info.add_metric(labels, bounds)
+        known = [(labels, _shown(process)) for labels, process in labelled if process.stats]
+        numbers = (_numbers(metric, known) for metric in METRICS)
+        every = chain((up, info), numbers, _histograms(labelled))
+        return (family for family in every if family.samples)
+
+
+def _labels(processes: Sequence[ProcessStatus]) -> list[tuple[str, str]]:
+    """Return labels of processes, of which no two are alike: one process may have two stores of
+    the same name, and a scrape with two equal series is refused as a whole."""
+    seen: dict[tuple[str, str], None] = {}
+    for process in processes:
+        pid, name = str(process.pid), bounded(process.name or process.role, NAME_CHARACTERS)
+        numbered = (f"{name}#{n}" for n in count(2))
+        seen[next((pid, one) for one in chain([name], numbered) if (pid, one) not in seen)] = None
+    return list(seen)
+
+
+def bounded(value: object, characters: int) -> str:
+    """Return a label's value: printable, and no longer than that. Two that are cut differ where
+    the whole texts do."""
+    text = "".join(c if c.isprintable() else "?" for c in str(value))
+    if len(text) <= characters:
+        return text
+    digest = sha256(str(value).encode("utf-8", "backslashreplace")).hexdigest()[:8]
+    return f"{text[: characters - 9]}~{digest}"
+
+
+def _shown(process: ProcessStatus) -> Mapping[str, Any]:
+    """Return the parts of a process's statistics that it has: the rest of a service's could only be
+    0, and would count as a store's."""
+    assert process.stats is not None
+    parts = asdict(process.stats)
+    if process.role != "service":
+        return parts
+    return {name: parts[name] for name in SERVICE_PARTS}
+
+
+def _numbers(
+    metric: Metric, processes: Sequence[tuple[tuple[str, str], Mapping[str, Any]]]
+) -> Family:
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    extra = [metric.label] if metric.label else []
+    family = kind(metric.name.removesuffix("_total"), metric.help, labels=[*LABELS, *extra])
+    for labels, parts in processes:
+        for word, path in metric.paths.items():
+            value: Any = parts
+            for key in path.split("."):
+                value = value.get(key) if isinstance(value, Mapping) else None
+            for own, number in _by_word(metric, word, value):
+                if math.isfinite(number):
+                    family.add_metric([*labels, *([own] if extra else [])], number)
+    return family
+
+
+def _by_word(metric: Metric, word: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of what lies at a path, each with its label's value."""
+    if isinstance(value, str):
+        # What stands behind a colon is for people.
+        said = _known(metric, value.partition(":")[0])
+        for one in (*(metric.words or ()), OTHER):
+            yield one, int(one == said)
+    elif isinstance(value, Mapping) and metric.words is None:
+        for name, number in sorted(value.items())[:MOST_MODELS]:
+            yield bounded(name, TEXT_CHARACTERS), number
+    elif isinstance(value, Mapping):
+        sums: Counter[str] = Counter()
+        for name, number in value.items():
+            sums[_known(metric, name)] += number
+        yield from sorted(sums.items())
+    elif value is not None:
+        yield word, float(value)
+
+
+def _known(metric: Metric, word: str) -> str:
+    return word if word in (metric.words or ()) else OTHER
+
+
+def _histograms(
+    processes: Sequence[tuple[tuple[str, str], ProcessStatus]],
+) -> Iterator[Family]:
+    found: list[tuple[tuple[str, str], Mapping[str, Histogram]]] = [
+        (labels, process.stats.histograms) for labels, process in processes if process.stats
+    ]
+    names = {name for _, each in found for name in each if _HISTOGRAM.fullmatch(name)}
+    for name in sorted(names)[:MOST_HISTOGRAMS]:
+        text = HISTOGRAMS.get(name, f"Distribution of {name.replace('_', ' ')}.")
+        family = HistogramMetricFamily(f"{PREFIX}{name}", text, labels=LABELS)
+        for labels, histograms in found:
+            one = histograms.get(name)
+            if one is not None:
+                buckets = [(str(float(edge)), below) for edge, below in one.buckets]
+                family.add_metric(labels, [*buckets, ("+Inf", one.count)], one.sum)
+        yield family

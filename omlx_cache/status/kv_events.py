@@ -11,7 +11,7 @@ alone. Of a model without a paged group any page counts, and the first that leav
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from omlx_cache_storage.events import Event, EventLog
@@ -51,7 +51,10 @@ def kv_document(log: EventLog, after: int | None, limit: int) -> dict[str, Any]:
         "upto": page.upto,
         "dropped": page.dropped,
         "began": page.began,
-        "batches": [kv_batch(page.upto, at, found)] if found else [],
+        # `seq` is the number of the last event that is in the batch or was left out.
+        "batches": [{"seq": page.upto, "ts": at, "events": found, "data_parallel_rank": None}]
+        if found
+        else [],
     }
 
 
@@ -69,11 +72,6 @@ def kv_events(
         if one is not None and not _extends(found, one):
             found.append(one)
     return found
-
-
-def kv_batch(sequence: int, at: float, events: Sequence[KvEvent]) -> Mapping[str, object]:
-    """Return a batch: `seq` is the number of the last event that is in it or was left out."""
-    return {"seq": sequence, "ts": at, "events": events, "data_parallel_rank": None}
 
 
 def _kv_event(event: Event, paged: Collection[bytes]) -> KvEvent | None:

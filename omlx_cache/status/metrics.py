@@ -1,25 +1,55 @@
-"""The catalogue of metrics: what each is called, what it counts, where `Stats.to_dict()` has it.
+"""The catalogue of metrics: what each is called, what it counts, and where `Stats` has it.
 
-Names and units are Prometheus' conventions: base units, `_total` for what only grows. Everything
-else in this folder, the documents and the dashboard go by these rows.
+Names and units are Prometheus' conventions: base units, `_total` for what only grows. The
+exposition, the documents and the dashboard go by these rows.
 """
 
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, NamedTuple
 
 from omlx_cache import reasons
-from omlx_cache.status import remote_metrics
-from omlx_cache.status.shapes import PREFIX, Choice, Kind, Metric, Place, Split
-from omlx_cache.status.shapes import one as _one
+from omlx_cache_storage.remote import reasons as remote_reasons
 from omlx_cache_storage.stats import KINDS
 
-REASONS: Final = remote_metrics.REASONS | {
+PREFIX: Final = "omlx_cache_"
+Kind = Literal["counter", "gauge"]
+REMOTE_REASONS: Final = frozenset(
+    word for name, word in vars(remote_reasons).items() if name.isupper() and isinstance(word, str)
+)
+REASONS: Final = REMOTE_REASONS | {
     word for name, word in vars(reasons).items() if name.isupper() and isinstance(word, str)
 }
 
 
+class Metric(NamedTuple):
+    """Numbers of each process, and the paths to them in `Stats`, by the value of a `label`; without
+    a label there is one path, and one number.
+
+    At a path lies a number; a text out of `words`, which is 1 for what it is now and 0 for the
+    others; or a map from `words` to numbers. Unknown words are `other`; a map of a metric without
+    words is by model.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    paths: Mapping[str, str]
+    label: str = ""
+    words: Collection[str] | None = None
+
+
+def _one(name: str, kind: Kind, path: str, text: str) -> Metric:
+    return Metric(f"{PREFIX}{name}", kind, text, {"": path})
+
+
 def _tiers(name: str, kind: Kind, key: str, text: str) -> Metric:
-    places = tuple(Place((tier, key), ("tier", tier)) for tier in ("hot", "cold"))
-    return Metric(f"{PREFIX}{name}", kind, text, places)
+    paths = {tier: f"{tier}.{key}" for tier in ("hot", "cold")}
+    return Metric(f"{PREFIX}{name}", kind, text, paths, "tier")
+
+
+def _remote(name: str, text: str) -> Metric:
+    """Return a counter that is called as the stats call it."""
+    return _one(f"remote_{name}_total", "counter", f"remote.{name}", text)
 
 
 METRICS: Final = (
@@ -38,11 +68,8 @@ METRICS: Final = (
         f"{PREFIX}hit_tokens_total",
         "counter",
         "Tokens that were restored instead of computed, by the tier that had them.",
-        (
-            Place(("requests", "restored_hot_tokens"), ("tier", "hot")),
-            Place(("requests", "restored_cold_tokens"), ("tier", "cold")),
-            Place(("requests", "restored_remote_tokens"), ("tier", "remote")),
-        ),
+        {tier: f"requests.restored_{tier}_tokens" for tier in ("hot", "cold", "remote")},
+        "tier",
     ),
     _one(
         "prefill_tokens_total",
@@ -217,7 +244,52 @@ METRICS: Final = (
         "Pages beyond daily_write_bytes.",
     ),
     # The store that machines share.
-    *remote_metrics.METRICS,
+    _remote("lookups", "Look-ups in the remote store."),
+    _remote("lookup_phases", "Questions of those that waited for the answer to one before."),
+    _remote("late_lookups", "Look-ups that were not answered in the time that a request waits."),
+    _remote("asked_pages", "Pages that the remote store was asked for."),
+    _remote("found_pages", "Those of them that it had."),
+    _remote("read_pages", "Pages that came from there, whole and right."),
+    _remote("read_bytes", "Bytes that came from there, as on the wire."),
+    _remote("late_reads", "Pages that did not come in time; each was a miss."),
+    _remote("lost_pages", "Pages that were there when asked for and gone when read."),
+    _remote(
+        "bad_pages",
+        "Pages that were not what they should be, or that the shared secret does not vouch for; "
+        "each was a miss.",
+    ),
+    _remote("written_pages", "Pages that this process wrote there."),
+    _remote("written_bytes", "Bytes of those, as on the wire."),
+    _remote("present_pages", "Pages that were there already when they came to be written."),
+    _remote("dropped_pages", "Pages that were not written: the queue was full, or they had left."),
+    _remote("failed_pages", "Pages that the store did not take."),
+    _remote("rests", "How often the store failed and was left alone for a while."),
+    _one("remote_known_pages", "gauge", "remote.known_pages", "Pages known to be there."),
+    _one("remote_pending_pages", "gauge", "remote.pending_pages", "Pages that wait to be written."),
+    _one(
+        "remote_held_bytes",
+        "gauge",
+        "remote.held_bytes",
+        "Bytes that were asked for, or came, and were not taken yet.",
+    ),
+    _one(
+        "remote_peak_held_bytes",
+        "gauge",
+        "remote.peak_held_bytes",
+        "The most of them since the start.",
+    ),
+    _one(
+        "remote_latency_seconds",
+        "gauge",
+        "remote.latency_seconds",
+        "The shortest of the latest round trips; 0 before there was one.",
+    ),
+    _one(
+        "remote_bytes_per_second",
+        "gauge",
+        "remote.bytes_per_second",
+        "What the store lately gave, all connections together; 0 before that is known.",
+    ),
     # Snapshots and memory.
     _one("snapshots", "gauge", "snapshots.live", "Snapshots that open sessions hold."),
     _one("snapshot_bytes", "gauge", "snapshots.live_bytes", "Bytes of those snapshots."),
@@ -309,48 +381,70 @@ METRICS: Final = (
         "service.failures",
         "Faults of the service's own; its log says which.",
     ),
-)
-
-CHOICES: Final = (
-    remote_metrics.STATE,
-    Choice(
+    # Texts and maps.
+    Metric(
+        f"{PREFIX}remote_state",
+        "gauge",
+        "Whether the remote store is used: 1 for the state that it is in. A resting one failed, "
+        "and is left alone for a while.",
+        {"": "remote.state"},
+        "state",
+        ("ok", "resting"),
+    ),
+    Metric(
         f"{PREFIX}cold_state",
+        "gauge",
         "Whether the disk takes and gives pages: 1 for the state that it is in.",
-        ("cold", "state"),
+        {"": "cold.state"},
         "state",
         ("ok", "full", "failing", "opening", "unavailable"),
     ),
-    Choice(
+    Metric(
         f"{PREFIX}memory_pressure",
+        "gauge",
         "How short of memory the system is: 1 for the level that it is at.",
-        ("memory", "level"),
+        {"": "memory.level"},
         "level",
         ("normal", "warn", "critical"),
     ),
-)
-
-SPLITS: Final = (
-    remote_metrics.ERRORS,
-    Split(
+    Metric(
+        f"{PREFIX}remote_errors_total",
+        "counter",
+        "What the remote store did not do, by why.",
+        {"": "remote.errors"},
+        "reason",
+        REMOTE_REASONS,
+    ),
+    Metric(
         f"{PREFIX}misses_total",
+        "counter",
         "Requests of which not everything was restored, by why it was not more.",
-        ("requests", "misses"),
+        {"": "requests.misses"},
         "reason",
         REASONS,
     ),
-    Split(
+    Metric(
         f"{PREFIX}skipped_pages_total",
+        "counter",
         "Pages that a commit did not store, by why.",
-        ("requests", "skips"),
+        {"": "requests.skips"},
         "reason",
         REASONS,
     ),
-    Split(
+    Metric(
         f"{PREFIX}events_total",
+        "counter",
         "Events of the stream, by kind, those that nobody asked for included.",
-        ("events",),
+        {"": "events"},
         "kind",
-        frozenset(KINDS),
+        KINDS,
+    ),
+    Metric(
+        f"{PREFIX}prefill_tokens_per_second",
+        "gauge",
+        "How quickly a model computes prompts, as far as that is known.",
+        {"": "requests.prefill_tokens_per_second"},
+        "model",
     ),
 )
 
@@ -358,8 +452,6 @@ UP: Final = f"{PREFIX}up"
 UP_HELP: Final = "1 for a process that answers, 0 for one that does not."
 INFO: Final = f"{PREFIX}store"
 INFO_HELP: Final = "What a process is: its version, its role and the directory of its cold tier."
-RATE: Final = f"{PREFIX}prefill_tokens_per_second"
-RATE_HELP: Final = "How quickly a model computes prompts, as far as that is known."
 HISTOGRAMS: Final = {
     "restore_seconds": "How long a request's restore took.",
     "commit_seconds": "How long a request's commits took of the thread that runs the model.",

@@ -109,8 +109,8 @@ def _busy(store: Answering) -> dict[str, object]:
     at_work = [record for record in store.requests.records() if record.total_seconds is None]
     known = store.identity()
     return {
-        "pid": known.get("pid"),
-        "models": known.get("models"),
+        "pid": known.pid,
+        "models": known.models,
         "requests": len(at_work),
         "request_tokens": sum(record.prompt_tokens for record in at_work),
     }

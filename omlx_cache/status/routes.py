@@ -24,11 +24,11 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
+from omlx_cache.control.answers import encoded
 from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
 from omlx_cache.package import VERSION
 from omlx_cache.status.access import refused
 from omlx_cache.status.answer import EVENTS, JSON, Answer, refusal
-from omlx_cache.status.documents import encoded
 from omlx_cache.status.history import SAMPLE_SECONDS, StatusHistory
 from omlx_cache.status.page import status_page
 from omlx_cache.status.streams import MOST_STREAMS, Streams
@@ -278,9 +278,7 @@ def _operation(name: str, request: ApiRequest) -> Answer:
 def _metrics(request: ApiRequest) -> Answer:
     from omlx_cache.status.exposition import exposition
 
-    processes = request.routes.ask("processes", {})
-    shown = exposition(processes, request.headers.get("Accept", ""))
-    return Answer(200, shown.content_type, shown.body, {"Vary": "Accept"})
+    return exposition(request.routes.ask("processes", {}), request.headers.get("Accept", ""))
 
 
 def _page(request: ApiRequest) -> Answer:

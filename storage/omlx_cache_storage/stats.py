@@ -190,7 +190,8 @@ class MemoryUsage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """What a store counts since its start and holds now. The disk tiers are null in hot_cache_only
-    mode. `events` counts what the log of events was told, by kind. Names end with their unit."""
+    mode. `events` counts what the log of events was told, by kind, `service` what omlx-cached did,
+    nothing for a store. Names end with their unit."""
 
     uptime_seconds: float
     hot: HotUsage
@@ -202,6 +203,7 @@ class Stats:
     requests: RequestStats
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     events: Mapping[str, int] = field(default_factory=dict)
+    service: Mapping[str, float | bool] = field(default_factory=dict)
 
     @property
     def written_bytes_per_restored_token(self) -> float | None:
@@ -212,10 +214,9 @@ class Stats:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain dicts and numbers, for JSON."""
-        document = asdict(self)
-        document["written_bytes_per_restored_token"] = self.written_bytes_per_restored_token
-        document["requests"]["hit_ratio"] = self.requests.hit_ratio
-        return document
+        requests = {**asdict(self.requests), "hit_ratio": self.requests.hit_ratio}
+        wear = {"written_bytes_per_restored_token": self.written_bytes_per_restored_token}
+        return {**asdict(self), "requests": requests, **wear}
 
 
 @dataclass

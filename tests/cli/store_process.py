@@ -6,7 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kit.status import figures
+from omlx_cache.control.answers import extended
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.replies import (
+    ColdHolding,
+    ExplainedRequest,
+    Holding,
+    Identity,
+    NamespaceRow,
+    PageDetails,
+    PageRow,
+    ProcessRow,
+    Remembered,
+    TensorRow,
+    WhyReply,
+)
 from omlx_cache.control.server import serve_socket
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence
 
@@ -17,35 +31,51 @@ NAMESPACE = "cd" * 32
 def _ls(args: Mapping[str, object]) -> object:
     if "namespace" not in args:
         return [
-            {
-                "namespace": NAMESPACE,
-                "label": f"{sys.argv[1]}\x1b[31m",
-                "pages": 2,
-                "bytes": 3 * 2**20,
-                "tokens": 512,
-                "groups": ["paged"],
-                "tiers": {"hot": 2, "cold": 1},
-            }
+            NamespaceRow(
+                namespace=NAMESPACE,
+                label=f"{sys.argv[1]}\x1b[31m",
+                pages=2,
+                bytes=3 * 2**20,
+                tokens=512,
+                groups=["paged"],
+                tiers=["hot", "cold"],
+                created_at=None,
+                used_at=None,
+                versions={},
+                salt="",
+            )
         ]
     if not NAMESPACE.startswith(str(args["namespace"])):
         raise ControlError("not_found", f"no namespace begins with {args['namespace']}")
-    page = {"group": "paged", "tokens": 256, "bytes": 2**20, "tiers": ["hot", "cold"], "age_s": 3.5}
-    pages = [{"key": KEY, "position": 256, **page}, {"key": KEY[::-1], "position": 512, **page}]
     limit = args["limit"]
     assert isinstance(limit, int)
-    return pages[:limit]
+    return [_page(KEY, 256), _page(KEY[::-1], 512)][:limit]
+
+
+def _page(key: str, position: int) -> PageRow:
+    return PageRow(
+        key=key,
+        group="paged",
+        position=position,
+        tokens=256,
+        bytes=2**20,
+        tiers=["hot", "cold"],
+        namespace=NAMESPACE,
+        path="",
+        age_s=3.5,
+    )
 
 
 def _inspect(args: Mapping[str, object]) -> object:
     if not KEY.startswith(str(args["key_prefix"])):
         return []
-    tensor = {"name": "0.keys", "dtype": "BF16", "shape": [1, 2, 256, 64]}
-    return [{"key": KEY, "bytes": 2**20, "checksum": "12ab", "tensors": [tensor]}]
+    tensor = TensorRow(name="0.keys", dtype="BF16", shape=[1, 2, 256, 64])
+    return [extended(PageDetails, _page(KEY, 256), checksum="12ab", tensors=[tensor])]
 
 
 def _why(args: Mapping[str, object]) -> object:
     if args.get("number") not in (None, 3):
-        return {"requests": []}
+        return WhyReply([], Remembered(0, 0, 0.0))
     there, here = "Today is\n2026-11-20", "Today is\x1b[31m 2026-11-21"
     told = Explanation(
         "diverged",
@@ -75,26 +105,32 @@ def _why(args: Mapping[str, object]) -> object:
         compute_seconds=31.0,
     )
     words = sentence(told, record)
-    return {"requests": [{**record.to_dict(), "explanation": told.to_dict(), "words": words}]}
+    one = extended(ExplainedRequest, record, pid=os.getpid(), explanation=told, words=words)
+    return WhyReply([one], Remembered(0, 0, 0.0))
+
+
+def _identity() -> Identity:
+    name = sys.argv[1]
+    return Identity(pid=os.getpid(), version="0.1.0", uptime_s=12.5, name=name, models=[name])
+
+
+def _ps(args: Mapping[str, object]) -> object:
+    return extended(
+        ProcessRow,
+        _identity(),
+        versions={},
+        hot=Holding(bytes=2**20, limit_bytes=2**30, pages=3),
+        cold=ColdHolding(bytes=2**21, limit_bytes=2**31, pages=5, state="ok", dir="/nowhere"),
+        remote=None,
+        pending=Holding(bytes=0, limit_bytes=2**28, pages=0),
+        sessions=1,
+    )
 
 
 HANDLERS = {
-    "ping": lambda args: {
-        "pid": os.getpid(),
-        "version": "0.1.0",
-        "uptime_s": 12.5,
-        "name": sys.argv[1],
-    },
+    "ping": lambda args: _identity(),
     "stats": lambda args: figures(misses={"absent": 7}),
-    "ps": lambda args: {
-        "pid": os.getpid(),
-        "uptime_s": 12.5,
-        "models": [sys.argv[1]],
-        "hot": {"bytes": 2**20, "limit_bytes": 2**30, "pages": 3},
-        "cold": {"bytes": 2**21, "limit_bytes": 2**31, "pages": 5},
-        "pending": {"bytes": 0, "limit_bytes": 2**28},
-        "sessions": 1,
-    },
+    "ps": _ps,
     "ls": _ls,
     "inspect": _inspect,
     "why": _why,

@@ -63,7 +63,7 @@ def test_ls_shows_namespaces_then_pages(cli: Cli, start_store: StartStore) -> No
     start_store("llama")
     namespaces = cli("ls").out.splitlines()
     assert "llama" in namespaces[1]
-    assert "hot 2, cold 1" in namespaces[1]
+    assert "hot, cold" in namespaces[1]
     pages = cli("ls", "CDCD", "--limit", "1")
     assert len(pages.out.splitlines()) == 2
     assert "only the first 1" in pages.err

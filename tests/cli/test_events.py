@@ -124,13 +124,13 @@ def test_json_has_one_event_a_line_with_everything_that_is_known(
     assert (event["kind"], event["tier"]) == ("stored", "cold")
     assert event["key"] == story.id(2).key.hex()
     assert event["parent"] == story.id(1).key.hex()
-    assert event["pid"] == store.identity()["pid"]
+    assert event["pid"] == store.identity().pid
 
 
 def test_the_events_of_several_stores_are_gathered_in_their_order(
     store: BlockStore, start: Callable[[], Process], shown: Show
 ) -> None:
-    other, own = start(), store.identity()["pid"]
+    other, own = start(), store.identity().pid
     story = _fill(store, "one", 1)
     _commit_there(other, "other")
     store.delete(dict.fromkeys(story.ids(1), 0), 10)
@@ -184,7 +184,7 @@ def test_a_reader_that_falls_behind_is_told_how_much_it_has_missed(
     assert missed > 0
     assert len(seen) + missed == 40_001
     process.send_signal(signal.SIGINT)
-    assert f"events of process {store.identity()['pid']} not" in process.communicate(timeout=30)[1]
+    assert f"events of process {store.identity().pid} not" in process.communicate(timeout=30)[1]
 
 
 @pytest.mark.nightly
@@ -197,7 +197,7 @@ def test_stores_that_come_and_go_are_followed_until_the_last_has_gone(
     later = start()
     _commit_there(later, "other")
     pids = {json.loads(out.readline())["pid"] for _ in range(3)}
-    assert pids == {store.identity()["pid"], later.pid}
+    assert pids == {store.identity().pid, later.pid}
     store.close()
     later.kill()
     _, err = process.communicate(timeout=30)

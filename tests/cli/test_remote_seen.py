@@ -10,6 +10,8 @@ from kit.output import check_output
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.status import process
 from omlx_cache.status.exposition import exposition
+from omlx_cache_daemon.replies import as_answer
+from omlx_cache_storage.stats import Stats
 
 from .conftest import Cli
 
@@ -91,7 +93,7 @@ def test_ps_stats_and_top_show_the_store_and_what_it_took(cli: Cli, server: Redi
 @pytest.mark.usefixtures("store")
 def test_stats_and_metrics_say_how_long_its_look_ups_and_pages_took(cli: Cli) -> None:
     stats = json.loads(cli("stats", "--format", "json").out)
-    metrics = exposition([process(stats=stats)]).body.decode()
+    metrics = exposition([process(stats=as_answer(Stats, stats))]).body.decode()
     for name in ("remote_lookup_seconds", "remote_page_read_seconds"):
         took = stats["histograms"][name]
         assert took["count"] == 1

@@ -69,7 +69,7 @@ def test_arguments_arrive_as_they_were_and_answers_whole(server: ApiServer) -> N
     [
         ("stats", "failed", "ValueError: broken handler"),
         ("inspect", "not_found", "no such page"),
-        ("config", "failed", "not JSON serializable"),
+        ("config", "failed", "TypeError"),
         ("nothing", "not_found", "'/store/nothing'"),
         ("compare", "not_found", "compare"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from omlx_cache import reasons
 from omlx_cache.reasons import MISS_REASONS
-from omlx_cache.status.remote_metrics import REASONS
+from omlx_cache.status.metrics import REMOTE_REASONS as REASONS
 from omlx_cache.tools.bench.report import BEGIN, END
 
 ROOT = Path(__file__).parents[2]

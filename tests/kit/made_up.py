@@ -5,8 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omlx_cache.status.documents import Document
-
+Document = Mapping[str, Any]
 NAMESPACE = hashlib.sha256(b"namespace").hexdigest()
 GIB = 2**30
 

@@ -1,14 +1,16 @@
 """Operations with known answers, and plain HTTP clients, for tests of the server."""
 
 import http.client
+import json
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
+from omlx_cache.control.answers import encoded
 from omlx_cache.control.server import ApiServer, serve_port
-from omlx_cache.status.documents import Document
+from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Operations
 from omlx_cache_storage.stats import (
     ColdUsage,
@@ -22,24 +24,26 @@ from omlx_cache_storage.stats import (
 
 
 def figures(**requests: object) -> dict[str, object]:
-    """Return the stats of a small store, with other figures of its requests."""
+    """Return `statistics` as a store answers them."""
+    return dict(json.loads(encoded(statistics(requests))))
+
+
+def statistics(requests: Mapping[str, Any] | None = None, **parts: Any) -> Stats:
+    """Return the stats of a small store, with other figures of its requests, and other parts."""
     counters = Counters()
     stats = Stats(
         uptime_seconds=1.5,
         hot=HotUsage(4, 4000, 5000, 8000, 8000, 1),
         cold=ColdUsage(9, 9000, 9500, 100_000, 2, 0, 0, 0, 0, "ok"),
         writer=WriterUsage(1, 1000, 3000, 4000, 9, 9000, 0, 0, 0),
-        requests=counters.requests(),
+        requests=replace(counters.requests(), **(requests or {})),
         snapshots=counters.snapshots(1 << 20),
         memory=MemoryUsage("normal", 1 << 30, 0, 0),
-    ).to_dict()
-    known = stats["requests"]
-    assert isinstance(known, dict)
-    known.update(requests)
-    return stats
+    )
+    return replace(stats, **parts)
 
 
-def remote_usage(**other: Any) -> dict[str, object]:
+def remote_usage(**other: Any) -> RemoteUsage:
     """Return the stats of a remote tier that is used, with other figures."""
     usage = RemoteUsage(
         engine="redis",
@@ -60,54 +64,44 @@ def remote_usage(**other: Any) -> dict[str, object]:
         errors={"remote_timeout": 3},
         lookup_phases=70,
     )
-    return asdict(replace(usage, **other))
+    return replace(usage, **other)
 
 
-def process(pid: int = 1, name: str = "serve", **fields: object) -> dict[str, object]:
+def process(pid: int = 1, name: str = "serve", **fields: Any) -> ProcessStatus:
     """Return a process as the operation `processes` has it."""
-    return {
-        "pid": pid,
-        "name": name,
-        "title": f"{name} :8080",
-        "role": "store",
-        "version": "0.1.0",
-        "uptime_seconds": 1.5,
-        "models": [],
-        "cold_dir": "/cold",
-        "stats": figures(),
-        "error": None,
-        **fields,
-    }
+    given = {"role": "store", "models": (), "cold_dir": "/cold", "stats": statistics(), **fields}
+    said = {"title": f"{name} :8080", "version": "0.1.0", "uptime_seconds": 1.5}
+    return ProcessStatus(pid=pid, name=name, **{**said, **given})
 
 
 class Known:
     """What a test says that there is; `asked` are the questions, `hold` lets them wait."""
 
-    def __init__(self, *processes: Document) -> None:
-        self.shown: Sequence[Document] = processes or [process()]
+    def __init__(self, *processes: ProcessStatus) -> None:
+        self.shown: Sequence[ProcessStatus] = processes or [process()]
         self.asked: list[tuple[object, ...]] = []
         self.happened: list[dict[str, object]] = []
         self.hold = threading.Event()
         self.hold.set()
 
-    def processes(self) -> Sequence[Document]:
+    def processes(self) -> Sequence[ProcessStatus]:
         self.hold.wait(30)
         return self.shown
 
-    def settings(self) -> Sequence[Document]:
+    def settings(self) -> Sequence[Mapping[str, object]]:
         return [{"pid": 1, "settings": {}}]
 
-    def requests(self, limit: int) -> Sequence[Document]:
+    def requests(self, limit: int) -> Sequence[Mapping[str, object]]:
         self.asked.append(("requests", limit))
         return []
 
     def prefixes(
         self, namespace: str | None, parent: str | None, limit: int, *, text: bool = False
-    ) -> Document:
+    ) -> Mapping[str, object]:
         self.asked.append(("prefixes", namespace, parent, limit, text))
         return {"rows": []}
 
-    def events(self, after: int | None, limit: int) -> Document:
+    def events(self, after: int | None, limit: int) -> Mapping[str, object]:
         self.asked.append(("events", after, limit))
         first = after or 0
         return {

@@ -201,8 +201,3 @@ def test_a_waiting_request_says_how_long(known: Known) -> None:
     record = RequestRecord(8, 0.0, "", "m", "", 1000, held_seconds=2.5, computed_tokens=3)
     said = sentence(known.explain(restored=0), record)
     assert said.endswith("; 3 computed so far, after 2.5 s of waiting for another request's")
-
-
-def test_excerpts_are_plain_values() -> None:
-    told = Explanation("diverged", 10, 0, 5, 1, here=(1, 2), there=(3,))
-    assert (told.to_dict()["here"], told.to_dict()["there"]) == ([1, 2], [3])

@@ -292,12 +292,14 @@ def test_a_store_may_be_given_what_turns_tokens_into_text(cache: PrefixCache, mo
     ask(cache, model, [*HEAD, 50, *BODY])
     ask(cache, model, [*HEAD, 51, *BODY])
     store = cache.store
-    (plain,) = store.why()["requests"]
-    assert "tokens" in plain["words"].partition("there")[0]
+    (plain,) = store.why().requests
+    assert "tokens" in plain.words.partition("there")[0]
     store.decoder = lambda tokens, model: "".join(f"<{token}>" for token in tokens)
-    (plain,) = store.why()["requests"]
-    assert "<51>" in plain["explanation"]["here_text"]
-    assert "<50>" in plain["explanation"]["there_text"]
+    (plain,) = store.why().requests
+    assert plain.explanation is not None
+    assert "<51>" in str(plain.explanation.here_text)
+    assert "<50>" in str(plain.explanation.there_text)
     store.decoder = lambda tokens, model: 1 / 0
-    (plain,) = store.why()["requests"]
-    assert plain["explanation"]["here_text"] is None
+    (plain,) = store.why().requests
+    assert plain.explanation is not None
+    assert plain.explanation.here_text is None

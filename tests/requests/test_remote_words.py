@@ -4,7 +4,7 @@ import pytest
 
 from omlx_cache.reasons import described
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why
-from omlx_cache.status.remote_metrics import REASONS
+from omlx_cache.status.metrics import REMOTE_REASONS as REASONS
 
 
 @pytest.mark.parametrize("word", sorted(REASONS))

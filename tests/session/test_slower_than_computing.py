@@ -97,7 +97,7 @@ def test_what_takes_longer_to_read_is_computed_counted_and_said(
         assert "to read that takes longer than to compute it" in str(told)
         assert estimates in str(told)
         assert brief(told) == f" (slower_than_computing: {estimates})"
-        assert estimates in str(store.why()["requests"][0]["words"])  # type: ignore[index]
+        assert estimates in store.why().requests[0].words
 
 
 def test_the_disk_is_tried_again_and_read_when_it_is_quick(

@@ -3,34 +3,30 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from kit.status import process, statistics
 from kit.storage import Story, commit, open_store
-from omlx_cache.status.documents import Document
 from omlx_cache.status.history import PROCESSES, SAMPLE_SECONDS, SAMPLES, StatusHistory
+from omlx_cache.status.process import ProcessStatus
 
 
 class Processes:
     """Processes that a test sets."""
 
-    def __init__(self, *processes: Document) -> None:
-        self.answers: Sequence[Document] = processes
+    def __init__(self, *processes: ProcessStatus) -> None:
+        self.answers: Sequence[ProcessStatus] = processes
 
-    def __call__(self) -> Sequence[Document]:
+    def __call__(self) -> Sequence[ProcessStatus]:
         return self.answers
 
 
-def _process(pid: int, asked: int, *, up: float = 1000.0, directory: str = "/a") -> Document:
-    return {
-        "pid": pid,
-        "title": f"store {pid}",
-        "uptime_seconds": up,
-        "cold_dir": directory,
-        "stats": {
-            "requests": {"asked_tokens": asked, "restored_tokens": asked / 2, "saved_seconds": 1.5},
-            "hot": {"nbytes": 100},
-            "cold": {"nbytes": 1000},
-        },
-    }
+def _process(
+    pid: int, asked: int, *, up: float = 1000.0, directory: str = "/a", **more: Any
+) -> ProcessStatus:
+    counted = {"asked_tokens": asked, "restored_tokens": asked / 2, "saved_seconds": 1.5}
+    given = {"stats": statistics(counted), **more}
+    return process(pid, title=f"store {pid}", uptime_seconds=up, cold_dir=directory, **given)
 
 
 def test_counts_are_those_since_the_sample_before() -> None:
@@ -43,7 +39,7 @@ def test_counts_are_those_since_the_sample_before() -> None:
     assert row["at"] == [0.0, 10.0, 20.0]
     assert row["asked_tokens"] == [0.0, 200.0, 0.0]
     assert row["restored_tokens"] == [0.0, 100.0, 0.0]
-    assert row["hot_bytes"] == [100, 100, 100]
+    assert row["hot_bytes"] == [4000, 4000, 4000]
 
 
 def test_a_process_that_has_just_begun_counts_from_its_start() -> None:
@@ -61,7 +57,7 @@ def test_a_process_that_does_not_answer_loses_nothing() -> None:
     source = Processes(_process(1, 100))
     history = StatusHistory(source)
     history.sample(0.0)
-    source.answers = [{"pid": 1, "error": "does not answer", "stats": None}]
+    source.answers = [_process(1, 0, error="does not answer", stats=None)]
     history.sample(10.0)
     source.answers = [_process(1, 160)]
     history.sample(20.0)
@@ -74,8 +70,8 @@ def test_a_directory_that_two_processes_share_is_counted_once() -> None:
     )
     history.sample(0.0)
     all_of_them, *each = history.rows()
-    assert (all_of_them["pid"], all_of_them["hot_bytes"]) == (None, [300])
-    assert all_of_them["cold_bytes"] == [2000]
+    assert (all_of_them["pid"], all_of_them["hot_bytes"]) == (None, [12_000])
+    assert all_of_them["cold_bytes"] == [18_000]
     assert [row["title"] for row in each] == ["store 1", "store 2", "store 3"]
 
 

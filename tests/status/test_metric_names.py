@@ -5,21 +5,20 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kit.status import figures, process, remote_usage
+from kit.status import process, remote_usage, statistics
 from kit.storage import open_store
 from omlx_cache import reasons
 from omlx_cache.status import metrics
-from omlx_cache.status.exposition import exposition
-from omlx_cache.status.families import MOST_HISTOGRAMS
+from omlx_cache.status.exposition import MOST_HISTOGRAMS, exposition
 from omlx_cache_daemon.service.figures import FIGURES
 from omlx_cache_storage import stats
-from omlx_cache_storage.measures import MEASURES
+from omlx_cache_storage.measures import MEASURES, Histogram
 
 _ROOT = Path(__file__).parents[2]
 MONITORING = _ROOT / "daemon" / "monitoring"
@@ -27,7 +26,6 @@ NAME = re.compile(r"\bomlx_cache_[a-z_]+\b")
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="apt-get install prometheus"
 )
-OWN_LIMIT = {"limit_bytes": 1, "set_by": "store", "own_limit_bytes": 1}
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +33,14 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of all samples of a real store and of the service, and those of their families."""
     with open_store(tmp_path_factory.mktemp("cold")) as store:
         real = store.metrics()
-    every = figures(misses={"absent": 1}, skips={"no_room": 1})
-    every["service"] = {**dict.fromkeys(FIGURES, 0), "last_pass_finished": 0}
-    every["cold"] = {**every["cold"], **OWN_LIMIT}  # type: ignore[dict-item]
-    every["requests"] |= {"prefill_tokens_per_second": {"llama": 9.0}}  # type: ignore[operator]
-    every["remote"] = remote_usage()
+    requests = {"misses": {"absent": 1}, "skips": {"no_room": 1}}
+    every = statistics(
+        {**requests, "prefill_tokens_per_second": {"llama": 9.0}},
+        service={**dict.fromkeys(FIGURES, 0), "last_pass_finished": 0},
+        remote=remote_usage(),
+    )
+    assert every.cold is not None
+    every = replace(every, cold=replace(every.cold, set_by="store", own_limit_bytes=1))
     text = real + exposition([process(stats=every)]).body.decode()
     return {name for line in text.splitlines() for name in NAME.findall(line.partition("{")[0])}
 
@@ -87,14 +88,11 @@ def test_every_metric_is_documented_as_it_is(exposed: set[str]) -> None:
 
 
 def test_every_number_of_the_stats_is_exposed() -> None:
-    shown = {place.path for metric in metrics.METRICS for place in metric.places}
-    shown |= {choice.path for choice in metrics.CHOICES} | {one.path for one in metrics.SPLITS}
+    shown = {tuple(p.split(".")) for metric in metrics.METRICS for p in metric.paths.values()}
     kept_back = {
         # Sums of what is shown by tier, and by reason.
         ("requests", "restored_tokens"),
         ("requests", "rejected_pages"),
-        # Shown by model.
-        ("requests", "prefill_tokens_per_second"),
         ("cold", "set_by"),
         # Texts that no process shares with another: labels are few.
         ("remote", "engine"),
@@ -111,10 +109,6 @@ def test_every_number_of_the_stats_is_exposed() -> None:
     }
     there = {(name, field.name) for name, kind in sections.items() for field in fields(kind)}
     assert there - shown == kept_back
-
-
-def test_every_series_of_the_service_is_known() -> None:
-    shown = {place.path for metric in metrics.METRICS for place in metric.places}
     assert {("service", name) for name in FIGURES} <= shown
 
 
@@ -127,10 +121,13 @@ def test_no_two_processes_have_the_same_labels_whatever_they_are_called() -> Non
 def test_labels_are_bounded_whatever_a_process_says() -> None:
     many = {f"reason-{n}": 1 for n in range(1000)}
     models = {f'{"m" * 300}{n}\n"\\': 1.0 for n in range(1000)}
-    bad = figures(misses=many, skips=many, prefill_tokens_per_second=models)
-    bad["cold"] = {"state": "exploded: \n", "nbytes": "many", "pages": float("nan")}
-    one = {"buckets": [], "sum": 0.0, "count": 0}
-    bad["histograms"] = dict.fromkeys((f"h_{chr(97 + n)}_seconds" for n in range(26)), one)
+    bad = statistics(
+        {"misses": many, "skips": many, "prefill_tokens_per_second": models},
+        histograms={f"h_{chr(97 + n)}_seconds": Histogram((), 0.0, 0) for n in range(26)},
+    )
+    assert bad.cold is not None
+    cold = replace(bad.cold, state="exploded: \n", patience_seconds=float("nan"))
+    bad = replace(bad, cold=cold)
     shown = [process(stats=bad), process(stats=bad), process(2, "n\ud800\n" * 100, stats=None)]
     families = {f.name: f for f in parse_text(exposition(shown).body.decode())}
     assert len(families["omlx_cache_misses"].samples) == 2
@@ -141,6 +138,8 @@ def test_labels_are_bounded_whatever_a_process_says() -> None:
     assert len([name for name in families if name.startswith("omlx_cache_h_")]) == MOST_HISTOGRAMS
     states = [s for s in families["omlx_cache_cold_state"].samples if s.value]
     assert {s.labels["state"] for s in states} == {"other"}
+    patience = families["omlx_cache_patience_seconds"].samples
+    assert {sample.labels["tier"] for sample in patience} == {"hot"}
     ups = {(s.labels["pid"], s.labels["store"]): s.value for s in families["omlx_cache_up"].samples}
     assert len(ups) == 3
     assert ups["1", "serve"] == ups["1", "serve#2"] == 1
@@ -148,9 +147,7 @@ def test_labels_are_bounded_whatever_a_process_says() -> None:
 
 
 def test_histograms_are_cumulative() -> None:
-    right = figures()
-    one = {"buckets": [[0.1, 1], [1.0, 3]], "sum": 2.5, "count": 4}
-    right["histograms"] = {"restore_seconds": one}
+    right = statistics(histograms={"restore_seconds": Histogram(((0.1, 1), (1.0, 3)), 2.5, 4)})
     text = exposition([process(stats=right)]).body.decode()
     assert 'omlx_cache_restore_seconds_bucket{le="+Inf",pid="1",store="serve"} 4.0' in text
 
@@ -160,19 +157,15 @@ def test_every_measure_is_exposed_and_said_what_it_is() -> None:
     assert len(MEASURES) <= MOST_HISTOGRAMS
 
 
-def test_no_metric_is_there_twice() -> None:
-    every = [*metrics.METRICS, *metrics.CHOICES, *metrics.SPLITS]
-    assert len({one.name for one in every}) == len(every)
-
-
-def test_reasons_are_the_vocabulary_of_the_label() -> None:
+def test_no_metric_is_there_twice_and_reasons_are_the_vocabulary_of_the_label() -> None:
+    assert len({one.name for one in metrics.METRICS}) == len(metrics.METRICS)
     assert {reasons.ABSENT, reasons.CORRUPT, reasons.NO_ROOM} <= metrics.REASONS
     assert all(re.fullmatch(r"[a-z_]+", word) for word in metrics.REASONS)
 
 
 def test_a_resting_store_is_one_state_and_its_text_is_no_label() -> None:
-    shown = figures()
-    shown["remote"] = remote_usage(state="resting: remote_timeout: 10.0.0.7 said nothing")
+    resting = remote_usage(state="resting: remote_timeout: 10.0.0.7 said nothing")
+    shown = statistics(remote=resting)
     text = exposition([process(stats=shown)]).body.decode()
     assert 'omlx_cache_remote_state{pid="1",state="resting",store="serve"} 1.0' in text
     assert 'omlx_cache_remote_state{pid="1",state="ok",store="serve"} 0.0' in text
@@ -181,7 +174,7 @@ def test_a_resting_store_is_one_state_and_its_text_is_no_label() -> None:
 
 
 def test_a_service_that_writes_to_a_store_shows_it() -> None:
-    shown = {**figures(), "remote": remote_usage()}
+    shown = statistics(remote=remote_usage())
     text = exposition([process(role="service", stats=shown)]).body.decode()
     assert 'omlx_cache_remote_written_pages_total{pid="1",store="serve"} 77.0' in text
     assert "omlx_cache_hit_tokens" not in text

@@ -2,12 +2,15 @@
 
 import json
 import math
+from collections.abc import Sequence
 
 import pytest
 
-from kit.status import Known, operations, process
+from kit.status import Known, operations, process, statistics
 from omlx_cache.status.answer import Answer
+from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import ROUTES, Routes, is_status_path
+from omlx_cache_storage.stats import HotUsage
 
 HERE = {"Host": "127.0.0.1:9000"}
 TOKEN = "a-secret-of-this-test"
@@ -158,7 +161,7 @@ def test_another_machine_needs_a_token_and_may_use_any_name_with_it() -> None:
 
 def test_a_source_that_fails_is_an_answer_and_no_exception() -> None:
     class Broken(Known):
-        def processes(self) -> list[dict[str, object]]:
+        def processes(self) -> Sequence[ProcessStatus]:
             raise ReferenceError("the store is gone")
 
     for path in ("/metrics", "/status/overview.json"):
@@ -168,10 +171,12 @@ def test_a_source_that_fails_is_an_answer_and_no_exception() -> None:
 
 
 def test_documents_are_json_for_every_reader() -> None:
-    odd = process(name="a\ud800\n\0b", stats={"hot": {"pages": math.inf, "nbytes": math.nan}})
+    hot = HotUsage(0, 0, 0, 0, 0, 0, patience_seconds=math.inf)
+    odd = process(name="a\ud800\n\0b", uptime_seconds=math.nan, stats=statistics(hot=hot))
     found = ask("/status/overview.json", source=Known(odd))
     document = json.loads(found.body, parse_constant=lambda name: pytest.fail(name))
-    assert document["processes"][0]["stats"]["hot"] == {"pages": None, "nbytes": None}
+    assert document["processes"][0]["uptime_seconds"] is None
+    assert document["processes"][0]["stats"]["hot"]["patience_seconds"] is None
 
 
 def test_streams_are_few_and_one_that_ends_makes_room() -> None:

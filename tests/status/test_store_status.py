@@ -9,6 +9,7 @@ import pytest
 
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore
+from omlx_cache.control.answers import encoded
 from omlx_cache.control.errors import ControlError
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.status.routes import Routes
@@ -20,7 +21,7 @@ BLOCK = 16
 
 
 def _ask(store: BlockStore, name: str, **arguments: object) -> Any:
-    return store.operations[name](arguments)
+    return json.loads(encoded(store.operations[name](arguments)))
 
 
 def _level(
@@ -37,7 +38,7 @@ def _registered(story: Story) -> Namespace:
 def test_a_process_says_who_it_is_and_what_it_holds(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         store.add_label("models/llama-8b")
-        store.service = {"port": 8080}
+        store.service = {"port": 8080, "url": "http://localhost:8080"}
         (process,) = _ask(store, "processes")
         assert process["title"] == "store :8080, llama-8b"
         assert (process["role"], process["error"]) == ("store", None)

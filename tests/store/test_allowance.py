@@ -1,5 +1,6 @@
 """What a store says of its directory's budget: how much, who set it, and where it stops itself."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from kit.storage import Story, commit, set_budget
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.control.answers import encoded
 from omlx_cache.control.operations import operations
 from omlx_cache.integrations.mlx_lm.server.inventory import inventory
 from omlx_cache_storage.cold.budget import Budget
@@ -22,7 +24,7 @@ def _store(directory: Path, **settings: Any) -> BlockStore:
 
 
 def _asked(store: BlockStore, name: str) -> Any:
-    return operations(store)[name]({})
+    return json.loads(encoded(operations(store)[name]({})))
 
 
 def _cold_bytes(store: BlockStore) -> Mapping[str, object]:

@@ -1,5 +1,6 @@
 """What a store answers to the command line, read through the real handlers."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from kit.storage import Story, commit, files_in, open_store
+from omlx_cache.control.answers import encoded
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.operations import operations
 from omlx_cache.identity.namespace import Namespace
@@ -20,7 +22,7 @@ def story() -> Story:
 
 
 def _ask(store: Any, name: str, **arguments: object) -> Any:
-    return operations(store)[name](arguments)
+    return json.loads(encoded(operations(store)[name](arguments)))
 
 
 def test_namespaces_are_summed_over_both_tiers(tmp_path: Path, story: Story) -> None:

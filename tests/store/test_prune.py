@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kit.storage import Story, commit, files_in, is_right, open_store
+from omlx_cache.control.answers import encoded
 from omlx_cache.control.listing import Pruning
 from omlx_cache.control.operations import operations
 from omlx_cache.identity.namespace import Namespace
@@ -16,7 +17,7 @@ from omlx_cache.status.routes import Routes
 
 
 def _ask(store: Any, name: str, **arguments: object) -> Any:
-    return operations(store)[name](arguments)
+    return json.loads(encoded(operations(store)[name](arguments)))
 
 
 def test_a_page_pruned_from_the_disk_is_written_again_once_it_is_used(tmp_path: Path) -> None:

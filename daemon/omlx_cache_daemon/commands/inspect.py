@@ -2,11 +2,14 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 
+from omlx_cache.control.answers import document
+from omlx_cache.control.replies import PageDetails
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError
 from omlx_cache_daemon.options import add_format_option, hex_prefix, positive_count
 from omlx_cache_daemon.render import facts, print_json, quantity, table
-from omlx_cache_daemon.replies import Map, as_maps
+from omlx_cache_daemon.replies import as_answer
 from omlx_cache_daemon.source import add_source_options, offline_directory
 from omlx_cache_daemon.stores import the_one
 from omlx_cache_daemon.verdict import with_verdict
@@ -37,29 +40,26 @@ def run(args: argparse.Namespace) -> int:
         print_json(pages)
     else:
         sys.stdout.write("\n".join(map(_render, pages)))
-    return FAILURE if any("error" in page for page in pages) else OK
+    return FAILURE if any(page.error is not None for page in pages) else OK
 
 
-def _pages(args: argparse.Namespace) -> list[Map]:
+def _pages(args: argparse.Namespace) -> Sequence[PageDetails]:
     directory = offline_directory(args)
     if directory is None:
         client = the_one(args, on_disk=True)
-        return as_maps(client.call("inspect", key_prefix=args.key_prefix, limit=args.limit))
+        reply = client.call("inspect", key_prefix=args.key_prefix, limit=args.limit)
+        return as_answer(tuple[PageDetails, ...], reply)
     from omlx_cache_daemon.cold import cold_details
 
     return cold_details(directory, args.key_prefix, args.limit)
 
 
-def _render(page: Map) -> str:
-    known = ((name, quantity(name, value)) for name, value in page.items() if name != "tensors")
-    shown = facts(known)
-    tensors = page.get("tensors")
-    if not isinstance(tensors, list) or not tensors:
+def _render(page: PageDetails) -> str:
+    known = [(name, value) for name, value in document(page).items() if name != "tensors"]
+    if page.error is None:
+        known.remove(("error", None))
+    shown = facts((name, quantity(name, value)) for name, value in known)
+    if not page.tensors:
         return shown
-    rows = [[tensor.get("name"), tensor.get("dtype"), _shape(tensor)] for tensor in tensors]
+    rows = [[one.name, one.dtype, " x ".join(map(str, one.shape))] for one in page.tensors]
     return shown + "\n" + table(("TENSOR", "DTYPE", "SHAPE"), rows)
-
-
-def _shape(tensor: Map) -> str:
-    shape = tensor.get("shape")
-    return " x ".join(map(str, shape)) if isinstance(shape, list) else "-"

@@ -3,16 +3,17 @@
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 
+from omlx_cache.control.replies import NamespaceRow, PageRow, ProcessRow
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.options import add_format_option, hex_prefix, positive_count
 from omlx_cache_daemon.render import duration, print_json, quantity, table, uses_styles
-from omlx_cache_daemon.replies import Map, as_map, as_maps
+from omlx_cache_daemon.replies import as_answer
 from omlx_cache_daemon.source import add_source_options, offline_directory
 from omlx_cache_daemon.staleness import with_staleness
 from omlx_cache_daemon.stores import the_one
-from omlx_cache_storage.documents import as_versions
 
 _SHOWN_DIGITS = 16
 _SHOWN_SALT_DIGITS = 8
@@ -61,20 +62,22 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write("omlx-cache: no pages\n")
     if len(rows) == args.limit:
         sys.stderr.write(f"omlx-cache: only the first {args.limit}; see --limit\n")
-    stale = sum(bool(row.get("stale")) for row in rows)
+    stale = sum(isinstance(row, NamespaceRow) and bool(row.stale) for row in rows)
     if stale:
         sys.stderr.write(f"omlx-cache: {stale} stale; see omlx-cache prune --stale --dry-run\n")
     return OK
 
 
-def _rows(args: argparse.Namespace) -> list[Map]:
+def _rows(args: argparse.Namespace) -> Sequence[NamespaceRow | PageRow]:
     directory = offline_directory(args)
     if directory is None:
         client = the_one(args, on_disk=True)
         if args.namespace is not None:
-            return as_maps(client.call("ls", limit=args.limit, namespace=args.namespace))
-        theirs = as_versions(as_map(client.call("ps")).get("versions"))
-        return with_staleness(as_maps(client.call("ls", limit=args.limit)), [theirs])
+            reply = client.call("ls", limit=args.limit, namespace=args.namespace)
+            return as_answer(tuple[PageRow, ...], reply)
+        theirs = as_answer(ProcessRow, client.call("ps")).versions
+        reply = client.call("ls", limit=args.limit)
+        return with_staleness(as_answer(tuple[NamespaceRow, ...], reply), [dict(theirs)])
     # Reading the directory needs NumPy; asking a store does not.
     from omlx_cache_daemon.cold import cold_namespaces, cold_pages
 
@@ -83,14 +86,13 @@ def _rows(args: argparse.Namespace) -> list[Map]:
     return cold_pages(directory, args.namespace, args.limit)
 
 
-def _shown(column: str, row: Map) -> object:
+def _shown(column: str, row: NamespaceRow | PageRow) -> object:
     """Return a row's value; of the versions a stale one says that they are, and what was not there
     is left out."""
-    versions = row.get(column)
-    if column != "versions" or not isinstance(versions, dict):
-        return versions
-    named = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    return (f"{named} (stale)" if row.get("stale") else named) or "-"
+    if column != "versions" or not isinstance(row, NamespaceRow):
+        return getattr(row, column)
+    named = ", ".join(f"{name} {version}" for name, version in row.versions.items() if version)
+    return (f"{named} (stale)" if row.stale else named) or "-"
 
 
 def _cell(column: str, value: object) -> object:

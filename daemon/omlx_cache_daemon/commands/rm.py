@@ -3,11 +3,13 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from omlx_cache.control.answers import document
+from omlx_cache.control.replies import NamespaceRow
 from omlx_cache_daemon.deletion import Place, add_deletion_options, chosen_place, confirmed
 from omlx_cache_daemon.errors import FAILURE, OK
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, quantity, text
-from omlx_cache_daemon.replies import Map, as_map, count_of
+from omlx_cache_daemon.replies import as_map, count_of
 from omlx_cache_daemon.targets import KINDS, given_target, meant
 
 if TYPE_CHECKING:
@@ -42,37 +44,37 @@ def run(args: argparse.Namespace) -> int:
     what = _described(rows) + "".join(f"\n  pinned as {name}" for name in names)
     if not args.dry_run and not args.yes and not confirmed(what):
         return FAILURE
-    done = [
-        {**row, "deleted_pages": 0 if args.dry_run else _delete(place, row, args.timeout)}
-        for row in rows
-    ]
+    deleted = [0 if args.dry_run else _delete(place, row, args.timeout) for row in rows]
     if pins and not args.dry_run:
         _forget(place, pins)
     if args.format == "json":
         print_json(
             {
                 "pins": names,
-                "pages": _total(rows, "pages"),
-                "bytes": _total(rows, "bytes"),
-                "deleted_pages": _total(done, "deleted_pages"),
-                "namespaces": done,
+                "pages": sum(row.pages for row in rows),
+                "bytes": sum(row.bytes for row in rows),
+                "deleted_pages": sum(deleted),
+                "namespaces": [
+                    {**document(row), "deleted_pages": count}
+                    for row, count in zip(rows, deleted, strict=True)
+                ],
             }
         )
     elif args.dry_run:
         print(f"would delete {what}")
     else:
-        for row in done:
-            print(f"deleted {row['deleted_pages']:,} pages of {text(row['namespace'])}")
+        for row, count in zip(rows, deleted, strict=True):
+            print(f"deleted {count:,} pages of {text(row.namespace)}")
     return OK
 
 
-def _pins(place: Place, rows: list[Map]) -> "list[PinRecord]":
+def _pins(place: Place, rows: list[NamespaceRow]) -> "list[PinRecord]":
     """Return what keeps pages of namespaces."""
     if not _has_pins(place):
         return []
     from omlx_cache_daemon.pinned import pins_of
 
-    return pins_of(place.on_disk(), (str(row["namespace"]) for row in rows))
+    return pins_of(place.on_disk(), (row.namespace for row in rows))
 
 
 def _named(pins: "list[PinRecord]") -> list[str]:
@@ -92,29 +94,25 @@ def _has_pins(place: Place) -> bool:
     return place.directory is not None and (place.directory / "pins.json").exists()
 
 
-def _described(rows: list[Map]) -> str:
+def _described(rows: list[NamespaceRow]) -> str:
     if len(rows) == 1:
         return _row(rows[0])
-    total = f"{_total(rows, 'pages'):,} pages ({quantity('bytes', _total(rows, 'bytes'))})"
+    pages, nbytes = sum(row.pages for row in rows), sum(row.bytes for row in rows)
+    total = f"{pages:,} pages ({quantity('bytes', nbytes)})"
     return "\n  ".join([f"{total} of {len(rows)} namespaces:", *map(_row, rows)])
 
 
-def _row(row: Map) -> str:
-    label = text(row.get("label"))
-    return (
-        f"{text(row.get('pages'))} pages ({quantity('bytes', row.get('bytes'))}) of "
-        f"{text(row['namespace'])}" + (f", {label}" if label else "")
+def _row(row: NamespaceRow) -> str:
+    label = text(row.label)
+    return f"{row.pages} pages ({quantity('bytes', row.bytes)}) of {text(row.namespace)}" + (
+        f", {label}" if label else ""
     )
 
 
-def _total(rows: list[Map], column: str) -> int:
-    return sum(count_of(row, column) for row in rows)
-
-
-def _delete(place: Place, row: Map, timeout: float) -> int:
+def _delete(place: Place, row: NamespaceRow, timeout: float) -> int:
     """Delete a namespace, and return how many pages the one had who had most of it, with what no
     running store knew of."""
-    digest, deleted = str(row["namespace"]), 0
+    digest, deleted = row.namespace, 0
     for client in place.clients:
         # The store waits for what it is writing; the other half of the time is for the deletion.
         reply = as_map(client.call("clear", namespace=digest, timeout=timeout / 2))

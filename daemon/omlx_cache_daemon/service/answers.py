@@ -4,11 +4,14 @@ keeps."""
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from omlx_cache.control.answering import Answering
 from omlx_cache.control.listing import ListedPage, list_pages
 from omlx_cache.control.operations import operations
+from omlx_cache.control.replies import Identity, RecordPage
+from omlx_cache.package import VERSION
 from omlx_cache.requests.log import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
 from omlx_cache.status.routes import Operation, Operations
@@ -48,17 +51,17 @@ class Answers:
             **{name: every[name] for name in ANSWERED},
             "stats": lambda args: self._stats(every["stats"], args),
             "prefixes": lambda args: self._prefixes(every["prefixes"], args),
-            "requests": lambda args: {"upto": 0, "records": []},
+            "requests": lambda args: RecordPage(0, ()),
             "recent": lambda args: [],
         }
 
-    def _stats(self, answer: Operation, args: Mapping[str, object]) -> dict[str, object]:
-        shown = answer(args)
+    def _stats(self, answer: Operation, args: Mapping[str, object]) -> Stats:
+        shown: Stats = answer(args)
         # Whoever looked at the tree of prefixes is gone, and the tree with them.
         if self._tree_at and time.monotonic() - self._tree_at > 2 * KEPT_SECONDS:
             self._tree_at = 0.0
             give_back_memory()
-        return {**shown, "service": self.doings()}
+        return replace(shown, service=self.doings())
 
     def _prefixes(self, answer: Operation, args: Mapping[str, object]) -> object:
         self._tree_at = time.monotonic()
@@ -68,16 +71,17 @@ class Answers:
     def cold_dir(self) -> str:
         return str(self._upkeep.directory)
 
-    def identity(self) -> Mapping[str, object]:
-        shown = {} if self.status_url is None else {"service": {"status_url": self.status_url}}
-        return {
-            "pid": os.getpid(),
-            "name": NAME,
-            "role": ROLE,
-            "uptime_s": time.monotonic() - self._started,
-            "models": [],
-            **shown,
-        }
+    def identity(self) -> Identity:
+        shown = {} if self.status_url is None else {"status_url": self.status_url}
+        return Identity(
+            pid=os.getpid(),
+            name=NAME,
+            role=ROLE,
+            uptime_s=time.monotonic() - self._started,
+            models=(),
+            version=VERSION,
+            service=shown,
+        )
 
     def configuration(self) -> Mapping[str, object]:
         known = self.configuration_read
@@ -88,7 +92,7 @@ class Answers:
             "file": None if known.file is None else str(known.file),
         }
 
-    def doings(self) -> dict[str, object]:
+    def doings(self) -> dict[str, float | bool]:
         """Return what the service has done, and where its checks of checksums are."""
         kept = self._upkeep.state.kept
         return {

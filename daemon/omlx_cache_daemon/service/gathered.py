@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from omlx_cache.status.documents import Document
 from omlx_cache_storage.events import OTHER_PROCESS
 
 MOST = 10_000
@@ -57,7 +56,7 @@ class Gathered:
                     self._count += 1
                     self._events.append({**event, "number": self._count, "pid": pid})
 
-    def document(self, after: int | None, limit: int) -> Document:
+    def document(self, after: int | None, limit: int) -> Mapping[str, Any]:
         """Return the oldest `limit` events beyond a number, or the latest ones without it."""
         with self._lock:
             events = list(self._events)

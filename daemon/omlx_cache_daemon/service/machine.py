@@ -7,13 +7,13 @@ from operator import itemgetter
 from typing import Any
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.status.documents import Document
+from omlx_cache.control.replies import Identity, ProcessRow
+from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Operation, Operations
-from omlx_cache_daemon.replies import as_answer, as_map, as_maps, directory_of
+from omlx_cache_daemon.replies import as_answer, as_map, as_maps
 from omlx_cache_daemon.service.gathered import Gathered
 from omlx_cache_daemon.service.levels import merged
 from omlx_cache_daemon.service.peers import Ask, Peer, PeerReply, Peers, Question
-from omlx_cache_daemon.titles import title
 from omlx_cache_storage.stats import Stats
 
 TOLD_SECONDS = 30.0
@@ -45,30 +45,32 @@ class MachineStatus:
         )
         return {operation.__name__: operation for operation in every}
 
-    def processes(self, args: Mapping[str, object]) -> Sequence[Document]:
-        return [self._itself(), *map(_process, self._peers.ask(_introduce))]
+    def processes(self, args: Mapping[str, object]) -> Sequence[ProcessStatus]:
+        own: ProcessRow = self._own["ps"]({})
+        itself = ProcessStatus.of(own, own.cold_dir, self._own["stats"]({}))
+        return [itself, *map(_process, self._peers.ask(_introduce))]
 
-    def settings(self, args: Mapping[str, object]) -> Sequence[Document]:
+    def settings(self, args: Mapping[str, object]) -> Sequence[Mapping[str, Any]]:
         replies = self._answered(lambda _, ask: as_map(ask("config", {})))
-        known = [self._own["config"]({}), *(reply.answer for reply in replies)]
-        return [{**one, "title": title(one)} for one in known]
+        return [self._own["config"]({}), *(reply.answer for reply in replies)]
 
-    def recent(self, args: Mapping[str, Any]) -> Sequence[Document]:
+    def recent(self, args: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         replies = self._answered(lambda _, ask: as_maps(ask("recent", args)))
         rows = [row for reply in replies for row in reply.answer]
         return sorted(rows, key=itemgetter("asked_at"), reverse=True)[: args["limit"]]
 
-    def prefixes(self, args: Mapping[str, Any]) -> Document:
+    def prefixes(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         """A level of the tree as all processes together have it; the service's own index speaks
         for a directory that no store has open."""
         replies = self._answered(lambda _, ask: as_map(ask("prefixes", args)), is_work=True)
         levels = [reply.answer for reply in replies]
-        own = directory_of(self._own["ps"]({}))
-        if not any(directory_of(reply.peer.told) == own for reply in replies):
+        own: ProcessRow = self._own["ps"]({})
+        known = [reply.peer.told for reply in replies]
+        if not any(told is not None and told.cold_dir == own.cold_dir for told in known):
             levels.append(self._own["prefixes"](args))
         return merged(levels, args["limit"])
 
-    def events(self, args: Mapping[str, Any]) -> Document:
+    def events(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         """Events of all processes, numbered anew in the order in which they were gathered."""
         if args.get("kv"):
             text = "kv=1 is answered by each store's own port: a router follows one store"
@@ -91,46 +93,26 @@ class MachineStatus:
     def close(self) -> None:
         self._peers.close()
 
-    def _itself(self) -> Document:
-        told = {**self._own["ps"]({}), **self._own["ping"]({})}
-        return {**_described(told), "stats": self._own["stats"]({})}
-
     def _answered(self, question: Question, *, is_work: bool = False) -> list[PeerReply]:
         """Return the replies of those who answer."""
         replies = self._peers.ask(question, is_work=is_work)
         return [reply for reply in replies if reply.answer is not None]
 
 
-def _introduce(peer: Peer, ask: Ask) -> object:
+def _introduce(peer: Peer, ask: Ask) -> Stats:
     """Ask a process for its figures, and now and then for what hardly changes as well."""
-    if not peer.told or time.monotonic() - peer.told_at > TOLD_SECONDS:
-        peer.told = {**as_map(ask("ps", {})), **as_map(ask("ping", {}))}
+    if peer.told is None or time.monotonic() - peer.told_at > TOLD_SECONDS:
+        peer.told = as_answer(ProcessRow, ask("ps", {}))
         peer.told_at = time.monotonic()
-    stats = as_map(ask("stats", {}))
-    # Figures of another version are none that could be shown beside those of this one.
-    as_answer(Stats, stats)
-    return stats
+    return as_answer(Stats, ask("stats", {}))
 
 
-def _process(reply: PeerReply) -> Document:
-    told, stats = {"pid": reply.peer.store.pid, **reply.peer.told}, reply.answer
-    up = told.get("uptime_s") if stats is None else stats["uptime_seconds"]
-    return {**_described(told), "uptime_seconds": up, "stats": stats, "error": reply.error}
+def _process(reply: PeerReply) -> ProcessStatus:
+    told = reply.peer.told
+    known = told or Identity(pid=_pid(reply.peer), name="", uptime_s=0.0, models=())
+    stats = reply.answer if isinstance(reply.answer, Stats) else None
+    return ProcessStatus.of(known, told.cold_dir if told else None, stats, reply.error)
 
 
-def _described(told: Mapping[str, object]) -> dict[str, object]:
-    return {
-        "pid": told.get("pid"),
-        "name": told.get("name"),
-        "title": title(told),
-        "role": told.get("role", "store"),
-        "version": told.get("version"),
-        "uptime_seconds": told.get("uptime_s"),
-        "models": told.get("models", []),
-        "cold_dir": directory_of(told),
-        "error": None,
-    }
-
-
-def _pid(peer: Peer) -> object:
-    return peer.told.get("pid", peer.store.pid)
+def _pid(peer: Peer) -> int:
+    return peer.told.pid if peer.told is not None else peer.store.pid or 0

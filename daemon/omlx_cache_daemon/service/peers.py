@@ -5,10 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.replies import ProcessRow
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.stores import RunningStore, known
@@ -32,7 +33,7 @@ class Peer:
     error: str | None = None
     pause: float = 0.0
     not_before: float = 0.0
-    told: dict[str, object] = field(default_factory=dict)
+    told: ProcessRow | None = None
     told_at: float = 0.0
     asking: "Future[object] | None" = None
 

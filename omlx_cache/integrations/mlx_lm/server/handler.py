@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from mlx_lm.server import APIHandler
 
+from omlx_cache.control.answers import encoded
 from omlx_cache.integrations.mlx_lm.server.bodies import parse_body
 from omlx_cache.integrations.mlx_lm.server.gate import Gate
 from omlx_cache.integrations.mlx_lm.server.limits import Limits
@@ -23,7 +24,6 @@ from omlx_cache.integrations.mlx_lm.server.receiving import (
 from omlx_cache.integrations.mlx_lm.server.refusals import BadRequest, Refused, TooSlow, Unavailable
 from omlx_cache.integrations.mlx_lm.server.requests import check_body
 from omlx_cache.status.answer import JSON, Answer
-from omlx_cache.status.documents import encoded
 from omlx_cache.status.routes import LOOKUP, Routes, is_status_path
 
 _log = logging.getLogger(__name__)
