@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omlx_cache import reasons
 from omlx_cache.begun import Begun
 from omlx_cache.commit.admission import CommitResult
+from omlx_cache.integrations.names import HostServer, names_of
 from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.padding import heeds_padding
 from omlx_cache.integrations.rows import BatchTimer, paged_source, row_of, segments_of, stop_row_at
-from omlx_cache.mlx_lm_versions import check, stop_options
+from omlx_cache.mlx_lm_versions import TESTED, stop_options
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.session import Session
@@ -30,6 +31,13 @@ _log = logging.getLogger(__name__)
 HowEnded = Callable[[list[int]], str | None]
 """Says of an answer's tokens how it ended: "tool_call", "turn", or None where nobody knows."""
 
+HOST = HostServer("mlx-lm", "mlx-lm", TESTED)
+NEEDED = names_of(
+    "mlx_lm.generate",
+    "BatchGenerator",
+    "model next remove insert_segments extract_cache",
+    "to follow its rows",
+)
 HELD_SECONDS = 0.05
 """How long `next` waits for another thread's blocks when it has nothing else to do."""
 
@@ -73,12 +81,14 @@ class CachedBatchGenerator:
     `generator` is the caller's; requests are inserted and removed through this object only. While
     a request's prefix is read from the disk, the others go on; one whose next blocks another is
     computing joins when they are there. Of a model whose states take padding for tokens, rows that
-    were padded are not kept.
+    were padded are not kept. Raises UnusableHost for a version of mlx-lm that cannot have it.
     Mutable, by that one thread: `_requests` (by the generator's uid) and `_waiting` (by ours).
     """
 
     def __init__(self, generator: "BatchGenerator", cache: PrefixCache) -> None:
-        check(type(self).__name__)
+        HOST.takes(
+            generator, NEEDED, lambda: generator.model, require=True, make_cache=cache.fresh_cache
+        )
         self._generator = generator
         self._cache = cache
         self._block_size = cache.store.settings.block_size

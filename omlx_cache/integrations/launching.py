@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Protocol, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from packaging.specifiers import SpecifierSet
-
+from omlx_cache.integrations.names import HostServer, UnusableHost
 from omlx_cache.integrations.servers import SERVERS
 from omlx_cache.package import OWN_LOGGERS, VERSION, set_level
 from omlx_cache.settings import CacheSettings
@@ -31,33 +30,27 @@ _log = logging.getLogger(__name__)
 CLOSE_SECONDS = 60.0
 _FORMAT = "%(asctime)s - %(levelname)s - %(message)s"
 
+OpenStore = Callable[[], "BlockStore"]
+"""Opens the one store of the process that serves, when it is needed; it can be pickled."""
+
 
 class UnknownServer(CacheError):
     """No server of that name can be run."""
 
 
 class CannotRun(CacheError):
-    """A server is not there, is of a version that was not tested, or nothing can be kept."""
+    """A server is not there, or lacks a package, or nothing can be kept."""
 
 
 class Launch(Protocol):
     """A server's `launch` module."""
 
     @property
-    def NAME(self) -> str:
-        """What people type."""
+    def HOST(self) -> HostServer:
+        """The server, and what is needed of it."""
 
-    @property
-    def PACKAGE(self) -> str:
-        """The distribution whose version counts."""
-
-    @property
-    def TESTED(self) -> str:
-        """The versions that the tests ran with, as pip takes them."""
-
-    def place(self, open_store: Callable[[], "BlockStore"]) -> None:
-        """Put the cache where the server's own command will use it. `open_store` opens the one
-        store of the process that serves, when it is needed; it can be pickled."""
+    def place(self, open_store: OpenStore) -> None:
+        """Put the cache where the server's own command will use it."""
 
     def main(self, arguments: Sequence[str]) -> None:
         """Run the server's own entry point until it ends; raises SystemExit as it does."""
@@ -66,26 +59,39 @@ class Launch(Protocol):
 def launch(name: str, arguments: Sequence[str]) -> int:
     """Run a server until it ends, write what is pending, and return the exit code.
 
-    Raises UnknownServer, CannotRun and ConfigError before anything of the server's runs. SIGTERM,
+    A server that lacks a name runs with its own cache. Raises UnknownServer, CannotRun, ConfigError
+    and, with the setting `require`, UnusableHost before anything of the server's runs. SIGTERM,
     where the server leaves it to the system, ends it as Ctrl-C does.
     """
     settings = CacheSettings()
     module = find(name)
-    version = installed(module)
+    host = module.HOST
+    if not host.version:
+        raise CannotRun(
+            f"{name} is not installed; tested are versions {host.tested} of {host.package}; "
+            f"install one with: pip install '{host.package}{host.tested}'"
+        )
     check_cold_dir(settings)
     show_logs(settings)
     said_by_the_store = settings.warnings() + settings.unusable_directory()
     for note in settings.notes():
         if note not in said_by_the_store:
             _log.warning(note)
-    try:
-        module.place(partial(open_store, name))
-    except ImportError as error:
-        raise CannotRun(f"{name} cannot be run: {error}") from error
-    if not {"-h", "--help"} & set(arguments):
-        _log.info("%s", in_place(settings, f"{name} ({module.PACKAGE} {version})"))
+    complete = host.is_complete(require=settings.require)
+    if complete and not {"-h", "--help"} & set(arguments):
+        _log.info("%s", in_place(settings, f"{name} ({host.package} {host.version})"))
+        if not host.is_tested:
+            _log.warning(
+                "%s %s was not tested, versions %s were: it is tried with each model that is "
+                "loaded", host.package, host.version, host.tested
+            )  # fmt: skip
     with _terminated_as_interrupted() as terminated:
-        code = _code_of(module, arguments)
+        try:
+            if complete:
+                module.place(partial(open_store, name))
+            code = _code_of(module, arguments)
+        except ImportError as error:
+            raise CannotRun(f"{name} cannot be run: {error}") from error
     clean = close_store()
     return int(not clean) if terminated else code or int(not clean)
 
@@ -101,25 +107,6 @@ def find(name: str) -> Launch:
     except ImportError as error:
         raise CannotRun(f"{name} cannot be run: {error}") from error
     return cast(Launch, module)
-
-
-def installed(module: Launch) -> str:
-    """Return the version of a server that is installed; raises CannotRun when it is not, or when it
-    is none that was tested."""
-    wanted = f"install one with: pip install '{module.PACKAGE}{module.TESTED}'"
-    try:
-        version = metadata.version(module.PACKAGE)
-    except metadata.PackageNotFoundError:
-        raise CannotRun(
-            f"{module.NAME} is not installed; tested are versions {module.TESTED} of "
-            f"{module.PACKAGE}; {wanted}"
-        ) from None
-    if not SpecifierSet(module.TESTED).contains(version, prereleases=True):
-        raise CannotRun(
-            f"{module.PACKAGE} {version} was not tested with this cache, versions {module.TESTED} "
-            f"were; {wanted}"
-        )
-    return version
 
 
 def check_cold_dir(settings: CacheSettings) -> None:
@@ -155,6 +142,17 @@ def show_logs(settings: CacheSettings) -> None:
             logger.addHandler(handler)
             # A server that shows everything would show it twice.
             logger.propagate = False
+
+
+def put(install: Callable[[Any, "BlockStore"], object], target: Any, open_store: OpenStore) -> None:
+    """Put the cache into what a server has made; what fails is logged, and leaves it its own cache.
+    Raises UnusableHost only."""
+    try:
+        install(target, open_store())
+    except UnusableHost:
+        raise
+    except Exception:
+        _log.exception("%s keeps its own cache", type(target).__name__)
 
 
 _lock = threading.Lock()

@@ -1,12 +1,22 @@
-"""HostName: a name of another project's that an integration needs, checked before it is used."""
+"""HostServer: another project's server, and the names that are needed of it, checked before
+anything of it runs. Imports no MLX."""
 
-from collections.abc import Iterable
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
+
+from omlx_cache import mlx_lm_versions
+from omlx_cache.identity.parts import version_of
+from omlx_cache_storage.errors import CacheError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ def missing(names: Iterable[HostName], version: str) -> list[HostName]:
     return [
         name
         for name in names
-        if SpecifierSet(name.versions).contains(version, prereleases=True) and not _is_there(name)
+        if (not name.versions or _covers(name.versions, version)) and not _is_there(name)
     ]
 
 
@@ -39,11 +49,101 @@ def lacks(host: str, version: str, names: Iterable[HostName]) -> str:
     return f"{host} {version} has no {told}: it runs with its own cache"
 
 
+class UnusableHost(CacheError, RuntimeError):
+    """A host cannot have this cache, and the setting `require` says that it must."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostServer:
+    """A server that this cache is put into: what people type, its distribution, the versions that
+    the tests ran with, as pip takes them, and the names that are needed of it."""
+
+    name: str
+    package: str
+    tested: str
+    needed: tuple[HostName, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """The installed version, empty for a source tree and for none."""
+        return version_of(self.package)
+
+    @property
+    def is_tested(self) -> bool:
+        """True when the tests ran with the installed version, and with that of mlx-lm."""
+        beneath = mlx_lm_versions.installed()
+        return _covers(self.tested, self.version) and (
+            not beneath or _covers(mlx_lm_versions.TESTED, beneath)
+        )
+
+    def lacking(self) -> str:
+        """Return the line that says which names the installed version lacks, "" for none; imports
+        the host's modules."""
+        return self._line(missing(self.needed, self.version))
+
+    def is_complete(self, *, require: bool) -> bool:
+        """Return whether the installed version has every name. Logs which it lacks, or with
+        `require` raises UnusableHost."""
+        return _settled(self.lacking(), require)
+
+    def takes(
+        self,
+        target: object,
+        names: Iterable[HostName],
+        model: Callable[[], Any],
+        *,
+        require: bool,
+        make_cache: Callable[[], list[Any]] | None = None,
+    ) -> bool:
+        """Return whether the cache may go into an object of the host's: it has every name, and an
+        untested version restores what its model computed (`probe`). `model` returns that, and is
+        called where the names are there. Logs why not, or with `require` raises UnusableHost. Call
+        it on the thread that runs the model."""
+        line = self._line([name for name in names if not has(target, name.attribute)])
+        if not line and not self.is_tested:
+            from omlx_cache.integrations.probe import is_right
+
+            if not is_right(self.package, model(), make_cache):
+                line = (
+                    f"{self.package} {self.version} was not tested, and restores something else "
+                    "than it computed: it runs with its own cache"
+                )
+        return _settled(line, require)
+
+    def _line(self, gone: Sequence[HostName]) -> str:
+        return lacks(self.package, self.version, gone) if gone else ""
+
+
+def has(target: object, attribute: str) -> bool:
+    """True where an object has what is named behind the last dot."""
+    return hasattr(target, attribute.split(".")[-1])
+
+
+def names_of(module: str, kind: str, attributes: str, why: str) -> tuple[HostName, ...]:
+    """Return the names of several attributes of a class, which stand with spaces between them."""
+    return tuple(HostName(module, f"{kind}.{name}", why) for name in attributes.split())
+
+
+def _settled(line: str, require: bool) -> bool:
+    if line and require:
+        raise UnusableHost(line)
+    if line:
+        _log.warning(line)
+    return not line
+
+
+def _covers(versions: str, version: str) -> bool:
+    try:
+        return SpecifierSet(versions).contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
+
+
 def _is_there(name: HostName) -> bool:
     *owners, last = name.attribute.split(".")
     try:
         owner: Any = reduce(getattr, owners, import_module(name.module))
     except (ImportError, AttributeError):
         return False
-    begun = getattr(getattr(owner, "__init__", None), "__code__", None)
+    begun = getattr(inspect.unwrap(getattr(owner, "__init__", owner)), "__code__", None)
     return hasattr(owner, last) or (begun is not None and last in begun.co_names)

@@ -24,21 +24,31 @@ def row_caches(generator: Any, restored: list[Any] | None) -> list[Any] | None:
 
 
 def batchable(prompt_cache: Sequence[Any]) -> list[Any]:
-    """Return a row's caches, which are changed to classes whose batches are right."""
-    for cache in prompt_cache:
-        _change(cache)
-    return list(prompt_cache)
+    """Return a row's caches, or others with their arrays, of classes whose batches are right."""
+    return [_batchable(cache) for cache in prompt_cache]
 
 
-def _change(cache: Any) -> None:
+def _batchable(cache: Any) -> Any:
     if type(cache) is upstream.CacheList:
-        batchable(cache.caches)
-    elif type(cache) in _RIGHT:
-        cache.__class__ = _RIGHT[type(cache)]
+        return upstream.CacheList(*batchable(cache.caches))
+    kind = _RIGHT.get(type(cache))
+    return cache if kind is None else _as(kind, cache)
+
+
+def _as(kind: type, cache: Any) -> Any:
+    """Return an object of another class, which has the same arrays and fields."""
+    other: Any = object.__new__(kind)
+    vars(other).update(vars(cache))
+    return other
 
 
 class _Extends:
     """Mixin of a batch: rows without tokens have the type of those that have some."""
+
+    @classmethod
+    def merge(cls, caches: Any) -> Any:
+        # Of rows without tokens mlx-lm makes its own class.
+        return _as(cls, super().merge(caches))  # type: ignore[misc]
 
     def extend(self: Any, other: Any) -> None:
         for empty, full in ((self, other), (other, self)):
@@ -51,31 +61,23 @@ class _Extends:
         super().extend(other)  # type: ignore[misc]
 
 
-class BatchKVCache(_Extends, upstream.BatchKVCache):  # type: ignore[misc]
+class RightBatchKVCache(_Extends, upstream.BatchKVCache):  # type: ignore[misc]
     pass
 
 
-class BatchRotatingKVCache(_Extends, upstream.BatchRotatingKVCache):  # type: ignore[misc]
+class RightBatchRotatingKVCache(_Extends, upstream.BatchRotatingKVCache):  # type: ignore[misc]
     pass
 
 
-class KVCache(upstream.KVCache):  # type: ignore[misc]
-    @classmethod
-    def merge(cls, caches: Any) -> Any:
-        batch = upstream.BatchKVCache.merge(caches)
-        batch.__class__ = BatchKVCache
-        return batch
+class RightKVCache(upstream.KVCache):  # type: ignore[misc]
+    merge = RightBatchKVCache.merge
 
 
-class RotatingKVCache(upstream.RotatingKVCache):  # type: ignore[misc]
-    @classmethod
-    def merge(cls, caches: Any) -> Any:
-        batch = upstream.BatchRotatingKVCache.merge(caches)
-        batch.__class__ = BatchRotatingKVCache
-        return batch
+class RightRotatingKVCache(upstream.RotatingKVCache):  # type: ignore[misc]
+    merge = RightBatchRotatingKVCache.merge
 
 
-class ArraysCache(upstream.ArraysCache):  # type: ignore[misc]
+class RightArraysCache(upstream.ArraysCache):  # type: ignore[misc]
     lengths: Any
 
     def make_mask(self, N: int) -> Any:
@@ -91,15 +93,15 @@ class ArraysCache(upstream.ArraysCache):  # type: ignore[misc]
 
 
 _RIGHT: dict[type, type] = {
-    upstream.KVCache: KVCache,
-    upstream.RotatingKVCache: RotatingKVCache,
-    upstream.ArraysCache: ArraysCache,
+    upstream.KVCache: RightKVCache,
+    upstream.RotatingKVCache: RightRotatingKVCache,
+    upstream.ArraysCache: RightArraysCache,
 }
 
 # A server that computes a row alone after all hands such caches back as they are.
-for _own in _RIGHT:
+for _own, _right in _RIGHT.items():
     register(
-        f"{__name__}.{_own.__name__}",
+        f"{__name__}.{_right.__name__}",
         adapter_for(object.__new__(_own)),
         same_as=f"{_own.__module__}.{_own.__name__}",
     )

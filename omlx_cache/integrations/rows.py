@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 from mlx_lm.models.cache import BatchKVCache, CacheList
 
 from omlx_cache.adapters.base import TokenRange
-from omlx_cache.integrations import old_batches
+from omlx_cache.integrations.old_batches import RightBatchKVCache
 from omlx_cache.pages.cut import Source
 from omlx_cache.requests.log import AskedRequest
 
-_BATCHES = BatchKVCache, old_batches.BatchKVCache
+_BATCHES = BatchKVCache, RightBatchKVCache
 
 
 class Row(NamedTuple):

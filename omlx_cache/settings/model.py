@@ -242,6 +242,11 @@ class CacheSettings(RemoteSettings):
     In an application this, when it is given, is the level of the loggers `omlx_cache` and
     `omlx_cache_storage`; handlers are the application's."""
 
+    require: bool = False
+    """Whether a server ends with an error when it cannot have this cache: it lacks a name that is
+    needed, or its untested version restores something else than it computed. Otherwise it runs with
+    its own cache, and a line of the log says so."""
+
     _given: dict[str, tuple[str, Any]] = PrivateAttr(default_factory=dict)
     _removed: list[str] = PrivateAttr(default_factory=list)
 

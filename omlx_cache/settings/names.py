@@ -35,6 +35,7 @@ SETTING_NAMES = (
     "status",
     "status_token",
     "log_level",
+    "require",
     "remote",
     "remote_password",
     "remote_secret",

@@ -8,10 +8,10 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -21,34 +21,79 @@ from kit import zoo
 from kit.examples import some
 from omlx_cache import BlockStore
 from omlx_cache.integrations import launching
-from omlx_cache.integrations.launching import CannotRun, installed, open_store
+from omlx_cache.integrations.launching import CannotRun, open_store
 from omlx_cache.integrations.mlx_lm import LoadedModel
 from omlx_cache.integrations.mlx_lm import launch as mlx_lm_launch
+from omlx_cache.integrations.names import HostName, HostServer, UnusableHost
 
 from .conftest import model_of, prompt_of
 
 
-def server(package: str, tested: str) -> Any:
-    return SimpleNamespace(NAME="a-server", PACKAGE=package, TESTED=tested)
+class Server:
+    """Stands for a server's `launch` module."""
+
+    def __init__(self, package: str = "pytest", *needed: HostName, tested: str = ">=1") -> None:
+        self.HOST = HostServer("a-server", package, tested, needed)
+        self.did: list[str] = []
+
+    def place(self, open_store: object) -> None:
+        self.did.append("place")
+
+    def main(self, arguments: list[str]) -> None:
+        self.did.append("main")
 
 
-def test_a_version_that_was_tested_is_taken() -> None:
-    assert installed(server("pytest", ">=1")).count(".") >= 1
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Server], Server]:
+    """Launches a stand-in, and gives it back."""
+    monkeypatch.setenv("OMLX_CACHE_COLD_DIR", str(tmp_path))
+    monkeypatch.setattr(launching, "show_logs", lambda settings: None)
+
+    def launch(server: Server) -> Server:
+        monkeypatch.setattr(launching, "find", lambda name: server)
+        assert launching.launch("a-server", []) == 0
+        return server
+
+    return launch
 
 
-@pytest.mark.parametrize("tested", ["<1", ">=1000,<1001"])
-def test_a_version_that_was_not_tested_is_refused_with_those_that_were(tested: str) -> None:
-    with pytest.raises(CannotRun) as refused:
-        installed(server("pytest", tested))
-    assert "was not tested" in str(refused.value)
-    assert f"pip install 'pytest{tested}'" in str(refused.value)
+def test_a_server_that_is_missing_is_refused_with_the_tested_versions(
+    run: Callable[[Server], Server],
+) -> None:
+    with pytest.raises(CannotRun, match=r"pip install 'no-such-server-at-all>=0.6.0,<0.7'"):
+        run(Server("no-such-server-at-all", tested=">=0.6.0,<0.7"))
 
 
-def test_a_server_that_is_missing_is_refused_with_the_tested_versions() -> None:
-    with pytest.raises(CannotRun) as refused:
-        installed(server("no-such-server-at-all", ">=0.6.0,<0.7"))
-    assert "a-server is not installed" in str(refused.value)
-    assert "pip install 'no-such-server-at-all>=0.6.0,<0.7'" in str(refused.value)
+def test_an_untested_version_runs_with_a_warning(
+    run: Callable[[Server], Server], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run(Server(tested="<1")).did == ["place", "main"]
+    assert "was not tested, versions <1 were" in caplog.text
+
+
+def test_a_server_that_lacks_a_name_runs_without_the_cache_unless_it_is_required(
+    run: Callable[[Server], Server],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lacking = Server("pytest", HostName("queue", "Queue.pond", "to fish"))
+    assert run(lacking).did == ["main"]
+    assert "has no `queue.Queue.pond`: it runs with its own cache" in caplog.text
+    monkeypatch.setenv("OMLX_CACHE_REQUIRE", "1")
+    with pytest.raises(UnusableHost, match=r"Queue\.pond"):
+        run(lacking)
+
+
+def test_what_fails_while_the_cache_is_put_in_place_leaves_the_server_its_own() -> None:
+    def fails(*_: object) -> None:
+        raise AttributeError("another version")
+
+    def required(*_: object) -> None:
+        raise UnusableHost("required")
+
+    launching.put(fails, object(), lambda: "a store")  # type: ignore[arg-type, return-value]
+    with pytest.raises(UnusableHost):
+        launching.put(required, object(), lambda: "a store")  # type: ignore[arg-type, return-value]
 
 
 def test_what_opens_the_store_can_be_handed_to_a_spawned_process() -> None:
@@ -92,13 +137,14 @@ SERVES = """
 import os, signal, sys
 from types import SimpleNamespace
 from omlx_cache.integrations import launching
+from omlx_cache.integrations.names import HostServer
 
 def main(arguments):
     launching.open_store()
     {body}
 
 launching.find = lambda name: SimpleNamespace(
-    NAME=name, PACKAGE="pytest", TESTED=">=1", place=lambda opener: None, main=main)
+    HOST=HostServer(name, "pytest", ">=1"), place=lambda opener: None, main=main)
 sys.exit(launching.launch("a-server", []))
 """
 
@@ -118,18 +164,12 @@ def test_what_an_old_mlx_lm_computes_alone_with_such_caches_is_stored(
 
 
 def test_a_server_that_lacks_a_package_is_refused_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Callable[[Server], Server],
 ) -> None:
-    def place(opener: object) -> None:
-        raise ModuleNotFoundError("No module named 'fastapi'")
-
-    broken = server("pytest", ">=1")
-    broken.place = place
-    monkeypatch.setenv("OMLX_CACHE_COLD_DIR", str(tmp_path))
-    monkeypatch.setattr(launching, "find", lambda name: broken)
-    monkeypatch.setattr(launching, "show_logs", lambda settings: None)
-    with pytest.raises(CannotRun, match="a-server cannot be run: No module named 'fastapi'"):
-        launching.launch("a-server", [])
+    broken = Server()
+    broken.place = partial(import_module, "no_such_package")  # type: ignore[method-assign, assignment]
+    with pytest.raises(CannotRun, match="a-server cannot be run: "):
+        run(broken)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.integrations.mlx_vlm import ApcManager, install, sequences
-from omlx_cache.integrations.mlx_vlm.form import KvForm
-from omlx_cache.integrations.mlx_vlm.marks import marked
-from omlx_cache.integrations.mlx_vlm.media import with_media
-from omlx_cache.integrations.mlx_vlm.placing import around, model_name
+from omlx_cache.integrations.mlx_vlm import install, sequences
+from omlx_cache.integrations.mlx_vlm.launch import around
+from omlx_cache.integrations.mlx_vlm.media import marked, with_media
+from omlx_cache.integrations.mlx_vlm.sequences import KvForm
+from omlx_cache.integrations.naming import model_name
 
 from .conftest import model_of, prompt_of
 
@@ -102,7 +102,7 @@ def test_another_version_of_mlx_vlm_has_pages_of_its_own(
     for version in ("0.7.10", "0.7.11", "0.7.10"):
         monkeypatch.setattr(sequences, "version_of", lambda _name, version=version: version)
         one = sequences.Sequences(model, store, KvForm(), whole=model)
-        found.append(one.warm([*tokens, 7], 0, lambda length: True).warm is not None)
+        found.append(one.restore([*tokens, 7], 0, lambda length: True).restored is not None)
         assert one.store(tokens, held, 0)
     assert found == [False, False, True]
 
@@ -113,19 +113,6 @@ def test_nothing_else_than_what_generates_takes_the_cache() -> None:
         pytest.raises(TypeError, match="BatchGenerator, ResponseGenerator or"),
     ):
         install(object(), store)
-
-
-def test_a_manager_without_a_generator_finds_and_keeps_nothing() -> None:
-    with BlockStore(CacheSettings(hot_cache_only=True, socket="off")) as store:
-        manager = ApcManager(store)
-        assert manager.lookup_prefix([1, 2, 3]) == ([], 0)
-        assert manager.lookup_exact_cache([1, 2, 3], extra_hash=4) == (None, 0)
-        assert not manager.store_exact_cache([1, 2, 3], [object()])
-        assert manager.store_kv_blocks([1, 2, 3], [], []) == []
-        manager.clear()
-        manager.close()
-        assert not store.closed
-        assert manager.stats_snapshot()["hits"] == 0
 
 
 def test_a_model_is_only_around_its_own_language_model() -> None:
@@ -139,4 +126,3 @@ def test_a_model_is_only_around_its_own_language_model() -> None:
 def test_a_model_is_called_by_its_folder_or_its_name_on_the_hub(tmp_path: object) -> None:
     assert model_name(f"{tmp_path}") == str(tmp_path).rsplit("/", 1)[1]
     assert model_name("org/name") == "org/name"
-    assert model_name("") is None

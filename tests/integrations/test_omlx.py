@@ -13,9 +13,9 @@ from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, make_pro
 
 from kit import zoo
 from omlx_cache import BlockStore, reasons
+from omlx_cache.integrations import omlx
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache.integrations.omlx import OmlxPrefixCache, install, prefix_cache
-from omlx_cache.integrations.omlx.keyed import keyed
+from omlx_cache.integrations.omlx import OmlxPrefixCache, install, keyed
 
 from .conftest import Open, prompt_of
 
@@ -331,7 +331,7 @@ def test_a_store_that_does_not_end_makes_a_fetch_a_counted_miss(
         go_on.wait(60)
 
     monkeypatch.setattr(TieredPromptCache, "insert_cache", held)
-    monkeypatch.setattr(prefix_cache, "STORE_SECONDS", 0.01)
+    monkeypatch.setattr(omlx, "STORE_SECONDS", 0.01)
     thread = threading.Thread(target=cache.store_cache, args=("second", [], []))
     thread.start()
     try:
@@ -369,7 +369,7 @@ def test_a_request_ends_by_its_name_with_what_is_stored_of_its_answer(
 def test_requests_that_nobody_ends_do_not_pile_up(
     store: BlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefix_cache, "MOST_UNDER_WAY", 8)
+    monkeypatch.setattr(omlx, "MOST_UNDER_WAY", 8)
     cache = OmlxPrefixCache(zoo.build("qwen3"), store)
     for number in range(20):
         cache.fetch_cache(str(number), prompt_of(20, seed=number))

@@ -1,4 +1,4 @@
-"""The probe of an untested version: right caches pass, wrong ones do not, findings are remembered."""
+"""The probe of an untested version: right caches pass, wrong ones do not; it remembers."""
 
 from collections.abc import Callable
 from pathlib import Path

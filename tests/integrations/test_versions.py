@@ -22,7 +22,9 @@ from kit.examples import some
 from kit.versions import BEFORE_0_32
 from omlx_cache import BlockStore, PrefixCache, UnsupportedCache, mlx_lm_versions
 from omlx_cache.adapters.kv import ChunkedKVCacheAdapter
+from omlx_cache.integrations import probe
 from omlx_cache.integrations.batch import CachedBatchGenerator
+from omlx_cache.integrations.names import UnusableHost
 from omlx_cache.integrations.old_batches import batchable
 from omlx_cache.mlx_lm_versions import UntestedVersion, check, is_old
 
@@ -46,13 +48,15 @@ def test_another_version_is_refused_in_words(version: str, monkeypatch: pytest.M
     )
 
 
-def test_a_batch_of_an_untested_version_is_refused_when_it_is_made(
+def test_a_batch_of_an_untested_version_is_tried_when_it_is_made(
     store: BlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_of("qwen3")
     generator, cache = BatchGenerator(model), PrefixCache(model, store)
     monkeypatch.setattr(mlx_lm, "__version__", "0.33.0")
-    with pytest.raises(UntestedVersion, match=r"CachedBatchGenerator .* mlx-lm 0.33.0 is inst"):
+    assert len(CachedBatchGenerator(generator, cache)) == 0
+    monkeypatch.setattr(probe, "is_right", lambda *_: False)
+    with pytest.raises(UnusableHost, match="was not tested"):
         CachedBatchGenerator(generator, cache)
 
 

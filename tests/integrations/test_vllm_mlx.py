@@ -12,7 +12,7 @@ from kit.examples import some
 from omlx_cache import BlockStore
 from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install
 from omlx_cache.integrations.vllm_mlx.batches import follow_rows
-from omlx_cache.integrations.vllm_mlx.prepared import independent
+from omlx_cache.integrations.vllm_mlx.prefix_cache import _twin
 
 from .conftest import Open, model_of, prompt_of
 
@@ -259,7 +259,7 @@ def test_copies_see_no_later_write(cache: Any) -> None:
                 one.update_and_fetch(what, what)
 
     write(cache, ones)
-    (twin,) = independent([cache])
+    twin = _twin(cache)
     write(cache, 2 * ones)
     write(cache, 3 * ones[:, :, :1])
     arrays = [leaf for leaf in _leaves(twin.state) if isinstance(leaf, mx.array)]

@@ -30,8 +30,8 @@ from vlm.models import build
 
 from benchmarks.replay_trace import ReplayRequest, Scale, read_trace
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.integrations.mlx_vlm import ApcManager, CachedBatchGenerator
-from omlx_cache.integrations.mlx_vlm.placing import around
+from omlx_cache.integrations.mlx_vlm import ApcBatchGenerator, ApcManager
+from omlx_cache.integrations.mlx_vlm.launch import around
 
 SYSTEMS = {"none": "no cache", "apc": "mlx-vlm's APC", "omlx": "omlx-cache"}
 KINDS = ("benched dense", "benched hybrid")
@@ -45,7 +45,7 @@ def serving(system: str, model: Any, folder: Path) -> Iterator[Worker]:
         settings = CacheSettings(cold_dir=folder, min_free_bytes=0, socket="off")
         with BlockStore(settings) as store:
             manager = ApcManager(store, whole=lambda inner: around(model, inner))
-            yield Worker(model, manager, CachedBatchGenerator, prefill_step_size=2048)
+            yield Worker(model, manager, ApcBatchGenerator, prefill_step_size=2048)
             store.flush(600)
         return
     theirs = None

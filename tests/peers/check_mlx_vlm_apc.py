@@ -25,8 +25,8 @@ from vlm.models import build
 from vlm.scenarios import SCENARIOS, pictures, text
 
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.integrations.mlx_vlm import ApcManager, CachedBatchGenerator, install
-from omlx_cache.integrations.mlx_vlm.placing import around
+from omlx_cache.integrations.mlx_vlm import ApcBatchGenerator, ApcManager, install
+from omlx_cache.integrations.mlx_vlm.launch import around
 
 TURBO = {"kv_bits": 4, "kv_quant_scheme": "turboquant", "quantized_kv_start": 0}
 UNIFORM = {"kv_bits": 8, "kv_group_size": 32, "kv_quant_scheme": "uniform"}
@@ -58,7 +58,7 @@ def open_store(directory: str) -> BlockStore:
 
 def ours(model: Any, store: BlockStore, **options: Any) -> Worker:
     manager = ApcManager(store, whole=lambda inner: around(model, inner))
-    return Worker(model, manager, CachedBatchGenerator, **options)
+    return Worker(model, manager, ApcBatchGenerator, **options)
 
 
 def same_tokens(got: Sequence[Answer], wanted: Sequence[Answer], what: str) -> None:
@@ -134,7 +134,7 @@ def pictures_need_the_whole_model_to_outlive_a_process() -> None:
         for _process in range(2):
             with open_store(directory) as store:
                 manager = ApcManager(store)
-                answers = pictures(Worker(model, manager, CachedBatchGenerator))
+                answers = pictures(Worker(model, manager, ApcBatchGenerator))
                 assert answers[0].cached == 0, "kept for another process"
                 assert answers[2].cached, "kept for this process"
 

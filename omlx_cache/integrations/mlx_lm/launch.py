@@ -12,16 +12,15 @@ from mlx_lm import server
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
+from omlx_cache.integrations.names import HostServer
 from omlx_cache.integrations.naming import model_name
 from omlx_cache.integrations.old_batches import batchable
 from omlx_cache.integrations.padding import refuse_batches
 from omlx_cache.mlx_lm_versions import TESTED, is_old
 from omlx_cache.store import BlockStore
 
-__all__ = ["NAME", "PACKAGE", "TESTED", "main", "place"]
-
 NAME = "mlx_lm.server"
-PACKAGE = "mlx-lm"
+HOST = HostServer(NAME, "mlx-lm", TESTED)
 
 _log = logging.getLogger(__name__)
 

@@ -1,22 +1,22 @@
 """mlx-vlm with this cache: its generator's automatic prefix cache, and its server's.
 
-`CachedBatchGenerator` imports mlx-vlm, so it is imported when it is first used.
+What imports mlx-vlm is imported when it is first used.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from omlx_cache.integrations.mlx_vlm.install import install
-from omlx_cache.integrations.mlx_vlm.manager import ApcManager
-
 if TYPE_CHECKING:
-    from omlx_cache.integrations.mlx_vlm.generator import CachedBatchGenerator
+    from omlx_cache.integrations.mlx_vlm.generator import ApcBatchGenerator
+    from omlx_cache.integrations.mlx_vlm.launch import install
+    from omlx_cache.integrations.mlx_vlm.manager import ApcManager
 
-__all__ = ["ApcManager", "CachedBatchGenerator", "install"]
+__all__ = ["ApcBatchGenerator", "ApcManager", "install"]
+
+_MODULES = {"ApcBatchGenerator": "generator", "ApcManager": "manager", "install": "launch"}
 
 
 def __getattr__(name: str) -> object:
-    if name != "CachedBatchGenerator":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from omlx_cache.integrations.mlx_vlm.generator import CachedBatchGenerator
-
-    return CachedBatchGenerator
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

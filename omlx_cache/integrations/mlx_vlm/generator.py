@@ -6,101 +6,173 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
+from mlx_vlm.apc import APCCoordinator
 from mlx_vlm.generate.ar import BatchGenerator, GenerationBatch
 
-from omlx_cache.integrations.mlx_vlm.coordinator import StoreCoordinator
-from omlx_cache.integrations.mlx_vlm.form import form_of
-from omlx_cache.integrations.mlx_vlm.manager import ApcManager
+from omlx_cache.integrations.mlx_vlm.host import GENERATOR, HOST
+from omlx_cache.integrations.mlx_vlm.manager import ApcManager, StoreCoordinator
 from omlx_cache.integrations.mlx_vlm.media import with_media
-from omlx_cache.integrations.mlx_vlm.under_way import UnderWay
+from omlx_cache.integrations.mlx_vlm.sequences import UnderWay, form_of
+from omlx_cache.integrations.names import UnusableHost
 
 _log = logging.getLogger(__name__)
 
 
-class _Decoding(GenerationBatch):  # type: ignore[misc]
-    """A batch that tells of the rows that end in a step, before they are dropped. `ending` is a
-    weak reference: the generator owns the batch."""
-
-    ending: Any
-    _stepping = False
-
-    def next(self) -> Any:
-        self._stepping = True
-        try:
-            return super().next()
-        finally:
-            self._stepping = False
-
-    def filter(self, keep: Sequence[int]) -> None:
-        tell = self.ending()
-        if tell is not None and self._stepping:
-            tell(self, [row for row in range(len(self.uids)) if row not in set(keep)])
-        super().filter(keep)
-
-
-class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
+class ApcBatchGenerator(BatchGenerator):  # type: ignore[misc]
     """BatchGenerator's arguments; with an ApcManager as `apc_manager` its prompts are kept in that
     manager's store. With another manager, or none, or a model that cannot be identified, it is its
     base class."""
 
-    _under_way: UnderWay | None = None
-
     def __init__(self, *args: Any, apc_manager: Any = None, **options: Any) -> None:
         ours = isinstance(apc_manager, ApcManager)
         super().__init__(*args, apc_manager=None if ours else apc_manager, **options)
-        if ours:
-            try:
-                attach(self, apc_manager)
-            except Exception:
-                _log.exception("prompts are computed without a cache")
+        if ours and not attach(self, apc_manager) and apc_manager.own is not None:
+            coordinator = APCCoordinator(apc_manager.own, self.model)
+            if coordinator.enabled:
+                self.apc, self.apc_manager = coordinator, apc_manager.own
+                self.apc_mode = coordinator.legacy_mode
 
-    def _apc_pick_for(self, sequence: Any) -> Any:
-        picked = super()._apc_pick_for(sequence)
-        if self._under_way is not None and self.apc.asked is not None:
-            self._under_way.begin(sequence[0], self.apc.asked)
-            self.apc.asked = None
+
+def attach(generator: Any, manager: ApcManager) -> bool:
+    """Have a BatchGenerator that has computed nothing yet use a manager; False, and logged, where
+    it cannot. Evaluates samples of the model's weights when the manager has not seen it."""
+    try:
+        form = form_of(generator)
+        sequences = manager.bind(generator.model, form)
+        if not HOST.takes(
+            generator,
+            GENERATOR,
+            lambda: generator.model,
+            require=manager.store.settings.require,
+            make_cache=sequences.fresh,
+        ):
+            return False
+        plain = (
+            generator.kv_bits is None
+            and generator.draft_model is None
+            and hasattr(generator.model, "make_cache")
+        )
+        coordinator = StoreCoordinator(manager, generator.model, sequences, plain=plain)
+    except UnusableHost:
+        raise
+    except Exception:
+        _log.exception("prompts are not kept in the store")
+        return False
+    if form.policy is not None and form.policy.is_turboquant:
+        # Restored rows of different lengths are padded, which a batch of these caches cannot be.
+        generator.prefill_batch_size = 1
+    generator.apc, generator.apc_manager = coordinator, manager
+    generator.apc_mode = coordinator.legacy_mode
+    requests = _Requests(generator, coordinator)
+    generator.next, generator.remove = requests.next, requests.remove
+    generator._apc_pick_for = requests.pick
+    generator._apc_extra_hash = requests.extra_hash
+    generator._build_mixed_prompt_batch = requests.batch
+    return True
+
+
+class _Requests:
+    """Follows a generator's requests, from their look-up to their end, in place of its methods.
+
+    Does not keep the generator alive. Mutable, by the generation thread: `_under_way`, by uid, and
+    `_stepping`, while a step is computed.
+    """
+
+    def __init__(self, generator: Any, coordinator: StoreCoordinator) -> None:
+        self._generator = weakref.ref(generator)
+        self._kind: Any = type(generator)
+        self._apc = coordinator
+        self._under_way: dict[int, UnderWay] = {}
+        self._stepping = False
+
+    def pick(self, sequence: Any) -> Any:
+        """Look a prompt up, and note the request."""
+        picked = self._kind._apc_pick_for(self._generator(), sequence)
+        asked, self._apc.asked = self._apc.asked, None
+        if asked is not None:
+            self._under_way[sequence[0]] = asked
         return picked
 
+    def extra_hash(self, prompt_kwargs: dict[str, Any]) -> int:
+        """Return a prompt's hash, with what else of it was seen or heard."""
+        known = int(self._kind._apc_extra_hash(self._generator(), prompt_kwargs))
+        return with_media(known, prompt_kwargs or {})
+
+    def batch(self, sequences: Sequence[Any]) -> Any:
+        """Make a batch whose penalties look at whole prompts, what was restored included."""
+        batch = self._kind._build_mixed_prompt_batch(self._generator(), sequences)
+        if batch is not None and batch._token_context:
+            batch._token_context = [list(sequence[1]) for sequence in sequences]
+        return batch
+
     def next(self, **options: Any) -> Any:
-        if self._under_way is None:
-            return super().next(**options)
-        decoding = self._generation_batch
-        if type(decoding) is GenerationBatch:
-            decoding.__class__ = _Decoding
-            decoding.ending = weakref.WeakMethod(self._keep_answers)
-        prompts, generated = super().next(**options)
-        self._under_way.computed(prompts)
-        self._under_way.answered(generated)
+        """Do a step, keep the rows that end in it, and tell the store's log of it."""
+        generator: Any = self._generator()
+        self._watch(generator._generation_batch)
+        self._stepping = True
+        try:
+            prompts, generated = self._kind.next(generator, **options)
+        finally:
+            self._stepping = False
+        rows = [(row, row.prompt_tokens - row.cached_tokens) for row in prompts]
+        everything = sum(own for _row, own in rows)
+        for row, own in rows:
+            request = self._under_way.get(row.uid)
+            if request is not None and own > 0:
+                # A row's share of a batch's time is that of its tokens; a last token alone is a
+                # step of decoding.
+                request.record.computed(
+                    own, 0.0 if own == 1 else row.prompt_time * own / everything
+                )
+        for response in generated:
+            request = self._under_way.get(response.uid)
+            if request is not None:
+                request.answer.append(int(response.token))
+            if response.finish_reason is not None:
+                self._end(response.uid)
         return prompts, generated
 
     def remove(self, uid: int) -> bool:
         """Give a request up; what of it has been computed is kept."""
-        if self._under_way is not None:
-            with mx.stream(self._stream):
-                self._keep_begun(uid)
-                batch = self._generation_batch
-                if uid in batch.uids:
-                    self._keep(batch, batch.uids.index(uid), self._under_way.sequence(uid))
-            self._under_way.end(uid)
-        return bool(super().remove(uid))
+        generator: Any = self._generator()
+        with mx.stream(generator._stream):
+            self._keep_begun(generator._prompt_batch, uid)
+            batch = generator._generation_batch
+            if uid in batch.uids:
+                self._keep(batch, batch.uids.index(uid))
+        self._end(uid)
+        return bool(self._kind.remove(generator, uid))
 
-    def _keep_answers(self, batch: Any, rows: Sequence[int]) -> None:
-        """Keep rows that end in a step: a batch's caches hold what it has said, the last included,
-        which nobody has been told yet."""
-        under_way = self._under_way
-        if under_way is None:
+    def _end(self, uid: int) -> None:
+        request = self._under_way.pop(uid, None)
+        if request is not None:
+            request.record.ended(len(request.answer))
+
+    def _watch(self, batch: Any) -> None:
+        """Have rows that end in a step kept before the batch drops them: its caches hold what it
+        has said, the last token included, which nobody has been told yet."""
+        if type(batch) is not GenerationBatch or "filter" in vars(batch):
             return
-        said = batch._current_tokens.tolist()
-        for row in rows:
-            self._keep(batch, row, under_way.sequence(batch.uids[row], said[row]))
+        requests, alive = weakref.ref(self), weakref.ref(batch)
 
-    def _keep(self, batch: Any, row: int, sequence: tuple[list[int], int] | None) -> None:
-        if sequence is not None and isinstance(batch, _Decoding):
-            tokens, extra_hash = sequence
-            self.apc.commit(batch.prompt_cache, tokens, batch_idx=row, extra_hash=extra_hash)
+        def filter(keep: Sequence[int]) -> None:
+            live: Any = alive()
+            followed = requests()
+            if followed is not None and followed._stepping:
+                said = live._current_tokens.tolist()
+                for row in set(range(len(live.uids))) - set(keep):
+                    followed._keep(live, row, said[row])
+            GenerationBatch.filter(live, keep)
 
-    def _keep_begun(self, uid: int) -> None:
-        batch = self._prompt_batch
+        batch.filter = filter
+
+    def _keep(self, batch: Any, row: int, *said: int) -> None:
+        request = self._under_way.get(batch.uids[row])
+        if request is not None and type(batch) is GenerationBatch:
+            tokens = [*request.prompt, *request.answer, *said]
+            self._commit(batch, row, tokens, request.extra_hash)
+
+    def _keep_begun(self, batch: Any, uid: int) -> None:
         if batch is None or uid not in batch.uids or not batch._apc_meta:
             return
         row = batch.uids.index(uid)
@@ -111,48 +183,7 @@ class CachedBatchGenerator(BatchGenerator):  # type: ignore[misc]
         meta = batch._apc_meta[row]
         computed = batch._row_real_tokens_processed(row)
         if computed > meta["prefix_len"]:
-            self.apc.commit(
-                batch.prompt_cache,
-                meta["full_input_ids"][:computed],
-                batch_idx=row,
-                extra_hash=meta["extra_hash"],
-            )
+            self._commit(batch, row, meta["full_input_ids"][:computed], meta["extra_hash"])
 
-    def _apc_extra_hash(self, prompt_kwargs: dict[str, Any]) -> int:
-        known = int(super()._apc_extra_hash(prompt_kwargs))
-        if not isinstance(self.apc_manager, ApcManager):
-            return known
-        return with_media(known, prompt_kwargs or {})
-
-    def _build_mixed_prompt_batch(self, sequences: Sequence[Any]) -> Any:
-        batch = super()._build_mixed_prompt_batch(sequences)
-        if batch is not None and batch._token_context:
-            # Penalties look at the whole prompt, the part that was restored included.
-            batch._token_context = [list(sequence[1]) for sequence in sequences]
-        return batch
-
-
-def attach(generator: Any, manager: ApcManager) -> None:
-    """Have a BatchGenerator that has computed nothing yet use a manager; evaluates samples of the
-    model's weights when the manager has not seen it."""
-    if not isinstance(generator, CachedBatchGenerator):
-        kind = type(generator)
-        generator.__class__ = (
-            CachedBatchGenerator
-            if kind is BatchGenerator
-            else type(f"Cached{kind.__name__}", (CachedBatchGenerator, kind), {})
-        )
-    form = form_of(generator)
-    if form.policy is not None and form.policy.is_turboquant:
-        # Restored rows of different lengths are padded, which a batch of these caches cannot be.
-        generator.prefill_batch_size = 1
-    sequences = manager.bind(generator.model, form)
-    plain = (
-        generator.kv_bits is None
-        and generator.draft_model is None
-        and hasattr(generator.model, "make_cache")
-    )
-    generator.apc = StoreCoordinator(manager, generator.model, sequences, plain=plain)
-    generator.apc_manager = manager
-    generator.apc_mode = generator.apc.legacy_mode
-    generator._under_way = UnderWay()
+    def _commit(self, batch: Any, row: int, tokens: list[int], extra_hash: int) -> None:
+        self._apc.commit(batch.prompt_cache, tokens, batch_idx=row, extra_hash=extra_hash)

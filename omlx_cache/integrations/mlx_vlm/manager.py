@@ -1,37 +1,40 @@
-"""ApcManager: what mlx-vlm takes as its APC manager, kept in tiers and shared between prompts."""
+"""What mlx-vlm takes as APC manager and coordinator, kept in tiers and shared between prompts."""
 
-import threading
-from collections.abc import Callable, Iterable
-from types import SimpleNamespace
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
-from omlx_cache.integrations.mlx_vlm.form import KvForm
-from omlx_cache.integrations.mlx_vlm.plan import MemoryPlan
-from omlx_cache.integrations.mlx_vlm.sequences import Sequences
+from mlx_vlm import apc
+from mlx_vlm.apc import APCCoordinator, APCManager
+
+from omlx_cache import reasons
+from omlx_cache.adapters.registry import children
+from omlx_cache.integrations.mlx_vlm.sequences import KvForm, Sequences, UnderWay, row_of
+from omlx_cache.integrations.naming import digest_of
 from omlx_cache.store import BlockStore
 
-KEEPS_ALL = 1 << 20
+_log = logging.getLogger(__name__)
+
+LEAST = 16
+"""Tokens of the shortest prefix that is restored: less is not worth a batch of its own."""
+PROMPTS = 256
+"""Prompts that were looked up, and whose restore points are still to be chosen."""
+NOTHING = {"checkpoint_entries": 0, "memory_max_gb": 0}
 
 
-class ApcManager:
+class ApcManager(APCManager):  # type: ignore[misc]
     """Stands in for mlx-vlm's APCManager: one for each loaded model, all on one store.
 
     `whole` returns the model around a language model, None when it is not known. `model_id` names
-    the model for people. A generator that it was given to (`CachedBatchGenerator`, or `install`)
-    keeps whole prompts through `sequences`; others find nothing in it and store nothing: what they
-    say of a cache does not tell packed KV from dense. Nothing here raises, or ends the store.
+    the model for people. `own` makes mlx-vlm's manager, for a version that cannot have this one. A
+    generator that it was given to (`ApcBatchGenerator`, or `install`) keeps whole prompts through
+    `sequences`; others find nothing in it and store nothing, as it has no blocks: what they say of
+    a cache does not tell packed KV from dense. Does not end the store.
 
-    Mutable, by the generation thread: `sequences`, `memory_plan`. `stats` is guarded by `lock`.
+    Mutable, by the generation thread: `sequences`. `stats` is guarded by `lock`.
     """
-
-    disk = None
-    block_size = 1
-    num_blocks = 0
-    exact_cache_guard_tokens = 1
-    exact_cache_min_tokens = 2
-    checkpoint_interval_tokens = 0
-    memory_max_bytes = 0
-    _exact_cache_max = KEEPS_ALL
 
     def __init__(
         self,
@@ -39,14 +42,19 @@ class ApcManager:
         *,
         whole: Callable[[Any], Any] = lambda language_model: None,
         model_id: str | None = None,
+        own: Callable[[], Any] = lambda: None,
     ) -> None:
+        super().__init__(num_blocks=0, block_size=1, overrides=NOTHING)
         self.store = store
-        self.lock = threading.RLock()
-        self.memory_plan = MemoryPlan()
         self.sequences: Sequences | None = None
         self._whole = whole
         self._model_id = model_id
-        self.reset_stats()
+        self._make_own = own
+
+    @cached_property
+    def own(self) -> Any:
+        """mlx-vlm's manager, None where its cache is switched off; made now."""
+        return self._make_own()
 
     def bind(self, language_model: Any, form: KvForm) -> Sequences:
         """Return the sequences of a model in one form; evaluates samples of its weights when it is
@@ -62,43 +70,6 @@ class ApcManager:
             )
         return known
 
-    def coordinator(self, model: Any) -> Any:
-        """Return mlx-vlm's coordinator on this manager, as its own does."""
-        from mlx_vlm.apc import APCCoordinator
-
-        return APCCoordinator(self, model)
-
-    def lookup_prefix(self, token_ids: Any, extra_hash: int = 0) -> tuple[list[Any], int]:
-        return [], 0
-
-    def lookup_exact_cache(self, *_asked: Any, **_options: Any) -> tuple[None, int]:
-        return None, 0
-
-    def lookup_prefix_disk_cache(self, *_asked: Any, **_options: Any) -> tuple[None, int]:
-        return None, 0
-
-    def store_exact_cache(self, *_stored: Any, **_options: Any) -> bool:
-        return False
-
-    def store_kv_blocks(self, *_stored: Any, **_options: Any) -> list[Any]:
-        return []
-
-    def release(self, blocks: Iterable[Any]) -> None:
-        """Do nothing: what was restored is the request's own."""
-
-    def prepare_prefill(self, reserve_bytes: int) -> None:
-        """Do nothing: the store gives memory back when the machine is short of it."""
-
-    def _make_room(self, allocation_bytes: int = 0, *, retain_bytes: int = 0) -> bool:
-        return True
-
-    def note(self, hit_tokens: int) -> None:
-        """Count one look-up."""
-        with self.lock:
-            self.stats.hits += hit_tokens > 0
-            self.stats.misses += hit_tokens == 0
-            self.stats.matched_tokens += hit_tokens
-
     def resident_bytes(self) -> int:
         """Return what the store has in memory, of every model."""
         return self.store.stats().hot.nbytes
@@ -106,8 +77,9 @@ class ApcManager:
     def stats_snapshot(self) -> dict[str, object]:
         """Return what the server shows as its cache's figures; of the store what is its own."""
         stats = self.store.stats()
+        names = ("hits", "misses", "matched_tokens", "restored_tokens", "memory_skips")
         with self.lock:
-            counted = dict(vars(self.stats))
+            counted = {name: getattr(self.stats, name) for name in names}
         cold = stats.cold
         return {
             "cache": "omlx-cache",
@@ -117,16 +89,176 @@ class ApcManager:
             "disk_bytes": 0 if cold is None else cold.nbytes,
         }
 
-    def reset_stats(self) -> None:
-        with self.lock:
-            self.stats = SimpleNamespace(
-                hits=0, misses=0, matched_tokens=0, restored_tokens=0, memory_skips=0
-            )
-
     def clear(self) -> None:
         """Forget the counts. The server calls this whenever it unloads a model, whose pages are to
-        be found again; `omlx-cache rm` and `prune` delete."""
+        be found again; `omlx-cache rm` deletes."""
         self.reset_stats()
 
-    def close(self) -> None:
-        """Do nothing: the store is its opener's to close."""
+
+class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
+    """APCCoordinator's calls for one generator. `plain` says that a prompt computed alone has the
+    model's own caches, and not a batch's. Nothing here raises: what goes wrong is a miss.
+
+    Mutable, by the generation thread: `_looked_up`, and `asked`, what was looked up last.
+    """
+
+    enabled = True
+
+    def __init__(
+        self, manager: ApcManager, model: Any, sequences: Sequences, *, plain: bool
+    ) -> None:
+        super().__init__(manager, model)
+        self._sequences = sequences
+        self._plain = plain
+        self.asked: UnderWay | None = None
+        self._looked_up: OrderedDict[bytes, tuple[int, int | None]] = OrderedDict()
+
+    @property
+    def strategy(self) -> str:
+        return "checkpoint" if self._sequences.stateful else "block"
+
+    @property
+    def legacy_mode(self) -> str:
+        return "exact" if self.is_checkpoint else "block"
+
+    def lookup(
+        self, token_ids: Sequence[int], *, extra_hash: int, **options: Any
+    ) -> dict[str, Any] | None:
+        """Return a restored prefix that leaves text only, None when there is none."""
+        tokens = list(token_ids)
+        text_only = options["suffix_is_text_only"]
+
+        def useful(length: int) -> bool:
+            return length >= LEAST and bool(text_only(length))
+
+        restored, missed, record = self._sequences.restore(tokens, extra_hash, useful)
+        position = 0 if restored is None else restored.point.position
+        self.asked = UnderWay(record, tokens, extra_hash)
+        if self.is_checkpoint:
+            self._looked_up[digest_of(tokens)] = position, missed
+            while len(self._looked_up) > PROMPTS:
+                self._looked_up.popitem(last=False)
+        with self.manager.lock:
+            self.manager.stats.hits += position > 0
+            self.manager.stats.misses += position == 0
+            self.manager.stats.matched_tokens += position
+        if restored is None:
+            return None
+        return {
+            "matched_blocks": [],
+            "warm_cache": restored.prompt_cache,
+            "prefix_len": position,
+            "extra_hash": extra_hash,
+            "full_input_ids": tokens,
+            "cache_plan": self.plan,
+        }
+
+    def checkpoint_len(self, token_ids: Sequence[int], media_token_ids: set[int]) -> int:
+        """Return the last place where a prompt's state is kept: before its last token."""
+        return max(self.checkpoint_lengths(token_ids, media_token_ids), default=0)
+
+    def checkpoint_lengths(self, token_ids: Sequence[int], media_token_ids: set[int]) -> list[int]:
+        """Return where a prompt's state is kept, never before an image: no such prefix serves."""
+        if not self.is_checkpoint:
+            return []
+        start, missed = self._looked_up.get(digest_of(token_ids), (0, None))
+        first = apc.media_safe_prefix_min(token_ids, media_token_ids)
+        stops = self._sequences.stops(start, len(token_ids), missed)
+        return [stop for stop in stops if stop >= first]
+
+    def merge_rows(
+        self,
+        picks: Sequence[dict[str, Any] | None],
+        prefix_lens: Sequence[int],
+        *,
+        kv_quant_config: dict[str, Any] | None = None,
+    ) -> tuple[list[Any] | None, int]:
+        """Return the caches of a batch of restored and new rows; (None, 0) computes all of it."""
+        try:
+            merged = self._merged(picks, prefix_lens, kv_quant_config)
+        except Exception:
+            _log.exception("restored rows make no batch: they are computed")
+            merged = None
+        if merged is None:
+            self.manager.store.counters.skip(reasons.LAYOUT_CHANGED)
+            return None, 0
+        with self.manager.lock:
+            self.manager.stats.restored_tokens += sum(prefix_lens)
+        return merged, max(prefix_lens)
+
+    def _merged(
+        self,
+        picks: Sequence[dict[str, Any] | None],
+        prefix_lens: Sequence[int],
+        kv_quant_config: dict[str, Any] | None,
+    ) -> list[Any] | None:
+        rows = [self._sequences.fresh() if pick is None else pick["warm_cache"] for pick in picks]
+        if len(rows) == 1 and self._plain:
+            return rows[0]
+        if len(rows) > 1 and any(hasattr(leaf, "chunk_size") for r in rows for leaf in _leaves(r)):
+            # Their batch takes a chunked row for an empty one.
+            return None
+        packed = any(
+            pick is not None and self._sequences.form.packs(len(pick["full_input_ids"]))
+            for pick in picks
+        )
+        caches: list[Any] | None
+        caches, _longest = apc.make_warm_batch_exact_cache_multi(
+            rows, prefix_lens, kv_quant_config=kv_quant_config if packed else None
+        )
+        if caches and len(rows) > 1 and not all(hasattr(cache, "prepare") for cache in caches):
+            # Rows of different lengths are padded, which such a batch cannot be.
+            return None
+        return caches
+
+    def materialize_single(self, hit: dict[str, Any], **_options: Any) -> list[Any]:
+        """Return a hit's caches."""
+        with self.manager.lock:
+            self.manager.stats.restored_tokens += hit["prefix_len"]
+        caches: list[Any] = hit["warm_cache"]
+        return caches
+
+    def store_checkpoint(
+        self,
+        token_ids: Sequence[int],
+        prompt_cache: Sequence[Any],
+        *,
+        extra_hash: int = 0,
+        batch_idx: int | None = None,
+    ) -> bool:
+        """Store what a row of a batch holds, which is `token_ids`."""
+        try:
+            row: Sequence[Any] | None = prompt_cache
+            rows = any(int(getattr(leaf, "batch_size", 1)) > 1 for leaf in _leaves(prompt_cache))
+            if rows or not self._sequences.accepts(prompt_cache):
+                row = row_of(prompt_cache, batch_idx or 0)
+        except Exception:
+            _log.exception("a row of the batch is not stored")
+            row = None
+        if row is None:
+            self.manager.store.counters.skip(reasons.LAYOUT_CHANGED)
+            return False
+        return self._sequences.store(token_ids, row, extra_hash)
+
+    def commit(
+        self,
+        prompt_cache: Sequence[Any],
+        token_ids: Sequence[int],
+        *,
+        batch_idx: int | None = None,
+        extra_hash: int = 0,
+        **_options: Any,
+    ) -> bool:
+        """Store what a row of a batch holds, which is `token_ids`."""
+        return self.store_checkpoint(
+            token_ids, prompt_cache, extra_hash=extra_hash, batch_idx=batch_idx
+        )
+
+
+def _leaves(caches: Sequence[Any]) -> Iterator[Any]:
+    for cache in caches:
+        inner = children(cache)
+        if inner is None:
+            yield cache
+        else:
+            yield from _leaves(inner)

@@ -1,10 +1,16 @@
-"""What a model is shown beside its tokens, as far as mlx-vlm's own hash of it has gaps."""
+"""What a prompt's tokens do not say: images, sound, the tenant, as mlx-vlm's own hash has them, and
+what that hash lacks."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
+
+from omlx_cache.integrations.naming import stand_in
+from omlx_cache_storage.keys import Tokens, as_tokens
 
 WORDS = (
     *("audio", "image", "pixel", "sound", "speech", "video"),
@@ -16,22 +22,34 @@ COVERED = {"pixel_values", "pixel_values_videos", "input_features"}
 another picture in a grid of another shape (`image_grid_thw`)."""
 
 
+def marked(tokens: Sequence[int], extra_hash: int, nonce: bytes = b"") -> Tokens:
+    """Return the keys' tokens of a prompt: its own, or with a hash other than 0 its own behind a
+    first one that stands for both.
+
+    So a prompt with an image is apart from its first token on. What comes before an image is of
+    no use to another: mlx-vlm restores no prefix that ends before one, and the hash has the tenant
+    in it, who shares nothing. `nonce` makes a hash mean something in this process only.
+    """
+    keyed = as_tokens(list(tokens))
+    if not extra_hash or not len(keyed):
+        return keyed
+    digest = hashlib.sha256(nonce)
+    digest.update(extra_hash.to_bytes(16, "little", signed=True))
+    digest.update(int(keyed[0]).to_bytes(8, "little", signed=True))
+    replaced = np.array(keyed)
+    replaced[0] = stand_in(digest.digest())
+    return as_tokens(replaced.tolist())
+
+
 def with_media(extra_hash: int, prompt_kwargs: Mapping[str, Any]) -> int:
     """Return a prompt's hash, with what else of it was seen or heard; the same hash when there is
     nothing else. Masks and positions of its tokens are left out: they are made from those."""
-    found = sorted(
-        name
-        for name, value in prompt_kwargs.items()
-        if value is not None and name not in COVERED and any(word in name for word in WORDS)
-    )
     embeds = prompt_kwargs.get("inputs_embeds")
     length = None if embeds is None else int(embeds.shape[1])
     apc = import_module("mlx_vlm.apc")
-    for name in found:
-        value = prompt_kwargs[name]
-        if name.startswith(("_", "cached_")):
-            continue
-        if _is_of_tokens(name, value, length):
+    for name, value in sorted(prompt_kwargs.items()):
+        seen = any(word in name for word in WORDS) and not name.startswith(("_", "cached_"))
+        if value is None or name in COVERED or not seen or _is_of_tokens(name, value, length):
             continue
         payload = apc._hash_payload(value)
         if payload is not None:

@@ -5,39 +5,120 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from omlx_cache import reasons
+from omlx_cache.adapters.registry import children
 from omlx_cache.identity.fingerprint import fingerprint_model
 from omlx_cache.identity.parts import version_of
-from omlx_cache.integrations.mlx_vlm.form import CACHES, KvForm
-from omlx_cache.integrations.mlx_vlm.marks import marked
-from omlx_cache.integrations.siblings import SiblingIndex, StoredPrefix, find_along
+from omlx_cache.integrations.mlx_vlm.media import marked
+from omlx_cache.integrations.siblings import SiblingIndex, find_along
 from omlx_cache.requests.log import AskedRequest
+from omlx_cache.restore.pending import Restored
 from omlx_cache.scope import Scope, Scopes
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.keys import Tokens
 
 _log = logging.getLogger(__name__)
 
+CACHES = "mlx_vlm.models.cache"
 ROOM_TOKENS = 256
 
 
-class Warm(NamedTuple):
-    """A prefix that was restored: private caches of one sequence, and its length."""
+@dataclass(slots=True)
+class UnderWay:
+    """A request that was looked up: its record, its prompt and the prompt's hash, and the tokens
+    that were answered so far."""
 
-    caches: list[Any]
-    tokens: int
+    record: AskedRequest
+    prompt: list[int]
+    extra_hash: int
+    answer: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class KvForm:
+    """How a generator packs KV caches: mlx-vlm's policy, None for not at all. Shorter prompts than
+    `start` tokens stay dense. `refused` says why nothing can be kept."""
+
+    policy: Any = None
+    start: int = 0
+    refused: str = ""
+
+    def packs(self, prompt_length: int) -> bool:
+        """True when a prompt of so many tokens, computed alone, has packed caches."""
+        return self.policy is not None and prompt_length >= self.start
+
+    def packed(self, caches: list[Any]) -> list[Any]:
+        """Return fresh caches of one sequence, packed where the generator's batch would be."""
+        module = import_module(CACHES)
+        return [
+            self._packed(module, cache, module.should_quantize_kv_layer(index, len(caches)))
+            for index, cache in enumerate(caches)
+        ]
+
+    def _packed(self, module: Any, cache: Any, quantize: bool) -> Any:
+        if isinstance(cache, module.CacheList):
+            # A list's caches are packed in every layer.
+            return module.CacheList(*(self._packed(module, c, True) for c in cache.caches))
+        if not quantize or not isinstance(cache, module.KVCache):
+            return cache
+        policy = self.policy
+        if policy.is_turboquant:
+            turbo = import_module("mlx_vlm.turboquant").TurboQuantKVCache
+            return turbo(bits=policy.bits, key_bits=policy.key.bits, value_bits=policy.value.bits)
+        return module.QuantizedKVCache(group_size=policy.group_size, bits=int(policy.bits))
+
+
+def form_of(generator: Any) -> KvForm:
+    """Return the form of the caches that a BatchGenerator will make."""
+    if generator.kv_bits is None:
+        return KvForm()
+    names = ("kv_key_bits", "kv_value_bits", "kv_key_scheme", "kv_value_scheme")
+    try:
+        policy = import_module("mlx_vlm.kv_quant").from_legacy(
+            generator.kv_bits,
+            generator.kv_quant_scheme,
+            generator.kv_group_size,
+            *(getattr(generator, name, None) for name in names),
+        )
+    except (ValueError, NotImplementedError) as error:
+        return KvForm(refused=str(error))
+    if not policy.is_homogeneous:
+        return KvForm(refused="keys and values are packed by different schemes")
+    return KvForm(policy, int(generator.quantized_kv_start) if policy.is_turboquant else 0)
+
+
+def row_of(batch: Sequence[Any], row: int) -> list[Any]:
+    """Return a batch's row as caches of one sequence, which are views: what a page is cut from them
+    copies that much, and no whole row. Raises AttributeError for a class that has no rows."""
+    module = import_module(CACHES)
+    return [_row(module, cache, row) for cache in batch]
+
+
+def _row(module: Any, cache: Any, row: int) -> Any:
+    inner = children(cache)
+    if inner is not None:
+        return module.CacheList(*(_row(module, each, row) for each in inner))
+    if type(cache) is not module.BatchKVCache:
+        return cache.extract(row)
+    alone = module.KVCache()
+    if cache.keys is not None:
+        start, stop = int(cache.left_padding[row].item()), int(cache._idx)
+        alone.keys = cache.keys[row : row + 1, :, start:stop]
+        alone.values = cache.values[row : row + 1, :, start:stop]
+        alone.offset = stop - start
+    return alone
 
 
 class LookedUp(NamedTuple):
     """What came of a look-up: a prefix, None for none; where a restore point was missed; and the
     request's record."""
 
-    warm: Warm | None
+    restored: Restored | None
     missed: int | None
-    asked: AskedRequest
+    record: AskedRequest
 
 
 class _Lane(NamedTuple):
@@ -75,8 +156,7 @@ class Sequences:
             return list(import_module(CACHES).make_prompt_cache(alive()))
 
         scopes = Scopes(language_model, store, model_id=model_id, make_cache=fresh)
-        self._dense = self._lane(scopes)
-        self._packed = self._dense
+        self._dense = self._packed = self._lane(scopes)
         if form.policy is not None:
             self._packed = self._lane(scopes.with_caches(lambda: form.packed(fresh())))
 
@@ -102,52 +182,46 @@ class Sequences:
         """Return empty dense caches of one sequence."""
         return self._dense.scope.fresh()
 
-    def warm(
+    def restore(
         self, tokens: Sequence[int], extra_hash: int, useful: Callable[[int], bool]
     ) -> LookedUp:
         """Restore as much of a prompt as there is and is `useful`, which is asked of its length.
         Counts the request."""
         lane = self._for(len(tokens))
-        asked = lane.scope.ask(len(tokens))
+        record = lane.scope.ask(len(tokens))
         began = time.perf_counter()
-        restored: Warm | None = None
-        wanted, cold, reason = None, 0, self.unsupported_reason
+        restored, missed = None, None
+        reason = reasons.TOO_SHORT if len(tokens) < 2 else self.unsupported_reason
         try:
-            if len(tokens) < 2:
-                reason = reasons.TOO_SHORT
-            elif reason is None:
-                restored, wanted, cold, reason = self._restore(
-                    lane, marked(tokens, extra_hash, self._nonce), asked, useful
+            if reason is None:
+                found = find_along(
+                    lane.scope,
+                    lane.siblings,
+                    marked(tokens, extra_hash, self._nonce),
+                    len(tokens) - 1,
                 )
+                record.walked, reason = found.walked, found.reason
+                if not lane.scope.trims:
+                    chain = found.walked.chain
+                    own = lane.scope.find(chain, len(chain) - 1, wait=0.0)
+                    missed = own.wanted_state
+                if found.position and useful(found.position):
+                    room = len(tokens) + ROOM_TOKENS
+                    restored = lane.scope.restore(found.chain, found.position, room)
+                    if restored.point.position != found.position:
+                        reason = restored.point.reason
+                if restored is None or not useful(restored.point.position):
+                    restored, reason = None, reason or reasons.NO_RESTORE_POINT
         except Exception as error:
             _log.exception("the prompt cache is passed by")
-            reason = f"{reasons.ERROR}:{type(error).__name__}"
-        count = 0 if restored is None else restored.tokens
-        asked.restored(count, cold, time.perf_counter() - began, reason)
-        return LookedUp(restored, wanted, asked)
-
-    def _restore(
-        self, lane: _Lane, tokens: Tokens, asked: AskedRequest, useful: Callable[[int], bool]
-    ) -> tuple[Warm | None, int | None, int, str | None]:
-        found = find_along(lane.scope, lane.siblings, tokens, len(tokens) - 1)
-        asked.walked = found.walked
-        if not found.position or not useful(found.position):
-            return None, self._missed(lane, found), 0, found.reason or reasons.NO_RESTORE_POINT
-        restored = lane.scope.restore(found.chain, found.position, len(tokens) + ROOM_TOKENS)
-        point = restored.point
-        reason = found.reason if point.position == found.position else point.reason
-        if not point.position or not useful(point.position):
-            return None, point.wanted_state, 0, reason or reasons.NO_RESTORE_POINT
-        warm = Warm(restored.prompt_cache, point.position)
-        asked.remote_tokens = restored.remote_tokens
-        return warm, self._missed(lane, found), restored.cold_tokens, reason
-
-    @staticmethod
-    def _missed(lane: _Lane, found: StoredPrefix) -> int | None:
-        if lane.scope.trims:
-            return None
-        chain = found.walked.chain
-        return lane.scope.find(chain, len(chain) - 1, wait=0.0).wanted_state
+            restored, reason = None, f"{reasons.ERROR}:{type(error).__name__}"
+        if restored is None:
+            record.restored(0, 0, time.perf_counter() - began, reason)
+        else:
+            record.remote_tokens = restored.remote_tokens
+            seconds = time.perf_counter() - began
+            record.restored(restored.point.position, restored.cold_tokens, seconds, reason)
+        return LookedUp(restored, missed, record)
 
     def stops(self, start: int, length: int, branch: int | None) -> list[int]:
         """Return where windows and state are wanted while a prompt of `length` tokens is computed

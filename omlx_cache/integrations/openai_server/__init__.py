@@ -8,15 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omlx_cache.integrations.openai_server.placing import install
-    from omlx_cache.integrations.openai_server.prompt_cache import HandlerPromptCache
+    from omlx_cache.integrations.openai_server.prompt_cache import HandlerPromptCache, install
 
 __all__ = ["HandlerPromptCache", "install"]
 
-_MODULES = {"HandlerPromptCache": "prompt_cache", "install": "placing"}
-
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.prompt_cache"), name)

@@ -5,19 +5,15 @@ everything anew: there a function of this module runs first.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from omlx_cache.store import BlockStore
-
-NAME = "mlx-openai-server"
-PACKAGE = "mlx-openai-server"
-TESTED = ">=1.8.1,<1.9"
+from omlx_cache.integrations.launching import OpenStore, put
+from omlx_cache.integrations.openai_server.host import HOST
 
 
-def place(open_store: Callable[[], "BlockStore"]) -> None:
+def place(open_store: OpenStore) -> None:
     """Have text models' handlers keep their prompts in the store that `open_store` opens, in this
     process and in those that the server spawns. Imports no MLX: the parent of those has none."""
     from app import server
@@ -30,14 +26,14 @@ def place(open_store: Callable[[], "BlockStore"]) -> None:
         if handler.handler_type == "lm":
             from omlx_cache.integrations.openai_server import install
 
-            install(handler, open_store())
+            put(install, handler, open_store)
         return handler
 
     server.create_handler_from_config = create_handler_from_config
     handler_process._handler_worker = partial(spawned, open_store)
 
 
-def spawned(open_store: Callable[[], "BlockStore"], *arguments: Any) -> None:
+def spawned(open_store: OpenStore, *arguments: Any) -> None:
     """Run a handler's process, with the cache in place; called in that process."""
     from app.core import handler_process
 
@@ -50,5 +46,5 @@ def main(arguments: Sequence[str]) -> None:
     """Run the server's command with its own arguments until it is interrupted."""
     from app.cli import cli
 
-    sys.argv = [NAME, *arguments]
-    cli(prog_name=NAME)
+    sys.argv = [HOST.name, *arguments]
+    cli(prog_name=HOST.name)

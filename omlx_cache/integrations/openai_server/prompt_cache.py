@@ -1,15 +1,18 @@
-"""HandlerPromptCache: what mlx-openai-server's handler and batch scheduler call for prompts."""
+"""HandlerPromptCache: what mlx-openai-server's handler and batch scheduler call for prompts, and
+`install`, which puts it there."""
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
-from omlx_cache.integrations.mlx_lm.models import ModelSource
+from omlx_cache.integrations.mlx_lm.models import LoadedModel, ModelSource
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.old_batches import batchable
+from omlx_cache.integrations.openai_server.host import HANDLER, HOST, SCHEDULER
+from omlx_cache.integrations.padding import heeds_padding
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
@@ -132,3 +135,72 @@ class HandlerPromptCache:
         stats = self._store.stats()
         disk = "none" if stats.cold is None else format_size(stats.cold.nbytes)
         _log.info("prompt cache: memory %s, disk %s", format_size(stats.hot.nbytes), disk)
+
+
+def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerPromptCache | None:
+    """Have an MLXLMHandler or a BatchScheduler keep its prompts in `store`; returns what it calls.
+
+    Best before the first request: what its own cache holds is dropped. `model_path` names a
+    scheduler's model for people. What a batch leaves is restored for requests alone, so prompts of
+    a model whose states take a batch's padding for tokens are computed one after the other; looks
+    at a model with recurrent state for that. None, and a line of the log, where this version of the
+    server cannot have the cache: it keeps its own. Raises UnusableHost instead with the setting
+    `require`, and TypeError for anything else.
+    """
+    model: Callable[[], Any]
+    kinds = {kind.__name__ for kind in type(target).__mro__}
+    if "MLXLMHandler" in kinds:
+        names, model = HANDLER, lambda: target.model.model
+    elif "BatchScheduler" in kinds:
+        names, model = SCHEDULER, lambda: target._model
+    else:
+        raise TypeError(
+            "install(target, store) takes mlx-openai-server's MLXLMHandler or BatchScheduler, not "
+            f"{type(target).__name__}"
+        )
+    if not HOST.takes(target, names, model, require=store.settings.require):
+        return None
+    alone = not heeds_padding(model())
+    if names is HANDLER:
+        cache, scheduler = _for_handler(target, store), target._batch_scheduler
+        own, target.prompt_cache = target.prompt_cache, cache
+        target._batch_prefill_size = 1 if alone else target._batch_prefill_size
+    else:
+        source = LoadedModel(model_path or "model", model(), max_kv_size=target._max_kv_size)
+        cache, scheduler = HandlerPromptCache(store, source), target
+        own = target._prompt_cache
+    if scheduler is not None:
+        scheduler._prompt_cache = cache
+        if alone:
+            scheduler._prefill_batch_size = 1
+            if scheduler._batch_generator is not None:
+                scheduler._batch_generator.prefill_batch_size = 1
+    if own is not None:
+        own.close()
+    return cache
+
+
+def _for_handler(handler: Any, store: BlockStore) -> HandlerPromptCache:
+    """Return a cache for a handler's model and flags.
+
+    A batch is dense whatever `--kv-bits` says, and as long as `batch_max_kv_size` allows; requests
+    that are served alone are packed, and bounded by `--context-length`.
+    """
+    model = handler.model
+    # Every request of a handler takes the same path: what decides it is fixed with its model.
+    batched = handler._is_request_batchable(None)
+    source = LoadedModel(
+        (handler.model_path, None, None),
+        model.model,
+        model.draft_model,
+        handler._batch_max_kv_size if batched else model.context_length,
+    )
+    return HandlerPromptCache(
+        store,
+        source,
+        max_size=handler.prompt_cache.max_size,
+        max_bytes=handler.prompt_cache.max_bytes,
+        kv_bits=None if batched else handler.kv_bits,
+        kv_group_size=handler.kv_group_size,
+        quantized_kv_start=handler.quantized_kv_start,
+    )

@@ -1,21 +1,30 @@
-"""`omlx-cache run vllm-mlx`: its own command, with this cache in each scheduler that it makes."""
+"""`omlx-cache run vllm-mlx`: its own command, with this cache in each scheduler that it makes; and
+`install`, which puts it into one."""
 
+import dataclasses
 import functools
 import logging
+import re
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from omlx_cache.integrations.vllm_mlx.install import install
+from mlx_lm.models.cache import make_prompt_cache
+
+from omlx_cache.codecs import CodecPolicy
+from omlx_cache.integrations.launching import OpenStore, put
+from omlx_cache.integrations.vllm_mlx.batches import follow_rows
+from omlx_cache.integrations.vllm_mlx.host import GENERATOR, HOST, SCHEDULER
+from omlx_cache.integrations.vllm_mlx.prefix_cache import MB, TieredPrefixCache
 from omlx_cache.store import BlockStore
+from omlx_cache_storage.interrupts import uninterrupted
 
 _log = logging.getLogger(__name__)
 
-NAME = "vllm-mlx"
-PACKAGE = "vllm-mlx"
-TESTED = ">=0.6.0,<0.7"
-
+SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/")
+"""Where the hub's own cache has a model."""
 BATCHING = "--continuous-batching"
 HELP = ("-h", "--help")
 SIMPLE = (
@@ -24,17 +33,17 @@ SIMPLE = (
 )
 
 
-def place(open_store: Callable[[], BlockStore]) -> None:
+def place(open_store: OpenStore) -> None:
     """Have every scheduler that is made from now on use this cache, as long as the server's prefix
     cache is not switched off: the scheduler names its cache's class itself, and has no argument
     for another. Call it once."""
-    _after_init(import_module("vllm_mlx.scheduler").Scheduler, _into_scheduler, open_store)
+    _after_init(import_module("vllm_mlx.scheduler").Scheduler, open_store)
     try:
-        images = import_module("vllm_mlx.mllm_batch_generator")
-    except ImportError as error:
+        kind = import_module("vllm_mlx.mllm_batch_generator").MLLMBatchGenerator
+    except (ImportError, AttributeError) as error:
         _log.info("models with images keep their own cache: %s", error)
-        return
-    _after_init(images.MLLMBatchGenerator, _into_generator, open_store)
+    else:
+        _after_init(kind, open_store)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -42,31 +51,169 @@ def main(arguments: Sequence[str]) -> None:
     flags = [argument.split("=")[0] for argument in arguments]
     if "serve" in flags[:1] and not {BATCHING, "--models-config", *HELP} & set(flags):
         raise SystemExit(SIMPLE)
-    sys.argv = [NAME, *arguments]
+    sys.argv = [HOST.name, *arguments]
     import_module("vllm_mlx.cli").main()
 
 
-Opens = Callable[[], BlockStore]
-
-
-def _after_init(kind: Any, put: Callable[[Any, Opens], None], open_store: Opens) -> None:
+def _after_init(kind: Any, open_store: OpenStore) -> None:
     own = kind.__init__
 
     @functools.wraps(own)
     def init(self: Any, *args: Any, **options: Any) -> None:
         own(self, *args, **options)
-        put(self, open_store)
+        # Schedulers of text say in their configuration what those of images have or have not.
+        config = getattr(self, "config", None)
+        if getattr(config, "enable_prefix_cache", getattr(self, "prefix_cache", True) is not None):
+            put(install, self, open_store)
+        else:
+            _log.warning("the server's prefix cache is switched off, and this one with it")
 
     kind.__init__ = init
 
 
-def _into_scheduler(scheduler: Any, open_store: Opens) -> None:
-    if scheduler.config.enable_prefix_cache:
-        install(scheduler, open_store())
-    else:
-        _log.warning("the server's prefix cache is switched off, and this one with it")
+@uninterrupted
+def install(
+    target: Any, store: BlockStore, *, model_id: str | None = None
+) -> TieredPrefixCache | None:
+    """Put the cache into a scheduler, before its first request, and return it.
+
+    `target` is vllm-mlx's `Scheduler`, its `MLLMScheduler` or that one's generator. The cache
+    that it has is dropped, and its SSD tier closed. `model_id` names the model; without it its
+    tokenizer's path does. The server's `cache_memory_mb` and 8- or 4-bit `kv_cache_quantization`
+    hold for this cache too. The store stays the caller's to close.
+
+    None, and a line of the log, where this version of vllm-mlx cannot have the cache: the scheduler
+    keeps its own. Raises UnusableHost instead with the setting `require`, and TypeError for a
+    target that is neither.
+    """
+    kinds = {kind.__name__ for kind in type(target).__mro__}
+    if "MLLMScheduler" in kinds:
+        target._ensure_batch_generator()
+        target = target.batch_generator
+    elif "Scheduler" in kinds:
+        return _into_scheduler(target, store, model_id)
+    elif "MLLMBatchGenerator" not in kinds:
+        raise TypeError(
+            "install(scheduler, store) takes vllm_mlx's Scheduler or MLLMScheduler, not "
+            f"{type(target).__name__}"
+        )
+    return _into_generator(target, store, model_id)
 
 
-def _into_generator(generator: Any, open_store: Opens) -> None:
-    if generator.prefix_cache is not None:
-        install(generator, open_store())
+def _into_scheduler(
+    scheduler: Any, store: BlockStore, model_id: str | None
+) -> TieredPrefixCache | None:
+    make_cache = functools.partial(_caches, weakref.ref(scheduler))
+    if not HOST.takes(
+        scheduler,
+        SCHEDULER,
+        lambda: scheduler.model,
+        require=store.settings.require,
+        make_cache=make_cache,
+    ):
+        return None
+    config = scheduler.config
+    cache = TieredPrefixCache(
+        scheduler.model,
+        store,
+        model_id=_name(scheduler.tokenizer) if model_id is None else model_id,
+        make_cache=make_cache,
+        codec_policy=_policy(
+            store,
+            config.kv_cache_quantization,
+            config.kv_cache_quantization_bits,
+            config.kv_cache_min_quantize_tokens,
+        ),
+        max_bytes=_bytes(config.cache_memory_mb),
+    )
+    # The engine opens the tier again when it starts, unless its directory is not set.
+    config = dataclasses.replace(config, ssd_cache_dir=None)
+    if scheduler._ssd_tier is not None:
+        scheduler.close_ssd_tier()
+    scheduler._close_batch_generator()
+    scheduler.config = config
+    scheduler.prefix_cache = scheduler.block_aware_cache = scheduler.paged_cache_manager = None
+    # A prompt is stored again once it has grown by more than this. Here that writes what is new.
+    scheduler.SNAPSHOT_REFRESH_TOKENS = 0
+    scheduler.memory_aware_cache = cache
+    scheduler._current_sampler_params = None
+    scheduler._create_batch_generator = _creating(scheduler, cache)
+    return cache
+
+
+def _creating(scheduler: Any, cache: TieredPrefixCache) -> Callable[..., Any]:
+    """Return what makes a scheduler's generators, whose batches are stored while they are computed:
+    no argument reaches the place where it does."""
+    alive, make = weakref.ref(scheduler), type(scheduler)._create_batch_generator
+
+    def create(*args: Any, **options: Any) -> Any:
+        return follow_rows(make(alive(), *args, **options), cache, parts)
+
+    def parts(prompt: list[int]) -> set[int]:
+        # What the engine says of a chat: the tokens of all messages but the last.
+        asked: Any = alive()
+        known = asked.requests.values()
+        return {one.prefix_boundary for one in known if one.prompt_token_ids == prompt} - {0}
+
+    return create
+
+
+def _caches(alive: Callable[[], Any]) -> list[Any]:
+    """Return empty caches as a scheduler bounds them."""
+    scheduler = alive()
+    caches, bound = make_prompt_cache(scheduler.model), scheduler._bounded_kv_size()
+    return list(caches if bound is None else scheduler._bound_cache_layers(caches, bound))
+
+
+def _into_generator(
+    generator: Any, store: BlockStore, model_id: str | None
+) -> TieredPrefixCache | None:
+    alive = weakref.ref(generator)
+
+    def make_cache() -> list[Any]:
+        live: Any = alive()
+        return list(make_prompt_cache(live.language_model, live.max_kv_size or None))
+
+    if not HOST.takes(
+        generator,
+        GENERATOR,
+        lambda: generator.language_model,
+        require=store.settings.require,
+        make_cache=make_cache,
+    ):
+        return None
+    own = getattr(generator.prefix_cache, "_config", None)
+    generator.prefix_cache = cache = TieredPrefixCache(
+        generator.language_model,
+        store,
+        model_id=_name(generator.processor) if model_id is None else model_id,
+        make_cache=make_cache,
+        codec_policy=own
+        and _policy(store, own.kv_quantize, own.kv_bits, own.kv_min_quantize_tokens),
+        max_bytes=_bytes(own and own.max_memory_mb),
+    )
+    return cache
+
+
+def _bytes(megabytes: int | None) -> int | None:
+    return None if megabytes is None else megabytes * MB
+
+
+def _name(tokenizer: Any) -> str:
+    """Return the path or hub id that a tokenizer or processor was loaded from; "" without one."""
+    for source in (tokenizer, getattr(tokenizer, "tokenizer", None)):
+        name = getattr(source, "name_or_path", None)
+        if isinstance(name, str) and name:
+            of_the_hub = SNAPSHOT.search(name)
+            return of_the_hub[1].replace("--", "/") if of_the_hub else name
+    return ""
+
+
+def _policy(store: BlockStore, wanted: bool, bits: int, least: int) -> CodecPolicy | None:
+    """Return how pages are kept; None leaves it to the store, which has a codec or is not told."""
+    if not wanted or store.settings.codec != "dense":
+        return None
+    if bits not in (4, 8):
+        _log.warning("pages are kept in 4 or 8 bits or as they are, not in %d: as they are", bits)
+        return None
+    return CodecPolicy("affine8" if bits == 8 else "affine4", min_quantize_tokens=least)

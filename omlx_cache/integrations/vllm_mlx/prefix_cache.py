@@ -1,24 +1,59 @@
 """TieredPrefixCache: what vllm-mlx's schedulers call, kept in a store's tiers."""
 
+import copy
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import mlx.core as mx
 
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
+from omlx_cache.integrations.naming import digest_of
 from omlx_cache.integrations.padding import heeds_padding
-from omlx_cache.integrations.vllm_mlx.prepared import Besides, Prepared, independent
-from omlx_cache.integrations.vllm_mlx.tally import MB, Tally
+from omlx_cache.kv.buffers import shared
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.interrupts import uninterrupted
 
 _log = logging.getLogger(__name__)
+
+MB = 1 << 20
+BESIDES = 16
+"""How many prompts' last logits are remembered; each is as long as the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Caches that hold exactly these tokens and see no later write of whoever gave them."""
+
+    tokens: tuple[int, ...]
+    cache: list[Any]
+    auxiliary: Mapping[str, Any] | None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the caches keep alive until they are published."""
+        return sum(cache.nbytes for cache in self.cache)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Look-ups and stores since the start, or since somebody asked to count anew; `evicted` is
+    what the store had evicted by then."""
+
+    hits: int = 0
+    misses: int = 0
+    tokens_saved: int = 0
+    rejected: int = 0
+    evicted: int = 0
 
 
 class TieredPrefixCache:
@@ -56,7 +91,7 @@ class TieredPrefixCache:
         self._prompts = TieredPromptCache(store, self._source, max_bytes=max_bytes)
         self._most = max_bytes
         self._lock = threading.RLock()
-        self._besides = Besides()
+        self._besides: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
         self._tally = Tally()
         self._reserved = 0
         self._given: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
@@ -73,37 +108,36 @@ class TieredPrefixCache:
         """
         prompt = list(tokens)
         with self._lock:
-            caches, rest = self._fetch(prompt)
+            whole = digest_of(prompt) in self._besides
+            asked = [*prompt, 0] if whole else prompt
+            caches, rest = self._prompts.fetch_nearest_cache(self._key, asked)
+            if whole:
+                # Who keeps something beside a prompt uses both or none, whatever is left over.
+                caches, rest = (caches, []) if len(rest) == 1 else (None, prompt)
             position = len(prompt) - len(rest)
-            self._tally.look_up(position)
-            self._last_match_type = "prefix" if position else "miss"
+            self._tally.hits += position > 0
+            self._tally.misses += position == 0
+            self._tally.tokens_saved += position
+            self._last_match_type = ("prefix" if rest else "exact") if position else "miss"
             self._last_matched_key = tuple(prompt[:position]) if position else None
-            if position and not rest:
-                self._last_match_type = "exact"
             if caches:
                 self._given[caches[0]] = prompt[:position]
             return caches, rest
 
-    def _fetch(self, prompt: list[int]) -> tuple[list[Any] | None, list[int]]:
-        if self._besides.get(prompt) is None:
-            return self._prompts.fetch_nearest_cache(self._key, prompt)
-        # Who keeps something beside a prompt uses both or none, whatever is left over.
-        caches, rest = self._prompts.fetch_nearest_cache(self._key, [*prompt, 0])
-        return (caches, []) if len(rest) == 1 else (None, prompt)
-
     def fetch_exact_auxiliary(self, tokens: Sequence[int]) -> dict[str, Any] | None:
         """Return what was kept beside exactly these tokens; None once the caches are gone."""
+        key = digest_of(tokens)
         with self._lock:
-            kept = self._besides.get(tokens)
-            if kept is None or tokens in self:
-                return kept
-            self._besides.forget(tokens)
-            return None
+            kept = self._besides.pop(key, None)
+            if kept is None or tokens not in self:
+                return None
+            self._besides[key] = kept
+            return dict(kept)
 
     def clone_for_replay(self, cache: Sequence[Any]) -> list[Any] | None:
         """Return caches that may be computed on while the given ones stay as they are."""
         try:
-            return independent(cache)
+            return [_twin(one) for one in cache]
         except Exception:
             _log.exception("a cache cannot be copied")
             return None
@@ -174,14 +208,18 @@ class TieredPrefixCache:
                 return False
             stored = self.store(entry.tokens, entry.cache)
             if stored and entry.auxiliary:
-                self._besides.keep(entry.tokens, entry.auxiliary)
+                copies = shared(dict(entry.auxiliary))
+                mx.eval([value for value in copies.values() if isinstance(value, mx.array)])
+                self._besides[digest_of(entry.tokens)] = copies
+                while len(self._besides) > BESIDES:
+                    self._besides.popitem(last=False)
             return stored
 
     def remove(self, tokens: Sequence[int], *, include_ssd: bool = False) -> bool:
         """Forget what was kept beside a prompt; True when a request could have used the prompt. Its
         pages leave when the store needs the room."""
         with self._lock:
-            self._besides.forget(tokens)
+            self._besides.pop(digest_of(tokens), None)
             return tokens in self
 
     def clear(self) -> None:
@@ -234,22 +272,25 @@ class TieredPrefixCache:
         """Return the counts that the server shows. Bytes are those of all models in the store."""
         hot = self._store.stats().hot
         with self._lock:
-            return self._tally.report(
-                len(self), hot.nbytes + self._reserved, self._max_memory, hot.evicted_pages
-            )
+            tally, used, limit = self._tally, hot.nbytes + self._reserved, self._max_memory
+            asked = tally.hits + tally.misses
+            return {
+                "hits": tally.hits,
+                "misses": tally.misses,
+                "hit_rate": round(tally.hits / asked, 4) if asked else 0.0,
+                "evictions": hot.evicted_pages - tally.evicted,
+                "tokens_saved": tally.tokens_saved,
+                "current_memory_mb": round(used / MB, 2),
+                "max_memory_mb": round(limit / MB, 2),
+                "memory_utilization": round(used / limit, 4) if limit else 0.0,
+                "entry_count": len(self),
+                "store_rejections": tally.rejected,
+            }
 
     def reset_stats(self) -> None:
         """Count anew."""
         with self._lock:
             self._tally = Tally(evicted=self._store.stats().hot.evicted_pages)
-
-    @property
-    def memory_usage_mb(self) -> float:
-        return self._current_memory / MB
-
-    @property
-    def memory_limit_mb(self) -> float:
-        return self._max_memory / MB
 
     @property
     def _current_memory(self) -> int:
@@ -276,3 +317,15 @@ class TieredPrefixCache:
         """True when all of the tokens are restored for a prompt that goes on from them."""
         with self._lock:
             return bool(tokens) and self._prompts.restorable(self._key, tokens) == len(tokens)
+
+
+def _twin(cache: Any) -> Any:
+    """Return a cache of the same class and content; what is written to the one is not seen in the
+    other. Evaluates and copies nothing: MLX copies a buffer when one of its two owners writes."""
+    twin = copy.copy(cache)
+    for name, value in vars(cache).items():
+        setattr(twin, name, shared(value))
+    children = getattr(cache, "caches", None)
+    if children:
+        twin.caches = type(children)(map(_twin, children))
+    return twin

@@ -1,32 +1,58 @@
-"""OmlxPrefixCache: what oMLX's scheduler calls of its BlockAwarePrefixCache, on a shared store.
+"""oMLX with this cache: what its scheduler calls of its block-aware prefix cache, on a store.
 
 Written from its public source; `docs/omlx.md` says what was run.
 """
 
+import hashlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
+
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache.integrations.omlx.keyed import ExtraRanges, keyed
-from omlx_cache.integrations.omlx.states import Layer, Snapshots, caches_at
-from omlx_cache.integrations.omlx.statistics import PrefixStatistics
+from omlx_cache.integrations.names import HostServer, names_of
+from omlx_cache.integrations.naming import stand_in
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.store import BlockStore
 
+__all__ = ["OmlxPrefixCache", "RestoredBlocks", "install"]
+
 _log = logging.getLogger(__name__)
+
+HOST = HostServer("omlx", "omlx", "==0.6.2")
+NEEDED = names_of(
+    "omlx.scheduler",
+    "Scheduler",
+    "config model block_aware_cache paged_cache_manager paged_ssd_cache_manager",
+    "to be in place of its own cache",
+)
 
 STORE_SECONDS = 1.0
 """How long a fetch waits for a store on another thread; then it is a miss."""
 
 MOST_UNDER_WAY = 1024
 """Requests that nobody ends are ended when so many newer ones have been fetched."""
+
+ExtraRanges = Sequence[tuple[int, tuple[Any, ...]]]
+Layer = Mapping[str, Any]
+"""`{"state": ..., "meta_state": ..., "class_name": ...}`: mlx-lm's `state`, and the `meta_state` of
+the mlx-lm that oMLX is written for."""
+
+
+class Snapshots(Protocol):
+    """Layers by the number of tokens that they hold; None where they cannot be read back. oMLX's
+    own object has no more than this: it cannot be iterated."""
+
+    def __len__(self) -> int: ...
+    def __contains__(self, position: int, /) -> bool: ...
+    def __getitem__(self, position: int, /) -> Sequence[Layer | None] | None: ...
 
 
 @dataclass(slots=True)
@@ -38,6 +64,49 @@ class RestoredBlocks:
     num_tokens: int
     block_ids: list[int] = field(default_factory=list)
     caches: list[Any] | None = None
+
+
+@dataclass(slots=True)
+class PrefixStatistics:
+    """Look-ups and tokens, under oMLX's names. What it counts of parts that this cache lacks, its
+    partial blocks and SpecPrefill's prefixes, stays 0."""
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    tokens_saved: int = 0
+    tokens_matched_total: int = 0
+    tokens_requested_total: int = 0
+    block_size: int = 0
+    partial_block_skips: int = 0
+    partial_tokens_skipped: int = 0
+    last_partial_tokens_skipped: int = 0
+    last_tokens_to_next_block: int = 0
+    exact_prefix_hits: int = 0
+    exact_prefix_misses: int = 0
+    exact_prefix_tokens_restored: int = 0
+    exact_prefix_stores: int = 0
+    exact_prefix_store_failures: int = 0
+
+    @property
+    def total_queries(self) -> int:
+        return self.hits + self.misses
+
+    @property
+    def hit_rate(self) -> float:
+        return self.hits / self.total_queries if self.total_queries else 0.0
+
+    def look_up(self, asked: int, found: int) -> None:
+        """Count a prompt, and how many of its tokens were restored."""
+        self.hits += found > 0
+        self.misses += not found
+        self.tokens_saved += found
+        self.tokens_matched_total += found
+        self.tokens_requested_total += asked
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts by their names."""
+        return {**asdict(self), "total_queries": self.total_queries, "hit_rate": self.hit_rate}
 
 
 @dataclass(slots=True)
@@ -80,32 +149,28 @@ class OmlxPrefixCache:
     ) -> tuple[RestoredBlocks | None, list[int]]:
         """Restore a prefix, and return it with the tokens after it; `(None, tokens)` for a miss.
         Evaluates MLX and reads the disk."""
-        asked = keyed(tokens, extra_keys, extra_key_token_start, extra_key_ranges)
-        caches, rest = self._fetch(request_id, asked)
+        began = time.perf_counter()
+        prompt = keyed(tokens, extra_keys, extra_key_token_start, extra_key_ranges)
+        caches, rest = None, prompt
+        if self._lock.acquire(timeout=STORE_SECONDS):
+            try:
+                caches, rest = self._cache.fetch_nearest_cache(self._key, prompt)
+                asked = self._cache.last.asked if self._cache.last else None
+            finally:
+                self._lock.release()
+        else:
+            asked = self._store.requests.ask("", {}, len(prompt))
+            asked.restored(0, 0, time.perf_counter() - began, reasons.NOT_STORED)
+        if asked is not None:
+            self._under_way[request_id] = _UnderWay(asked, len(prompt))
+            for forgotten in list(self._under_way)[:-MOST_UNDER_WAY]:
+                self.release_cache(forgotten)
         held = 0 if caches is None else len(tokens) - len(rest)
         self._statistics.look_up(len(tokens), held)
         if not held:
             return None, tokens
         blocks = list(range(-(-held // self.block_size)))
         return RestoredBlocks(request_id, held, blocks, caches), list(tokens[held:])
-
-    def _fetch(self, request_id: str, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
-        began = time.perf_counter()
-        caches, rest = None, tokens
-        if self._lock.acquire(timeout=STORE_SECONDS):
-            try:
-                caches, rest = self._cache.fetch_nearest_cache(self._key, tokens)
-                asked = self._cache.last.asked if self._cache.last else None
-            finally:
-                self._lock.release()
-        else:
-            asked = self._store.requests.ask("", {}, len(tokens))
-            asked.restored(0, 0, time.perf_counter() - began, reasons.NOT_STORED)
-        if asked is not None:
-            self._under_way[request_id] = _UnderWay(asked, len(tokens))
-            for forgotten in list(self._under_way)[:-MOST_UNDER_WAY]:
-                self.release_cache(forgotten)
-        return caches, rest
 
     def preload_blocks(self, block_table: RestoredBlocks) -> int:
         """Return 0: a fetch has read them."""
@@ -158,11 +223,13 @@ class OmlxPrefixCache:
         if under_way is not None:
             under_way.generated = max(0, len(stored) - under_way.prompt_tokens)
         try:
-            for position in self._boundaries(len(stored), boundary_snapshots):
-                snapshot = boundary_snapshots and boundary_snapshots[position]
-                # oMLX's own disk may have lost what it says it has.
+            # oMLX's object of snapshots answers `in`; its own disk may have lost what it names.
+            for at in range(self.block_size, len(stored), self.block_size):
+                snapshot = None
+                if boundary_snapshots and at in boundary_snapshots:
+                    snapshot = boundary_snapshots[at]
                 if snapshot:
-                    self._insert(stored[:position], caches_at(position, cache_data, snapshot))
+                    self._insert(stored[:at], caches_at(at, cache_data, snapshot))
             self._insert(stored, caches_at(len(stored), cache_data))
         except UnsupportedCache as error:
             self._store.counters.skip(reasons.UNSUPPORTED)
@@ -176,12 +243,6 @@ class OmlxPrefixCache:
             if not hot_cache_write_back:
                 self._leave_memory()
         return RestoredBlocks(request_id, len(stored))
-
-    def _boundaries(self, length: int, snapshots: Snapshots | None) -> list[int]:
-        """Return where there are snapshots: oMLX's object answers `in`, and cannot be iterated."""
-        if not snapshots:
-            return []
-        return [at for at in range(self.block_size, length, self.block_size) if at in snapshots]
 
     def _insert(self, tokens: list[int], caches: list[Any]) -> None:
         with self._lock:
@@ -218,23 +279,23 @@ class OmlxPrefixCache:
     def get_stats(self) -> PrefixStatistics:
         """Return the counts that oMLX shows, of this model since `clear`; evictions are those of
         the store's memory. `omlx-cache stats` has all figures."""
-        return replace(
-            self._statistics,
-            block_size=self.block_size,
-            evictions=self._store.hot_usage().evicted_pages,
-        )
+        evicted = self._store.hot_usage().evicted_pages
+        return replace(self._statistics, block_size=self.block_size, evictions=evicted)
 
     def get_stats_dict(self) -> dict[str, Any]:
         """Return the same counts under the names that oMLX's panel reads."""
         return {**self.get_stats().to_dict(), "active_requests": len(self._under_way)}
 
 
-def install(scheduler: Any, store: BlockStore) -> OmlxPrefixCache:
+def install(scheduler: Any, store: BlockStore) -> OmlxPrefixCache | None:
     """Have a scheduler that has no request yet keep its prompts in `store`; returns what it calls.
 
     Its own managers of blocks and of the SSD are taken out, the latter closed: where it has none it
-    asks none.
+    asks none. None, and a line of the log, where this version of oMLX cannot have the cache: the
+    scheduler keeps its own. Raises UnusableHost instead with the setting `require`.
     """
+    if not HOST.takes(scheduler, NEEDED, lambda: scheduler.model, require=store.settings.require):
+        return None
     config = scheduler.config
     cache = OmlxPrefixCache(
         scheduler.model,
@@ -249,3 +310,74 @@ def install(scheduler: Any, store: BlockStore) -> OmlxPrefixCache:
         # Its writer's thread would keep it, and its memory, for the life of the process.
         own.close()
     return cache
+
+
+def keyed(
+    tokens: Sequence[int],
+    extra_keys: tuple[Any, ...] | None = None,
+    start: int | None = None,
+    ranges: ExtraRanges | None = None,
+) -> list[int]:
+    """Return tokens of which the one where extra keys begin to count is a negative id made from it
+    and from them: what follows is of another prefix, and what comes before is shared."""
+    named = list(tokens)
+    begins = list(ranges) if ranges else [(start or 0, extra_keys)] if extra_keys else []
+    for at, keys in begins:
+        place = min(max(at, 0), len(named) - 1)
+        if place >= 0:
+            digest = hashlib.sha256(repr((named[place], keys)).encode()).digest()
+            named[place] = stand_in(digest)
+    return named
+
+
+def caches_at(
+    position: int, layers: Sequence[Layer], snapshot: Sequence[Layer | None] | None = None
+) -> list[Any]:
+    """Return the caches of a sequence's first `position` tokens, which share the layers' arrays: a
+    snapshot's layers, and the beginning of those that it leaves out because they can be cut.
+
+    Keys and values may be longer: beside states of a boundary oMLX hands over all that it has.
+    Raises UnsupportedCache for other classes, and for what is missing and cannot be cut.
+    """
+    taken = layers if snapshot is None else snapshot
+    filled = [*taken, *[None] * (len(layers) - len(taken))]
+    return [_cache(layer, own, position) for layer, own in zip(filled, layers, strict=True)]
+
+
+def _cache(layer: Layer | None, whole: Layer, position: int) -> Any:
+    if layer is None or not len(layer.get("state") or ()):
+        if whole["class_name"] != "KVCache":
+            raise UnsupportedCache(f"a snapshot without its {whole['class_name']}")
+        layer = whole
+    kind = str(layer["class_name"])
+    if kind not in _MAKERS or not len(layer["state"] or ()):
+        raise UnsupportedCache(f"oMLX's state of {kind}")
+    return _MAKERS[kind](layer, position)
+
+
+def _kv(layer: Layer, position: int) -> KVCache:
+    cache = KVCache()
+    cache.keys, cache.values = (side[..., :position, :] for side in layer["state"][:2])
+    cache.offset = cache.keys.shape[2]
+    return cache
+
+
+def _rotating(layer: Layer, position: int) -> RotatingKVCache:
+    keep, max_size, offset, index = (int(part) for part in layer["meta_state"])
+    cache = RotatingKVCache(max_size, keep)
+    cache.keys, cache.values = layer["state"][:2]
+    cache.offset, cache._idx = offset, index
+    return cache
+
+
+def _arrays(layer: Layer, position: int) -> ArraysCache:
+    cache = ArraysCache(len(layer["state"]))
+    cache.cache = list(layer["state"])
+    return cache
+
+
+_MAKERS: Mapping[str, Callable[[Layer, int], Any]] = {
+    "KVCache": _kv,
+    "RotatingKVCache": _rotating,
+    "ArraysCache": _arrays,
+}
