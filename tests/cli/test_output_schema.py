@@ -65,7 +65,6 @@ _COMMANDS = {
     "config": ("config",),
     "why": ("why", "--last", "2"),
     "quota": ("quota",),
-    "verify": ("verify",),
     "rm": ("rm", _NAMESPACE, "--dry-run"),
     "pin": ("pin", _NAMESPACE, "--for", "1d"),
     "unpin": ("unpin", "--all"),

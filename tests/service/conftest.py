@@ -64,6 +64,11 @@ class Daemon:
                 return message
         raise AssertionError(f"nothing of {line} in {self.told}: {self.log.read_text()}")
 
+    @property
+    def socket(self) -> str:
+        """The path of its control socket."""
+        return str(self.home / "run" / f"service-{self.process.pid}.sock")
+
     def run(
         self, *arguments: str, module: str = "omlx_cache_daemon"
     ) -> "subprocess.CompletedProcess[str]":

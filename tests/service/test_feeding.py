@@ -1,5 +1,6 @@
 """The service sends the pages of a directory to other machines, for all of its processes."""
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from kit.drive import Turn
 from kit.remote.machines import Machine
 from kit.remote.redis_servers import RedisServer, redis_server
+from omlx_cache_daemon.service.main import main
 
 from .conftest import Daemon
 
@@ -26,12 +28,22 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def feeder(home: Path, server: RedisServer) -> Iterator[Daemon]:
-    daemon = Daemon(home, OMLX_CACHE_REMOTE=server.url, OMLX_CACHE_REMOTE_SECRET=SECRET)
+    """A service whose file says the store, with the secret in another file."""
+    secret = home / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    (home / "omlx-cached.toml").write_text(_settings(home, server))
+    daemon = Daemon(home, "--config", str(home / "omlx-cached.toml"))
     try:
         daemon.wait_for("READY=1")
         yield daemon
+        assert daemon.end() == 0
     finally:
         daemon.close()
+
+
+def _settings(home: Path, server: RedisServer) -> str:
+    return f'remote = "{server.url}"\nremote_secret = "file:{home / "secret"}"\n'
 
 
 def _machine(directory: Path, server: RedisServer, **fields: str) -> Machine:
@@ -72,26 +84,23 @@ def test_what_a_server_stored_another_machine_restores(
         turn: Turn = other.ask(store, TOKENS)
         assert store.stats().requests.restored_remote_tokens == turn.cached == TOKENS - 1
     assert other.is_right(turn, TOKENS)
-    shown = feeder.run("stats", "--format", "json", "--socket", _socket(feeder)).stdout
+    shown = feeder.run("stats", "--format", "json", "--socket", feeder.socket).stdout
     assert f'"written_pages": {pages}' in shown
     assert SECRET not in shown
-    assert feeder.end() == 0
 
 
 @pytest.mark.nightly
 def test_one_that_was_killed_asks_and_sends_nothing_again(
     feeder: Daemon, server: RedisServer
 ) -> None:
-    machine = _machine(feeder.cold_dir, server)
-    pages = _stored(machine)
+    pages = _stored(_machine(feeder.cold_dir, server))
     _until(lambda: len(_values(server)) == pages, feeder)
     feeder.process.kill()
     feeder.process.wait(30)
     sent, asked = server.calls("set"), server.calls("getrange")
-    feeder.process = feeder.start()
+    feeder.process = feeder.start("--config", str(feeder.home / "omlx-cached.toml"))
     feeder.wait_for("READY=1")
     _until(lambda: server.calls("getrange") >= asked + pages, feeder)
-    assert feeder.end() == 0
     assert server.calls("set") == sent
     assert len(_values(server)) == pages
 
@@ -105,82 +114,53 @@ def test_a_store_that_is_not_there_holds_up_nothing_and_is_fed_when_it_comes(
     assert feeder.run("ps").returncode == 0
     server.start()
     _until(lambda: len(_values(server)) == pages, feeder)
-    assert feeder.end() == 0
 
 
 @pytest.mark.nightly
-def test_with_writes_off_nothing_is_sent_until_a_reload_says_so(
-    home: Path, server: RedisServer
+@pytest.mark.parametrize("lacks", ["writes", "secret"])
+def test_what_was_there_before_a_reload_is_sent_after_it(
+    feeder: Daemon, server: RedisServer, lacks: str
 ) -> None:
-    file = home / "omlx-cached.toml"
-    secret = home / "secret"
-    secret.write_text(SECRET)
-    secret.chmod(0o600)
-    settings = f'remote = "{server.url}"\nremote_secret = "file:{secret}"\n'
-    file.write_text(settings + 'remote_writes = "off"\n')
-    daemon = Daemon(home, "--config", str(file))
-    try:
-        daemon.wait_for("READY=1")
-        pages = _stored(_machine(daemon.cold_dir, server))
-        assert _values(server) == []
-        file.write_text(settings)
-        daemon.process.send_signal(1)
-        daemon.wait_for("READY=1")
-        _until(lambda: len(_values(server)) == pages, daemon)
-        assert daemon.end() == 0
-    finally:
-        daemon.close()
-
-
-@pytest.mark.nightly
-def test_what_was_there_while_the_secret_was_not_is_sent_when_it_comes(
-    home: Path, server: RedisServer, tmp_path: Path
-) -> None:
-    secret = tmp_path / "secret"
-    file = home / "omlx-cached.toml"
-    file.write_text(f'remote = "{server.url}"\nremote_secret = "file:{secret}"\n')
-    pages = _stored(_machine(home / "cold", server))
-    daemon = Daemon(home, "--config", str(file))
-    try:
-        daemon.wait_for("READY=1")
-        _until(lambda: "pages are not sent to other machines" in daemon.log.read_text(), daemon)
-        assert _values(server) == []
+    file, secret = feeder.home / "omlx-cached.toml", feeder.home / "secret"
+    if lacks == "writes":
+        file.write_text(_settings(feeder.home, server) + 'remote_writes = "off"\n')
+    else:
+        secret.unlink()
+    _reload(feeder)
+    pages = _stored(_machine(feeder.cold_dir, server))
+    if lacks == "secret":
+        file.write_text(_settings(feeder.home, server) + "remote_encrypt = true\n")
+        _reload(feeder)
+        _until(lambda: "pages are not sent to other machines" in feeder.log.read_text(), feeder)
         secret.touch(mode=0o600)
         secret.write_text(SECRET)
-        _until(lambda: len(_values(server)) == pages, daemon)
-        assert daemon.end() == 0
-    finally:
-        daemon.close()
+    else:
+        assert _values(server) == []
+    file.write_text(_settings(feeder.home, server))
+    _reload(feeder)
+    _until(lambda: len(_values(server)) == pages, feeder)
+
+
+def _reload(daemon: Daemon) -> None:
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_for("READY=1")
 
 
 def test_checking_shows_no_secret_and_takes_none_from_flags_and_keys(
-    home: Path, server: RedisServer
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    daemon = Daemon(home)
-    try:
-        daemon.wait_for("READY=1")
-        daemon.environment |= {
-            "OMLX_CACHE_REMOTE": "redis://user:a-password@nowhere:1",
-            "OMLX_CACHE_REMOTE_SECRET": SECRET,
-        }
-        service = "omlx_cache_daemon.service"
-        checked = daemon.run("--check-config", module=service)
-        assert checked.returncode == 0, checked.stderr
-        assert "redis://user:***@nowhere:1" in checked.stdout
-        assert "(hidden)" in checked.stdout
-        refused = daemon.run("--remote", "redis://:a-password@nowhere:1", module=service)
-        assert refused.returncode == 78
-        (home / "bad.toml").write_text(f'remote_secret = "{SECRET}"\n')
-        named = daemon.run("--config", str(home / "bad.toml"), module=service)
-        assert named.returncode == 78
-        assert "remote_secret: not here" in named.stderr
-        for one in (checked, refused, named):
-            assert SECRET not in one.stdout + one.stderr
-            assert "a-password" not in one.stdout + one.stderr
-    finally:
-        daemon.close()
-
-
-def _socket(daemon: Daemon) -> str:
-    (path,) = (daemon.home / "run").rglob("service-*.sock")
-    return str(path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OMLX_CACHE_REMOTE", "redis://user:a-password@nowhere:1")
+    monkeypatch.setenv("OMLX_CACHE_REMOTE_SECRET", SECRET)
+    bad = tmp_path / "bad.toml"
+    bad.write_text(f'remote_secret = "{SECRET}"\n')
+    for flags, code, said in (
+        ([], 0, "redis://user:***@nowhere:1"),
+        (["--remote", "redis://:a-password@nowhere:1"], 78, "--remote: everybody sees flags"),
+        (["--config", str(bad)], 78, "remote_secret: not here"),
+    ):
+        assert main(["--check-config", *flags]) == code
+        shown = "".join(capsys.readouterr())
+        assert said in shown
+        assert SECRET not in shown
+        assert "a-password" not in shown

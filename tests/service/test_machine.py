@@ -1,4 +1,5 @@
-"""One port for all processes: real stores in real processes, one of which is stopped and killed."""
+"""One port for all processes: who answers late, how answers become one, and real stores in real
+processes, one of which is stopped and killed."""
 
 import json
 import os
@@ -13,6 +14,10 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from omlx_cache_daemon.errors import NobodyThere
+from omlx_cache_daemon.service.machine import Ask, Gathered, Peer, Peers, merged
+from omlx_cache_daemon.stores import RunningStore
 
 from .conftest import Daemon
 
@@ -117,3 +122,74 @@ def test_one_port_shows_every_process_and_waits_for_none_that_hangs(machine: Mac
     machine.wait_until({"omlx-cached": 1.0, "two": 1.0})
     assert machine.daemon.end() == 0
     assert machine.daemon.run("ping").returncode == 0
+
+
+def _reply(first: int, upto: int, began: float = 1.0, dropped: int = 0) -> dict[str, object]:
+    events = [{"number": n, "kind": "stored", "detail": ""} for n in range(first, upto + 1)]
+    return {"events": events, "upto": upto, "dropped": dropped, "began": began}
+
+
+def test_events_of_several_processes_become_one_sequence() -> None:
+    gathered = Gathered()
+    for source, reply in (
+        ("a", _reply(1, 3)),
+        ("b", _reply(1, 2)),
+        ("a", _reply(2, 4)),
+        ("a", _reply(2, 4)),
+    ):
+        gathered.add(source, {"a": 10, "b": 20}[source], reply)
+    document = gathered.document(None, 100)
+    assert [event["pid"] for event in document["events"]] == [10, 10, 10, 20, 20, 10]
+    assert [event["number"] for event in document["events"]] == [1, 2, 3, 4, 5, 6]
+    assert gathered.cursors() == {"a": 4, "b": 2}
+    assert [event["number"] for event in gathered.document(4, 100)["events"]] == [5, 6]
+    assert [gathered.document(after, 1)["upto"] for after in (4, 6)] == [5, 6]
+    # One that began anew is heard from its first event, and one that has ended is not heard of.
+    gathered.add("a", 10, _reply(6, 5, began=2.0))
+    assert gathered.cursors() == {"b": 2}
+    gathered.add("a", 10, _reply(1, 2, began=2.0))
+    gathered.keep({"b"})
+    assert len(gathered.document(0, 100)["events"]) == 8
+    # What others did they tell themselves.
+    other = {"number": 1, "kind": "stored", "detail": "other process"}
+    gathered.add("c", 30, {**_reply(1, 0), "events": [other], "upto": 1})
+    assert len(gathered.document(0, 100)["events"]) == 8
+
+
+def test_events_that_were_forgotten_are_counted() -> None:
+    gathered = Gathered(most=4)
+    gathered.add("a", 10, _reply(1, 3, dropped=5))
+    gathered.add("a", 10, _reply(4, 6, dropped=2))
+    document = gathered.document(0, 100)
+    assert document["dropped"] == 2 + 2
+    assert [event["number"] for event in document["events"]] == [3, 4, 5, 6]
+
+
+def _row(
+    key: str, hot: int, cold: int, used_at: float, text: str | None = None
+) -> dict[str, object]:
+    tiers = {"hot": {"pages": hot, "bytes": 10 * hot}, "cold": {"pages": cold, "bytes": 10 * cold}}
+    return {"key": key, "blocks": cold, "used_at": used_at, "tiers": tiers, "text": text}
+
+
+def test_memory_counts_together_and_the_directory_once() -> None:
+    one = {"rows": [_row("a", 2, 5, 1.0), _row("b", 1, 1, 9.0)], "more": 0, "found": True}
+    two = {"rows": [_row("a", 3, 5, 4.0, "said"), _row("c", 0, 1, 0.5)], "more": 2, "found": False}
+    level = merged([one, two], 2)
+    assert (level["more"], level["found"]) == (3, True)
+    assert [row["key"] for row in level["rows"]] == ["b", "a"]
+    assert level["rows"][1] == _row("a", 5, 5, 4.0, "said")
+    assert merged([], 5)["rows"] == []
+
+
+@pytest.mark.parametrize("is_work", [False, True])
+def test_whoever_is_late_is_left_alone_but_with_work(is_work: bool) -> None:
+    def late(peer: Peer, ask: Ask) -> object:
+        raise NobodyThere("it did not answer in time")
+
+    peers = Peers(lambda: [RunningStore(Path("/nowhere/store-10.sock"), 10)])
+    [reply] = peers.ask(late, is_work=is_work)
+    assert reply.error
+    [reply] = peers.ask(lambda peer, ask: "here")
+    assert (reply.answer, bool(reply.error)) == (("here", False) if is_work else (None, True))
+    peers.close()

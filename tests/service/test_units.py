@@ -1,4 +1,4 @@
-"""The unit and the agent: what is in the repository, what is installed, and what reads them."""
+"""The units and the agents: what starts, and what reads them."""
 
 import plistlib
 import shutil
@@ -9,11 +9,7 @@ import pytest
 
 from omlx_cache_daemon.service.units import unit
 
-ROOT = Path(__file__).parent.parent.parent
-SHIPPED = {
-    "systemd": ROOT / "daemon" / "systemd" / "omlx-cached.service",
-    "launchd": ROOT / "daemon" / "launchd" / "omlx-cached.plist",
-}
+SERVE = ["--model", "a model", "--port", "8080"]
 LAUNCHD_KEYS = {
     "AbandonProcessGroup", "AssociatedBundleIdentifiers", "BinaryOrderPreference", "BundleProgram",
     "Debug", "Disabled", "EnableGlobbing", "EnablePressuredExit", "EnableTransactions",
@@ -30,25 +26,20 @@ LAUNCHD_KEYS = {
 """What launchd.plist(5) documents."""
 
 
-@pytest.mark.parametrize("kind", SHIPPED)
-def test_the_package_has_the_file_of_the_repository(kind: str) -> None:
-    written = SHIPPED[kind]
-    packaged = ROOT / "daemon" / "omlx_cache_daemon" / "service" / "units" / written.name
-    assert packaged.read_bytes() == written.read_bytes()
-
-
 def test_the_unit_begins_what_is_installed_here() -> None:
     [start] = [line for line in unit("systemd").splitlines() if line.startswith("ExecStart=")]
     command = start.removeprefix("ExecStart=").split()
     assert Path(command[0]).is_absolute()
     ended = subprocess.run([*command, "--version"], capture_output=True, text=True)
     assert ended.stdout.startswith("omlx-cached ")
+    assert "serve --model 'a model' --port 8080\n" in unit("systemd", SERVE)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
-    path = tmp_path / "omlx-cached.service"
-    path.write_text(unit("systemd"))
+@pytest.mark.parametrize("serve", [None, SERVE])
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path, serve: list[str] | None) -> None:
+    path = tmp_path / "tested.service"
+    path.write_text(unit("systemd", serve))
     ended = subprocess.run(
         ["systemd-analyze", "--user", "verify", str(path)],
         capture_output=True,
@@ -58,10 +49,17 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_every_key_of_the_agent_is_one_that_launchd_documents() -> None:
-    agent = plistlib.loads(unit("launchd").encode())
-    assert agent["Label"] == "omlx-cached"
-    assert Path(agent["ProgramArguments"][0]).is_absolute()
+@pytest.mark.parametrize(
+    ("serve", "label", "rest"),
+    [(None, "omlx-cached", []), (SERVE, "omlx-cache-serve", ["serve", *SERVE])],
+)
+def test_every_key_of_the_agent_is_one_that_launchd_documents(
+    serve: list[str] | None, label: str, rest: list[str]
+) -> None:
+    agent = plistlib.loads(unit("launchd", serve).encode())
+    command = [Path(word) for word in agent["ProgramArguments"]]
+    assert command[0].is_absolute()
+    assert agent["ProgramArguments"][len(command) - len(rest) :] == rest
+    assert agent["Label"] == label
     assert Path(agent["StandardErrorPath"]).parent.name == "Logs"
     assert agent.keys() <= LAUNCHD_KEYS
-    assert plistlib.loads(SHIPPED["launchd"].read_bytes()).keys() == agent.keys()

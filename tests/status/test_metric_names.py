@@ -16,7 +16,7 @@ from kit.storage import open_store
 from omlx_cache import reasons
 from omlx_cache.status import metrics
 from omlx_cache.status.exposition import MOST_HISTOGRAMS, exposition
-from omlx_cache_daemon.service.figures import FIGURES
+from omlx_cache_daemon.service.upkeep import FIGURES
 from omlx_cache_storage import stats
 from omlx_cache_storage.measures import MEASURES, Histogram
 

@@ -3,17 +3,20 @@
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omlx_cache_daemon.errors import FAILURE, OK, UsageError
-from omlx_cache_daemon.options import add_format_option, positive_seconds
+from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, UsageError
+from omlx_cache_daemon.options import add_format_option, positive_seconds, size
+from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.source import existing
 
 if TYPE_CHECKING:
-    from omlx_cache_daemon.doctor.context import Context, Process
-    from omlx_cache_daemon.doctor.finding import Finding
+    from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding
+
+_FILES = 50
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -37,12 +40,25 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "store would use)",
     )
     parser.add_argument(
+        "--all",
+        action="store_true",
+        help="read every page of the directories, past the system's file cache, and compare its "
+        "checksum; stores may run meanwhile",
+    )
+    parser.add_argument(
+        "--rate",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="with --all: read so much a second at most (50MB)",
+    )
+    parser.add_argument(
         "--seconds",
         type=positive_seconds,
         default=2.0,
         metavar="SECONDS",
-        help="how long to read pages of each directory, a sample of them (default: %(default)g); "
-        "verify reads all",
+        help="without --all: how long to read pages of each directory, a sample of them (default: "
+        "%(default)g)",
     )
     parser.add_argument(
         "--remote",
@@ -60,97 +76,122 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     if args.remote is not None:
-        from omlx_cache_daemon.doctor.remote.command import run_remote
+        from omlx_cache_daemon.doctor.remote import examined
 
-        if args.fix or args.cold_dir is not None:
-            raise UsageError("--remote goes with neither --fix nor --cold-dir")
-        return run_remote(args.remote, args.seconds, as_json=args.format == "json")
+        if args.fix or args.all or args.cold_dir is not None:
+            raise UsageError("--remote goes with neither --fix, --all nor --cold-dir")
+        measured, found = examined(args.remote, args.seconds)
+        return _show(args, measured.to_dict(), measured.report(), found)
     # Not before the command line is known to be right: these take their time to import.
-    from omlx_cache_daemon.doctor.context import Context, asked
-    from omlx_cache_daemon.doctor.examination import DIRECTORY, MACHINE, examine, fix
-    from omlx_cache_daemon.doctor.finding import in_order
+    from omlx_cache_daemon.doctor.directory import DIRECTORY, PLACE
+    from omlx_cache_daemon.doctor.examination import Context, asked, examine, in_order, name_of
+    from omlx_cache_daemon.doctor.machine import MACHINE, versions
+    from omlx_cache_daemon.doctor.pages import PAGES
 
-    processes = asked()
+    processes, inside = asked(), (*DIRECTORY, versions, *PAGES)
     contexts = [
         Context(directory, processes, seconds=args.seconds)
         for directory in _directories(args.cold_dir, processes)
     ]
+    was_interrupted = args.all and not _read_all(contexts, args)
     found = examine(contexts[0], MACHINE)
     for context in contexts:
-        found += examine(context, DIRECTORY)
-    found = in_order(found)
+        found += examine(context, (*PLACE, *(inside if context.exists else ())))
     if args.fix:
-        fix(found)
-    errors = [one for one in found if one.severity == "error" and one.fixed is None]
-    if args.format == "json":
-        checks = [*MACHINE, *DIRECTORY]
-        print_json({**_document(contexts, processes), "checks": checks, **_counts(found)})
-    else:
-        sys.stdout.write(_told(contexts, processes, found))
-    return FAILURE if errors else OK
+        for finding in found:
+            finding.mend()
+    document = {
+        "directories": [_described(context) for context in contexts],
+        "processes": [process.store.pid for process in processes],
+        "checks": [name_of(check) for check in (*MACHINE, *PLACE, *inside)],
+    }
+    shown = "".join(_summary(context, len(processes)) for context in contexts)
+    code = _show(args, document, shown, in_order(found))
+    return INTERRUPTED if was_interrupted else code
 
 
-def _directories(given: Path | None, processes: "list[Process]") -> list[Path]:
+def _directories(given: Path | None, processes: "Iterable[AskedProcess]") -> list[Path]:
     """Return the directory that was named, those of the running stores, or the configured one."""
     from omlx_cache_daemon.cold import configured_directory
 
     if given is not None:
         return [Path(os.path.abspath(existing(given)))]
-    used = sorted({process.cold_dir for process in processes if process.cold_dir is not None})
-    return [Path(path) for path in used] or [Path(os.path.abspath(configured_directory()))]
+    used = {process.cold_dir for process in processes if process.cold_dir is not None}
+    return [Path(path) for path in sorted(used)] or [Path(os.path.abspath(configured_directory()))]
 
 
-def _document(contexts: "list[Context]", processes: "list[Process]") -> dict[str, object]:
-    return {
-        "directories": [
-            {
-                "directory": str(context.directory),
-                "exists": context.exists,
-                "pages": context.census.pages,
-                "bytes": context.census.nbytes,
-                "sampled_pages": context.sampled,
-            }
-            for context in contexts
-        ],
-        "processes": [process.store.pid for process in processes],
-    }
+def _read_all(contexts: "list[Context]", args: argparse.Namespace) -> bool:
+    """Read every page; False when somebody did not wait for the end."""
+    from omlx_cache_daemon.doctor.pages import read_all
+
+    total = sum(context.census.by_namespace.total() for context in contexts)
+    try:
+        with Progress("reading", total, unit="bytes", shown=args.format != "json") as progress:
+            for context in contexts:
+                for nbytes in read_all(context, args.rate):
+                    progress.advance(nbytes)
+    except KeyboardInterrupt:
+        sys.stderr.write("omlx-cache: interrupted: the rest was not read\n")
+        return False
+    return True
 
 
-def _counts(found: "list[Finding]") -> dict[str, object]:
+def _show(
+    args: argparse.Namespace,
+    document: dict[str, object],
+    shown: str,
+    found: "list[Finding]",
+) -> int:
+    """Print what was examined and found; return the exit code."""
     left = [one.severity for one in found if one.fixed is None]
+    if args.format == "json":
+        counts = {"errors": left.count("error"), "warnings": left.count("warning")}
+        findings = [one.to_dict() for one in found]
+        fixed = len(found) - len(left)
+        print_json({**document, "findings": findings, **counts, "fixed": fixed})
+    else:
+        sys.stdout.write(shown + _told(found))
+    return FAILURE if "error" in left else OK
+
+
+def _described(context: "Context") -> dict[str, object]:
     return {
-        "findings": [one.to_dict() for one in found],
-        "errors": left.count("error"),
-        "warnings": left.count("warning"),
-        "fixed": len(found) - len(left),
+        "directory": str(context.directory),
+        "exists": context.exists,
+        "pages": context.census.pages,
+        "bytes": context.census.nbytes,
+        "sampled_pages": context.read,
     }
 
 
-def _told(contexts: "list[Context]", processes: "list[Process]", found: "list[Finding]") -> str:
-    lines = [_summary(context, len(processes)) for context in contexts]
+def _told(found: "list[Finding]") -> str:
+    lines = []
     for one in found:
         lines += ["", f"{one.severity}: {text(one.found)}", f"  {text(one.meaning)}"]
+        if len(one.files) > 1:
+            lines += [f"  {text(file)}" for file in one.files[:_FILES]]
+            lines += [f"  and {len(one.files) - _FILES:,} more"] * (len(one.files) > _FILES)
         if one.fixed is not None:
             lines.append(f"  fixed: {text(one.fixed)}")
         else:
             lines += [f"  could not be fixed: {text(one.failed)}"] * (one.failed is not None)
             lines.append(f"  remedy: {text(one.remedy)}")
-    fixable = sum(one.fix is not None and one.fixed is None for one in found)
+    fixable = sum(one.fix is not None for one in found)
     if fixable and not any(one.fixed or one.failed for one in found):
         lines += ["", f"omlx-cache doctor --fix mends {fixable} of these"]
-    if not any(one.severity != "note" for one in found):
+    if all(one.severity == "note" for one in found):
         lines += [""] * bool(found) + ["no trouble found"]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _summary(context: "Context", processes: int) -> str:
     where = text(str(context.directory))
     if not context.exists:
         is_there = os.path.lexists(context.directory)
-        return f"{where}: cannot be read" if is_there else f"{where}: not there yet"
-    census = context.census
-    budget = "" if context.budget is None else f" of {quantity('bytes', context.budget.nbytes)}"
+        return f"{where}: {'cannot be read' if is_there else 'not there yet'}\n"
+    used = quantity("bytes", context.census.nbytes)
+    of = "" if context.budget is None else f" of {quantity('bytes', context.budget.nbytes)}"
     return (
-        f"{where}: {census.pages:,} pages, {quantity('bytes', census.nbytes)}{budget}; "
-        f"{context.sampled:,} pages read; {processes} running"
+        f"{where}: {context.census.pages:,} pages, {used}{of}; "
+        f"{context.read:,} pages read; {processes} running\n"
     )

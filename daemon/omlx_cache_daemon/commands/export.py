@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if done.damaged:
         sys.stderr.write(
             f"omlx-cache: {done.damaged:,} pages are damaged or cannot be read, and are not in the "
-            "archive; omlx-cache verify names them\n"
+            "archive; omlx-cache doctor --all names them\n"
         )
     return FAILURE if done.damaged else OK
 

@@ -1,1 +1,1 @@
-"""What may be wrong on this machine: each check is a function from a `Context` to findings."""
+"""What may be wrong on this machine: each check is a function that yields what it finds."""

@@ -1,255 +1,306 @@
-"""The cold directory itself: whose it is, who may change it, and what lies in it beside pages."""
+"""One cold directory: whose it is and on which disk, and what lies in it beside pages."""
 
+import contextlib
 import itertools
 import os
 import stat
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+from omlx_cache.settings import CacheSettings
 from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_daemon.cold import root_of
-from omlx_cache_daemon.doctor.context import Context
-from omlx_cache_daemon.doctor.finding import Finding
+from omlx_cache_daemon.doctor.census import SET_ASIDE
+from omlx_cache_daemon.doctor.examination import Context, Finding
+from omlx_cache_daemon.doctor.machine import close
 from omlx_cache_daemon.render import quantity
 from omlx_cache_storage.cold.catalog import namespace_directories
 from omlx_cache_storage.cold.files import TAG_FILE
-from omlx_cache_storage.cold.root import DirectoryGone
-from omlx_cache_storage.cold.small_files import BUDGET, PINS
+from omlx_cache_storage.cold.root import DirectoryGone, kind_of, locks_work
+from omlx_cache_storage.cold.small_files import BUDGET, PINS, temporary_name
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE
 from omlx_cache_storage.private import is_private, trouble
 
 _PRIVATE = 0o700
+_NOTHING = "nothing is kept on the disk"
+_ELSEWHERE = "omlx-cache export, and import on a disk of this machine"
 
 
-def place(context: Context) -> list[Finding]:
-    """The directory is there, is the one that it was, and can be read; or a store can make it."""
-    directory = context.directory
-    if not context.exists and context.settings is not None and context.settings.hot_cache_only:
-        return []
-    try:
-        root_of(directory).check()
-    except DirectoryGone as gone:
-        return [
-            Finding(
-                "error",
-                str(gone.strerror),
-                "nothing is kept on the disk",
-                "mount its disk, or set OMLX_CACHE_COLD_DIR to another place",
-            )
-        ]
-    except OSError:
-        # That is told of below.
-        pass
-    if context.exists:
-        return []
-    if directory.exists() or directory.is_symlink():
-        return [
-            Finding(
-                "error",
-                f"{directory} is no directory that can be read",
-                "nothing is kept on the disk",
-                f"ls -ld {directory}",
-            )
-        ]
-    above = next((path for path in directory.parents if path.exists()), directory.parent)
-    if os.access(above, os.W_OK):
-        return []
-    return [
-        Finding(
-            "error",
-            f"{directory} is missing, and {above} does not let it be made",
-            "nothing is kept on the disk",
-            "set OMLX_CACHE_COLD_DIR to another place",
-        )
-    ]
-
-
-def permissions(context: Context) -> list[Finding]:
-    """Nobody else can read or change the directory."""
-    if not context.exists:
-        return []
-    directory, info = context.directory, context.directory.stat()
-    wrong = trouble(directory, info, allowed=_PRIVATE)
-    if not wrong:
-        return []
-    used = is_private(info)
-    meaning = "others may read what prompts were about" if used else "no store uses it"
-    own = info.st_uid == os.geteuid()
-    remedy = f"chmod 700 {directory}" if own else wrong
-    fix = (lambda: _close(directory)) if own and _is_cold(directory, context) else None
-    return [Finding("warning" if used else "error", wrong, meaning, remedy, fix)]
-
-
-def passed_over(context: Context) -> list[Finding]:
-    """Stores pass nothing over because others could have changed it."""
-    own: list[str] = []
-    others: list[str] = []
-    for path in context.census.ignored if context.exists else ():
+def directory(context: Context) -> Iterator[Finding]:
+    """It is there, is the one that it was, and can be read; or a store can make it."""
+    place, known = context.directory, context.settings
+    is_wanted = not isinstance(known, CacheSettings) or not known.hot_cache_only
+    if not context.exists and not is_wanted:
+        return
+    with contextlib.suppress(OSError):
         try:
-            info = os.lstat(path)
-        except OSError:
-            continue
-        is_plain = stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)
-        (own if is_plain and info.st_uid == os.geteuid() else others).append(path)
-    found = []
-    if own:
-        # While nobody else could get at them, nobody else has changed them.
-        closed = not trouble(context.directory, context.directory.stat(), allowed=_PRIVATE)
-        fix = (lambda: _close_all(own)) if closed else None
-        remedy = f"chmod -R go-rwx {context.directory}" if closed else f"ls -lR {own[0]}"
-        what = "pages or their directories may be changed by other users"
-        found.append(
-            Finding("warning", f"{len(own):,} {what}", "stores pass them over", remedy, fix)
-        )
-    if others:
-        what = "are another user's, or no plain files"
-        found.append(
-            Finding(
-                "warning",
-                f"{len(others):,} pages or directories {what}: {others[0]}",
-                "stores pass them over, and count no bytes of theirs",
-                f"ls -l {others[0]}",
-            )
-        )
-    return found
+            root_of(place).check()
+        except DirectoryGone as gone:
+            remedy = "mount its disk, or set OMLX_CACHE_COLD_DIR to another place"
+            yield Finding("error", str(gone.strerror), _NOTHING, remedy)
+            return
+    above = next((path for path in place.parents if path.exists()), place.parent)
+    if not context.exists and os.path.lexists(place):
+        what = f"{place} is no directory that can be read"
+        yield Finding("error", what, _NOTHING, f"ls -ld {place}")
+    elif not context.exists and not os.access(above, os.W_OK):
+        what = f"{place} is missing, and {above} does not let it be made"
+        yield Finding("error", what, _NOTHING, "set OMLX_CACHE_COLD_DIR to another place")
 
 
-def leftovers(context: Context) -> list[Finding]:
-    """Dead writers left nothing, and no directory is there for nothing."""
-    if not context.exists:
-        return []
-    found = []
-    left = context.census.left
-    if left:
-        found.append(
-            Finding(
-                "warning",
-                f"{len(left):,} files are half written, and their writers are gone",
-                "they take room; the next store that opens the directory deletes them",
-                "omlx-cache doctor --fix",
-                lambda: _delete(context, left, []),
-            )
-        )
-    # A store that has just made one is about to put a page there.
-    empty = [] if context.users else context.census.empty
-    if empty:
-        found.append(
-            Finding(
-                "note",
-                f"{len(empty):,} directories are empty",
-                "they take a little room",
-                "omlx-cache doctor --fix",
-                lambda: _delete(context, [], empty),
-            )
-        )
-    return found
-
-
-def foreign(context: Context) -> list[Finding]:
-    """Nothing lies in the directory that is no cache's."""
-    known = context.census.foreign if context.exists else []
-    caches = [path for path in known if _is_cold(Path(path), context)]
-    found = [
-        Finding(
+def file_system(context: Context) -> Iterator[Finding]:
+    """It is this machine's, and its locks keep others out."""
+    there = _existing(context.directory)
+    kind = kind_of(there)
+    if kind.network:
+        yield Finding(
             "warning",
-            f"{path} is another cache, inside of this one",
-            "no store uses its pages here, and no budget counts their bytes",
-            f"move it out of {context.directory}: mv {path} {_free_name(context.directory)}",
+            f"{there} lies on a file system ({kind.name}) that other machines may change",
+            "the budget holds for this machine's processes only, and a network is no SSD",
+            _ELSEWHERE,
         )
-        for path in caches
-    ]
-    others = [path for path in known if path not in caches]
-    if others:
-        found.append(
-            Finding(
-                "note",
-                f"{len(others):,} files are no cache's: {others[0]}",
-                "nobody uses or deletes them",
-                f"ls -lR {others[0]}",
-            )
+    ledger = context.directory / LEDGER_FILE
+    is_shared = context.exists and ledger.is_file() and context.fs.is_writable(context.directory)
+    if is_shared and not locks_work(ledger, context.fs):
+        yield Finding(
+            "error",
+            f"locks on files do nothing in {context.directory}",
+            "stores refuse it, and keep nothing on the disk",
+            f"{_ELSEWHERE}; or mount it with locks",
         )
-    return found
 
 
-def budget_file(context: Context) -> list[Finding]:
+def free_space(context: Context) -> Iterator[Finding]:
+    """The disk has what is to stay free, and the budget can be reached."""
+    known = context.settings
+    least = known.min_free_bytes if isinstance(known, CacheSettings) else 0
+    spare = context.fs.free_bytes(_existing(context.directory)) - least
+    lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
+    if spare < 0:
+        yield Finding(
+            "warning",
+            f"the disk has {_size(spare + least)} free, less than min_free_bytes ({_size(least)})",
+            "stores write nothing more, and evict, until there is room",
+            "free some room on the disk, or lower OMLX_CACHE_MIN_FREE_BYTES",
+        )
+    elif context.budget is not None and lacking > 0:
+        reachable = _size(context.budget.nbytes - lacking).replace(" ", "")
+        yield Finding(
+            "note",
+            f"the budget is {_size(context.budget.nbytes)}, and the disk lacks {_size(lacking)} "
+            "for all of it",
+            "pages leave sooner than the budget says",
+            f"omlx-cache quota {reachable} {context.option}",
+        )
+
+
+def inodes(context: Context) -> Iterator[Finding]:
+    """The disk has room for more files."""
+    there = _existing(context.directory)
+    spare = context.fs.spare_files(there)
+    if spare is not None and spare <= 0:
+        yield Finding(
+            "error",
+            "the disk has hardly a file (inode) left",
+            "no page can be written, however many bytes are free",
+            f"delete files on the disk, or export and import to another one; df -i {there}",
+        )
+
+
+def permissions(context: Context) -> Iterator[Finding]:
+    """Nobody else can read or change it."""
+    place, info = context.directory, context.directory.stat()
+    wrong = trouble(place, info, allowed=_PRIVATE)
+    own = info.st_uid == os.geteuid()
+    if wrong:
+        used = is_private(info)
+        yield Finding(
+            "warning" if used else "error",
+            wrong,
+            "others may read what prompts were about" if used else "no store uses it",
+            f"chmod 700 {place}" if own else wrong,
+            partial(close, place) if own and _is_cold(place, context) else None,
+        )
+
+
+def writable(context: Context) -> Iterator[Finding]:
+    """Pages can be written there."""
+    if not context.fs.is_writable(context.directory):
+        read_only = context.fs.is_read_only(context.directory)
+        what = "disk is mounted read-only" if read_only else "mode"
+        yield Finding(
+            "warning",
+            f"nothing can be written to {context.directory} (its {what})",
+            "what is there is restored, and nothing is added or evicted",
+            "mount it so that it can be written to, or set OMLX_CACHE_COLD_DIR",
+        )
+
+
+def times(context: Context) -> Iterator[Finding]:
+    """The file system keeps the times of files well enough to tell which page was used last."""
+    path = temporary_name(os.fspath(context.directory))
+    # Far from every second, and from every other one, which is all that some keep.
+    kept = wanted = (int(time.time()) // 2 * 2 - 3) * 10**9 + 334_567_891
+    # What cannot be written is told of elsewhere.
+    with contextlib.suppress(OSError):
+        context.fs.write(path, [b"?"], "none")
+        context.fs.set_times(path, wanted)
+        kept = os.stat(path).st_mtime_ns
+    with contextlib.suppress(OSError):
+        context.fs.remove(path)
+    if abs(kept - wanted) >= 100_000_000:
+        yield Finding(
+            "warning",
+            "the file system keeps times of files to a second or worse",
+            "which page was used last is guessed after a restart",
+            "omlx-cache export, and import on a disk with another file system",
+        )
+
+
+def budget_file(context: Context) -> Iterator[Finding]:
     """The file with the budget can be read."""
     path = context.directory / BUDGET_FILE
-    if not context.exists or not os.path.lexists(path):
-        return []
-    try:
-        if context.budget is not None or BUDGET.is_newer(context.directory, context.fs):
-            return []
-    except OSError:
-        pass
-    return [
-        Finding(
+    is_known = context.budget is not None
+    with contextlib.suppress(OSError):
+        is_known = is_known or BUDGET.is_newer(context.directory, context.fs)
+    if os.path.lexists(path) and not is_known:
+        yield Finding(
             "error",
             f"{path} cannot be understood",
             "a budget that a person set does not count",
             "omlx-cache doctor --fix sets it aside; then omlx-cache quota SIZE",
-            lambda: _aside(path),
+            partial(_set_aside, path),
         )
-    ]
 
 
-def pins_file(context: Context) -> list[Finding]:
+def pins_file(context: Context) -> Iterator[Finding]:
     """The file with the pins can be read."""
     path = context.directory / PINS_FILE
-    try:
-        if not context.exists or PINS.is_readable(context.directory, context.fs):
-            return []
-    except OSError:
-        pass
-    return [
-        Finding(
+    is_newer = is_readable = False
+    with contextlib.suppress(OSError):
+        is_newer = PINS.is_newer(context.directory, context.fs)
+        is_readable = PINS.is_readable(context.directory, context.fs)
+    if not is_readable:
+        yield Finding(
             "warning",
             f"{path} cannot be understood, or says more than this version understands",
             "what a person pinned may be evicted",
             "use the version of omlx-cache that wrote it; or omlx-cache doctor --fix sets it "
             "aside, then omlx-cache pin",
-            None if context.exists and _is_newer_pins(context) else lambda: _aside(path),
+            None if is_newer else partial(_set_aside, path),
         )
-    ]
 
 
-def _is_newer_pins(context: Context) -> bool:
-    try:
-        return PINS.is_newer(context.directory, context.fs)
-    except OSError:
-        return False
+def passed_over(context: Context) -> Iterator[Finding]:
+    """Stores pass nothing over because others could have changed it."""
+    own: list[str] = []
+    others: list[str] = []
+    for path in context.census.ignored:
+        with contextlib.suppress(OSError):
+            info = os.lstat(path)
+            is_plain = stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)
+            (own if is_plain and info.st_uid == os.geteuid() else others).append(path)
+    if own:
+        # While nobody else could get at them, nobody else has changed them.
+        closed = not trouble(context.directory, context.directory.stat(), allowed=_PRIVATE)
+        yield Finding(
+            "warning",
+            f"{len(own):,} pages or their directories may be changed by other users",
+            "stores pass them over",
+            f"chmod -R go-rwx {context.directory}" if closed else f"ls -lR {own[0]}",
+            partial(close, *own) if closed else None,
+            own,
+        )
+    if others:
+        yield Finding(
+            "warning",
+            f"{len(others):,} pages or directories are another user's, or no plain files: "
+            f"{others[0]}",
+            "stores pass them over, and count no bytes of theirs",
+            f"ls -l {others[0]}",
+            files=others,
+        )
 
 
-def _is_cold(directory: Path, context: Context) -> bool:
+def leftovers(context: Context) -> Iterator[Finding]:
+    """Dead writers left nothing, and no directory is there for nothing."""
+    left = context.census.left
+    # A store that has just made one is about to put a page there.
+    empty = [] if context.users else context.census.empty
+    if left:
+        yield Finding(
+            "warning",
+            f"{len(left):,} files are half written, and their writers are gone",
+            "they take room; the next store that opens the directory deletes them",
+            "omlx-cache doctor --fix",
+            partial(_delete, context, left, []),
+        )
+    if empty:
+        yield Finding(
+            "note",
+            f"{len(empty):,} directories are empty",
+            "they take a little room",
+            "omlx-cache doctor --fix",
+            partial(_delete, context, [], empty),
+        )
+
+
+def foreign_files(context: Context) -> Iterator[Finding]:
+    """Nothing lies there that is no cache's."""
+    place, others = context.directory, []
+    for path in context.census.foreign:
+        if not _is_cold(Path(path), context):
+            others.append(path)
+            continue
+        names = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))
+        free = next(name for name in names if not os.path.lexists(name))
+        yield Finding(
+            "warning",
+            f"{path} is another cache, inside of this one",
+            "no store uses its pages here, and no budget counts their bytes",
+            f"move it out of {place}: mv {path} {free}",
+        )
+    if others:
+        yield Finding(
+            "note",
+            f"{len(others):,} files are no cache's: {others[0]}",
+            "nobody uses or deletes them",
+            f"ls -lR {others[0]}",
+            files=others,
+        )
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def _size(count: int) -> str:
+    return quantity("bytes", count)
+
+
+def _is_cold(place: Path, context: Context) -> bool:
     """True for a directory that is a cache's, and not somebody's home."""
     names = (TAG_FILE, LEDGER_FILE, BUDGET_FILE)
-    if any((directory / name).is_file() for name in names):
-        return True
-    return any(True for _ in namespace_directories(directory, context.fs))
+    is_marked = any((place / name).is_file() for name in names)
+    return is_marked or any(True for _ in namespace_directories(place, context.fs))
 
 
-def _free_name(directory: Path) -> Path:
-    """Return a name beside a directory that nothing has."""
-    names = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
-    return next(name for name in names if not os.path.lexists(name))
-
-
-def _close(path: os.PathLike[str]) -> str:
-    os.chmod(path, _PRIVATE)
-    return f"chmod 700 {path}"
-
-
-def _close_all(paths: list[str]) -> str:
-    for path in paths:
-        os.chmod(path, _PRIVATE if os.path.isdir(path) else 0o600)
-    return f"{len(paths):,} closed to others; omlx-cache verify reads them"
-
-
-def _delete(context: Context, left: list[str], empty: list[str]) -> str:
+def _delete(context: Context, left: Sequence[str], empty: Sequence[str]) -> str:
     remove_useless(context.directory, left, empty, context.fs)
     return f"{len(left) + len(empty):,} deleted"
 
 
-def _aside(path: Path) -> str:
-    aside = path.with_name(f"{path.name}.unreadable")
+def _set_aside(path: Path) -> str:
+    aside = path.with_name(path.name + SET_ASIDE)
     os.rename(path, aside)
-    size = quantity("bytes", aside.lstat().st_size)
-    return f"set aside as {aside.name} ({size})"
+    return f"set aside as {aside.name} ({_size(aside.lstat().st_size)})"
+
+
+PLACE = (directory, file_system, free_space, inodes)
+"""What is about a directory that may not be there yet."""
+DIRECTORY = (
+    permissions, writable, times, budget_file, pins_file, passed_over, leftovers, foreign_files,
+)  # fmt: skip
+"""What is about one that is there."""

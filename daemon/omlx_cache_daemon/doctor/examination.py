@@ -1,82 +1,217 @@
-"""All checks, one after the other; one that fails itself is a finding."""
+"""What checks find and look at, and their runner: each has its time, and one that fails itself is a
+finding."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, get_args
 
-from omlx_cache_daemon.doctor import directory, disk, pages, processes, sockets, software
-from omlx_cache_daemon.doctor.context import Context
-from omlx_cache_daemon.doctor.finding import Finding
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.replies import ProcessRow
+from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.names import SETTING_NAMES, ConfigError, refuse_unknown
+from omlx_cache_daemon.checking import Checked
+from omlx_cache_daemon.doctor.census import Census, take_census
+from omlx_cache_daemon.errors import CommandError, NobodyThere
+from omlx_cache_daemon.replies import as_answer, as_map, count_of
+from omlx_cache_daemon.stores import RunningStore, running, services
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.small_files import read_budget
+from omlx_cache_storage.readers import within
 
-Check = Callable[[Context], list[Finding]]
+ASK_SECONDS = 3.0
+CHECK_SECONDS = 120.0
+"""A check that takes longer waits for a disk that does not answer."""
 
-MACHINE: dict[str, Check] = {
-    "variables": software.variables,
-    "settings": software.settings,
-    "packages": software.packages,
-    "clock": processes.clock,
-    "memory": software.memory,
-    "descriptors": processes.descriptors,
-    "runtime directory": sockets.places,
-    "sockets": sockets.dead,
-    "answers": processes.answering,
-    "disks of stores": processes.disks,
-    "memory and disk": processes.agreement,
-    "remotes of stores": processes.remotes,
-}
-"""What is about the machine and its processes."""
-
-DIRECTORY: dict[str, Check] = {
-    "directory": directory.place,
-    "permissions": directory.permissions,
-    "writable": disk.writable,
-    "file system": disk.kind,
-    "times": disk.times,
-    "free space": disk.free_space,
-    "inodes": disk.inodes,
-    "budget file": directory.budget_file,
-    "pins file": directory.pins_file,
-    "budget": pages.budget,
-    "passed over": directory.passed_over,
-    "leftovers": directory.leftovers,
-    "foreign files": directory.foreign,
-    "newest page": pages.newest,
-    "checksums": pages.checksums,
-    "agreement": pages.agreement,
-    "versions": processes.versions,
-    "stale pages": software.stale,
-}
-"""What is about one cold directory."""
+Severity = Literal["error", "warning", "note"]
+"""`error`: the cache does not work as it should. `warning`: it may soon, or works worse. `note`:
+worth knowing, and nothing to worry about."""
 
 
-def examine(context: Context, checks: dict[str, Check]) -> list[Finding]:
-    """Run checks, and return what they found; raises nothing that a check does."""
+@dataclass(slots=True)
+class Finding:
+    """One thing that is not as it might be.
+
+    `remedy` is a command to type, or what to do. `fix` does it where that is safe, and returns what
+    it did; raises OSError, CommandError. `fixed` says so afterwards, `failed` why it could not.
+    `files` names each file that it is about, with what is wrong.
+    """
+
+    severity: Severity
+    found: str
+    meaning: str
+    remedy: str
+    fix: Callable[[], str] | None = None
+    files: Sequence[str] = ()
+    check: str = ""
+    fixed: str | None = None
+    failed: str | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, for JSON."""
+        return {
+            "check": self.check,
+            "severity": self.severity,
+            "found": self.found,
+            "meaning": self.meaning,
+            "remedy": self.remedy,
+            "files": list(self.files),
+            "can_fix": self.fix is not None,
+            "fixed": self.fixed,
+            "failed": self.failed,
+        }
+
+    def mend(self) -> None:
+        """Do what is safe; what fails says so. Raises nothing that a fix does."""
+        if self.fix is not None:
+            try:
+                self.fixed = self.fix()
+            except Exception as error:
+                self.failed = f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedProcess:
+    """A store, or a service, with what it says of itself; `error` says why that is nothing.
+    `unbacked`: pages that its memory takes for written, and the disk does not have."""
+
+    store: RunningStore
+    row: ProcessRow | None = None
+    unbacked: int = 0
+    error: str | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self.store.pid if self.row is None else self.row.pid
+
+    @property
+    def cold_dir(self) -> str | None:
+        told = None if self.row is None else self.row.cold_dir
+        return None if told is None else os.path.realpath(told)
+
+    def __str__(self) -> str:
+        return (
+            f"{'a store or service' if self.row is None else self.row.title} in process {self.pid}"
+        )
+
+
+def asked() -> list[AskedProcess]:
+    """Return every store and service that accepts connections, with what it says."""
+    return [ask(store) for store in (*running(), *services())]
+
+
+def ask(store: RunningStore) -> AskedProcess:
+    """Return what a process says of itself; waits for some seconds at most."""
+    client, unbacked = store.client(ASK_SECONDS), 0
+    try:
+        row = as_answer(ProcessRow, client.call("ps"))
+        # A service, and an earlier version, do not know the question.
+        with contextlib.suppress(ControlError):
+            unbacked = count_of(as_map(client.call("compare")), "unbacked")
+    except (NobodyThere, ControlError, CommandError) as error:
+        return AskedProcess(store, error=str(error))
+    return AskedProcess(store, row, unbacked)
+
+
+@dataclass
+class Context:
+    """A machine and one cold directory on it, each part looked up once and only if a check wants
+    it. Pages are read for `seconds`; `read` is how many were, `wrong` those in trouble."""
+
+    directory: Path
+    processes: list[AskedProcess] = field(default_factory=list)
+    fs: FileSystem = field(default_factory=FileSystem)
+    seconds: float = 2.0
+    read: int = 0
+    wrong: list[Checked] = field(default_factory=list)
+
+    @cached_property
+    def exists(self) -> bool:
+        """True for a directory that can be looked into."""
+        return self.directory.is_dir() and os.access(self.directory, os.R_OK | os.X_OK)
+
+    @cached_property
+    def census(self) -> Census:
+        return self.count()
+
+    def count(self) -> Census:
+        """Count what lies in the directory now."""
+        return take_census(self.directory, self.fs) if self.exists else Census()
+
+    @property
+    def users(self) -> list[AskedProcess]:
+        """The stores and services that use the directory."""
+        real = os.path.realpath(self.directory)
+        return [process for process in self.processes if process.cold_dir == real]
+
+    @cached_property
+    def misspelt(self) -> list[str]:
+        """A line for each variable that nobody reads."""
+        try:
+            refuse_unknown(SETTING_NAMES, (), os.environ)
+        except ConfigError as error:
+            return str(error).splitlines()
+        return []
+
+    @cached_property
+    def settings(self) -> CacheSettings | ConfigError:
+        """What a store would have that is started here, or why none can be."""
+        try:
+            return CacheSettings()
+        except ConfigError as error:
+            return error
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        return read_budget(self.directory, self.fs) if self.exists else None
+
+    @property
+    def option(self) -> str:
+        """The option that names the directory in a command to type."""
+        return f"--cold-dir {self.directory}"
+
+
+Check = Callable[[Context], Iterator[Finding]]
+
+
+def name_of(check: Check) -> str:
+    """Return what a check is called for people."""
+    return check.__name__.replace("_", " ")
+
+
+def examine(context: Context, checks: Iterable[Check]) -> list[Finding]:
+    """Run checks, each for `CHECK_SECONDS` at most, and return what they found; raises nothing that
+    a check does."""
     found = []
-    for name, check in checks.items():
-        for finding in _result(context, name, check):
-            finding.check = name
+    for check in checks:
+        for finding in _result(context, check):
+            finding.check = name_of(check)
             found.append(finding)
     return found
 
 
-def _result(context: Context, name: str, check: Check) -> Sequence[Finding]:
+def _result(context: Context, check: Check) -> Sequence[Finding]:
+    why = f"did not end within {CHECK_SECONDS:g} s: the disk does not answer"
     try:
-        return check(context)
+        found = within(
+            lambda: list(check(context)), "omlx-cache-doctor", CHECK_SECONDS + context.seconds, None
+        )
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        return [
-            Finding(
-                "warning",
-                f"the check {name!r} failed itself: {what}",
-                "what it looks for is not known",
-                "try again; if it stays so, report it with this line",
-            )
-        ]
+        found, why = None, f"failed itself: {type(error).__name__}: {error}"
+    unknown = Finding(
+        "warning",
+        f"the check {name_of(check)!r} {why}",
+        "what it looks for is not known",
+        "try again; if it stays so, report it with this line",
+    )
+    return [unknown] if found is None else found
 
 
-def fix(findings: Sequence[Finding]) -> None:
-    """Do what is safe, one after the other; what fails says so. Raises nothing that a fix does."""
-    for finding in findings:
-        if finding.fix is not None:
-            try:
-                finding.fixed = finding.fix()
-            except Exception as error:
-                finding.failed = f"{type(error).__name__}: {error}"
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the worst first."""
+    order = get_args(Severity)
+    return sorted(findings, key=lambda finding: order.index(finding.severity))

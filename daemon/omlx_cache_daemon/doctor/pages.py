@@ -1,17 +1,23 @@
-"""The pages: a sample of them is read, and what stores know is compared with what there is."""
+"""The pages: a sample of them is read, or all are, and what stores know is compared with what there
+is."""
 
 import random
 import time
+from collections.abc import Iterable, Iterator
+from functools import partial
 
-from omlx_cache_daemon.checking import Checked, PageChecker, remove_damaged
-from omlx_cache_daemon.doctor.census import Census
-from omlx_cache_daemon.doctor.context import Context, Process, ask
-from omlx_cache_daemon.doctor.finding import Finding
+from omlx_cache_daemon.checking import Checked, Pace, check_page, check_pages, remove_damaged
+from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding, ask
 from omlx_cache_daemon.render import quantity
-from omlx_cache_daemon.replies import Map, count_of
-from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories
-from omlx_cache_storage.format.names import StoredPage
-from omlx_cache_storage.keys import BlockKey
+from omlx_cache_daemon.staleness import current_versions
+from omlx_cache_storage.cold.catalog import (
+    namespace_directories,
+    read_namespace,
+    shard_directories,
+    walk_shard,
+)
+from omlx_cache_storage.documents import as_versions, versions
+from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 
 _OF_A_SHARD = 4
 _LOOKS = 3
@@ -23,160 +29,164 @@ _SLACK_BYTES = 16 * 2**20
 """Stores count small files that may come, and the ledger in full."""
 
 
-def checksums(context: Context) -> list[Finding]:
-    """A sample of pages is what was written: some of each shard, for a bounded time."""
-    damaged: list[StoredPage] = []
-    unread: list[Checked] = []
-    why = ""
-    ends = time.monotonic() + context.seconds
-    with PageChecker(context.fs) as checker:
-        for digest, shard, name in _sample(context):
+def read_all(context: Context, bytes_per_second: int) -> Iterator[int]:
+    """Read every page, so many bytes a second at most (0 for no limit), and yield how many each
+    takes, its name included."""
+    for checked in check_pages(context.directory, pace=Pace(bytes_per_second), fs=context.fs):
+        _take(context, checked)
+        yield checked.nbytes + ENTRY_BYTES
+
+
+def checksums(context: Context) -> Iterator[Finding]:
+    """Pages are what was written: all where they were read, else a sample, for a bounded time."""
+    if not context.read:
+        ends = time.monotonic() + context.seconds
+        for path, page in _sample(context):
             if time.monotonic() >= ends:
                 break
-            checked = checker.check(digest, shard, name)
-            if checked is None or checked.verdict == "foreign":
-                continue
-            context.sampled += 1
-            if checked.verdict == "damaged" and checked.page is not None:
-                damaged.append(checked.page)
-                why = why or str(checked.trouble)
-            elif checked.verdict == "unread":
-                unread.append(checked)
-    found = []
+            checked = check_page(path, page, fs=context.fs, by_package=True)
+            if checked is not None:
+                _take(context, checked)
+    damaged = [one for one in context.wrong if one.verdict == "damaged"]
+    unread = [one for one in context.wrong if one.verdict == "unread"]
     if damaged:
-        found.append(
-            Finding(
-                "error",
-                f"{len(damaged):,} of {context.sampled:,} pages that were read are damaged ({why})",
-                "a store that is asked for one computes it again; there may be more",
-                f"omlx-cache verify --delete {context.named}",
-                lambda: _delete(context, damaged),
-            )
+        yield Finding(
+            "error",
+            f"{len(damaged):,} of {context.read:,} pages that were read are damaged "
+            f"({damaged[0].trouble})",
+            "a store that is asked for one computes it again; there may be more",
+            f"omlx-cache doctor --all --fix {context.option}",
+            partial(_delete, context, [one.page for one in damaged if one.page is not None]),
+            [f"{one.place}: {one.trouble}" for one in damaged],
         )
     if unread:
-        found.append(
-            Finding(
-                "error",
-                f"{len(unread):,} of {context.sampled:,} pages could not be read: {unread[0].file}:"
-                f" {unread[0].trouble}",
-                "they count as misses; a disk that refuses to read may be failing",
-                f"omlx-cache verify {context.named}",
-            )
+        yield Finding(
+            "error",
+            f"{len(unread):,} of {context.read:,} pages could not be read: {unread[0].file}: "
+            f"{unread[0].trouble}",
+            "they count as misses; a disk that refuses to read may be failing",
+            f"omlx-cache doctor --all {context.option}",
+            files=[f"{one.place}: {one.trouble}" for one in unread],
         )
-    return found
 
 
-def agreement(context: Context) -> list[Finding]:
-    """Each running store knows as many pages as there are, and counts their bytes."""
-    found = []
-    for process in context.users if context.exists else ():
-        wrong = _disagreement(context, process)
-        if wrong:
-            found.append(
-                Finding(
-                    "warning",
-                    f"{process.name} {wrong}",
-                    "it misses pages that are there, or counts bytes that are not",
-                    f"restart it (process {process.pid}): it reads the directory then",
-                )
-            )
-    return found
+def _take(context: Context, checked: Checked) -> None:
+    context.read += 1
+    if checked.verdict != "good":
+        context.wrong.append(checked)
 
 
-def budget(context: Context) -> list[Finding]:
-    """The directory takes no more than its budget."""
-    if context.budget is None or context.census.nbytes <= context.budget.nbytes:
-        return []
-    if context.users:
-        # They evict within seconds.
-        time.sleep(_PAUSE_SECONDS)
-        if context.count().nbytes <= context.budget.nbytes:
-            return []
-    used, most = (quantity("bytes", n) for n in (context.census.nbytes, context.budget.nbytes))
-    return [
-        Finding(
-            "warning",
-            f"the directory holds {used}, more than its budget of {most}",
-            "the next store that opens it evicts what is too much"
-            if not context.users
-            else "the stores that use it should have evicted what is too much",
-            f"omlx-cache prune --to {context.budget.nbytes} {context.named}",
-        )
-    ]
-
-
-def _sample(context: Context) -> list[tuple[BlockKey, str, str]]:
-    """Return some files of each shard in any order; all of a small directory."""
+def _sample(context: Context) -> list[tuple[str, StoredPage]]:
+    """Return some pages of each shard in any order; all of a small directory."""
     chosen = []
-    known = namespace_directories(context.directory, context.fs) if context.exists else ()
-    for digest, directory in known:
+    for digest, directory in namespace_directories(context.directory, context.fs):
         for shard in shard_directories(directory, context.fs):
-            names = [entry.name for entry in context.fs.scan(shard)]
-            some = random.sample(names, min(_OF_A_SHARD, len(names)))
-            chosen += [(digest, shard, name) for name in some]
+            pages = [
+                (one.path, StoredPage(digest, one.name, one.nbytes))
+                for one in walk_shard(digest, shard, context.fs)
+                if one.name is not None
+            ]
+            chosen += random.sample(pages, min(_OF_A_SHARD, len(pages)))
     random.shuffle(chosen)
     return chosen
 
 
-def _delete(context: Context, damaged: list[StoredPage]) -> str:
-    count = remove_damaged(context.directory, damaged, context.fs)
-    return f"{count:,} deleted; omlx-cache verify --delete looks for more"
+def _delete(context: Context, damaged: Iterable[StoredPage]) -> str:
+    return f"{remove_damaged(context.directory, damaged, context.fs):,} deleted"
 
 
-def _disagreement(context: Context, process: Process) -> str:
-    """Return in words how a store's count differs from what there is, "" if it does not; looks
-    again, since both change while it looks."""
-    wrong = ""
-    for look in range(_LOOKS):
-        if look:
-            time.sleep(_PAUSE_SECONDS)
-        before = _cold(process)
-        census = context.count()
-        after = _cold(process)
-        if before is None or after is None:
-            return ""
-        counts = [count_of(before, "pages"), count_of(after, "pages")]
-        spread = census.writing + _turnover(census)
-        least, most = min(counts) - spread, max(counts) + spread
-        counted = count_of(after, "bytes")
-        slack = _SLACK_BYTES + census.nbytes // 50
-        if census.ignored:
-            # A page that others may change since the store took it in is still known to it, and is
-            # not counted here: a finding of its own, which a restart of the store does not help.
-            least, counted = 0, min(counted, census.nbytes)
-        if not least <= census.pages <= most:
-            wrong = f"knows {count_of(after, 'pages'):,} pages, and there are {census.pages:,}"
-        elif abs(counted - census.nbytes) > slack:
-            said, real = quantity("bytes", counted), quantity("bytes", census.nbytes)
-            wrong = f"counts {said}, and there are {real}"
-        else:
-            return ""
-    return wrong
+def budget(context: Context) -> Iterator[Finding]:
+    """The directory takes no more than its budget."""
+    if context.budget is None or context.census.nbytes <= context.budget.nbytes:
+        return
+    is_used = bool(context.users)
+    if is_used:
+        # They evict within seconds.
+        time.sleep(_PAUSE_SECONDS)
+        if context.count().nbytes <= context.budget.nbytes:
+            return
+    used, most = (quantity("bytes", n) for n in (context.census.nbytes, context.budget.nbytes))
+    yield Finding(
+        "warning",
+        f"the directory holds {used}, more than its budget of {most}",
+        "the stores that use it should have evicted what is too much"
+        if is_used
+        else "the next store that opens it evicts what is too much",
+        f"omlx-cache prune --to {context.budget.nbytes} {context.option}",
+    )
 
 
-def _turnover(census: Census) -> int:
-    """Return how many pages may have come and gone while they were counted."""
-    is_quiet = time.time() - census.latest_ns / 1e9 > _QUIET_SECONDS
-    return 0 if is_quiet else _FEW + census.pages // 50
-
-
-def _cold(process: Process) -> Map | None:
-    said = ask(process.store, is_service=process.is_service).ps.get("cold")
-    if not isinstance(said, dict) or str(said.get("state")) != "ok":
-        return None
-    return said
-
-
-def newest(context: Context) -> list[Finding]:
+def newest_page(context: Context) -> Iterator[Finding]:
     """No page was used in the future."""
-    ahead = context.census.latest_ns / 1e9 - time.time() if context.exists else 0.0
-    if ahead < 3600:
-        return []
-    return [
-        Finding(
+    ahead = context.census.latest_ns / 1e9 - time.time()
+    if ahead >= 3600:
+        yield Finding(
             "warning",
             f"a page was last used in the future, {quantity('_s', ahead)} from now",
             "the clock was wrong then, or is wrong now: such pages stay longest",
             "date; then touch the file, or wait",
         )
-    ]
+
+
+def stale_pages(context: Context) -> Iterator[Finding]:
+    """The pages are of versions that somebody uses."""
+    rows = [process.row for process in context.users if process.row is not None]
+    current = current_versions(as_versions(row.versions) for row in rows)
+    needed = {
+        namespace: versions(read_namespace(context.directory, namespace))
+        for namespace in context.census.by_namespace
+    }
+    old = [name for name, theirs in needed.items() if theirs and theirs not in current]
+    if current and old:
+        size = quantity("bytes", sum(context.census.by_namespace[name] for name in old))
+        yield Finding(
+            "note",
+            f"{len(old):,} namespaces ({size}) are of other versions of mlx, mlx-lm or the page "
+            "format",
+            "they are not restored, and leave as room is needed",
+            f"omlx-cache prune --stale --dry-run {context.option}",
+        )
+
+
+def agreement(context: Context) -> Iterator[Finding]:
+    """Each running store knows as many pages as there are, and counts their bytes."""
+    for process in context.users:
+        wrong = ""
+        for look in range(_LOOKS):
+            # Both change while it looks.
+            time.sleep(_PAUSE_SECONDS if look else 0)
+            wrong = _disagreement(context, process)
+            if not wrong:
+                break
+        if wrong:
+            yield Finding(
+                "warning",
+                f"{process} {wrong}",
+                "it misses pages that are there, or counts bytes that are not",
+                f"restart it (process {process.pid}): it reads the directory then",
+            )
+
+
+def _disagreement(context: Context, process: AskedProcess) -> str:
+    """Return in words how a store's count differs from what there is, "" if it does not."""
+    before, census, after = ask(process.store).row, context.count(), ask(process.store).row
+    rows = [None if row is None else row.cold for row in (before, after)]
+    known = [cold for cold in rows if cold is not None and cold.state == "ok"]
+    if len(known) < 2:
+        return ""
+    is_quiet = time.time() - census.latest_ns / 1e9 > _QUIET_SECONDS
+    spread = census.writing + (0 if is_quiet else _FEW + census.pages // 50)
+    least, counted = min(cold.pages for cold in known) - spread, known[1].bytes
+    if census.ignored:
+        # A page that others may change since the store took it in is still known to it, and is not
+        # counted here: a finding of its own, which a restart of the store does not help.
+        least, counted = 0, min(counted, census.nbytes)
+    if not least <= census.pages <= max(cold.pages for cold in known) + spread:
+        return f"knows {known[1].pages:,} pages, and there are {census.pages:,}"
+    if abs(counted - census.nbytes) > _SLACK_BYTES + census.nbytes // 50:
+        said, real = quantity("bytes", counted), quantity("bytes", census.nbytes)
+        return f"counts {said}, and there are {real}"
+    return ""
+
+
+PAGES = (budget, newest_page, checksums, agreement, stale_pages)

@@ -17,9 +17,8 @@ from omlx_cache.status.levels import KEPT_SECONDS
 from omlx_cache.status.routes import Operation, Operations
 from omlx_cache.status.runs import PageColumns, columns_of, columns_of_files
 from omlx_cache.upkeep.directory import Allowance, allowance, known_budget
-from omlx_cache_daemon.service.configuration import Configuration
-from omlx_cache_daemon.service.memory import give_back_memory
-from omlx_cache_daemon.service.upkeep import Upkeep
+from omlx_cache_daemon.service.configuration import ServiceConfiguration
+from omlx_cache_daemon.service.upkeep import Upkeep, give_back_memory
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.keys import BlockKey, Tokens
@@ -36,7 +35,7 @@ class Answers:
     but `configuration_read`, which a reload replaces, and `_tree_at`, when somebody asked for the
     tree of prefixes last, which takes as much memory as the index."""
 
-    def __init__(self, configuration: Configuration, upkeep: Upkeep) -> None:
+    def __init__(self, configuration: ServiceConfiguration, upkeep: Upkeep) -> None:
         self.configuration_read = configuration
         self.status_url: str | None = None
         self._upkeep = upkeep
@@ -96,7 +95,7 @@ class Answers:
         """Return what the service has done, and where its checks of checksums are."""
         kept = self._upkeep.state.kept
         return {
-            **self._upkeep.figures.to_dict(),
+            **self._upkeep.figures,
             "is_scrubbing": self._upkeep.scrubber.is_running,
             "pass_pages": kept.pages,
             "pass_bytes": kept.nbytes,

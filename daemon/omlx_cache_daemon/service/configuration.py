@@ -7,26 +7,84 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from omlx_cache.settings import CacheSettings, ConfigError, SettingSource
-from omlx_cache.settings.machine import names_file
-from omlx_cache.settings.names import refusal, variable
-from omlx_cache.settings.values import config_error, render
-from omlx_cache_daemon.service.options import (
-    OWN_NAMES,
-    PREFIX,
-    REMOVED_NAMES,
-    SECRETS,
-    SHARED_NAMES,
-    ServiceOptions,
-)
+from omlx_cache.settings.machine import expand, names_file
+from omlx_cache.settings.names import REMOVED, refusal, variable
+from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
+from omlx_cache.settings.values import Allowed, config_error, lower, render
 from omlx_cache_storage.remote.address import names_password
 
-NAMES = (*SHARED_NAMES, *OWN_NAMES)
 FILE_NAME = "omlx-cached.toml"
+PREFIX = "OMLX_CACHED_"
+"""Not that of a store's variables: a store refuses what it does not know."""
+SECRETS = ("remote_password", "remote_secret")
+"""In no flag, which others see, and no file that is shown around: in files of their own, which
+`file:PATH` names, or in the environment."""
+SHARED_NAMES = (
+    "cold_dir",
+    "cold_bytes",
+    "min_free_bytes",
+    "log_level",
+    "remote",
+    *SECRETS,
+    "remote_encrypt",
+    "remote_writes",
+    "remote_lookup_seconds",
+)
+"""Settings of a store that mean the same here, and are read from the same variables."""
+REMOVED_NAMES = tuple(name for name in REMOVED if name.startswith("remote_"))
+"""Those of them that were removed: a file or a command line that still has one is read."""
+
+
+def _number(value: Any) -> Any:
+    # Pydantic would take `true` for 1.
+    if isinstance(value, bool):
+        raise ValueError("a number was expected")
+    return lower(value)
+
+
+def _file(value: Any) -> Any:
+    return "off" if lower(value) == "off" else expand(value, Path.home())
+
+
+class ServiceOptions(BaseModel):
+    """What the service does beside what stores do. Immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    scrub_bytes_per_second: Annotated[int, BeforeValidator(parse_size), Allowed(SIZE_FORMS)] = (
+        8 * 2**20
+    )
+    """How fast pages are read to check their checksums, in a second. 0: never."""
+
+    scrub_days: Annotated[float, BeforeValidator(_number)] = Field(7.0, ge=0.001, le=3650)
+    """So many days after a pass over all pages was over the next one begins."""
+
+    status_port: Annotated[
+        Literal["off"] | Annotated[int, Field(ge=0, le=65535)],
+        BeforeValidator(_number),
+        Allowed("off, or a port from 0 (any that is free) to 65535"),
+    ] = "off"
+    """The port on the loopback interface at which metrics and the status page of all processes
+    are."""
+
+    status_token_file: Annotated[
+        Literal["off"] | Path, BeforeValidator(_file), Allowed("off, or a path of a file")
+    ] = "off"
+    """A file with the secret that whoever asks the port must name; readable by this user only."""
+
+    drain_seconds: Annotated[float, BeforeValidator(_number)] = Field(10.0, ge=0, le=3600)
+    """How long the service takes at most to end what it is doing, when it is told to stop."""
+
+
+OWN_NAMES = tuple(ServiceOptions.model_fields)
+NAMES = (*SHARED_NAMES, *OWN_NAMES)
+RELOADED = {*NAMES} - {"cold_dir", "status_port", "status_token_file"}
+"""What a reload changes; the others need a restart."""
 
 
 class Given(NamedTuple):
@@ -38,7 +96,7 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Configuration:
+class ServiceConfiguration:
     """Settings that are valid, as of when they were read."""
 
     settings: CacheSettings
@@ -53,7 +111,7 @@ class Configuration:
         for name in NAMES:
             value = getattr(self.options if name in OWN_NAMES else self.settings, name)
             source = SettingSource(name, value, shown(name, value), "default")
-            if name not in self.given and name in SHARED_NAMES and name != "log_level":
+            if name in stores and name not in self.given and name != "log_level":
                 source = stores[name]
             found[name] = source.to_dict()
             if name in self.given:
@@ -84,7 +142,7 @@ def default_file(environ: Mapping[str, str], home: Path, system: str = platform.
 
 def read_configuration(
     flags: Mapping[str, str], file: Path | None, environ: Mapping[str, str] = os.environ
-) -> Configuration:
+) -> ServiceConfiguration:
     """Return the configuration; raises ConfigError with a line for each thing that is wrong.
 
     `file` None: the default one, if it is there. Reads the file and probes the machine.
@@ -100,44 +158,52 @@ def read_configuration(
             for name, value in flags.items()
         },
     }
-    settings = _settings(given, troubles)
-    options = _options(given, troubles)
+    shared = {name: one.value for name, one in given.items() if name not in OWN_NAMES}
+    own = {name: one.value for name, one in given.items() if name in OWN_NAMES}
+    settings, options = None, None
+    try:
+        # The directory is kept whether or not this environment's stores would use one. With whom
+        # pages are shared each page's namespace says.
+        known = {"log_level": "info", **shared}
+        settings = CacheSettings(hot_cache_only=False, remote_architecture="own", **known)
+    except ConfigError as error:
+        troubles += _named(error, given)
+    try:
+        options = ServiceOptions(**own)
+    except ValidationError as error:
+        fields = ServiceOptions.model_fields
+        troubles += _named(config_error(error, fields, lambda name: (name, own[name])), given)
     if names_password(flags.get("remote", "")):
         troubles.append("--remote: everybody sees flags: say remote_password=file:PATH instead")
     troubles += [
-        f"--{name.replace('_', '-')}: everybody sees flags: file:PATH, or {variable(name)}"
+        f"{given[name].shown}: everybody sees flags: file:PATH, or {variable(name)}"
         for name in SECRETS
         if name in flags and not names_file(flags[name])
     ]
     if settings is not None and settings.has_remote and settings.remote_writes == "shared":
         # Requests show what prompts have in common, and files do not.
-        name = given["remote_writes"].shown if "remote_writes" in given else "remote_writes"
         troubles.append(
-            f"{name}: got 'shared'; allowed here: all, reused, off. It goes by requests, and none "
-            "come to the service: give it to the servers, which then send by themselves"
+            f"{given['remote_writes'].shown}: got 'shared'; allowed here: all, reused, off. It "
+            "goes by requests, and none come to the service: give it to the servers, which then "
+            "send by themselves"
         )
     if troubles or settings is None or options is None:
         raise ConfigError("\n".join(troubles))
-    return Configuration(settings, options, given, path if path.exists() else None)
+    return ServiceConfiguration(settings, options, given, path if path.exists() else None)
 
 
 def _read(path: Path, *, required: bool, troubles: list[str]) -> dict[str, Any]:
     """Return what the file says of settings that exist."""
+    said: dict[str, Any] = {}
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if required:
-            troubles.append(f"--config: there is no file {path}")
-        return {}
-    except OSError as error:
-        troubles.append(f"{path}: {error.strerror}")
-        return {}
-    except ValueError as error:
-        troubles.append(f"{path}: {error}")
-        return {}
-    known = [*NAMES, *REMOVED_NAMES]
-    for name in said:
-        if name in SECRETS and not names_file(said[name]):
+        troubles += [f"--config: there is no file {path}"] * required
+    except (OSError, ValueError) as error:
+        troubles.append(f"{path}: {getattr(error, 'strerror', None) or error}")
+    known = (*NAMES, *REMOVED_NAMES)
+    for name, value in said.items():
+        if name in SECRETS and not names_file(value):
             troubles.append(f"{path}: {name}: not here: file:PATH, or {variable(name)}")
         elif name not in known:
             troubles.append(f"{path}: {refusal('key', name, NAMES)}")
@@ -159,30 +225,11 @@ def _from_environment(environ: Mapping[str, str], troubles: list[str]) -> dict[s
     }
 
 
-def _settings(given: Mapping[str, Given], troubles: list[str]) -> CacheSettings | None:
-    """Return a store's settings, of which the shared ones count here."""
-    names = (*SHARED_NAMES, *REMOVED_NAMES)
-    arguments = {name: given[name].value for name in names if name in given}
-    arguments.setdefault("log_level", "info")
-    try:
-        # The directory is kept whether or not this environment's stores would use one.
-        # With whom pages are shared each page's namespace says.
-        return CacheSettings(hot_cache_only=False, remote_architecture="own", **arguments)
-    except ConfigError as error:
-        for line in str(error).splitlines():
-            name = line.partition(":")[0]
-            known = given.get(name)
-            troubles.append(line if known is None else known.shown + line[len(name) :])
-        return None
-
-
-def _options(given: Mapping[str, Given], troubles: list[str]) -> ServiceOptions | None:
-    mine = {name: given[name] for name in OWN_NAMES if name in given}
-    try:
-        return ServiceOptions(**{name: one.value for name, one in mine.items()})
-    except ValidationError as error:
-        fields = ServiceOptions.model_fields
-        refused = config_error(error, fields, lambda name: (mine[name].shown, mine[name].value))
-        # A value that may be of two kinds is refused once for each of them.
-        troubles += dict.fromkeys(str(refused).splitlines())
-        return None
+def _named(error: ConfigError, given: Mapping[str, Given]) -> list[str]:
+    """Return the lines of a refusal, each with the name that its setting came under."""
+    found = []
+    # A value that may be of two kinds is refused once for each of them.
+    for line in dict.fromkeys(str(error).splitlines()):
+        name = line.partition(":")[0]
+        found.append(given[name].shown + line[len(name) :] if name in given else line)
+    return found

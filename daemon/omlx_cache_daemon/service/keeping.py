@@ -2,21 +2,23 @@
 does."""
 
 import contextlib
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.catalog import Inventory
+from omlx_cache_storage.cold.catalog import (
+    Inventory,
+    namespace_directories,
+    shard_directories,
+)
 from omlx_cache_storage.cold.contents import Contents
-from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HOLD_FILES
 from omlx_cache_storage.cold.opening import Opening
-from omlx_cache_storage.cold.small_files import read_budget
+from omlx_cache_storage.cold.small_files import is_leftover, read_budget
 from omlx_cache_storage.cold.terms import Terms
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.format.names import StoredPage
+from omlx_cache_storage.format.names import TEMPORARY_PREFIX, StoredPage
 from omlx_cache_storage.page import PageId
 
 EVICTED_BYTES = 256 * 1024 * 1024
@@ -76,31 +78,9 @@ class KeepingTier(ColdTier):
     _terms_type = _KeepingTerms
     _opening_type = _KeepingOpening
 
-    def __init__(
-        self,
-        directory: Path,
-        limit_bytes: int,
-        *,
-        min_free_bytes: int = 0,
-        derived: bool = False,
-        set_before: int | None = None,
-        fs: FileSystem | None = None,
-        events: EventLog = SILENT,
-        memory: Path | None = None,
-        parents: bool = False,
-    ) -> None:
-        super().__init__(
-            directory,
-            limit_bytes,
-            min_free_bytes=min_free_bytes,
-            derived=derived,
-            fs=fs,
-            events=events,
-            memory=memory,
-            parents=parents,
-        )
+    def open(self, budget: Callable[[int], int] | None = None) -> None:
         self.sharing.counts = False
-        self.set_before = set_before
+        super().open(budget)
 
     @property
     def readings(self) -> int:
@@ -155,7 +135,8 @@ class KeepingTier(ColdTier):
         short, lacks_files = self.room.lacking(0)
         if short <= 0 and not lacks_files:
             return 0
-        before, evicted = self._spare(), 0
+        spare = partial(self._fs.free_bytes if short > 0 else self._fs.spare_files, self.directory)
+        before, evicted = spare() or 0, 0
         with self._index.lock:
             files = map(self._index.contents.get, self._index.contents.first(HOLD_FILES))
             part = sum(file.cost for file in files if file is not None)
@@ -170,27 +151,35 @@ class KeepingTier(ColdTier):
                 break
             part -= sum(file.cost for file in some)
             evicted += len(some)
-        after = self._spare()
-        helped = after[0] > before[0] if short > 0 else after[1] > before[1]
-        return evicted if helped else 0
+        return evicted if (spare() or 0) > before else 0
 
-    def _spare(self) -> tuple[int, int]:
-        spare = self._fs.spare_files(self.directory)
-        return self._fs.free_bytes(self.directory), 0 if spare is None else spare
-
-    def sweep(self, temporaries: Iterable[str], shards: Iterable[str]) -> int:
-        """Delete temporary files that nobody writes, and folders that are empty; return how many
-        files went. Raises nothing."""
-        swept = 0
-        for path in temporaries:
-            with contextlib.suppress(OSError), self.sharing.changing():
-                if self._fs.exists(path) and not self._fs.is_being_written(path):
-                    self._fs.remove(path)
-                    swept += 1
-        for shard in shards:
-            with contextlib.suppress(OSError), self.sharing.changing():
-                self.sharing.tidy([shard])
+    def sweep(self) -> int:
+        """Delete temporary files of dead writers, and folders without pages; return how many files
+        went. Looks at names, and at nothing else of a page; raises OSError where the directory
+        cannot be listed."""
+        fs, swept = self._fs, 0
+        namespaces = [path for _, path in namespace_directories(self.directory, fs)]
+        shards = [shard for path in namespaces for shard in shard_directories(path, fs)]
+        for place in (os.fspath(self.directory), *namespaces, *shards):
+            entries = list(fs.scan(place))
+            for entry in entries:
+                if entry.name.startswith(TEMPORARY_PREFIX):
+                    with contextlib.suppress(OSError):
+                        swept += self._sweep_file(entry)
+            if not entries and place in shards:
+                with contextlib.suppress(OSError), self.sharing.changing():
+                    self.sharing.tidy([place])
         return swept
+
+    def _sweep_file(self, entry: "os.DirEntry[str]") -> bool:
+        """Delete a temporary file that nobody writes; raises OSError."""
+        if not is_leftover(entry.name, entry.stat(follow_symlinks=False).st_mtime_ns):
+            return False
+        with self.sharing.changing():
+            if self._fs.is_being_written(entry.path):
+                return False
+            self._fs.remove(entry.path)
+        return True
 
     def drop_damaged(self, page: StoredPage, is_damaged: Callable[[], bool]) -> bool:
         """Delete a page whose file is damaged, and tell the others; False for one that was written

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,14 +14,14 @@ from omlx_cache_daemon.errors import BAD_CONFIGURATION, FAILURE, OK, CommandErro
 from omlx_cache_daemon.render import table, text
 from omlx_cache_daemon.service.configuration import (
     NAMES,
-    Configuration,
+    REMOVED_NAMES,
+    ServiceConfiguration,
+    ServiceOptions,
     default_file,
     read_configuration,
     shown,
 )
-from omlx_cache_daemon.service.logs import show_messages
-from omlx_cache_daemon.service.options import REMOVED_NAMES, ServiceOptions
-from omlx_cache_daemon.service.process import Service
+from omlx_cache_daemon.service.process import Service, show_messages
 from omlx_cache_daemon.service.units import KINDS, unit
 
 _EPILOG = (
@@ -47,25 +47,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         return _run(args)
-    except ConfigError as error:
-        return _complain(error, BAD_CONFIGURATION)
-    except CommandError as error:
-        return _complain(error, error.exit_code)
-    except OSError as error:
-        return _complain(error, FAILURE)
+    except (ConfigError, CommandError, OSError) as error:
+        sys.stderr.writelines(f"omlx-cached: {line}\n" for line in str(error).splitlines())
+        if isinstance(error, ConfigError):
+            return BAD_CONFIGURATION
+        return error.exit_code if isinstance(error, CommandError) else FAILURE
 
 
 def _run(args: argparse.Namespace) -> int:
     if args.print_unit is not None:
-        sys.stdout.write(unit(args.print_unit))
+        sys.stdout.write(unit(args.print_unit, args.serve))
         return OK
-    read = partial(read_configuration, _flags(args), args.config)
+    given = {name: getattr(args, name) for name in (*NAMES, *REMOVED_NAMES)}
+    flags = {name: value for name, value in given.items() if value is not None}
+    read = partial(read_configuration, flags, args.config)
     configuration = read()
     if args.check_config:
-        if configuration.options.has_secret:
-            read_secret(Path(configuration.options.status_token_file), "status_token_file")
-        configuration.settings.remote_options("any")
-        return _show(configuration, os.environ)
+        return _show(configuration)
     os.umask(0o077)
     show_messages(configuration.settings.log_level)
     return Service(configuration, read).run()
@@ -93,44 +91,37 @@ def _parser() -> argparse.ArgumentParser:
         choices=KINDS,
         help="print a systemd user unit or a LaunchAgent for this installation, and end",
     )
+    parser.add_argument(
+        "--serve",
+        nargs=argparse.REMAINDER,
+        metavar="ARGUMENT",
+        help="with --print-unit: the unit of `omlx-cache serve` with these arguments instead",
+    )
     for name in NAMES:
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            metavar=_metavar(name),
-            help=_HELP.get(name) or _described(name),
-        )
+        size = "BYTES" if name == "scrub_bytes_per_second" else name.rpartition("_")[2].upper()
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, metavar=size, help=_HELP.get(name) or _described(name))
     for name in REMOVED_NAMES:
         parser.add_argument(f"--{name.replace('_', '-')}", help=argparse.SUPPRESS)
     return parser
 
 
-def _metavar(name: str) -> str:
-    return "BYTES" if name == "scrub_bytes_per_second" else name.rpartition("_")[2].upper()
-
-
 def _described(name: str) -> str:
     """Return what a setting is, and its default."""
-    own = ServiceOptions.model_fields
-    field = own[name] if name in own else CacheSettings.model_fields[name]
+    field = {**CacheSettings.model_fields, **ServiceOptions.model_fields}[name]
     said = " ".join((field.description or "").split()).replace("%", "%%")
     return f"{said} Default: {shown(name, field.default)}"
 
 
-def _flags(args: argparse.Namespace) -> dict[str, str]:
-    given = {name: getattr(args, name, None) for name in (*NAMES, *REMOVED_NAMES)}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _show(configuration: Configuration, environ: Mapping[str, str]) -> int:
-    file = configuration.file
-    missing = f"no file at {default_file(environ, Path.home())}"
+def _show(configuration: ServiceConfiguration) -> int:
+    """Print what the service would go by; raises ConfigError for a secret that cannot be read."""
+    file, token = configuration.file, configuration.options.status_token_file
+    if configuration.options.status_port != "off" and token != "off":
+        read_secret(token, "status_token_file")
+    configuration.settings.remote_options("any")
+    missing = f"no file at {default_file(os.environ, Path.home())}"
     sys.stdout.write(f"File: {missing if file is None else file}\n\n")
     rows = [[name, s["rendered"], s["origin"]] for name, s in configuration.sources().items()]
     sys.stdout.write(table(("SETTING", "VALUE", "ORIGIN"), rows))
     sys.stdout.writelines(f"Note: {text(note)}\n" for note in configuration.notes())
     return OK
-
-
-def _complain(error: Exception, code: int) -> int:
-    sys.stderr.writelines(f"omlx-cached: {line}\n" for line in str(error).splitlines())
-    return code

@@ -1,4 +1,5 @@
-"""The process of the service: signals, the manager's watchdog, and an end within a deadline."""
+"""The process of the service: its log, signals, its manager (`sd_notify(3)`), and an end within a
+deadline."""
 
 import contextlib
 import logging
@@ -6,8 +7,9 @@ import os
 import select
 import signal
 import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 
 from omlx_cache.control.errors import ControlError
@@ -18,10 +20,8 @@ from omlx_cache.settings.machine import read_secret
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.service.answers import Answers
-from omlx_cache_daemon.service.configuration import Configuration
+from omlx_cache_daemon.service.configuration import RELOADED, ServiceConfiguration
 from omlx_cache_daemon.service.machine import MachineStatus
-from omlx_cache_daemon.service.notify import Notifier
-from omlx_cache_daemon.service.options import RELOADED
 from omlx_cache_daemon.service.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ OPENING_SECONDS = 20.0
 """After so long the service is ready whether or not its disk has answered: it shows that, too."""
 HUNG_SECONDS = 900.0
 """A thread that was not seen for so long is stuck: nothing that it does takes as long."""
+_PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 
 
 class Service:
@@ -39,38 +40,35 @@ class Service:
     """
 
     def __init__(
-        self,
-        configuration: Configuration,
-        reread: Callable[[], Configuration],
-        notifier: Notifier | None = None,
+        self, configuration: ServiceConfiguration, reread: Callable[[], ServiceConfiguration]
     ) -> None:
         self._configuration = configuration
         self._reread = reread
-        self._notifier = notifier or Notifier()
+        self._manager = Manager(os.environ)
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         self._upkeep = Upkeep(configuration, self._wake)
         self._answers = Answers(configuration, self._upkeep)
-        self._control: ApiServer | None = None
-        self._machine: MachineStatus | None = None
-        self._status: ApiServer | None = None
-        self._stopping = self._reloading = False
-        self._is_ready = False
+        self._machine = MachineStatus(self._answers.operations())
+        self._servers: list[ApiServer] = []
+        self._stopping = self._reloading = self._is_ready = False
 
     def run(self) -> int:
         """Serve until a signal says otherwise; return 0, or raise AlreadyKept."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-        signal.signal(signal.SIGHUP, self._reload)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._heed)
         # Another thread may be the one that is interrupted.
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for note in self._configuration.settings.removals():
             _log.warning("%s", note)
         token = self._token()
-        self._start_control()
-        self._upkeep.start()
+        try:
+            self._servers.append(serve_service_socket(self._answers.operations()))
+        except (ControlError, ConfigError, OSError) as error:
+            _log.warning("no control socket: %s", error)
         started = time.monotonic()
+        self._upkeep.start()
         try:
             while not self._stopping:
                 self._step(started, token)
@@ -78,27 +76,11 @@ class Service:
             self._end()
         return OK
 
-    def _start_control(self) -> None:
-        try:
-            self._control = serve_service_socket(self._answers.operations())
-        except (ControlError, ConfigError, OSError) as error:
-            _log.warning("no control socket: %s", error)
-
     def _token(self) -> str | None:
         """Return what clients of the port must know; raises ConfigError."""
-        options = self._configuration.options
-        if options.status_port == "off" or options.status_token_file == "off":
-            return None
-        return read_secret(options.status_token_file, "status_token_file")
-
-    def _start_status(self, token: str | None) -> None:
-        """Open the port, if there is to be one; raises ConfigError, OSError."""
-        options = self._configuration.options
-        if options.status_port == "off":
-            return
-        self._machine = MachineStatus(self._answers.operations())
-        self._status = serve_port(self._machine.operations(), options.status_port, token)
-        self._answers.status_url = self._status.url
+        file = self._configuration.options.status_token_file
+        is_asked = self._configuration.options.status_port != "off" and file != "off"
+        return read_secret(file, "status_token_file") if is_asked and file != "off" else None
 
     def _step(self, started: float, token: str | None) -> None:
         if self._upkeep.ended is not None:
@@ -109,25 +91,26 @@ class Service:
         if not self._is_ready and (self._upkeep.opened.is_set() or waited > OPENING_SECONDS):
             self._is_ready = True
             # Not before: a second service of the directory finds its port taken, and must say why.
-            self._start_status(token)
+            port = self._configuration.options.status_port
+            if port != "off":
+                status = serve_port(self._machine.operations(), port, token)
+                self._servers.append(status)
+                self._answers.status_url = status.url
             _log.info("keeps %s: %s", self._upkeep.directory, self._summary())
-            if self._status is not None:
-                _log.info("the status of all processes is at %s", self._status.url)
+            if port != "off":
+                _log.info("the status of all processes is at %s", self._answers.status_url)
             # Last: whoever is told finds in the log where the port is.
-            self._notifier.ready(self._summary())
+            self._manager.tell(READY=1, STATUS=self._summary())
         elif self._is_ready:
-            self._notifier.tell(STATUS=self._summary())
+            self._manager.tell(STATUS=self._summary())
         if time.monotonic() - self._upkeep.beat < HUNG_SECONDS:
-            self._notifier.alive()
+            self._manager.tell(WATCHDOG=1)
         self._wait()
 
     def _wait(self) -> None:
         """Wait for a signal, for news of the upkeep, or for the next sign of life."""
-        patience = self._notifier.watchdog_seconds
-        timeout = None if patience is None else patience / 3
-        if not self._is_ready:
-            timeout = 1.0 if timeout is None else min(1.0, timeout)
-        select.select([self._woken], [], [], timeout)
+        patience = self._manager.watchdog_seconds / 3
+        select.select([self._woken], [], [], patience if self._is_ready else min(1.0, patience))
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(4096)
 
@@ -140,7 +123,7 @@ class Service:
 
     def _read_anew(self) -> None:
         self._reloading = False
-        self._notifier.reloading()
+        self._manager.tell(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
         try:
             new = self._reread()
         except ConfigError as error:
@@ -153,17 +136,15 @@ class Service:
             set_level(new.settings.log_level)
             self._configuration = self._answers.configuration_read = new
             self._upkeep.reload(new)
-        self._notifier.ready(self._summary())
+        self._manager.tell(READY=1, STATUS=self._summary())
 
     def _end(self) -> None:
         """End what runs, within the time that there is; then the process, whatever still runs."""
-        self._notifier.stopping()
+        self._manager.tell(STOPPING=1, STATUS="stopping")
         deadline = time.monotonic() + self._configuration.options.drain_seconds
-        if self._control is not None:
-            self._control.close(max(0.1, deadline - time.monotonic()))
-        if self._status is not None and self._machine is not None:
-            self._status.close(max(0.1, min(1.0, deadline - time.monotonic())))
-            self._machine.close()
+        for server in self._servers:
+            server.close(max(0.1, min(1.0, deadline - time.monotonic())))
+        self._machine.close()
         if not self._upkeep.stop(max(0.0, deadline - time.monotonic())):
             _log.warning("ends in the middle of its work: the disk does not answer in time")
             logging.shutdown()
@@ -172,15 +153,62 @@ class Service:
         if self._upkeep.ended is None:
             _log.info("ended")
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stopping = True
-        self._wake()
-
-    def _reload(self, number: int, frame: FrameType | None) -> None:
-        self._reloading = True
+    def _heed(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._reloading = True
+        else:
+            self._stopping = True
         self._wake()
 
     def _wake(self) -> None:
         # A full socket wakes the loop as well.
         with contextlib.suppress(OSError):
             self._waker.send(b"x")
+
+
+class Manager:
+    """The service manager: it is told by datagrams to the socket that `$NOTIFY_SOCKET` names, and
+    by nothing without one. Never waits and raises nothing.
+
+    `watchdog_seconds`: how often the manager wants to hear of this process.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        name = environ.get("NOTIFY_SOCKET", "")
+        # "@" stands for the zero byte of an abstract socket's name.
+        self._address = "\0" + name[1:] if name.startswith("@") else name
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        wanted, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+        is_watched = wanted.isdigit() and int(wanted) and pid in ("", str(os.getpid()))
+        self.watchdog_seconds = int(wanted) / 1e6 if is_watched else 3600.0
+
+    def tell(self, **values: object) -> None:
+        """Send values, such as `READY=1`."""
+        text = "\n".join(f"{name}={value}" for name, value in values.items())
+        if self._address:
+            with contextlib.suppress(OSError):
+                self._socket.sendto(text.encode(), self._address)
+
+
+class JournalFormatter(logging.Formatter):
+    """Begins each line with its priority, which the journal takes off again; it has the time."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        mark = f"<{_PRIORITIES.get(record.levelname, 6)}>"
+        return "\n".join(mark + line for line in super().format(record).splitlines())
+
+
+def show_messages(level: str) -> None:
+    """Show messages of this project from `level` on, of others from warnings on: on standard error,
+    for a person or for the journal."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s - %(levelname)s - %(message)s"))
+    # So systemd says that standard error is the journal's.
+    device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
+    with contextlib.suppress(OSError, ValueError):
+        info = os.fstat(sys.stderr.fileno())
+        if (device, inode) == (str(info.st_dev), str(info.st_ino)):
+            handler.setFormatter(JournalFormatter("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    set_level(level)

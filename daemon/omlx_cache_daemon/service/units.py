@@ -1,36 +1,37 @@
-"""The unit for systemd and the agent for launchd, with the path of this installation."""
+"""Units for systemd and agents for launchd, with the path of this installation: of the service, and
+of `omlx-cache serve`."""
 
 import os
+import plistlib
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Final
-from xml.sax.saxutils import escape
 
-KINDS: Final = ("systemd", "launchd")
-_FILES: Final = {"systemd": "omlx-cached.service", "launchd": "omlx-cached.plist"}
-_COMMANDS: Final = {
-    "systemd": "%h/.local/bin/omlx-cached",
-    "launchd": "    <string>/usr/local/bin/omlx-cached</string>",
-}
-"""What stands in the files for the path of an installation."""
-_LOG: Final = "/tmp/omlx-cached.log"
+KINDS: Final = {"systemd": "service", "launchd": "plist"}
+"""Each manager with the suffix of its files."""
+_MODULES: Final = {"omlx-cached": "omlx_cache_daemon.service", "omlx-cache": "omlx_cache_daemon"}
 
 
-def unit(kind: str) -> str:
-    """Return a unit as it is to be installed."""
-    written = files("omlx_cache_daemon.service").joinpath("units", _FILES[kind]).read_text()
+def unit(kind: str, serve: Sequence[str] | None = None) -> str:
+    """Return a unit as it is to be installed: of the service, or of `omlx-cache serve` with these
+    arguments."""
+    name = "omlx-cached" if serve is None else "omlx-cache-serve"
+    file = files("omlx_cache_daemon.service").joinpath("units", f"{name}.{KINDS[kind]}")
+    command = _command("omlx-cached")
+    if serve is not None:
+        command = [*_command("omlx-cache"), "serve", *serve]
     if kind == "systemd":
-        command = shlex.join(_command()).replace("%", "%%")
-        return written.replace(f"ExecStart={_COMMANDS[kind]}", f"ExecStart={command}")
-    arguments = "\n".join(f"    <string>{escape(word)}</string>" for word in _command())
-    log = escape(os.path.expanduser("~/Library/Logs/omlx-cached.log"))
-    return written.replace(_COMMANDS[kind], arguments).replace(_LOG, log)
+        start = shlex.join(command).replace("%", "%%").replace("$", "$$")
+        return file.read_text().replace(f"ExecStart={name}", f"ExecStart={start}")
+    agent = plistlib.loads(file.read_bytes())
+    agent["ProgramArguments"] = command
+    agent["StandardErrorPath"] = os.path.expanduser(f"~/Library/Logs/{name}.log")
+    return plistlib.dumps(agent, sort_keys=False).decode()
 
 
-def _command() -> list[str]:
-    """Return what starts the service: the script beside this interpreter, or the module."""
-    script = os.path.join(os.path.dirname(sys.executable), "omlx-cached")
-    if os.access(script, os.X_OK):
-        return [script]
-    return [sys.executable, "-m", "omlx_cache_daemon.service"]
+def _command(name: str) -> list[str]:
+    """Return what starts a program: the script beside this interpreter, or its module."""
+    script = os.path.join(os.path.dirname(sys.executable), name)
+    return [script] if os.access(script, os.X_OK) else [sys.executable, "-m", _MODULES[name]]

@@ -1,21 +1,21 @@
 """The service's work on a directory: one thread that looks after it, now and again."""
 
 import contextlib
+import ctypes
+import gc
 import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
+from omlx_cache.control.listener import remove_stale
+from omlx_cache.control.paths import search_places
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.service.configuration import Configuration
-from omlx_cache_daemon.service.errors import AlreadyKept
+from omlx_cache_daemon.service.configuration import ServiceConfiguration
 from omlx_cache_daemon.service.feeding import Feeding
-from omlx_cache_daemon.service.figures import Figures
 from omlx_cache_daemon.service.keeping import KeepingTier
-from omlx_cache_daemon.service.memory import give_back_memory
-from omlx_cache_daemon.service.scrub import Scrubber
-from omlx_cache_daemon.service.state import StateFile
-from omlx_cache_daemon.service.sweep import empty_shards, leftovers, sweep_sockets
+from omlx_cache_daemon.service.scrub import AlreadyKept, Scrubber, StateFile
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.events import EventLog
@@ -35,29 +35,33 @@ FEEDING_SECONDS = 1.0
 """How long pages that are being sent are waited for at the end: all are found there again."""
 REMEMBERED = 4096
 """Events; some 2 MB."""
+FIGURES: Final = (
+    "scrubbed_pages", "scrubbed_bytes", "damaged_pages", "unread_pages", "passes", "sweeps",
+    "swept_files", "swept_sockets", "freed_pages", "reloads", "failures",
+)  # fmt: skip
+"""What the service counts from its start, for metrics and people. Each belongs to one thread."""
 
 
 class Upkeep:
     """Keeps a directory within its budget and its disk's free space, checks it and sweeps it.
 
-    Its thread runs from `start` to `stop`. `tier`, `state` and `scrubber` are its; `_reloaded` is
-    handed over by assignment; `beat` is when it was last seen alive, `ended` why it gave up.
-    `tell` is called by it when there is news of these.
+    Its thread runs from `start` to `stop`. `tier`, `state`, `feeding` and `scrubber` are its;
+    `_wanted` is handed over by assignment, `_applied` is what it goes by; `beat` is when it was
+    last seen alive, `ended` why it gave up. `tell` is called by it when there is news of these.
     """
 
     def __init__(
         self,
-        configuration: Configuration,
+        configuration: ServiceConfiguration,
         tell: Callable[[], None],
         fs: FileSystem | None = None,
     ) -> None:
+        settings = configuration.settings
         self._fs = fs or FileSystem()
         self._tell = tell
-        self._configuration = configuration
-        self._reloaded: Configuration | None = None
-        settings = configuration.settings
+        self._wanted = self._applied = configuration
         self.directory = settings.cold_dir
-        self.figures = Figures()
+        self.figures = dict.fromkeys(FIGURES, 0)
         self.events = EventLog(REMEMBERED)
         self.state = StateFile(self.directory, self._fs)
         self.tier = KeepingTier(
@@ -73,7 +77,7 @@ class Upkeep:
         self.scrubber = Scrubber(
             self.directory, self._fs, self.state, self.figures, self.tier.drop_damaged
         )
-        self.scrubber.has_rate(configuration.options.scrub_bytes_per_second)
+        self.scrubber.pace.bytes_per_second = configuration.options.scrub_bytes_per_second
         self.feeding = Feeding(self.tier, self.events, settings)
         self.beat = time.monotonic()
         self.opened = threading.Event()
@@ -82,18 +86,17 @@ class Upkeep:
         self._wake = threading.Event()
         self._pause = BUSY_SECONDS
         self._sweep_at = time.monotonic() + SWEEP_SECONDS
-        self._known_trouble = ""
-        self._has_limits = True
-        self._seen = -1
         self._look_at = 0.0
+        self._seen = -1
+        self._known_trouble = ""
         self._thread = threading.Thread(target=self._run, name="omlx-cached-upkeep", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def reload(self, configuration: Configuration) -> None:
+    def reload(self, configuration: ServiceConfiguration) -> None:
         """Go by other limits soon."""
-        self._reloaded = configuration
+        self._wanted = configuration
         self._wake.set()
 
     def stop(self, timeout: float) -> bool:
@@ -103,10 +106,10 @@ class Upkeep:
         self._stopping = True
         self._wake.set()
         self.scrubber.stop(max(0.0, deadline - time.monotonic()))
-        self.feeding.close(max(0.0, min(FEEDING_SECONDS, deadline - time.monotonic())))
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive() or self.scrubber.is_running:
             return False
+        self.feeding.close(max(0.0, min(FEEDING_SECONDS, deadline - time.monotonic())))
         self.tier.close()
         self.state.close()
         return True
@@ -114,7 +117,15 @@ class Upkeep:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                pause = self._guarded(self._step if self.opened.is_set() else self._begin)
+                try:
+                    pause = self._step() if self.opened.is_set() else self._begin()
+                except AlreadyKept:
+                    raise
+                except Exception:
+                    # A fault of this program's own costs a turn, and not what the service shows.
+                    _log.exception("the directory is not looked after")
+                    self.figures["failures"] += 1
+                    pause = LONGEST_SECONDS
                 self.beat = time.monotonic()
                 self._wake.wait(pause)
                 self._wake.clear()
@@ -128,64 +139,54 @@ class Upkeep:
             if self.tier.is_there():
                 self._fs.claim(self.directory)
                 self.tier.set_before = self.state.take().budget_bytes or None
-        self.tier.open(self._configuration.settings.cold_budget)
+        self.tier.open(self._applied.settings.cold_budget)
         if not self._trouble():
             self._take_state()
         give_back_memory()
-        self.figures.add("swept_sockets", sweep_sockets())
+        self._sweep_sockets()
         self.opened.set()
         self._tell()
         return 0.0
 
-    def _guarded(self, work: Callable[[], float]) -> float:
-        try:
-            return work()
-        except AlreadyKept:
-            raise
-        except Exception:
-            # A fault of this program's own costs a turn, and not what the service shows.
-            _log.exception("the directory is not looked after")
-            self.figures.add("failures")
-            return LONGEST_SECONDS
-
     def _step(self) -> float:
         """Do what is due; return for how long nothing is."""
         self.tier.refresh()
-        if self._reloaded is not None:
-            self._configuration, self._reloaded, self._has_limits = self._reloaded, None, False
-        if not self._has_limits:
-            self._apply(self._configuration)
-            self._look_at = 0.0
+        wanted, sharing = self._wanted, self.tier.sharing
+        if wanted is not self._applied and self._apply(wanted):
+            self._applied, self._look_at = wanted, 0.0
         # Whoever asks for figures takes in what others did, too.
-        is_quiet = self.tier.sharing.generation == self._seen and not self.tier.sharing.fell_behind
-        if is_quiet and time.monotonic() < self._look_at:
-            self._pause = min(2 * self._pause, IDLE_SECONDS)
-            self.feeding.step()
-            return min(self._pause, self.scrubber.step(self._configuration.options.scrub_days))
-        self._look()
-        trouble = self._trouble()
-        if trouble:
-            self._look_at = 0.0
-            self._pause = min(2 * max(self._pause, IDLE_SECONDS / 2), LONGEST_SECONDS)
-            return self._pause
-        self._take_state()
+        is_quiet = sharing.generation == self._seen and not sharing.fell_behind
+        if time.monotonic() >= self._look_at or not is_quiet:
+            self._look()
+            if self._trouble():
+                self._look_at = 0.0
+                self._pause = min(2 * max(self._pause, IDLE_SECONDS / 2), LONGEST_SECONDS)
+                return self._pause
+            self._take_state()
         self.feeding.step()
-        if time.monotonic() >= self._sweep_at:
-            self._sweep()
-        self._look_at = time.monotonic() + LOOK_SECONDS
-        is_busy = not is_quiet or self.tier.sharing.fell_behind
+        is_busy = not is_quiet or sharing.fell_behind
         self._pause = BUSY_SECONDS if is_busy else min(2 * self._pause, IDLE_SECONDS)
-        days = self._configuration.options.scrub_days
-        return min(self._pause, self.scrubber.step(days))
+        return min(self._pause, self.scrubber.step(wanted.options.scrub_days))
 
     def _look(self) -> None:
-        """Bring the directory within its limits."""
-        readings = self.tier.readings
-        self._seen = self.tier.sharing.generation
-        freed = self.tier.keep()
+        """Bring the directory within its limits, and sweep it now and then."""
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        readings, self._seen = self.tier.readings, self.tier.sharing.generation
+        self.figures["freed_pages"] += self.tier.keep()
         if self.tier.readings != readings:
             give_back_memory()
-        self.figures.add("freed_pages", freed)
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + SWEEP_SECONDS
+            with contextlib.suppress(OSError):
+                self.figures["swept_files"] += self.tier.sweep()
+                self._sweep_sockets()
+                self.figures["sweeps"] += 1
+
+    def _sweep_sockets(self) -> None:
+        """Remove the control sockets of dead processes; raises nothing."""
+        for place in search_places():
+            with contextlib.suppress(OSError):
+                self.figures["swept_sockets"] += len(remove_stale(place))
 
     def _trouble(self) -> str:
         """Return why the directory cannot be had, "" when it can; says so once."""
@@ -204,33 +205,37 @@ class Upkeep:
         """Have the directory's file for services; raises AlreadyKept. Without one that can be had,
         what is known is kept in memory."""
         with contextlib.suppress(OSError):
-            if not self.state.is_held and self._fs.exists(self.directory):
+            if self._fs.exists(self.directory):
                 self.state.take()
         budget = self.tier.set_before or 0
         if budget != self.state.kept.budget_bytes:
             self.state.note(budget_bytes=budget)
 
-    def _sweep(self) -> None:
-        with contextlib.suppress(OSError):
-            temporaries = list(leftovers(self.directory, self._fs))
-            shards = list(empty_shards(self.directory, self._fs))
-            self.figures.add("swept_files", self.tier.sweep(temporaries, shards))
-            self.figures.add("swept_sockets", sweep_sockets())
-            self.figures.add("sweeps")
-        self._sweep_at = time.monotonic() + SWEEP_SECONDS
-
-    def _apply(self, configuration: Configuration) -> None:
-        """Go by a configuration; a directory that is not to be had now is asked again later."""
+    def _apply(self, configuration: ServiceConfiguration) -> bool:
+        """Go by a configuration; False where the directory is not to be had for it now."""
         settings = configuration.settings
-        self.scrubber.has_rate(configuration.options.scrub_bytes_per_second)
-        self.feeding.use(settings)
-        self._has_limits = self.tier.has_limits(
+        self.scrubber.pace.bytes_per_second = configuration.options.scrub_bytes_per_second
+        if not self.feeding.goes_by(settings):
+            # All pages are looked at anew.
+            self.feeding.close(FEEDING_SECONDS)
+            self.feeding = Feeding(self.tier, self.events, settings)
+        has_limits = self.tier.has_limits(
             settings.cold_bytes,
             settings.min_free_bytes,
             settings.cold_budget,
             derived=settings.is_derived("cold_bytes"),
         )
-        if self._has_limits:
-            self.figures.add("reloads")
+        if has_limits:
+            self.figures["reloads"] += 1
             limit = format_size(self.tier.limit_bytes)
             _log.info("read anew: the directory's budget is %s", limit)
+        return has_limits
+
+
+def give_back_memory() -> None:
+    """Have freed memory given back to the system, after work that took much of it. Raises
+    nothing."""
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):
+        # glibc's own; elsewhere memory is given back as it is freed.
+        ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))

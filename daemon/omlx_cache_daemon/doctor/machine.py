@@ -1,0 +1,270 @@
+"""The machine: what is installed and set, what is left of it, and its stores and services."""
+
+import os
+import resource
+import stat
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from omlx_cache import __version__
+from omlx_cache.control.paths import candidates, search_places, services_in, sockets_in, why_unseen
+from omlx_cache.identity.parts import software
+from omlx_cache.mlx_lm_versions import UntestedVersion, check
+from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.derived import memory_to_leave
+from omlx_cache.settings.machine import probe, text_of
+from omlx_cache.upkeep.memory import Level, level_of, reader
+from omlx_cache_daemon.client import is_listening
+from omlx_cache_daemon.doctor.examination import Context, Finding
+from omlx_cache_daemon.render import quantity
+from omlx_cache_storage.documents import MLX, MLX_LM, as_versions
+from omlx_cache_storage.private import is_running, trouble
+
+_ENOUGH_DESCRIPTORS = 1024
+_PART = 0.8
+_EARLIEST = 1_700_000_000
+_PRIVATE = 0o700
+
+
+def variables(context: Context) -> Iterator[Finding]:
+    """Every variable is one that is read."""
+    for line in context.misspelt:
+        remedy = f"unset {line.partition(':')[0]}"
+        yield Finding("error", line, "stores and other commands refuse to start", remedy)
+
+
+def settings(context: Context) -> Iterator[Finding]:
+    """A store can be started with what this shell says, and keeps something."""
+    known, look = context.settings, "omlx-cache config --here"
+    if context.misspelt:
+        return
+    if not isinstance(known, CacheSettings):
+        yield Finding("error", str(known), "no store starts in this shell", "omlx-cache config")
+        return
+    if known.hot_bytes == 0 and (known.cold_bytes == 0 or known.hot_cache_only):
+        what = "hot_bytes and cold_bytes are 0" if known.cold_bytes == 0 else "hot_bytes is 0"
+        yield Finding("error", what, "nothing is kept at all", look)
+    elif known.cold_bytes == 0 and not known.hot_cache_only:
+        yield Finding("warning", "cold_bytes is 0", "nothing outlives the process", look)
+    for note in known.notes():
+        yield Finding("note", note, "it is not as it was set", look)
+
+
+def packages(context: Context) -> Iterator[Finding]:
+    """mlx-lm is a version that this was tested with, where MLX is installed at all."""
+    here = software()
+    try:
+        if here[MLX] and here[MLX_LM]:
+            check("omlx-cache")
+    except UntestedVersion as error:
+        what, _, remedy = str(error).partition(": ")
+        yield Finding("warning", what, "serve and warm refuse to start", remedy)
+
+
+def clock(context: Context) -> Iterator[Finding]:
+    """The clock says a time that can be."""
+    if time.time() < _EARLIEST:
+        yield Finding(
+            "error",
+            f"the clock says {time.strftime('%Y-%m-%d')}",
+            "pages that are used now look older than all others, and leave first",
+            "set the clock",
+        )
+
+
+def memory(context: Context) -> Iterator[Finding]:
+    """The machine has memory left, and swap if it has any."""
+    figures = reader()()
+    if level_of(figures, memory_to_leave(probe())) > Level.NORMAL:
+        yield Finding(
+            "warning",
+            f"the machine is short of memory ({quantity('bytes', figures.free_bytes)} free)",
+            "stores give up pages that they have in memory",
+            "stop something, or lower OMLX_CACHE_HOT_BYTES",
+        )
+    lines = [line.split() for line in text_of(Path("/proc/meminfo")).splitlines()]
+    known = {line[0]: int(line[1]) * 1024 for line in lines if line[0].startswith("Swap")}
+    total, free = known.get("SwapTotal:", 0), known.get("SwapFree:", 0)
+    if free < total // 10:
+        yield Finding(
+            "warning",
+            f"of {quantity('bytes', total)} swap {quantity('bytes', free)} are free",
+            "what is swapped out is slower than computing it again",
+            "lower OMLX_CACHE_HOT_BYTES, or stop something",
+        )
+
+
+def descriptors(context: Context) -> Iterator[Finding]:
+    """There are enough file descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _ENOUGH_DESCRIPTORS:
+        yield Finding(
+            "warning",
+            f"a process that is started here may open {soft} files",
+            "a server with many connections runs out of them, and misses pages then",
+            "ulimit -n 4096",
+        )
+    for process in context.processes:
+        try:
+            used = len(os.listdir(f"/proc/{process.pid}/fd"))
+            most, _ = resource.prlimit(process.pid or 0, resource.RLIMIT_NOFILE)
+        except OSError:
+            # Elsewhere than on Linux nobody tells.
+            continue
+        if most != resource.RLIM_INFINITY and used > _PART * most:
+            yield Finding(
+                "warning",
+                f"{process} has {used:,} files open, of {most:,} that it may",
+                "beyond that it can neither read pages nor accept connections",
+                "start it with a higher limit: ulimit -n 4096",
+            )
+
+
+def runtime_directory(context: Context) -> Iterator[Finding]:
+    """The runtime directories can be looked into, and are this user's alone."""
+    for place in search_places():
+        why = why_unseen(place)
+        if why:
+            yield Finding(
+                "warning",
+                f"{place} {why}",
+                "stores that listen there are not found",
+                f"ls -ld {place}; or set OMLX_CACHE_RUNTIME_DIR",
+            )
+        elif place.is_dir() and (wrong := trouble(place, place.lstat(), allowed=_PRIVATE)):
+            holds_sockets = all(
+                stat.S_ISSOCK(path.lstat().st_mode) or path.is_symlink() for path in place.iterdir()
+            )
+            yield Finding(
+                "warning",
+                wrong,
+                "a store refuses it when other files than sockets lie there",
+                f"chmod 700 {place}",
+                partial(close, place) if holds_sockets else None,
+            )
+    existing = [place if place.is_dir() else place.parent for place in candidates()]
+    if not any(place.is_dir() and os.access(place, os.W_OK | os.X_OK) for place in existing):
+        yield Finding(
+            "error",
+            "there is no runtime directory that a store could use",
+            "no command would reach it",
+            "set OMLX_CACHE_RUNTIME_DIR to a short path of your own",
+        )
+
+
+def sockets(context: Context) -> Iterator[Finding]:
+    """No socket is left of a process that is gone."""
+    known = [
+        name for place in search_places() for name in (*sockets_in(place), *services_in(place))
+    ]
+    left = [n.path for n in known if not is_running(n.pid) and not is_listening(n.path)]
+    if left:
+        yield Finding(
+            "note",
+            f"{len(left):,} sockets or links are left of processes that are gone: {left[0]}",
+            "the next store that starts removes those of stores",
+            "omlx-cache doctor --fix",
+            partial(_remove, left),
+        )
+
+
+def answers(context: Context) -> Iterator[Finding]:
+    """Every process that listens answers."""
+    for process in context.processes:
+        if process.error is None:
+            continue
+        pid = process.pid
+        state = text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1]
+        is_stopped = state in (["T"], ["t"])
+        yield Finding(
+            "error",
+            f"{process} does not answer"
+            + (", since it is stopped (SIGSTOP)" if is_stopped else f": {process.error}"),
+            "no command reaches it, and what it serves may hang",
+            f"kill -CONT {pid}"
+            if is_stopped
+            else f"look at its log; then kill {pid}, and start it",
+        )
+
+
+def disks_of_stores(context: Context) -> Iterator[Finding]:
+    """Every store has the use of its disk."""
+    for process in context.processes:
+        cold = None if process.row is None else process.row.cold
+        if cold is not None and cold.state != "ok":
+            yield Finding(
+                "error" if cold.state.startswith("unavailable") else "warning",
+                f"the disk of {process} is not as it should be: {cold.state}",
+                "it works from memory, or writes nothing, until that is over",
+                f"omlx-cache stats --pid {process.pid}",
+            )
+
+
+def memory_and_disk(context: Context) -> Iterator[Finding]:
+    """Memory and disk of every store agree on what the disk has."""
+    for process in context.processes:
+        if process.unbacked:
+            yield Finding(
+                "error",
+                f"{process} takes {process.unbacked:,} pages for written that the disk does not "
+                "have",
+                "after a restart they are missing, and what follows them cannot be restored",
+                "restart it, and report this",
+            )
+
+
+def remotes_of_stores(context: Context) -> Iterator[Finding]:
+    """Every store has the use of the one that machines share."""
+    for process in context.processes:
+        remote = None if process.row is None else process.row.remote
+        if remote is not None and remote.state != "ok":
+            yield Finding(
+                "warning",
+                f"{process} does without the store that machines share: {remote.state}",
+                "requests go on with what this machine has",
+                "omlx-cache doctor --remote",
+            )
+
+
+def versions(context: Context) -> Iterator[Finding]:
+    """All processes of the directory are of one version, which is the one that is installed."""
+    rows = [process.row for process in context.users if process.row is not None]
+    if {row.version for row in rows} - {__version__}:
+        have = ", ".join(f"{row.title} in process {row.pid} {row.version}" for row in rows)
+        yield Finding(
+            "warning",
+            f"processes of different versions use the directory: {have}; installed is "
+            f"{__version__}",
+            "each keeps its own promises only",
+            "restart the older ones",
+        )
+    stacks = {tuple(as_versions(row.versions).items()) for row in rows} - {()}
+    if len(stacks) > 1:
+        yield Finding(
+            "note",
+            f"the stores of the directory have {len(stacks)} sets of versions of mlx and mlx-lm",
+            "they share the budget and no pages",
+            "omlx-cache ls shows which pages are whose",
+        )
+
+
+def close(*paths: str | os.PathLike[str]) -> str:
+    """Close files and directories to other users; return what was done."""
+    for path in paths:
+        os.chmod(path, _PRIVATE if os.path.isdir(path) else 0o600)
+    return f"chmod 700 {paths[0]}" if len(paths) == 1 else f"{len(paths):,} closed to others"
+
+
+def _remove(left: list[Path]) -> str:
+    for path in left:
+        path.unlink(missing_ok=True)
+    return f"{len(left):,} removed"
+
+
+MACHINE = (
+    variables, settings, packages, clock, memory, descriptors, runtime_directory, sockets, answers,
+    disks_of_stores, memory_and_disk, remotes_of_stores,
+)  # fmt: skip
+"""What is about the machine and its processes."""

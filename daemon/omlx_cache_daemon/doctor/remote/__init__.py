@@ -1,1 +1,0 @@
-"""A remote store, examined and measured: what `doctor --remote` says."""
