@@ -1,18 +1,13 @@
 """Codecs on a GPU: whether the fused kernels give the plain form's bits, and what they gain.
 
-`python -m benchmarks.codec_device` prints text; it takes a minute and some 16 GB.
+`python -m benchmarks.codec_device [TENSORS [VECTORS]]` prints text; it takes a minute and some GB.
+What a store makes of codecs says `omlx-cache bench kv`.
 """
 
-import cProfile
-import io
 import logging
-import pstats
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -20,9 +15,7 @@ import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import Array, evaluate
 from omlx_cache.codecs import AffineCodec, Codec, Parts, TurboCodec, turbo, turbo_fused
-from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
-from omlx_cache.tools.bench.timing import seconds
+from omlx_cache.tools.bench.figures import seconds
 
 HEADS, DIM = 8, 128
 RATES: dict[str, Codec] = {
@@ -33,14 +26,12 @@ FORMS = (
     (128, 4, mx.bfloat16), (128, 3, mx.bfloat16), (128, 2, mx.bfloat16), (64, 4, mx.bfloat16),
     (256, 4, mx.bfloat16), (128, 4, mx.float16), (128, 4, mx.float32),
 )  # fmt: skip
-STORED = ("dense", "affine8", "k8v4", "affine4", "turbo4")
 RUNS = 3
 TENSOR_TOKENS = 16_384
 
 
-def main(sizes: Sequence[int] = (8192, 32_768), tensors: int = 32, rows: int = 1 << 18) -> None:
-    """Print everything: of `rows` vectors, of `tensors` of 32 MiB, and of stores of so many
-    tokens."""
+def main(tensors: int = 32, rows: int = 1 << 18) -> None:
+    """Print everything: of `rows` vectors, and of `tensors` of 32 MiB."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stdout)
     print(f"mlx {version('mlx')} on {mx.default_device()}, fused: {turbo_fused.available()}")
     print("\nfused kernels beside the plain form, in the bits of some vectors")
@@ -49,12 +40,6 @@ def main(sizes: Sequence[int] = (8192, 32_768), tensors: int = 32, rows: int = 1
     print("\nGB/s of dense bytes, one tensor after another")
     for line in _rates(tensors):
         print(line, flush=True)
-    for tokens in sizes:
-        size = Size("device", 32, HEADS, DIM, tokens, RUNS, 0, 0, 0)
-        print(f"\nthrough the store, in memory, {size.kv_bytes / 1e9:.2f} GB of dense KV")
-        for name in STORED:
-            for line in _stored(size, name, profiled=tokens == max(sizes)):
-                print(line, flush=True)
 
 
 def _bits(rows: int) -> Iterator[str]:
@@ -134,49 +119,5 @@ def _rate(
     )
 
 
-def _stored(size: Size, name: str, *, profiled: bool) -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as directory:
-        bed = Bed(size, Path(directory), codec=name, cold=False)
-        with bed.store:
-            live = bed.live_arrays()
-            # Kernels are compiled on first use: a commit under another salt pays for that.
-            bed.commit(bed.filled(live, "first"))
-            bed.restore("first").abort()
-            session = bed.filled(live)
-            mx.reset_peak_memory()
-            before = mx.get_active_memory()
-            commit = seconds(partial(bed.commit, session))
-            commit_peak = mx.get_peak_memory() - before
-            del live, session
-            first = seconds(lambda: bed.restore().abort())
-            mx.reset_peak_memory()
-            before = mx.get_active_memory()
-            restores = [seconds(lambda: bed.restore().abort()) for _ in range(RUNS)]
-            restore_peak = mx.get_peak_memory() - before
-            rates = [size.kv_bytes / 1e9 / s for s in (commit, first, median(restores))]
-            yield (
-                f"  {name}: commit {commit * 1e3:.0f} ms, {rates[0]:.1f} GB/s (peak "
-                f"+{commit_peak / 1e9:.2f} GB); hot restore first {first * 1e3:.0f} ms, "
-                f"{rates[1]:.1f} GB/s, then {median(restores) * 1e3:.0f} ms, {rates[2]:.1f} GB/s "
-                f"(peak +{restore_peak / 1e9:.2f} GB)"
-            )
-            if profiled and name in ("turbo4", "affine4"):
-                yield _profile("hot restore", lambda: bed.restore().abort())
-                refilled = bed.filled(bed.live_arrays(), "third")
-                yield _profile("commit", partial(bed.commit, refilled))
-
-
-def _profile(what: str, work: Callable[[], object]) -> str:
-    profile = cProfile.Profile()
-    profile.runcall(work)
-    text = io.StringIO()
-    pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(12)
-    lines = [line for line in text.getvalue().splitlines() if line.strip()]
-    return "\n".join([f"    profile of a {what}:", *(f"    {line}" for line in lines[1:])])
-
-
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main([int(sys.argv[1]) // BLOCK_SIZE * BLOCK_SIZE], 1, 1 << 12)
-    else:
-        main()
+    main(*map(int, sys.argv[1:]))

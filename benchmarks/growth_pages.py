@@ -15,23 +15,28 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-
-from benchmarks.growth_rows import GrowthRow
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.restore.lookup import find_restore_point
-from omlx_cache.tools.bench.chains import CHAIN, NAMESPACE, hash_chain, page_file, touch_page
-from omlx_cache.tools.bench.others import SCAN, list_files
-from omlx_cache.tools.bench.rows import Row
-from omlx_cache.tools.bench.sizes import BLOCK_SIZE
-from omlx_cache.tools.bench.timing import in_turn, seconds
+from omlx_cache.tools.bench.chains import (
+    CHAIN,
+    NAMESPACE,
+    chain_of,
+    ends_of,
+    hash_chain,
+    page_file,
+    pages_of,
+    touch_page,
+)
+from omlx_cache.tools.bench.disk import SCAN
+from omlx_cache.tools.bench.figures import BLOCK_SIZE, Row, beside, seconds
+from omlx_cache.tools.bench.limits import list_files
 from omlx_cache_daemon.changing import change_budget
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import ENTRY_BYTES
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.page import Page, PageMeta, TensorSpec
+from omlx_cache_storage.page import Page
 from omlx_cache_storage.tiers import Tier, TierView
 
 BLOCKS = 64
@@ -42,14 +47,13 @@ of the fewest."""
 MANY = 200_000
 """From so many pages on a start-up takes seconds, and one is enough."""
 UNLINK, ORDERED = "bare unlink", "a bare OrderedDict"
-_BYTE = (TensorSpec("", "U8", (1,)),)
 Made = TypeVar("Made")
 
 
 class Measured(NamedTuple):
     """The rows of a tier with so many pages, and the bytes of memory that each takes there."""
 
-    rows: list[GrowthRow]
+    rows: list[Row]
     bytes_a_page: float
 
 
@@ -77,46 +81,35 @@ class Directory:
     def _make(self) -> Iterator[Path]:
         for self.conversation in count():
             stamp_ns = self._began_ns + self.conversation
-            chain = conversation(self.conversation)
-            for end in _ends(chain):
+            chain = chain_of(self.conversation, BLOCKS)
+            for end in ends_of(chain):
                 path = touch_page(self.path, chain, end)
                 os.utime(path, ns=(stamp_ns, stamp_ns))
                 yield path
 
 
-def conversation(number: int) -> KeyChain:
-    """Return the hash chain of one of many prompts of `BLOCKS` blocks."""
-    tokens = np.arange(BLOCKS * BLOCK_SIZE, dtype="<i8")
-    tokens[0] = -number
-    return KeyChain(NAMESPACE, tokens, BLOCK_SIZE)
-
-
 def measure_cold(directory: Directory, pages: int) -> Measured:
     """Measure a cold tier on so many files."""
     directory.grow(pages)
-    works = {"ours": directory.open, "bare": lambda: list_files(directory.path)}
-    times = in_turn(works, RUNS if pages < MANY else 1)
+    bare = {SCAN: [partial(list_files, directory.path)]}
+    rows = beside("start-up", directory.open, RUNS if pages < MANY else 1, limits=bare)
     tier, each = _weighed(directory.open, pages)
-    rows = [
-        Row("start-up", times["ours"], SCAN, times["bare"], limit=True),
-        _look_up("look-up, cold", tier, directory.conversation),
-        _evict_files(tier, directory),
-    ]
-    return Measured([GrowthRow(pages, row) for row in rows], each)
+    rows += _look_up("look-up, cold", tier, directory.conversation)
+    return Measured([*rows, _evict_files(tier, directory)], each)
 
 
 def measure_hot(pages: int) -> Measured:
     """Measure a hot tier that is full of so many pages."""
     tier, each = _weighed(lambda: _full(pages), pages)
     last = pages // BLOCKS - 1
-    rows = [_look_up("look-up, hot", tier, last), _evict_pages(tier, last + 1)]
-    return Measured([GrowthRow(pages, row) for row in rows], each)
+    rows = _look_up("look-up, hot", tier, last)
+    return Measured([*rows, _evict_pages(tier, last + 1)], each)
 
 
-def _look_up(what: str, tier: Tier, number: int) -> Row:
+def _look_up(what: str, tier: Tier, number: int) -> list[Row]:
     """Time the look-up of a conversation of which every block is there."""
     view = TierView([tier])
-    tokens = conversation(number).tokens
+    tokens = chain_of(number, BLOCKS).tokens
 
     def ours() -> None:
         chain = KeyChain(NAMESPACE, tokens, BLOCK_SIZE)
@@ -124,8 +117,7 @@ def _look_up(what: str, tier: Tier, number: int) -> Row:
         if point.position != len(tokens):
             raise RuntimeError(f"the look-up ended at {point.position}")
 
-    times = in_turn({"ours": ours, "bare": lambda: hash_chain(tokens)}, 7 * RUNS)
-    return Row(what, times["ours"], CHAIN, times["bare"], limit=True)
+    return beside(what, ours, 7 * RUNS, limits={CHAIN: [partial(hash_chain, tokens)]})
 
 
 def _instead(budget: Budget, _: Budget | None) -> Budget:
@@ -143,15 +135,16 @@ def _evict_files(tier: ColdTier, directory: Directory) -> Row:
         took = seconds(tier.settle)
         evicted = before.pages - tier.usage().pages
         spent.append(took / evicted)
-        chain = conversation(directory.conversation - 1 - turn)
-        files = [page_file(directory.path, chain, end) for end in _ends(chain)]
-        bare.append(_unlink(files) / len(files))
+        chain = chain_of(directory.conversation - 1 - turn, BLOCKS)
+        files = [page_file(directory.path, chain, end) for end in ends_of(chain)]
+        bare.append(seconds(partial(_unlink, files)) / len(files))
         directory.files -= evicted + len(files)
     return _evictions("cold", spent, UNLINK, bare)
 
 
-def _unlink(files: list[Path]) -> float:
-    return seconds(lambda: list(map(os.unlink, files)))
+def _unlink(files: list[Path]) -> None:
+    for file in files:
+        os.unlink(file)
 
 
 def _evict_pages(tier: HotTier, first: int) -> Row:
@@ -166,7 +159,7 @@ def _evict_pages(tier: HotTier, first: int) -> Row:
     spent: list[float] = []
     bare: list[float] = []
     for number in range(first, first + RUNS + 1):
-        pages = list(_pages(number))
+        pages = pages_of(number, BLOCKS, 1)
         spent.append(seconds(partial(_put, tier, pages, number)) / BLOCKS)
         bare.append(seconds(partial(replace, pages)) / BLOCKS)
     if tier.usage().evicted_pages != len(spent) * BLOCKS:
@@ -182,7 +175,7 @@ def _evictions(tier: str, spent: list[float], name: str, bare: list[float]) -> R
 def _full(pages: int) -> HotTier:
     tier = HotTier(pages)
     for number in range(pages // BLOCKS):
-        _put(tier, _pages(number), number)
+        _put(tier, pages_of(number, BLOCKS, 1), number)
     return tier
 
 
@@ -192,18 +185,6 @@ def _put(tier: HotTier, pages: Iterable[Page], number: int) -> None:
         if not room:
             raise RuntimeError("no room could be made")
         tier.put(page, room, dirty=False, stamp_ns=(1 << 40) + number)
-
-
-def _pages(number: int) -> Iterator[Page]:
-    chain = conversation(number)
-    for end in _ends(chain):
-        key, parent = chain.key(end), chain.parent(end)
-        meta = PageMeta(NAMESPACE, key, parent, PAGED.name, end, BLOCK_SIZE, False, "dense", _BYTE)
-        yield Page(meta, b"\0")
-
-
-def _ends(chain: KeyChain) -> range:
-    return range(BLOCK_SIZE, len(chain) + 1, BLOCK_SIZE)
 
 
 def _weighed(make: Callable[[], Made], pages: int) -> tuple[Made, float]:

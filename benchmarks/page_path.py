@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 import mlx.core as mx
 
 from omlx_cache import BlockStore, CacheSettings, PrefixCache
-from omlx_cache.tools.demo.subject import small_model
+from omlx_cache.tools.small_model import small_model
 
 PACKAGES = ("omlx_cache", "omlx_cache_storage", "omlx_cache_daemon")
 TOKENS = 600

@@ -19,23 +19,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import count
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-import mlx.core as mx
-
 from benchmarks.arguments import folder
 from benchmarks.growth_pages import Directory
-from omlx_cache.arrays.mlxio import evaluate
+from benchmarks.overhead import KINDS, LAYERS, WINDOW, Layers, appending, feed, opened
 from omlx_cache.prefix import PrefixCache
-from omlx_cache.session import Session
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.commit_overhead import KINDS, WINDOW, Layers, feed, fill, opened
-from omlx_cache.tools.bench.restore_overhead import LAYERS
-from omlx_cache.tools.bench.sizes import SIZES
+from omlx_cache.tools.bench.figures import SIZES
 from omlx_cache_storage.keys import as_tokens
 
 LINES = 10
@@ -130,17 +125,11 @@ def cold_restore(directory: Path) -> Iterator[Work]:
 
 
 def commit(directory: Path) -> Iterator[Work]:
-    prompt = [(31 * i + 7) % 50_000 for i in range(TOKENS + 1)]
-    sides = [mx.zeros((1, 1, TOKENS, 1), mx.bfloat16) + i for i in range(2 * LAYERS)]
-    evaluate(sides)
-    with opened(None) as store, _on_this_thread(store):
-        cache = PrefixCache(Layers(LAYERS, "dense"), store)
-        for salt in map(str, count()):
-            session = cache.session(prompt, salt=salt)
-            for i, layer in enumerate(session.prompt_cache):
-                layer.keys, layer.values, layer.offset = sides[2 * i], sides[2 * i + 1], TOKENS
-            yield session.commit
-            cache.clear(salt=salt)
+    bed = Bed(_size(), directory, hot_cache_only=True)
+    with bed.store, _on_this_thread(bed.store):
+        live = bed.live_arrays()
+        while True:
+            yield bed.again(live).commit
 
 
 def append(kind: str) -> Path_:
@@ -148,23 +137,15 @@ def append(kind: str) -> Path_:
 
     def path(directory: Path) -> Iterator[Work]:
         prompt = list(range(2 * WINDOW))
-        with opened(None) as store, _on_this_thread(store):
+        with opened() as store, _on_this_thread(store):
             cache = PrefixCache(Layers(LAYERS, kind), store)
-            for salt in map(str, count()):
-                with cache.session(prompt, salt=salt, max_new_tokens=APPENDED) as session:
-                    fill(session.prompt_cache, len(prompt), len(prompt) + APPENDED)
-                    session.checkpoint(len(prompt))
+            while True:
+                with appending(cache, prompt, APPENDED) as session:
                     for token in range(APPENDED):
-                        yield _appending(session, token)
-                cache.clear(salt=salt)
+                        feed(session)
+                        yield partial(session.append, token)
 
     return path
-
-
-def _appending(session: Session, token: int) -> Work:
-    for layer in session.prompt_cache:
-        feed(layer)
-    return lambda: session.append(token)
 
 
 def start_up(directory: Path) -> Iterator[Work]:
@@ -193,7 +174,7 @@ def _hot(directory: Path) -> Iterator[Bed]:
     bed = Bed(_size(), directory, durability="none")
     with bed.store, _on_this_thread(bed.store):
         bed.commit(bed.filled(bed.live_arrays()))
-        bed.store.flush(600)
+        bed.flush()
         yield bed
 
 

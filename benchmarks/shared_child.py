@@ -4,33 +4,38 @@
 chains to write, and answers each with how many of their pages it wrote. Nobody else runs it.
 """
 
+import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TextIO
 
-from omlx_cache.tools.bench.shared_pages import KIB, pages_of, store_all
+from omlx_cache.tools.bench.chains import pages_of
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.page import Page
 
-PAGE_BYTES = 64 * KIB
+PAGE_BYTES = 64 << 10
+DOCUMENT = {"model": "none: a benchmark of the directory"}
 
 
-def serve(tier: ColdTier, lines: Iterable[str], answers: TextIO) -> None:
-    """Write what each line names: [[number of a chain, its blocks], ...]."""
-    for line in lines:
-        chains = [pages_of(number, blocks, PAGE_BYTES) for number, blocks in json.loads(line)]
-        print(sum(store_all(tier, pages) for pages in chains), file=answers, flush=True)
+def store_all(tier: ColdTier, pages: Iterable[Page]) -> int:
+    """Write pages as used now; return how many were new. What others have used later may keep them
+    out; raises RuntimeError for a page that is not there for another reason."""
+    results = [tier.write(page, time.time_ns(), DOCUMENT) for page in pages]
+    if not {*results} <= {"written", "present", "refused"}:
+        raise RuntimeError(f"a page was not stored: {sorted({*results})}")
+    return results.count("written")
 
 
 def main(directory: str, limit: str) -> None:
-    tier = ColdTier(Path(directory), int(limit))
-    tier.open()
-    print("ready", flush=True)
-    try:
-        serve(tier, sys.stdin, sys.stdout)
-    finally:
-        tier.close()
+    """Write what each line names: [[number of a chain, its blocks], ...]."""
+    with contextlib.closing(ColdTier(Path(directory), int(limit))) as tier:
+        tier.open()
+        print("ready", flush=True)
+        for line in sys.stdin:
+            chains = [pages_of(number, blocks, PAGE_BYTES) for number, blocks in json.loads(line)]
+            print(sum(store_all(tier, pages) for pages in chains), flush=True)
 
 
 if __name__ == "__main__":

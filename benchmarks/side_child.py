@@ -3,25 +3,35 @@
     python -m benchmarks.side_child SYSTEM PHASE TOKENS DIRECTORY
 
 Prints one JSON object. Only the suffix is computed by the model: the KV of the turn before is
-drawn, the same in every process, so that 32,768 tokens cost no prefill.
+drawn, the same in every process, so that 32,768 tokens cost no prefill. mlx-vlm is imported when it
+is used: it is in an environment of its own, or not there.
 """
 
 import gc
 import json
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx_lm.models import qwen3
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import (
+    LRUPromptCache,
+    load_prompt_cache,
+    make_prompt_cache,
+    save_prompt_cache,
+)
 
-from benchmarks.side_systems import SYSTEMS, System
 from omlx_cache.arrays.mlxio import host_views
+from omlx_cache.prefix import PrefixCache
+from omlx_cache.session import Session
+from omlx_cache.settings import CacheSettings
+from omlx_cache.store import BlockStore
 
 SHAPE: dict[str, Any] = {
     "model_type": "qwen3",
@@ -40,6 +50,179 @@ SHAPE: dict[str, Any] = {
 SUFFIX = 16
 CHUNK = 2048
 SEED = 12
+
+
+FLUSH_SECONDS = 600.0
+GROWTH = 256
+ROOM = 4 << 30
+"""More than any length needs, in memory and on the disk."""
+
+
+class System(Protocol):
+    """Keeps one conversation. `fresh`, `keep`, `close` in the process that computed a turn; then
+    `resume` in it or in the next one."""
+
+    def fresh(self, tokens: Sequence[int]) -> list[Any]:
+        """Return empty caches for a turn that is about to be computed."""
+        ...
+
+    def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
+        """Keep the caches of a turn; they are not used by the caller afterwards."""
+
+    def resume(self, tokens: Sequence[int]) -> tuple[list[Any] | None, int]:
+        """Return caches that hold a prefix of the tokens, and its length; None for none."""
+        ...
+
+    def close(self) -> None:
+        """Have on the disk what shall be there, and end."""
+
+
+class Live:
+    """The live cache of the turn before, as if nobody had asked in between, with room to grow: the
+    limit. It outlives no process."""
+
+    def __init__(self, model: Any, directory: Path) -> None:
+        self._model = model
+        self._caches: list[Any] | None = None
+
+    def fresh(self, tokens: Sequence[int]) -> list[Any]:
+        caches: list[Any] = make_prompt_cache(self._model)
+        for cache in caches:
+            cache.step = len(tokens) + GROWTH
+        return caches
+
+    def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
+        self._caches = caches
+
+    def resume(self, tokens: Sequence[int]) -> tuple[list[Any] | None, int]:
+        caches, self._caches = self._caches, None
+        return caches, int(caches[0].offset) if caches else 0
+
+    def close(self) -> None:
+        pass
+
+
+class Nothing(Live):
+    """No cache: everything is computed."""
+
+    def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
+        pass
+
+
+class Ours:
+    """A store with both tiers."""
+
+    def __init__(self, model: Any, directory: Path) -> None:
+        self._ended = ExitStack()
+        self._store = self._ended.enter_context(
+            BlockStore(
+                CacheSettings(
+                    cold_dir=directory / "omlx-cache",
+                    hot_bytes=ROOM,
+                    queue_bytes=ROOM,
+                    cold_bytes=ROOM,
+                    min_free_bytes=0,
+                    hot_cache_only=False,
+                    write_policy="through",
+                    socket="off",
+                )
+            )
+        )
+        self._cache = PrefixCache(model, self._store)
+        self._turn = self._ended.enter_context(ExitStack())
+        self._session: Session | None = None
+
+    def fresh(self, tokens: Sequence[int]) -> list[Any]:
+        self._session = self._turn.enter_context(self._cache.session(tokens))
+        return self._session.prompt_cache
+
+    def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
+        if self._session is not None:
+            self._session.commit()
+        self._session = None
+        self._turn.close()
+        self._store.flush(FLUSH_SECONDS)
+
+    def resume(self, tokens: Sequence[int]) -> tuple[list[Any] | None, int]:
+        session = self._turn.enter_context(self._cache.session(tokens))
+        return session.prompt_cache, session.cached_tokens
+
+    def close(self) -> None:
+        self._ended.close()
+
+
+class MlxLm:
+    """mlx-lm: `LRUPromptCache` in memory, and a file made by `save_prompt_cache`."""
+
+    def __init__(self, model: Any, directory: Path) -> None:
+        self._model = model
+        self._lru = LRUPromptCache()
+        self._file = directory / "mlx-lm.safetensors"
+
+    def fresh(self, tokens: Sequence[int]) -> list[Any]:
+        caches: list[Any] = make_prompt_cache(self._model)
+        return caches
+
+    def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
+        save_prompt_cache(str(self._file), caches)
+        self._lru.insert_cache("model", list(tokens), caches)
+
+    def resume(self, tokens: Sequence[int]) -> tuple[list[Any] | None, int]:
+        caches, rest = self._lru.fetch_nearest_cache("model", list(tokens))
+        if caches is None and self._file.exists():
+            loaded: list[Any] = load_prompt_cache(str(self._file))
+            return loaded, int(loaded[0].offset)
+        return caches, len(tokens) - len(rest)
+
+    def close(self) -> None:
+        pass
+
+
+class MlxVlm:
+    """mlx-vlm's APC with its own sizes of blocks, through the object that its generation uses."""
+
+    def __init__(self, model: Any, directory: Path) -> None:
+        apc: Any = import_module("mlx_vlm.apc")
+        self._disk: Any = apc.DiskBlockStore(directory / "mlx-vlm", max_bytes=ROOM)
+        self._manager: Any = apc.APCManager(
+            num_blocks=65_536, disk=self._disk, overrides={"memory_max_gb": ROOM >> 30}
+        )
+        self._coordinator: Any = self._manager.coordinator(model)
+
+    def fresh(self, tokens: Sequence[int]) -> list[Any]:
+        caches: list[Any] = self._coordinator.fresh_cache()
+        return caches
+
+    def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
+        self._coordinator.commit(caches, list(tokens))
+        self._disk.flush()
+
+    def resume(self, tokens: Sequence[int]) -> tuple[list[Any] | None, int]:
+        hit: Any = self._coordinator.lookup(
+            list(tokens),
+            extra_hash=0,
+            safe_lookup_min=0,
+            suffix_is_text_only=lambda length: True,
+            prefix_has_media=lambda length: False,
+        )
+        if hit is None:
+            return None, 0
+        caches = self._coordinator.materialize_single(hit, min_capacity_tokens=len(tokens))
+        self._coordinator.release_hit(hit)
+        return caches, hit["prefix_len"]
+
+    def close(self) -> None:
+        self._disk.flush()
+        self._manager.close()
+
+
+SYSTEMS: Mapping[str, Callable[[Any, Path], System]] = {
+    "nothing": Nothing,
+    "live": Live,
+    "omlx-cache": Ours,
+    "mlx-lm": MlxLm,
+    "mlx-vlm": MlxVlm,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

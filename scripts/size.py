@@ -30,7 +30,7 @@ LIMITS = {
     "core": Limit(7045, 81, 0),
     "outside": Limit(15560, 316, 11),
     "wheel": Limit(29495, 458, 24),
-    "benchmarks": Limit(1250, 25, 0),
+    "benchmarks": Limit(1500, 25, 0),
     "tests": Limit(44935, 634, 36),
 }
 

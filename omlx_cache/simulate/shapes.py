@@ -81,7 +81,7 @@ def shape_of(model: str) -> Shape:
 
 def shape_of_config(config: str) -> Shape:
     """Return the shape of a config.json, a folder that holds one, or an id in the hub's cache."""
-    from omlx_cache.tools.size import SizingError, caches_of
+    from omlx_cache.tools.size.estimate import SizingError, caches_of
 
     try:
         caches = caches_of(config)

@@ -44,7 +44,6 @@ _KEY = Story("a").id(1).key.hex()
 
 _ELSEWHERE = {
     "bench",
-    "bench-kv",
     "demo",
     "doctor-remote",
     "export",

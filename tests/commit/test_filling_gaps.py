@@ -8,7 +8,7 @@ import pytest
 from omlx_cache.arrays.mlxio import host_views
 from omlx_cache.session import Session
 from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
+from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
 
 BLOCKS = 4
 SIZE = Size("test", 2, 2, 64, BLOCKS * BLOCK_SIZE, 1, 0, 0, 0)
@@ -24,7 +24,7 @@ def kept(session: Session) -> list[bytes]:
 def test_pages_that_left_between_others_come_back_with_their_bits(
     tmp_path: Path, codec: str, gone: tuple[int, ...]
 ) -> None:
-    bed = Bed(SIZE, tmp_path, codec=codec, cold=False)
+    bed = Bed(SIZE, tmp_path, codec=codec, hot_cache_only=True)
     with bed.store:
         session = bed.filled(bed.live_arrays())
         session.checkpoint(SIZE.tokens)

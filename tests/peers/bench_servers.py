@@ -23,9 +23,9 @@ sys.path[:0] = [str(ROOT / part) for part in ("", "daemon", "storage", "tests", 
 
 from serving import NO_CACHE, ON_DISK, OURS, OURS_SAYS, OWN, PEERS, Server  # noqa: E402
 
+from benchmarks.plot import Plot  # noqa: E402
 from benchmarks.replay_trace import Scale, read_trace  # noqa: E402
 from kit.tinylm import make_model  # noqa: E402
-from omlx_cache.simulate.svg import Plot  # noqa: E402
 
 SHAPE = {
     "hidden_size": 128,

@@ -27,8 +27,7 @@ from driving import Loaded, loaded, prompt_of, store_in
 from mlx_lm.utils import load_model, load_tokenizer
 from vllm_driving import request, scheduler
 
-from benchmarks.replay_model import write_model
-from benchmarks.replay_trace import ReplayRequest, Scale, read_trace
+from benchmarks.replay_trace import ReplayRequest, Scale, read_trace, write_model
 from omlx_cache.integrations.vllm_mlx import install
 
 SYSTEMS = {

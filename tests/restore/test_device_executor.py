@@ -18,7 +18,7 @@ from omlx_cache.restore.plan import PageRead, Plan, ReadGeometry, Span, Stretch
 from omlx_cache.restore.reading import READ_AHEAD
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
+from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tensors
 
 BLOCKS, ROOM = 5, 8
@@ -93,7 +93,7 @@ def peak_of(bed: Bed) -> int:
 def test_what_is_restored_grows_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No part of a buffer is shared with another one, or with a page."""
     compute_on("device", monkeypatch)
-    bed = Bed(Size("test", 4, 2, 64, 8 * BLOCK_SIZE, 1, 0, 0, 0), tmp_path, cold=False)
+    bed = Bed(Size("test", 4, 2, 64, 8 * BLOCK_SIZE, 1, 0, 0, 0), tmp_path, hot_cache_only=True)
     with bed.store:
         bed.commit(bed.filled(bed.live_arrays()))
         with bed.restore() as session:

@@ -16,7 +16,7 @@ from omlx_cache.arrays.mlxio import host_views
 from omlx_cache.restore import decode, host, reading
 from omlx_cache.restore.decode import Columns
 from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
+from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
 
 BLOCKS = 4
 CODECS = ["affine8", "k8v4", "turbo4", "turbo3"]
@@ -32,7 +32,7 @@ class Stored:
     def __init__(
         self, directory: Path, codec: str, layers: int = 3, spoiled: tuple[int, ...] = ()
     ) -> None:
-        self._bed = Bed(sized(layers), directory, codec=codec, cold=False)
+        self._bed = Bed(sized(layers), directory, codec=codec, hot_cache_only=True)
         self.stack = ExitStack()
         self.stack.enter_context(self._bed.store)
         live = self._bed.live_arrays()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
+from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
 
 PAGES, LAYERS = 16, 4
 

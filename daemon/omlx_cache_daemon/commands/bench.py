@@ -6,11 +6,12 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from omlx_cache.tools.bench.sizes import SIZES
-from omlx_cache_daemon.errors import OK, CommandError, UsageError
+from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, uses_styles
 
+PARTS = ("restore", "kv", "disk", "remote")
+SIZES = ("tiny", "small", "normal", "large")
 _WIDTH = 120
 
 
@@ -19,17 +20,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "bench",
         help="measure this machine: restores and commits beside its limits",
         description="Times commits, restores, look-ups and start-up beside memcpy, raw reads, "
-        "mlx-lm's own prompt-cache files and recomputing, in one run, and prints ratios.",
+        "mlx-lm's own prompt-cache files and recomputing, in one run, and prints ratios; and what "
+        "each KV codec takes, costs and loses.",
     )
     parser.add_argument(
         "part",
         nargs="?",
-        choices=("remote",),
-        help="remote: only stores that machines share, beside their own clients (docs/remote.md)",
+        choices=PARTS,
+        help="kv: the codecs; remote: stores that machines share (default: all of them)",
     )
     parser.add_argument(
         "--size",
-        choices=tuple(SIZES),
+        choices=SIZES,
         default="small",
         help="how much KV: 64 MiB, 256 MiB, 4 GiB for small, normal, large (default: %(default)s)",
     )
@@ -43,20 +45,25 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    _check_paths(args)
-    if args.part == "remote":
-        return _run_remote(args)
+    for option, place in (("--dir", args.dir), ("--write", args.write and args.write.parent)):
+        if place is not None and not place.is_dir():
+            raise CommandError(f"{option}: there is no directory {place}")
     from rich.console import Console
+    from rich.markdown import Markdown
 
-    from omlx_cache.tools.bench.report import around_section, print_results, write_section
+    from omlx_cache.tools.bench.figures import SIZES as sizes
+    from omlx_cache.tools.bench.report import around_section, markdown, write_section
     from omlx_cache.tools.bench.run import run as measure
 
+    parts = list(PARTS) if args.part is None else [args.part]
     try:
         if args.write is not None:
+            # Before minutes of measuring: it raises ValueError for a file without its markers.
             around_section(args.write)
         with tempfile.TemporaryDirectory(prefix="omlx-cache-bench-", dir=args.dir) as workspace:
             results = measure(
-                SIZES[args.size],
+                sizes[args.size],
+                parts,
                 Path(workspace),
                 lambda what: print(f"{what} ...", file=sys.stderr),
             )
@@ -66,37 +73,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(results.to_dict())
     else:
         colours: Literal["auto"] | None = "auto" if uses_styles(sys.stdout) else None
-        print_results(results, Console(width=_WIDTH, color_system=colours))
+        Console(width=_WIDTH, color_system=colours).print(Markdown(markdown(results)))
     if args.write is not None:
         write_section(results, args.write)
     return OK
-
-
-def _run_remote(args: argparse.Namespace) -> int:
-    from omlx_cache.tools.bench.machine import describe
-    from omlx_cache.tools.bench.remote import measure_remote
-    from omlx_cache.tools.bench.remote_report import document, markdown
-    from omlx_cache_storage.errors import CacheError
-
-    if args.write is not None:
-        raise UsageError("--write is for all of it: leave `remote` out")
-    try:
-        with tempfile.TemporaryDirectory(prefix="omlx-cache-bench-", dir=args.dir) as workspace:
-            results = measure_remote(
-                Path(workspace), lambda what: print(f"{what} ...", file=sys.stderr)
-            )
-    except (CacheError, RuntimeError, ValueError) as error:
-        raise CommandError(str(error)) from error
-    if args.format == "json":
-        print_json(document(results, describe()))
-    else:
-        sys.stdout.write(markdown(results, describe()))
-    return OK
-
-
-def _check_paths(args: argparse.Namespace) -> None:
-    """Raise CommandError now for what would fail after minutes of measuring."""
-    if args.dir is not None and not args.dir.is_dir():
-        raise CommandError(f"--dir: there is no directory {args.dir}")
-    if args.write is not None and not args.write.parent.is_dir():
-        raise CommandError(f"--write: there is no directory {args.write.parent}")

@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from omlx_cache.codecs.identity import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
@@ -12,9 +13,12 @@ from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, quantity, table, uses_styles
 
 if TYPE_CHECKING:
-    from omlx_cache.tools.size import Estimate, GroupEstimate
+    from omlx_cache.tools.size.estimate import Estimate, GroupEstimate
 
 _COUNT = re.compile(r"([0-9]+)([kK]?)")
+_TOTALS = ("token", "block", "key", "value", "context", "reserved")
+_HEADERS = ("GROUP", "CACHES", "PER TOKEN", "PER BLOCK", "TOKENS", "KEYS", "VALUES", "TOTAL")
+_CODEC_HEADERS = ("CODEC", "PER TOKEN", "PER BLOCK", "TOTAL", "WITH ROOM", "SAVING")
 
 
 def token_count(text: str) -> int:
@@ -67,108 +71,82 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    from omlx_cache.tools.size import SizingError, caches_of, estimate
+    from omlx_cache.tools.size.estimate import SizingError, caches_of, estimate
 
-    names = CODEC_NAMES if args.codec == "all" else (args.codec,)
     try:
         caches = caches_of(args.model)
     except SizingError as error:
         raise CommandError(str(error)) from None
-    estimates = [
-        estimate(
-            caches,
-            context=args.context,
-            batch=args.batch,
-            block_size=args.block_size,
-            codec=name,
-            reserve=args.reserve,
-        )
-        for name in names
-    ]
+    names = CODEC_NAMES if args.codec == "all" else (args.codec,)
+    sized = partial(
+        estimate,
+        caches,
+        context=args.context,
+        batch=args.batch,
+        block_size=args.block_size,
+        reserve=args.reserve,
+    )
+    estimates = [sized(codec=name) for name in names]
     if args.format == "json":
-        print_json(
-            [as_json(e) for e in estimates] if args.codec == "all" else as_json(estimates[0])
-        )
-    elif args.codec == "all":
-        sys.stdout.write(_comparison(estimates))
+        documents = [_document(one) for one in estimates]
+        print_json(documents if args.codec == "all" else documents[0])
     else:
-        sys.stdout.write(_report(estimates[0]))
+        report = _comparison(estimates) if args.codec == "all" else _report(estimates[0])
+        sys.stdout.write(report + "".join(f"\nNote: {note}\n" for note in estimates[0].notes))
     return OK
 
 
-def as_json(result: "Estimate") -> dict[str, object]:
+def _document(result: "Estimate") -> dict[str, object]:
     """Return an estimate with its totals as plain data; all sizes are bytes."""
-    totals = ("token", "block", "key", "value", "context", "reserved")
-    return {
-        **asdict(result),
-        **{f"{name}_bytes": getattr(result, f"{name}_bytes") for name in totals},
-    }
-
-
-_HEADERS = ("GROUP", "CACHES", "PER TOKEN", "PER BLOCK", "TOKENS", "KEYS", "VALUES", "TOTAL")
+    return {**asdict(result), **{f"{n}_bytes": result.total(f"{n}_bytes") for n in _TOTALS}}
 
 
 def _report(result: "Estimate") -> str:
     """Return one codec's table: a row for each layer group, and the sum."""
-    rows = [_row(group) for group in result.groups]
-    caches = sum(group.layers for group in result.groups)
-    sizes = (result.key_bytes, result.value_bytes, result.context_bytes)
-    rows.append(
-        ("all", str(caches), *_sizes(result.token_bytes, result.block_bytes), "-", *_sizes(*sizes))
+    token, block, key, value, context, reserved = (
+        _size(result.total(f"{name}_bytes")) for name in _TOTALS
     )
-    grown = ""
-    if result.reserve:
-        grown = f"; with room for {result.reserve:,} more {_size(result.reserved_bytes)}"
+    rows = [_row(group) for group in result.groups]
+    rows.append(("all", str(result.total("layers")), token, block, "-", key, value, context))
+    grown = f"; with room for {result.reserve:,} more {reserved}" if result.reserve else ""
     sequences = "1 sequence" if result.batch == 1 else f"{result.batch:,} sequences"
     head = (
         f"{result.model_type}, codec {result.codec}, {sequences} of {result.context:,} tokens, "
-        f"blocks of {result.block_size:,}: {_size(result.context_bytes)}{grown}\n\n"
+        f"blocks of {result.block_size:,}: {context}{grown}\n\n"
     )
-    body = table(_HEADERS, rows, bold=uses_styles(sys.stdout))
-    return head + body + "".join(f"\nNote: {note}" for note in _notes(result))
-
-
-def _notes(result: "Estimate") -> list[str]:
-    notes = [f"{note}\n" for note in result.notes]
+    told = table(_HEADERS, rows, bold=uses_styles(sys.stdout))
     if result.codec != "dense" and result.context < DEFAULT_MIN_QUANTIZE_TOKENS:
-        notes.append(
-            f"sequences below {DEFAULT_MIN_QUANTIZE_TOKENS} tokens are not encoded by default\n"
-        )
-    return notes
+        least = DEFAULT_MIN_QUANTIZE_TOKENS
+        told += f"\nNote: sequences below {least} tokens are not encoded by default\n"
+    return head + told
 
 
 def _row(group: "GroupEstimate") -> tuple[str, ...]:
-    name = f"{group.kind} {group.window:,}" if group.window else group.kind
-    if group.kind == "state":
-        sizes = _sizes(group.block_bytes)
-        total = _sizes(group.context_bytes)
-        return (name, str(group.layers), "-", *sizes, "-", "-", "-", *total)
+    is_state = group.kind == "state"
     return (
-        name,
+        f"{group.kind} {group.window:,}" if group.window else group.kind,
         str(group.layers),
-        *_sizes(group.token_bytes, group.block_bytes),
-        str(group.held_tokens),
-        *_sizes(group.key_bytes, group.value_bytes, group.context_bytes),
+        "-" if is_state else _size(group.token_bytes),
+        _size(group.block_bytes),
+        "-" if is_state else str(group.held_tokens),
+        "-" if is_state else _size(group.key_bytes),
+        "-" if is_state else _size(group.value_bytes),
+        _size(group.context_bytes),
     )
 
 
 def _comparison(results: "list[Estimate]") -> str:
+    dense = results[0].total("context_bytes")
+    sizes = ("token_bytes", "block_bytes", "context_bytes", "reserved_bytes")
     rows = [
         (
             result.codec,
-            *_sizes(result.token_bytes, result.block_bytes),
-            *_sizes(result.context_bytes, result.reserved_bytes),
-            f"{results[0].context_bytes / max(1, result.context_bytes):.2f}x",
+            *(_size(result.total(name)) for name in sizes),
+            f"{dense / max(1, result.total('context_bytes')):.2f}x",
         )
         for result in results
     ]
-    headers = ("CODEC", "PER TOKEN", "PER BLOCK", "TOTAL", "WITH ROOM", "SAVING")
-    body = table(headers, rows, bold=uses_styles(sys.stdout))
-    return body + "".join(f"\nNote: {note}\n" for note in results[0].notes)
-
-
-def _sizes(*counts: int) -> tuple[str, ...]:
-    return tuple(map(_size, counts))
+    return table(_CODEC_HEADERS, rows, bold=uses_styles(sys.stdout))
 
 
 def _size(count: int) -> str:

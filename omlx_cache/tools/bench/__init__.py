@@ -1,1 +1,1 @@
-"""Measurements that a user can repeat: `omlx-cache bench` and `omlx-cache bench-kv`."""
+"""Measurements that a user can repeat: `omlx-cache bench`."""

@@ -1,4 +1,4 @@
-"""What the transfer benchmarks work on: a store, and live KV of a wanted shape."""
+"""What is measured on: a store, and live KV of a wanted shape."""
 
 from pathlib import Path
 from typing import Any
@@ -7,15 +7,17 @@ import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import Array, evaluate
 from omlx_cache.begun import Begun
+from omlx_cache.codecs import CodecPolicy
 from omlx_cache.commit.admission import CommitResult
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
-from omlx_cache.tools.bench.sizes import BLOCK_SIZE, Size
-from omlx_cache_storage.cold.disk import Durability
+from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
 
-BEGUN_SECONDS = 600.0
+WAIT_SECONDS = 600.0
+RUN = "run"
+"""The salt of what is committed again and again."""
 
 
 class LayersOnly:
@@ -28,15 +30,11 @@ class LayersOnly:
         return {}
 
 
-class Unshared(BlockStore):
-    """A store that looks after nobody else's pages: what sharing a directory costs is beside it."""
-
-    def refresh(self, timeout: float = 0.0) -> bool:
-        return False
-
-
 class Bed:
-    """One store on a directory, and a prompt whose KV is `arrays`, or nothing but on disk."""
+    """One store on a directory, and a prompt whose KV is `arrays`, or nothing but on disk.
+
+    `changed` are settings other than those that measure all of the KV, dense, in both tiers.
+    """
 
     def __init__(
         self,
@@ -44,40 +42,37 @@ class Bed:
         directory: Path,
         *,
         hot: bool = True,
-        codec: str = "dense",
-        cold_codec: str = "dense",
-        durability: Durability = "fsync",
-        cold: bool = True,
+        codec_policy: CodecPolicy | None = None,
         kind: type[BlockStore] = BlockStore,
+        **changed: Any,
     ) -> None:
         self.size = size
         directory.parent.mkdir(parents=True, exist_ok=True)
         room = 3 * size.kv_bytes + (64 << 20)
-        self.store = kind(
-            CacheSettings(
-                cold_dir=directory,
-                block_size=BLOCK_SIZE,
-                hot_bytes=room if hot else 0,
-                queue_bytes=room,
-                cold_bytes=2 * room,
-                min_free_bytes=0,
-                hot_cache_only=not cold,
-                write_policy="through",
-                codec=codec,
-                cold_codec=cold_codec,
-                worth_reading="off",
-                durability=durability,
-                socket="off",
-            )
-        )
+        fields = {
+            "cold_dir": directory,
+            "block_size": BLOCK_SIZE,
+            "hot_bytes": room if hot else 0,
+            "queue_bytes": room,
+            "cold_bytes": 2 * room,
+            "min_free_bytes": 0,
+            "hot_cache_only": False,
+            "write_policy": "through",
+            "codec": "dense",
+            "worth_reading": "off",
+            "socket": "off",
+        }
+        self.store = kind(CacheSettings(**{**fields, **changed}))
         # Restores that are begun are measured on small machines too.
         self.store.restores.limit_bytes = room
-        self.cache = PrefixCache(LayersOnly(size.layers), self.store)
+        model = LayersOnly(size.layers)
+        self.cache = PrefixCache(model, self.store, codec_policy=codec_policy)
         self.tokens = [(31 * i + 7) % 50_000 for i in range(size.tokens + 1)]
 
     def live_arrays(self) -> list[tuple[Array, Array]]:
         """Return drawn keys and values of each layer, evaluated."""
-        drawn = mx.random.normal(self.size.shape).astype(mx.bfloat16)
+        shape = 1, self.size.heads, self.size.tokens, self.size.head_dim
+        drawn = mx.random.normal(shape).astype(mx.bfloat16)
         layers = [(drawn + i, drawn - i) for i in range(self.size.layers)]
         evaluate([array for pair in layers for array in pair])
         return layers
@@ -89,10 +84,10 @@ class Bed:
             raise RuntimeError(f"{session.cached_tokens} tokens restored: {session.miss_reason}")
         return session
 
-    def begin(self, salt: str = "") -> Begun:
+    def begin(self) -> Begun:
         """Read everything ahead of a `restore`; raises RuntimeError if it does not come."""
-        begun = self.cache.begin(self.tokens, salt=salt)
-        if not begun.wait(BEGUN_SECONDS):
+        begun = self.cache.begin(self.tokens)
+        if not begun.wait(WAIT_SECONDS):
             raise RuntimeError("the restore that was begun did not come")
         return begun
 
@@ -104,9 +99,21 @@ class Bed:
             cache.keys, cache.values, cache.offset = keys, values, self.size.tokens
         return session
 
+    def again(self, arrays: list[tuple[Array, Array]]) -> Session:
+        """Return a session to commit in the place of the one before, which is deleted."""
+        self.flush()
+        self.cache.clear(salt=RUN)
+        self.flush()
+        return self.filled(arrays, RUN)
+
     def commit(self, session: Session) -> CommitResult:
         """Commit and check that every block was new; raises RuntimeError otherwise."""
         result = session.commit()
         if result.pages != self.size.tokens // BLOCK_SIZE:
             raise RuntimeError(f"{result.pages} pages committed: {dict(result.skipped)}")
         return result
+
+    def flush(self) -> None:
+        """Wait until everything is on the disk; raises RuntimeError if it does not get there."""
+        if not self.store.flush(WAIT_SECONDS):
+            raise RuntimeError("the disk took no pages")

@@ -1,50 +1,31 @@
-"""Times what the cache does beside the limits of the machine, in one run."""
+"""The parts of the benchmarks, and one run of some of them."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from omlx_cache.tools.bench.along import measure_along
-from omlx_cache.tools.bench.codec_restore import measure_codecs
-from omlx_cache.tools.bench.commit_overhead import measure_commit_overhead
-from omlx_cache.tools.bench.durability import measure_durability
-from omlx_cache.tools.bench.machine import describe
-from omlx_cache.tools.bench.others import measure_recompute, measure_scan
-from omlx_cache.tools.bench.remote_rows import measure_remote_rows
-from omlx_cache.tools.bench.restore_overhead import measure_lookup, measure_overhead
-from omlx_cache.tools.bench.rows import Results
-from omlx_cache.tools.bench.shared_lookup import measure_shared_lookup, measure_shared_restore
-from omlx_cache.tools.bench.sizes import OVERHEAD_SIZES, Size
-from omlx_cache.tools.bench.transfer import measure_cold, measure_hot
+from omlx_cache.tools.bench.codecs import measure_codecs
+from omlx_cache.tools.bench.disk import measure_disk
+from omlx_cache.tools.bench.figures import Measured, Results, Size, describe_machine
+from omlx_cache.tools.bench.remote import measure_remote
+from omlx_cache.tools.bench.restores import measure_restores
 
 
-def run(size: Size, workspace: Path, say: Callable[[str], None]) -> Results:
-    """Measure everything and return it; takes disk for some copies of the KV in `workspace`."""
-    pages, saved = workspace / "pages", workspace / "mlx-lm.safetensors"
-    say("restore and commit, hot")
-    rows, peaks = measure_hot(size, pages)
-    say("restore, cold")
-    cold_rows, cold_peaks = measure_cold(size, pages, saved)
-    say("while a model computes")
-    along_rows = measure_along(size, pages, workspace / "along")
-    say("codecs")
-    codec_rows = measure_codecs(size, workspace / "codecs")
-    say("durability")
-    durability_rows = measure_durability(size, workspace / "durability")
-    say("recomputing")
-    recompute_rows = measure_recompute(size, workspace / "model")
-    say("overhead of the host")
-    overhead_rows = measure_overhead(size, workspace / "overhead")
-    say("look-up and start-up")
-    lookup_rows = measure_lookup(size, workspace / "chain")
-    scan_rows = measure_scan(size, workspace / "scan")
-    say("overhead of commits")
-    commit_rows = measure_commit_overhead(OVERHEAD_SIZES[size.name], workspace / "commits")
-    say("one directory for several processes")
-    shared_rows = measure_shared_restore(size, workspace / "shared restore")
-    shared_rows += measure_shared_lookup(size, workspace / "shared look-up")
-    say("stores that machines share")
-    remote_rows = measure_remote_rows(size, workspace / "remote", say)
-    rows += [*cold_rows, *along_rows, *codec_rows, *durability_rows]
-    rows += [*recompute_rows, *overhead_rows, *lookup_rows, *scan_rows, *commit_rows, *shared_rows]
-    rows += remote_rows
-    return Results(size.name, size.kv_bytes, describe(), tuple(rows), (*peaks, *cold_peaks))
+def run(size: Size, parts: list[str], workspace: Path, say: Callable[[str], None]) -> Results:
+    """Measure some of the parts (restore, kv, disk, remote); takes disk for some copies of the KV.
+
+    Raises RuntimeError for what a store did not do, and what the disk raises.
+    """
+    found: list[Measured] = []
+    measures: dict[str, Callable[[Size, Path], Measured]] = {
+        "restore": measure_restores,
+        "kv": measure_codecs,
+        "disk": measure_disk,
+        "remote": partial(measure_remote, say=say),
+    }
+    for part in parts:
+        say(part)
+        directory = workspace / part
+        directory.mkdir()
+        found.append(measures[part](size, directory))
+    return Results(size, describe_machine(), found)

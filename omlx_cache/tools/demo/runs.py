@@ -1,19 +1,68 @@
-"""One request, with the cache or without: timed, and with the tokens that came out."""
+"""One request, with the cache or without: timed, and with the tokens that came out.
 
+`python -m omlx_cache.tools.demo.runs` is the demo's second process: requests on standard input. It
+knows nothing but the model, the prompts and the directory, so what it restores came from disk.
+"""
+
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx_lm
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
+from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.names import LONGEST_WAIT
+from omlx_cache.store import BlockStore
+from omlx_cache.tools.bench.limits import can_forget, forget
+from omlx_cache.tools.small_model import VOCABULARY, small_model
+from omlx_cache_storage.errors import CacheError
 
+ROOM_BYTES = 64 << 20
+CHUNK = 512
 WARM_UP = "warm-up"
-Advance = Callable[[int], None]
+Advance = Callable[[int], object]
 """Told how many more prompt tokens are done."""
+
+
+class DemoError(CacheError):
+    """The demo cannot run on what it was given; the text says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model, its name for people, its vocabulary, and how text becomes its tokens."""
+
+    model: Any
+    name: str
+    vocabulary: int
+    encode: Callable[[str], Sequence[int]]
+
+
+def load_subject(model: str | None) -> Subject:
+    """Return the model that mlx-lm finds under a path or id, or the small one for None.
+
+    Evaluates its weights. Raises DemoError when mlx-lm cannot load it.
+    """
+    if model is None:
+        # It has no tokenizer: the bytes of a text are its tokens.
+        return Subject(small_model(), "Qwen3 class, random weights", VOCABULARY, str.encode)
+    if model.startswith(("/", ".", "~")) and not Path(model).exists():
+        raise DemoError(f"mlx-lm cannot load {model!r}: there is no such folder")
+    try:
+        loaded, tokenizer = mlx_lm.load(model)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise DemoError(f"mlx-lm cannot load {model!r}: {lines[0]}") from error
+    return Subject(loaded, model, int(tokenizer.vocab_size), tokenizer.encode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,114 +73,165 @@ class Run:
     restored_tokens: int
     first_token_seconds: float
     peak_bytes: int
-    new_tokens: tuple[int, ...]
+    new_tokens: Sequence[int]
     miss_reason: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "Run":
-        return cls(**{**fields, "new_tokens": tuple(fields["new_tokens"])})
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Tokens, the positions at which every run ends a step, with the cache or without, and how many
+    tokens to generate. Recurrent state is kept at `shared` and before the last token."""
 
+    tokens: Sequence[int]
+    ends: Sequence[int]
+    shared: int
+    new: int
 
-def warm_up(model: Any, length: int) -> None:
-    """Let MLX load the kernels of a short prefill, so that no run pays for them."""
-    run_plain(model, *_short(length), 2, _unheard)
-
-
-def warm_up_cache(cache: PrefixCache, model: Any, length: int) -> None:
-    """The same for a commit and for whole and partial restores; leaves nothing in the store."""
-    tokens, ends = _short(length)
-    half = tokens[: length // 2] + [1] * (length - length // 2)
-    for prompt in (tokens, tokens, half):
-        run_cached(cache, model, prompt, ends, 2, _unheard, commit=True, salt=WARM_UP)
-    cache.clear(salt=WARM_UP)
+    def positions(self, *, start: int, stop: int, block_size: int, branch: int | None) -> list[int]:
+        """Return the restore points, as a snapshot policy does."""
+        return [place for place in (self.shared, len(self.tokens) - 1) if start < place < stop]
 
 
-def _short(length: int) -> tuple[list[int], tuple[int, ...]]:
-    return [0] * length, (length // 2, length - 1, length)
-
-
-def _unheard(_tokens: int) -> None:
-    """Nobody watches a warm-up."""
-
-
-def run_plain(
-    model: Any, tokens: Sequence[int], ends: Sequence[int], new: int, advance: Advance
-) -> tuple[Run, int]:
+def run_plain(model: Any, prompt: Prompt, advance: Advance) -> tuple[Run, int]:
     """Compute a prompt with mlx-lm alone; return the run and the bytes of its KV."""
-    mx.reset_peak_memory()
-    began = time.perf_counter()
-    cache = make_prompt_cache(model)
-    token = _prefill(model, cache, tokens, 0, ends, advance)
-    first = time.perf_counter() - began
-    made = [token, *_decode(model, cache, token, new - 1)]
-    run = Run(0, first, mx.get_peak_memory(), tuple(made))
-    return run, sum(int(layer.nbytes) for layer in cache)
+    caches = make_prompt_cache(model)
+    run = _run(model, prompt, caches, time.perf_counter(), advance)
+    return run, sum(int(layer.nbytes) for layer in caches)
 
 
 def run_cached(
-    cache: PrefixCache,
-    model: Any,
-    tokens: Sequence[int],
-    ends: Sequence[int],
-    new: int,
-    advance: Advance,
-    *,
-    commit: bool = False,
-    salt: str,
+    cache: PrefixCache, model: Any, prompt: Prompt, salt: str, advance: Advance, *, commit: bool
 ) -> tuple[Run, float]:
     """Restore a prompt and compute the rest; return the run and the seconds of its commit."""
-    mx.reset_peak_memory()
     began = time.perf_counter()
-    with cache.session(tokens, max_new_tokens=new, salt=salt) as session:
+    with cache.session(prompt.tokens, max_new_tokens=prompt.new, salt=salt) as session:
         advance(session.cached_tokens)
-        token = _prefill(
-            model, session.prompt_cache, tokens, session.cached_tokens, ends, advance, session
-        )
-        first = time.perf_counter() - began
-        made = [token]
-        for following in _decode(model, session.prompt_cache, token, new - 1):
-            session.append(made[-1])
-            made.append(following)
-        peak = mx.get_peak_memory()
+        run = _run(model, prompt, session.prompt_cache, began, advance, session)
         began = time.perf_counter()
         if commit:
             session.commit()
-        seconds = time.perf_counter() - began
-        return Run(session.cached_tokens, first, peak, tuple(made), session.miss_reason), seconds
+        return run, time.perf_counter() - began
 
 
-def _prefill(
+def _run(
     model: Any,
-    cache: Any,
-    tokens: Sequence[int],
-    start: int,
-    ends: Sequence[int],
+    prompt: Prompt,
+    caches: list[Any],
+    began: float,
     advance: Advance,
     session: Session | None = None,
-) -> int:
-    """Feed the tokens from `start` on, step by step, and return the first new token."""
-    logits = None
-    for end in ends:
-        if end <= start:
-            continue
-        logits = model(mx.array([list(tokens[start:end])]), cache=cache)
-        mx.eval([layer.state for layer in cache])
+) -> Run:
+    """Feed what is not restored, step by step, then generate greedily."""
+    mx.reset_peak_memory()
+    restored = start = 0 if session is None else session.cached_tokens
+    for end in (end for end in prompt.ends if end > restored):
+        logits = model(mx.array([list(prompt.tokens[start:end])]), cache=caches)
+        mx.eval([layer.state for layer in caches])
         if session is not None:
             session.checkpoint(end)
         advance(end - start)
         start = end
-    return _greedy(logits)
-
-
-def _decode(model: Any, cache: Any, token: int, count: int) -> Iterable[int]:
-    for _ in range(count):
-        token = _greedy(model(mx.array([[token]]), cache=cache))
-        yield token
+    made = [_greedy(logits)]
+    first = time.perf_counter() - began
+    while len(made) < prompt.new:
+        following = _greedy(model(mx.array([made[-1:]]), cache=caches))
+        if session is not None:
+            session.append(made[-1])
+        made.append(following)
+    reason = None if session is None else session.miss_reason
+    return Run(restored, first, mx.get_peak_memory(), made, reason)
 
 
 def _greedy(logits: Any) -> int:
     token: Any = mx.argmax(logits[0, -1]).item()
     return int(token)
+
+
+def warm_up(model: Any, length: int, cache: PrefixCache | None = None) -> None:
+    """Let MLX load the kernels of a short prefill, and with a cache of a commit and of whole and
+    partial restores, so that no run pays for them; leaves nothing in the store."""
+    half = length // 2
+    ends = half, length - 1, length
+    first = Prompt([0] * length, ends, half, 2)
+    if cache is None:
+        run_plain(model, first, unheard)
+        return
+    for prompt in (first, first, Prompt([0] * half + [1] * (length - half), ends, half, 2)):
+        run_cached(cache, model, prompt, WARM_UP, unheard, commit=True)
+    cache.clear(salt=WARM_UP)
+
+
+def unheard(_tokens: int) -> None:
+    """Nobody watches."""
+
+
+def demo_settings(cold_dir: Path, kv_bytes: int, **changed: Any) -> CacheSettings:
+    """Return settings with room for every page of the demo, whatever the environment grants.
+
+    Lossless, since the demo promises equal tokens. Raises ConfigError for a bad environment.
+    """
+    budget = 8 * kv_bytes + ROOM_BYTES
+    fields = {
+        "cold_dir": cold_dir,
+        "hot_bytes": budget,
+        "cold_bytes": 4 * budget,
+        "queue_bytes": changed.get("hot_bytes", budget),
+        "commit_wait_seconds": LONGEST_WAIT,
+        "min_free_bytes": 0,
+        "hot_cache_only": False,
+        "write_policy": "through",
+        "codec": "dense",
+        "socket": "off",
+    }
+    return CacheSettings(**{**fields, **changed})
+
+
+def demo_cache(model: Any, store: BlockStore, prompt: Prompt) -> PrefixCache:
+    """Return the prefix cache of the demo's model; raises DemoError when it cannot be kept."""
+    cache = PrefixCache(model, store, policy=prompt)
+    if cache.unsupported_reason is not None:
+        raise DemoError(f"the cache of this model cannot be kept: {cache.unsupported_reason}")
+    return cache
+
+
+def run_in_new_process(model: str | None, requests: Sequence[Mapping[str, Any]]) -> list[Run]:
+    """Start a Python process, let it `restart` with each of the arguments, and return its runs;
+    blocks until then.
+
+    Raises DemoError with the process's last words when it fails.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-m", "omlx_cache.tools.demo.runs"],
+        input=json.dumps({"model": model, "requests": requests}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode != 0:
+        words = ended.stderr.strip().splitlines() or ["it said nothing"]
+        raise DemoError(f"the new process ended with {ended.returncode}: {words[-1]}")
+    return [Run(**run) for run in json.loads(ended.stdout.splitlines()[-1])]
+
+
+def restart(
+    model: Any, prompt: Mapping[str, Any], salt: str, cold_dir: str, kv_bytes: int, **changed: Any
+) -> Run:
+    """Restore a prompt from the cold tier, compute the rest, and return the run."""
+    wanted = Prompt(**prompt)
+    if can_forget():
+        forget(Path(cold_dir))
+    with BlockStore(demo_settings(Path(cold_dir), kv_bytes, **changed), name="demo") as store:
+        cache = demo_cache(model, store, wanted)
+        return run_cached(cache, model, wanted, salt, unheard, commit=False)[0]
+
+
+def main() -> int:
+    told: dict[str, Any] = json.load(sys.stdin)
+    model = load_subject(told["model"]).model
+    warm_up(model, min(CHUNK, *(len(request["prompt"]["tokens"]) for request in told["requests"])))
+    print(json.dumps([asdict(restart(model, **request)) for request in told["requests"]]))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

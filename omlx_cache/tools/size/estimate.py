@@ -1,15 +1,149 @@
-"""How much memory a model's KV takes: per token, per block, and for a context and a batch."""
+"""How much memory a model's KV takes: per token, per block, and for a context and a batch.
 
+Imports no MLX. A model is traced in a process of its own, with limited memory and time: a few of
+mlx-lm's classes evaluate weights on the way, and what happens to the child then is the answer for
+such a model, and nothing to the process that asked.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from omlx_cache.codecs.identity import CodecName, check_codec_name
+from pydantic import TypeAdapter
 
-from .caches import GroupBytes, Kind, ModelCaches
-from .child import caches_of
-from .config import Config
+from omlx_cache.codecs.identity import CodecName
 
+Kind: TypeAlias = Literal["paged", "window", "state"]
+Config: TypeAlias = Mapping[str, Any]
+MEMORY_BYTES = 2 << 30
+"""What the child may take beyond what its libraries did; a trace takes a few MB of it."""
 DEFAULT_BLOCK = 256
+SECONDS = 120.0
+OUT_OF_MEMORY = 3
+"""The exit status of a child that stopped itself."""
+
+
+class SizingError(ValueError):
+    """No readable config.json, a field that is missing, or a layout that is not understood."""
+
+
+class Sides(NamedTuple):
+    """Bytes of one token, in all caches of a group."""
+
+    keys: int
+    values: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBytes:
+    """The caches of one model that age alike, together.
+
+    `window` is how many tokens they hold, 0 for all of them; `token_bytes` what a token takes
+    under each codec; `snapshot_bytes` what does not grow with the tokens.
+    """
+
+    kind: Kind
+    window: int
+    caches: int
+    snapshot_bytes: int
+    token_bytes: Mapping[CodecName, Sides]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCaches:
+    """Every cache of a model, by group; `notes` says what had to be assumed."""
+
+    model_type: str
+    itemsize: int
+    groups: tuple[GroupBytes, ...]
+    notes: tuple[str, ...] = ()
+
+
+TRACED: TypeAdapter[ModelCaches | str] = TypeAdapter(ModelCaches | str)
+"""What the child writes as JSON: what it found, or why nothing."""
+
+
+def caches_of(
+    model: str | Path | Config, *, memory: int = MEMORY_BYTES, seconds: float = SECONDS
+) -> ModelCaches:
+    """Return what the model's caches hold; blocks for about a second, at most for `seconds`.
+
+    model: a config.json, a folder that holds one, an id in the local hub cache, or the parsed
+        configuration. Raises SizingError: nothing readable there, or not understood, and why.
+    """
+    config = read_config(model) if isinstance(model, str | Path) else model
+    named = config.get("model_type")
+    if not isinstance(named, str) or not named:
+        raise SizingError("the configuration names no model_type")
+    # -P: the working directory may be a downloaded model's, with modules of its own.
+    command = [sys.executable, "-P", "-m", "omlx_cache.tools.size.trace", str(memory)]
+    try:
+        ended = subprocess.run(
+            command,
+            input=json.dumps(config),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise SizingError(_not_understood(named, f"tracing it took over {seconds:g} s")) from None
+    if ended.returncode < 0 or ended.returncode == OUT_OF_MEMORY:
+        reason = f"building it takes more than {memory >> 20} MiB: its class evaluates weights"
+        raise SizingError(_not_understood(named, reason))
+    if ended.returncode != 0:
+        words = ended.stderr.strip().splitlines() or ["it said nothing"]
+        raise SizingError(_not_understood(named, f"the process that traces it failed: {words[-1]}"))
+    answer = TRACED.validate_json(ended.stdout)
+    if isinstance(answer, str):
+        raise SizingError(_not_understood(named, answer))
+    return answer
+
+
+def _not_understood(model_type: str, reason: str) -> str:
+    return f"{model_type} is not understood: {reason}"
+
+
+def read_config(model: str | Path) -> Config:
+    """Return the parsed config.json of `model`; reads files only, never the network.
+
+    Raises SizingError saying where was looked.
+    """
+    path = config_path(model)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SizingError(f"{path} cannot be read as a model's config.json: {error}") from None
+    if not isinstance(config, dict):
+        raise SizingError(f"{path} is not a model's config.json: it holds no object")
+    return config
+
+
+def config_path(model: str | Path) -> Path:
+    """Return where the config.json of a path, or of an id in the local hub cache, lies."""
+    if not str(model).strip():
+        raise SizingError(
+            "the model's name is empty: give a config.json, a folder that holds one, or an id"
+        )
+    path = Path(model).expanduser()
+    for candidate in (path, path / "config.json"):
+        if candidate.is_file():
+            return candidate
+    # mlx-lm depends on it. Its import takes longer than all that is here.
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    # It raises ValueError for what is no id.
+    with suppress(ValueError):
+        found = try_to_load_from_cache(str(model), "config.json")
+        if isinstance(found, str):
+            return Path(found)
+    where = constants.HF_HUB_CACHE
+    raise SizingError(f"{model}: no such config.json or folder, and no such model in {where}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,64 +183,26 @@ class Estimate:
     groups: tuple[GroupEstimate, ...]
     notes: tuple[str, ...]
 
-    @property
-    def token_bytes(self) -> int:
-        """Bytes that one more token adds in one sequence, windows not yet full."""
-        return sum(group.token_bytes for group in self.groups)
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block's pages, a snapshot included."""
-        return sum(group.block_bytes for group in self.groups)
-
-    @property
-    def key_bytes(self) -> int:
-        return sum(group.key_bytes for group in self.groups)
-
-    @property
-    def value_bytes(self) -> int:
-        return sum(group.value_bytes for group in self.groups)
-
-    @property
-    def context_bytes(self) -> int:
-        """Bytes of the whole batch at the full context, without slack."""
-        return sum(group.context_bytes for group in self.groups)
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Bytes of the whole batch when `reserve` more tokens are allocated for each."""
-        return sum(group.reserved_bytes for group in self.groups)
+    def total(self, name: str) -> int:
+        """Return the sum over all groups of what one of their fields says, such as
+        `context_bytes`."""
+        return sum(getattr(group, name) for group in self.groups)
 
 
 def estimate(
-    model: str | Path | Config | ModelCaches,
+    caches: ModelCaches,
     *,
     context: int = 4096,
     batch: int = 1,
     block_size: int = DEFAULT_BLOCK,
-    codec: str = "dense",
+    codec: CodecName = "dense",
     reserve: int = 0,
 ) -> Estimate:
-    """Return the KV memory of a model; imports no MLX and loads no weights.
-
-    model: its caches, or what `caches_of` takes, which then traces it.
-    reserve: tokens of room to grow for each sequence.
-    Raises SizingError as `caches_of` does; ValueError for an unknown codec or a size out of range.
-    """
-    for name, value, least in (
-        ("context", context, 0),
-        ("batch", batch, 1),
-        ("block_size", block_size, 1),
-        ("reserve", reserve, 0),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-    chosen = check_codec_name(codec)
-    caches = model if isinstance(model, ModelCaches) else caches_of(model)
-    groups = tuple(_group(g, chosen, context, reserve, batch, block_size) for g in caches.groups)
+    """Return the KV memory of a model, with `reserve` tokens of room to grow for each sequence."""
+    groups = tuple(_group(g, codec, context, reserve, batch, block_size) for g in caches.groups)
     return Estimate(
         caches.model_type,
-        chosen,
+        codec,
         caches.itemsize,
         context,
         reserve,

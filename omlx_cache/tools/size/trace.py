@@ -27,12 +27,19 @@ from omlx_cache.codecs import Codec, CodecPolicy, LayerShape
 from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.pages.layout import Leaf, layout_of
 
-from .caches import GroupBytes, ModelCaches, Sides
-from .child import ANSWER, OUT_OF_MEMORY
-from .config import Config, dtype_of, model_type_of
-from .errors import SizingError
+from .estimate import (
+    OUT_OF_MEMORY,
+    TRACED,
+    Config,
+    GroupBytes,
+    ModelCaches,
+    Sides,
+    SizingError,
+)
 
 TOKENS = 32
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")
+_DTYPES = ("float32", "float16", "bfloat16")
 _WATCH_SECONDS = 0.01
 
 
@@ -42,8 +49,7 @@ def trace(config: Config) -> ModelCaches:
     Raises SizingError for what mlx-lm does not have or this project cannot keep, and whatever
     the model's class raises.
     """
-    model_type_of(config)
-    named = dtype_of(config)
+    named = _dtype_of(config)
     dtype = getattr(mx, named or "bfloat16")
     model = _build(config, dtype)
     caches = make_prompt_cache(model)
@@ -55,7 +61,19 @@ def trace(config: Config) -> ModelCaches:
         if leaf.group.kind == "state" and before.get(leaf, nbytes) != nbytes:
             raise SizingError(f"cache {leaf.path} pools tokens into a state that grows with them")
     notes = () if named else ("the configuration names no dtype: 16 bits are assumed",)
-    return ModelCaches(_module(model), dtype.size, tuple(_groups(after)), notes)
+    # Not every model type has classes of its own.
+    module = type(model).__module__.rpartition(".")[2]
+    return ModelCaches(module, dtype.size, tuple(_groups(after)), notes)
+
+
+def _dtype_of(config: Config) -> str | None:
+    """Return the floating-point type that a configuration or its language model's part names."""
+    nested = (config.get(name) for name in _TEXT_PARTS)
+    for source in (*(part for part in nested if isinstance(part, dict)), config):
+        for name in ("dtype", "torch_dtype"):
+            if source.get(name) in _DTYPES:
+                return str(source[name])
+    return None
 
 
 def _build(config: Config, dtype: mx.Dtype) -> Any:
@@ -128,11 +146,6 @@ def _shape(leaf: Leaf) -> LayerShape:
     return LayerShape(leaf.group.kind, keys.shape[-1], values.shape[-1], keys.dtype)
 
 
-def _module(model: Any) -> str:
-    """Return the model type whose classes mlx-lm uses: not every name has its own."""
-    return type(model).__module__.rpartition(".")[2]
-
-
 def limit_memory(nbytes: int) -> None:
     """End this process when it takes `nbytes` more than now. At once where the system can."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -156,7 +169,7 @@ def main() -> int:
     limit_memory(int(sys.argv[1]))
     with redirect_stdout(sys.stderr):
         answer = _answer(json.load(sys.stdin))
-    sys.stdout.buffer.write(ANSWER.dump_json(answer))
+    sys.stdout.buffer.write(TRACED.dump_json(answer))
     return 0
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from omlx_cache.tools.size.config import read_config
-from omlx_cache.tools.size.errors import SizingError
+from omlx_cache.tools.size.estimate import SizingError, read_config
 
 CONTEXT_TOKENS = 1 << 20
 """For a model whose configuration names no context."""

@@ -1,0 +1,307 @@
+"""The demo's course: two prompts, one model, two processes; and what it tells."""
+
+import argparse
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from omlx_cache.settings import CacheSettings
+from omlx_cache.store import BlockStore
+from omlx_cache.tools.bench.limits import can_forget
+from omlx_cache.tools.demo.runs import (
+    CHUNK,
+    Advance,
+    DemoError,
+    Prompt,
+    Run,
+    Subject,
+    demo_cache,
+    demo_settings,
+    load_subject,
+    run_cached,
+    run_in_new_process,
+    run_plain,
+    unheard,
+    warm_up,
+)
+from omlx_cache.tools.small_model import SEED
+
+FLUSH_SECONDS = 300.0
+LONG_SHARE = 0.99
+"""How much of a conversation longer than the memory must come back."""
+DEFAULT_TOKENS = 4096
+TURNS = 4
+WIDTH = 104
+_HEADINGS = (
+    "tokens\nrestored",
+    "time to\nfirst token",
+    "against\nrecomputing",
+    "peak\nmemory",
+    "same tokens as\nwithout the cache",
+)
+
+
+def run(args: argparse.Namespace, print_json: Callable[[object], None], *, styles: bool) -> int:
+    """Run the demo, print its table, or its document by `print_json`; return 1 unless every row
+    passed.
+
+    Blocks for as long as a few prefills take. Raises DemoError for input that cannot be used.
+    """
+    if args.prompt_file is not None and not args.prompt_file.is_file():
+        raise DemoError(f"the prompt file {args.prompt_file}: no such file")
+    subject = load_subject(args.model)
+    tokens = read_tokens(subject, args.prompt_file, args.tokens)
+    first, second = make_prompts(tokens, CacheSettings().block_size, args.new_tokens)
+    colours: Any = "auto" if styles else None
+    with ExitStack() as stack:
+        cold_dir = args.cold_dir or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="omlx-cache-demo-"))
+        )
+        told = Console(stderr=True, quiet=args.format == "json", color_system=colours)
+        progress = stack.enter_context(Progress(console=told))
+        report = _Course(subject, args.model, first, second, cold_dir, progress).report()
+    if args.format == "json":
+        print_json(report.to_dict())
+    else:
+        console = Console(color_system=colours)
+        # A width that fits where the output is no terminal.
+        print_report(report, console if console.is_terminal else Console(width=WIDTH))
+    return 0 if report.passed else 1
+
+
+def read_tokens(subject: Subject, prompt_file: Path | None, wanted: int | None) -> list[int]:
+    """Return the prompt: a text file's tokens, cut to `wanted`, or drawn ones.
+
+    Raises DemoError for a file that cannot be read or is shorter than `wanted`.
+    """
+    if prompt_file is None:
+        draw = random.Random(SEED)
+        return [draw.randrange(subject.vocabulary) for _ in range(wanted or DEFAULT_TOKENS)]
+    try:
+        text = prompt_file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DemoError(f"the prompt file {prompt_file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DemoError(f"the prompt file {prompt_file} is not UTF-8 text: {error}") from error
+    if not text.strip():
+        raise DemoError(f"the prompt file {prompt_file} is empty")
+    tokens = list(subject.encode(text))
+    if wanted is not None and len(tokens) < wanted:
+        raise DemoError(
+            f"the prompt file {prompt_file} has {len(tokens)} tokens, --tokens asks for {wanted}"
+        )
+    return tokens[:wanted]
+
+
+def make_prompts(tokens: Sequence[int], block_size: int, new: int) -> tuple[Prompt, Prompt]:
+    """Return two prompts of one length that agree in exactly the first `shared` tokens, some whole
+    blocks of the first half: the second has the other half backwards.
+
+    Steps end as `mlx_lm.generate` ends them, the last token alone, and at `shared`. Raises
+    DemoError when the text has fewer than two blocks.
+    """
+    first = list(tokens)
+    length, shared = len(first), len(first) // 2 // block_size * block_size
+    if shared == 0:
+        raise DemoError(
+            f"the prompt has {length} tokens; the demo needs {2 * block_size}, two blocks of "
+            f"{block_size} (OMLX_CACHE_BLOCK_SIZE=16 takes shorter ones)"
+        )
+    rest = [*first[:shared:-1], first[shared]]
+    if rest[0] == first[shared]:
+        rest[0] = 0 if first[shared] else 1
+    ends = sorted({*range(CHUNK, length, CHUNK), shared, length - 1, length})
+    return Prompt(first, ends, shared, new), Prompt(first[:shared] + rest, ends, shared, new)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A run beside the one that computed the same prompt, in the same steps, without the cache."""
+
+    title: str
+    run: Run
+    reference: Run
+    prompt_tokens: int
+    wanted_tokens: int
+
+    @property
+    def same(self) -> bool:
+        return list(self.run.new_tokens) == list(self.reference.new_tokens)
+
+    @property
+    def passed(self) -> bool:
+        """True when the tokens are the same and as much was restored as was there."""
+        return self.same and self.run.restored_tokens >= self.wanted_tokens
+
+    @property
+    def speedup(self) -> float:
+        return self.reference.first_token_seconds / self.run.first_token_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """All rows, and what was measured beside them."""
+
+    model: str
+    new_tokens: int
+    kv_bytes: int
+    commit_seconds: float
+    rows: Sequence[Served]
+
+    @property
+    def passed(self) -> bool:
+        return all(row.passed for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "passed": self.passed,
+            "kv_bytes": self.kv_bytes,
+            "commit_seconds": self.commit_seconds,
+            "rows": [
+                {
+                    "title": row.title,
+                    "prompt_tokens": row.prompt_tokens,
+                    "speedup": row.speedup,
+                    "same_tokens": row.same,
+                    **asdict(row.run),
+                }
+                for row in self.rows
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """Runs the requests one after the other."""
+
+    subject: Subject
+    named: str | None
+    first: Prompt
+    second: Prompt
+    cold_dir: Path
+    progress: Progress
+
+    def report(self) -> DemoReport:
+        model, first = self.subject.model, self.first
+        length = len(first.tokens)
+        few = min(2 * CHUNK, length)
+        warm_up(model, few)
+        with self._task("prefill without the cache") as advance:
+            plain, kv_bytes = run_plain(model, first, advance)
+        settings = demo_settings(self.cold_dir, kv_bytes)
+        # Runs whose steps end at other places have other bits.
+        salt = f"demo {length} {first.shared}"
+        with BlockStore(settings, name="demo") as store:
+            cache = demo_cache(model, store, first)
+            warm_up(model, few, cache)
+            with self._task("the same with the cache, to fill it") as advance:
+                _, seconds = run_cached(cache, model, first, salt, advance, commit=True)
+            if not store.flush(FLUSH_SECONDS):
+                raise DemoError(f"the cold tier in {self.cold_dir} took no pages: see the log")
+            with self._task("the same prompt, hot tier") as advance:
+                hot, _ = run_cached(cache, model, first, salt, advance, commit=True)
+            with self._task("second prompt, half of it shared") as advance:
+                half, _ = run_cached(cache, model, self.second, salt, advance, commit=False)
+            largest = max(page.info.nbytes for page in store.listing())
+        with self._task("second prompt without the cache") as advance:
+            other, _ = run_plain(model, self.second, advance)
+        little = max(kv_bytes // 10, largest)
+        times = kv_bytes // little
+        self._grow(kv_bytes, little, f"{salt} long")
+        place = {"prompt": asdict(first), "cold_dir": str(self.cold_dir), "kv_bytes": kv_bytes}
+        place["block_size"] = settings.block_size
+        requests = [{**place, "salt": salt}, {**place, "salt": f"{salt} long", "hot_bytes": little}]
+        with self._task("both again, new process, from SSD") as advance:
+            cold, long = run_in_new_process(self.named, requests)
+            advance(length)
+        all_but_one = length - 1
+        rows = (
+            Served("prefill without the cache", plain, plain, length, 0),
+            Served("same prompt, hot tier", hot, plain, length, all_but_one),
+            Served("new process, from SSD", cold, plain, length, all_but_one),
+            Served("half shared, hot tier", half, other, length, first.shared),
+            Served(
+                f"{times}x the memory, from SSD",
+                long,
+                plain,
+                length,
+                ceil(LONG_SHARE * all_but_one),
+            ),
+        )
+        return DemoReport(self.subject.name, first.new, kv_bytes, seconds, rows)
+
+    def _grow(self, kv_bytes: int, hot_bytes: int, salt: str) -> None:
+        """Let the first prompt grow turn by turn over a store with so little memory."""
+        first, last = self.first, len(self.first.ends) - 1
+        turns = sorted({first.ends[last * turn // TURNS] for turn in range(1, TURNS + 1)})
+        settings = demo_settings(self.cold_dir, kv_bytes, hot_bytes=hot_bytes)
+        with (
+            BlockStore(settings, name="demo") as store,
+            self._task(f"a conversation of {kv_bytes // hot_bytes}x the memory") as advance,
+        ):
+            cache = demo_cache(self.subject.model, store, first)
+            for reached, turn in pairwise((0, *turns)):
+                ends = [end for end in first.ends if end <= turn]
+                grown = Prompt(first.tokens[:turn], ends, first.shared, 1)
+                run_cached(cache, self.subject.model, grown, salt, unheard, commit=True)
+                advance(turn - reached)
+
+    @contextmanager
+    def _task(self, title: str) -> Iterator[Advance]:
+        task = self.progress.add_task(title, total=len(self.first.tokens))
+        yield lambda tokens: self.progress.advance(task, tokens)
+
+
+def print_report(report: DemoReport, console: Console) -> None:
+    """Print the table, then what went wrong or what it shows."""
+    table = Table(
+        title=f"{report.model}: {report.rows[0].prompt_tokens} prompt tokens",
+        box=SIMPLE_HEAD,
+        title_justify="left",
+    )
+    table.add_column("request")
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in report.rows:
+        table.add_row(
+            row.title,
+            str(row.run.restored_tokens),
+            f"{row.run.first_token_seconds * 1e3:,.1f} ms",
+            f"{row.speedup:.1f}x faster" if row.wanted_tokens else "1.0x",
+            f"{row.run.peak_bytes / 2**20:,.1f} MiB",
+            "yes" if row.same else "NO",
+        )
+    console.print(table)
+    for row in report.rows:
+        if not row.passed:
+            console.print(_complaint(row), style="bold red", markup=False)
+    disk = "the SSD" if can_forget() else "the system's file cache or the SSD"
+    console.print(
+        f"{report.new_tokens} greedy tokens compared. The KV takes {report.kv_bytes / 2**20:.1f} "
+        f"MiB; most of it was stored while it was computed, and the commit took "
+        f"{report.commit_seconds * 1e3:.1f} ms. The new process read from {disk}.",
+        markup=False,
+    )
+
+
+def _complaint(row: Served) -> str:
+    if not row.same:
+        pairs = zip(row.run.new_tokens, row.reference.new_tokens, strict=False)
+        first = next((i for i, (a, b) in enumerate(pairs) if a != b), len(row.run.new_tokens))
+        return f"{row.title}: new token {first + 1} differs from the run without the cache."
+    return (
+        f"{row.title}: {row.run.restored_tokens} tokens restored instead of {row.wanted_tokens} "
+        f"({row.run.miss_reason})."
+    )

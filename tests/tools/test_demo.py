@@ -1,0 +1,240 @@
+"""`omlx-cache demo`: it passes when restores are right, and only then."""
+
+import json
+import random
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.models import qwen3
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from kit.output import check_output
+from omlx_cache.adapters.kv import KVCacheAdapter
+from omlx_cache.tools.demo.course import make_prompts
+from omlx_cache.tools.demo.runs import DemoError, Prompt, run_plain
+from omlx_cache.tools.small_model import VOCABULARY, small_model
+from omlx_cache_daemon.cli import main
+from omlx_cache_storage.hot import HotTier
+
+WORDS = 60
+CONFIG = {
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 64,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
+}
+TOKENS = 120
+SHARED = 48
+SMALL = ["demo", "--tokens", str(TOKENS), "--new-tokens", "12"]
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 16 tokens, in the demo's second process too, keep the prompts short."""
+    monkeypatch.setenv("OMLX_CACHE_BLOCK_SIZE", "16")
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    """A model with a tokenizer in the layout that mlx-lm loads."""
+    path = tmp_path / "model"
+    path.mkdir()
+    model = qwen3.Model(qwen3.ModelArgs.from_dict(CONFIG))
+    model.set_dtype(mx.bfloat16)
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(path / "model.safetensors"), weights, {"format": "mlx"})
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    vocabulary = {f"w{i}": i for i in range(WORDS)} | {"[UNK]": WORDS, "[EOS]": WORDS + 1}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(path / "tokenizer.json"))
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "[UNK]",
+        "eos_token": "[EOS]",
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(described))
+    return path
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "prompt.txt"
+    path.write_text(" ".join(f"w{i * i % WORDS}" for i in range(120)))
+    return path
+
+
+def _json(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[int, Any]:
+    code = main([*arguments, "--format", "json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_every_kind_of_restore_gives_the_tokens_of_a_run_without_the_cache(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cold = tmp_path / "cold"
+    code, told = _json(capsys, [*SMALL, "--cold-dir", str(cold)])
+    assert code == 0
+    check_output("demo", told)
+    assert told["passed"]
+    restored = [row["restored_tokens"] for row in told["rows"]]
+    assert restored == [0, TOKENS - 1, TOKENS - 1, SHARED, TOKENS - 1]
+    assert all(row["same_tokens"] and len(row["new_tokens"]) == 12 for row in told["rows"])
+    assert all(row["peak_bytes"] > 0 and row["first_token_seconds"] > 0 for row in told["rows"])
+    prompts = {tuple(row["new_tokens"]) for row in told["rows"]}
+    assert len(prompts) == 2, "the second prompt must not be answered like the first"
+    assert list(cold.rglob("*.safetensors")), "a directory of the user's own is kept"
+
+
+@pytest.mark.nightly
+def test_the_table_has_a_row_for_each_request_and_names_what_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(SMALL) == 0
+    told = capsys.readouterr()
+    rows = [line.split() for line in told.out.splitlines()]
+    assert sum(bool(row) and row[-1] == "yes" for row in rows) == 5
+    assert "prefill without the cache" in told.err
+
+    def refuse(*_: object) -> None:
+        raise ValueError("this adapter is broken")
+
+    monkeypatch.setattr(KVCacheAdapter, "rebuild", refuse)
+    assert main(SMALL) == 1
+    assert "0 tokens restored instead of 119 (error:ValueError)" in capsys.readouterr().out
+
+
+def test_a_wrong_restore_is_a_no_and_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controls of the demo itself: blocks served at another position, as a peer does."""
+    right = KVCacheAdapter.rebuild
+
+    def swapped(self: Any, cache: Any, arrays: Any, position: int, phase: Any) -> None:
+        keys = arrays["keys"]
+        moved = {**arrays, "keys": keys[:, :, [*range(16, 32), *range(16), *range(32, position)]]}
+        right(self, cache, moved, position, phase)
+
+    monkeypatch.setattr(KVCacheAdapter, "rebuild", swapped)
+    code, told = _json(capsys, SMALL)
+    assert code == 1
+    assert [row["same_tokens"] for row in told["rows"]] == [True, False, True, False, False]
+
+
+@pytest.mark.nightly
+def test_a_long_conversation_that_does_not_come_back_whole_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a sequence could not push out pages of its own: only what memory holds is stored."""
+    right = HotTier.reserve
+
+    def keep_own(
+        self: Any, nbytes: int, own: Collection[Any] = (), *, evict: bool = True, **options: Any
+    ) -> Any:
+        return right(self, nbytes, own, evict=evict and not own, **options)
+
+    monkeypatch.setattr(HotTier, "reserve", keep_own)
+    code, told = _json(capsys, SMALL)
+    assert code == 1
+    *others, long = told["rows"]
+    assert [row["restored_tokens"] for row in others] == [0, TOKENS - 1, TOKENS - 1, SHARED]
+    assert long["restored_tokens"] < TOKENS / 2
+    assert long["same_tokens"]
+
+
+@pytest.mark.nightly
+def test_a_model_and_a_text_of_the_users_own(
+    capsys: pytest.CaptureFixture[str], model_dir: Path, text_file: Path
+) -> None:
+    arguments = ["demo", "--model", str(model_dir), "--prompt-file", str(text_file)]
+    code, told = _json(capsys, [*arguments, "--new-tokens", "8"])
+    assert code == 0
+    assert told["model"] == str(model_dir)
+    assert [row["restored_tokens"] for row in told["rows"]] == [0, 119, 119, SHARED, 119]
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        (None, (), "no such file"),
+        (b" \n\t\n", (), "is empty"),
+        (b"\xff\xfe\x00", (), "is not UTF-8 text"),
+        (b"hello", (), "has 5 tokens; the demo needs 32"),
+        (b"hello", ("--tokens", "5000"), "--tokens asks for 5000"),
+        (b"w" * 120, ("--model", "{place}"), "mlx-lm cannot load '{place}'"),
+        (b"w" * 120, ("--cold-dir", "{prompt}/cold"), "the cold tier"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_line(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    content: bytes | None,
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    prompt = tmp_path / "prompt.txt"
+    if content is not None:
+        prompt.write_bytes(content)
+    names = {"place": tmp_path, "prompt": prompt}
+    more = [argument.format(**names) for argument in arguments]
+    assert main(["demo", "--prompt-file", str(prompt), *more]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said.format(**names) in told.err
+    assert "Traceback" not in told.err
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 700, 1500])
+@pytest.mark.parametrize("block_size", [16, 256])
+def test_the_prompts_share_whole_blocks_of_the_first_half_and_no_token_more(
+    length: int, block_size: int
+) -> None:
+    draw = random.Random(length)
+    tokens = [draw.randrange(3) for _ in range(length)]
+    if length < 2 * block_size:
+        with pytest.raises(DemoError, match=str(2 * block_size)):
+            make_prompts(tokens, block_size, 1)
+        return
+    first, second = make_prompts(tokens, block_size, 1)
+    shared = first.shared
+    assert first.tokens == tokens
+    assert len(second.tokens) == length
+    assert 0 < shared <= length // 2
+    assert shared % block_size == 0
+    assert first.tokens[:shared] == second.tokens[:shared]
+    assert first.tokens[shared] != second.tokens[shared]
+    assert first.ends == second.ends == sorted(set(first.ends))
+    assert {shared, length - 1, length} <= set(first.ends)
+
+
+@pytest.mark.nightly
+def test_one_other_token_anywhere_changes_what_the_small_model_says() -> None:
+    """Else the demo could not tell a wrong restore from a right one."""
+    model = small_model()
+    draw = random.Random(3)
+    prompt = [draw.randrange(VOCABULARY) for _ in range(600)]
+    said = _said(model, prompt)
+    assert len(set(said)) > 6
+    for place in (3, 200, 400, 590):
+        other = [*prompt]
+        other[place] = (other[place] + 1) % VOCABULARY
+        assert _said(model, other) != said
+
+
+def _said(model: Any, tokens: list[int]) -> Sequence[int]:
+    prompt = Prompt(tokens, [len(tokens)], 0, 24)
+    return run_plain(model, prompt, lambda _: None)[0].new_tokens
