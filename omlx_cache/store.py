@@ -42,7 +42,6 @@ from omlx_cache.settings.derived import (
     snapshot_share,
 )
 from omlx_cache.settings.values import render
-from omlx_cache.status.runs import PageColumns, columns_of, columns_of_files
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.keeper import StoreParts, keeper
 from omlx_cache.upkeep.memory import Relief
@@ -71,6 +70,7 @@ from omlx_cache_storage.readers import (
 from omlx_cache_storage.remote.tier import open_tier
 from omlx_cache_storage.remote.uploads import Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats
+from omlx_cache_storage.table import Record
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 if TYPE_CHECKING:
@@ -405,14 +405,12 @@ class BlockStore(ReadingTiers):
         return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
 
     @uninterrupted
-    def columns(self) -> dict[str, PageColumns]:
-        """Return the pages of each tier, `hot` and `cold`, in no order: those that other processes
-        wrote included. Takes each lock briefly."""
+    def records(self) -> dict[str, Sequence[Record]]:
+        """Return what the tiers, `hot` and `cold`, know of their pages, in no order, those that
+        other processes wrote included; takes each lock briefly."""
         self.refresh()
-        found = {"hot": columns_of(self.hot.entries())}
-        return (
-            found if self.cold is None else found | {"cold": columns_of_files(self.cold.records())}
-        )
+        cold = () if self.cold is None else self.cold.records()
+        return {"hot": self.hot.entries(), "cold": cold}
 
     def compare(self) -> Disagreement:
         """Compare memory with the disk, as `control.comparison` does."""

@@ -7,8 +7,7 @@ import numpy as np
 
 from omlx_cache.control.answering import Answering
 from omlx_cache.requests.log import Decoder, decoded
-from omlx_cache.status.prefixes import PrefixTree
-from omlx_cache.status.runs import TIERS, Numbers, Runs
+from omlx_cache.status.tree import TIERS, Numbers, PrefixTree, Runs
 from omlx_cache_storage.documents import label, salt
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
@@ -72,7 +71,7 @@ class PrefixLevels:
                 return kept[1]
             # What was kept is not there beside the new one.
             self._kept = kept = None
-            tree = PrefixTree(self._store.columns())
+            tree = PrefixTree(self._store.records())
             self._kept = time.monotonic(), tree
             return tree
 

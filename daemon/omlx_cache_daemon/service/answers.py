@@ -15,7 +15,6 @@ from omlx_cache.package import VERSION
 from omlx_cache.requests.log import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
 from omlx_cache.status.routes import Operation, Operations
-from omlx_cache.status.runs import PageColumns, columns_of, columns_of_files
 from omlx_cache.upkeep.directory import Allowance, allowance, known_budget
 from omlx_cache_daemon.service.configuration import ServiceConfiguration
 from omlx_cache_daemon.service.upkeep import Upkeep, give_back_memory
@@ -23,6 +22,7 @@ from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.keys import BlockKey, Tokens
 from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
+from omlx_cache_storage.table import Record
 
 ROLE = "service"
 NAME = "omlx-cached"
@@ -136,9 +136,9 @@ class Answers:
     def decoder(self) -> Decoder | None:
         return None
 
-    def columns(self) -> Mapping[str, PageColumns]:
+    def records(self) -> Mapping[str, Sequence[Record]]:
         self.refresh()
-        return {"hot": columns_of(()), "cold": columns_of_files(self._upkeep.tier.records())}
+        return {"cold": self._upkeep.tier.records()}
 
     def remembered(self, namespace: BlockKey) -> Sequence[Tokens]:
         return ()
