@@ -90,7 +90,8 @@ MISS_REASONS = {
     NOT_STORED: MissReason(
         "what both share is not stored",
         "ask again when the other request is done. For `no_room` or `refused`: a larger hot_bytes, "
-        "queue_bytes or cold_bytes; the log names which, `skips` in `omlx-cache stats` counts it",
+        "queue_bytes or cold_bytes; the log names which, `skips` in `omlx-cache stats --all` "
+        "counts it",
     ),
     WINDOW_NOT_HELD: MissReason(
         "more of it is known, but its last window of tokens is not held there",

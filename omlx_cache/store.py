@@ -105,7 +105,7 @@ class BlockStore(ReadingTiers):
 
     `_lock` guards `closed` (nothing is taken any more). `_labels` has the models' names in order,
     `told` what models have complained of, so that it is said once, `service` what the server that
-    made the store says of itself, for `omlx-cache ping`; each operation on them is atomic.
+    made the store says of itself, for `omlx-cache ps`; each operation on them is atomic.
     `decoder` is anybody's to set: it turns tokens of a model, given by its label, into text for
     `omlx-cache why`.
     """
@@ -549,7 +549,7 @@ class BlockStore(ReadingTiers):
         return allowance(self.settings, self.cold.usage().limit_bytes, self._budget)
 
     def identity(self) -> Identity:
-        """Return who this store is, for `omlx-cache ping`."""
+        """Return who this store is, for `omlx-cache ps`."""
         return Identity(
             pid=os.getpid(),
             name=self.name,

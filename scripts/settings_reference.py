@@ -34,7 +34,7 @@ several, and `--here` shows what a store that is started here would have.
   `ConfigError` (a `ValueError`) that names the setting, what came and what is allowed. On the
   command line that is exit code 78. Every command refuses an unknown variable. A value is checked
   by the commands that use it: `config`, `demo`, `serve` and `warm` check all of them, while `ps`
-  and `ping`, say, need the places of sockets only.
+  and `log`, say, need the places of sockets only.
 """
 
 

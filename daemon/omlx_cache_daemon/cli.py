@@ -56,7 +56,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
 OLD_NAMES: Final[Mapping[str, str]] = {
     "bench-kv": "bench kv",
     "completion": "config --completion SHELL",
-    "events": "log",
+    "events": "log --events",
     "inspect": "ls NAMESPACE/KEY",
     "monitor": "log --follow",
     "move": "export -o - | omlx-cache import - --cold-dir NEW_DIR",

@@ -1,61 +1,179 @@
-"""Seeing each request of a store once when it ends, by asking for the records again and again."""
+"""The logs of a store, read so that each row is seen once: requests, and what happened to pages."""
 
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from omlx_cache.requests.explanation import RequestRecord
-from omlx_cache_daemon.replies import Map, as_answer, as_maps, count_of
+from omlx_cache_daemon.render import quantity
+from omlx_cache_daemon.replies import Map, as_answer, as_map, as_maps, count_of
+
+AT_A_TIME = 1000
+_MODEL_CHARACTERS, _SALT_DIGITS, _NAMESPACE_DIGITS, _KEY_DIGITS = 24, 8, 8, 12
 
 
-class Followed(NamedTuple):
-    """What has become known since the last look; `unseen` requests were forgotten before they
-    ended or were asked for. With `more` there is something left to ask for at once."""
+class Row(NamedTuple):
+    """One line of a log: when, in seconds since the epoch, as JSON, and a cell for each column."""
 
-    begun: list[RequestRecord]
-    ended: list[RequestRecord]
-    unseen: int
-    more: bool
+    at: float
+    document: Map
+    cells: Sequence[object] = ()
+
+
+class News(NamedTuple):
+    """What has come, in the order in which it was told, and how many rows were forgotten before."""
+
+    rows: list[Row]
+    missed: int
 
 
 class Follower:
-    """Asks for the records that it has not seen end, and for no others.
+    """Reads one store's log. Mutable: `_arguments` of the next question, `_after`, up to which
+    number all is known, None before the first answer, and `_began`, which tells the log from that
+    of another store in its place."""
 
-    The first look only finds what is under way. Mutable: `_after`, up to which number all are
-    known, None at first, and `_open`, those of them that had not ended.
-    """
+    operation = ""
+    columns: Sequence[tuple[str, int]] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, pid: int | None, **first: object) -> None:
+        """`first` are the arguments of the first question; with `after` among them its answer is
+        asked for to its end."""
+        self.pid = pid
+        self._arguments = first
         self._after: int | None = None
+        self._began: object = None
+
+    def news(self, call: Callable[..., object]) -> News:
+        """Return what has come since the last time, asking with `call` (`Client.call`)."""
+        rows: list[Row] = []
+        missed = 0
+        while True:
+            before, is_whole = self._after, "after" not in self._arguments
+            reply = as_map(call(self.operation, **self._arguments))
+            upto, began = count_of(reply, "upto"), self._began
+            self._began = reply.get("began")
+            if before is not None and (upto < before or began != self._began):
+                # Another store has taken the place of the one before: its numbers begin again.
+                upto = 0
+            else:
+                found = self._taken(reply, before)
+                rows, missed = rows + found.rows, missed + found.missed
+            self._after = upto
+            self._arguments |= {"after": upto, "limit": AT_A_TIME}
+            if is_whole or before == upto:
+                return News(rows, missed)
+
+    def _taken(self, reply: Map, after: int | None) -> News:
+        raise NotImplementedError
+
+
+class Requests(Follower):
+    """Each request once, when it ends; those that have begun too, if `shows_begun`. Mutable:
+    `_open`, the numbers of those that had not ended."""
+
+    operation = "requests"
+    columns = (
+        ("TIME", 8),
+        ("PID", 7),
+        ("NUMBER", 7),
+        ("MODEL", -_MODEL_CHARACTERS),
+        ("SALT", -_SALT_DIGITS),
+        ("TOKENS", 8),
+        ("HOT", 8),
+        ("COLD", 8),
+        ("REMOTE", 8),
+        ("COMPUTED", 8),
+        ("OUT", 6),
+        ("RESTORE", 9),
+        ("HELD", 9),
+        ("COMPUTE", 9),
+        ("TOTAL", 9),
+        ("REASON", -1),
+    )
+
+    def __init__(self, pid: int | None, *, shows_begun: bool) -> None:
+        super().__init__(pid, after=0, limit=AT_A_TIME)
+        self._shows_begun = shows_begun
         self._open: set[int] = set()
 
-    def question(self) -> dict[str, object]:
-        """Return the arguments of the operation `requests`."""
-        if self._after is None:
-            return {}
-        return {"after": self._after, "open": sorted(self._open)}
-
-    def take(self, reply: Map) -> Followed:
-        """Return the news of a reply."""
-        upto = count_of(reply, "upto")
+    def _taken(self, reply: Map, after: int | None) -> News:
         records = [as_answer(RequestRecord, one) for one in as_maps(reply.get("records"))]
-        after = self._after
-        if after is not None and upto < after:
-            # Another store has taken the place of the one before: its numbers begin again.
-            self._after, self._open = 0, set()
-            return Followed([], [], 0, more=True)
-        self._after = upto
-        open_before, self._open = self._open, {r.number for r in records if not _has_ended(r)}
-        if after is None:
-            return Followed([], [], 0, more=False)
-        forgotten = open_before - {record.number for record in records}
-        new = [record for record in records if record.number > after]
-        skipped = upto - after - len(new)
-        return Followed(
-            [record for record in new if not _has_ended(record)],
-            [record for record in records if _has_ended(record)],
-            len(forgotten) + max(0, skipped),
-            more=bool(new),
-        )
+        new = [record for record in records if record.number > (after or 0)]
+        forgotten = self._open - {record.number for record in records}
+        skipped = 0 if after is None else count_of(reply, "upto") - after - len(new)
+        self._open = {record.number for record in records if record.total_seconds is None}
+        self._arguments["open"] = sorted(self._open)
+        begun = new if self._shows_begun else []
+        shown = [r for r in records if r.total_seconds is not None or r in begun]
+        rows = [_request(self.pid, one) for one in shown]
+        return News(rows, len(forgotten) + max(0, skipped))
 
 
-def _has_ended(record: RequestRecord) -> bool:
-    return record.total_seconds is not None
+class Events(Follower):
+    """What happened to pages."""
+
+    operation = "events"
+    columns = (
+        ("TIME", 12),
+        ("PID", 7),
+        ("EVENT", -8),
+        ("TIER", -4),
+        ("NAMESPACE", -9),
+        ("KEY", -_KEY_DIGITS),
+        ("GROUP", -8),
+        ("POSITION", 8),
+        ("TOKENS", 7),
+        ("BYTES", 10),
+        ("DETAIL", -1),
+    )
+
+    def _taken(self, reply: Map, after: int | None) -> News:
+        self.pid = count_of(reply, "pid")
+        events = [{"pid": self.pid, **one} for one in as_maps(reply.get("events", []))]
+        batches = [{"pid": self.pid, **one} for one in as_maps(reply.get("batches", []))]
+        rows = [*map(_event, events), *(Row(_number(one.get("ts")), one) for one in batches)]
+        return News(rows, count_of(reply, "dropped"))
+
+
+def _request(pid: object, record: RequestRecord) -> Row:
+    ended = record.asked_at + (record.total_seconds or 0.0)
+    restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens
+    computed = record.computed_tokens
+    if not computed and record.total_seconds is not None and record.generated_tokens:
+        # A server that timed none told of none: it is the rest.
+        computed = record.prompt_tokens - restored
+    counts = (record.prompt_tokens, restored - cold - remote, cold, remote, computed)
+    times = (record.restore_seconds, record.held_seconds, record.compute_seconds)
+    cells = [
+        time.strftime("%H:%M:%S", time.localtime(ended)),
+        pid,
+        record.number,
+        (record.model or "-").rpartition("/")[2][:_MODEL_CHARACTERS],
+        (record.salt or "-").rpartition(":")[2][:_SALT_DIGITS],
+        *(f"{count:,}" for count in (*counts, record.generated_tokens)),
+        *(None if took is None else f"{took:.3f} s" for took in (*times, record.total_seconds)),
+        record.reason,
+    ]
+    return Row(ended, {"pid": pid, **record.to_dict()}, cells)
+
+
+def _event(event: Map) -> Row:
+    at, nbytes = _number(event.get("at")), event.get("nbytes")
+    cells = [
+        time.strftime("%H:%M:%S", time.localtime(at)) + f"{at % 1:.3f}"[1:],
+        event.get("pid"),
+        event.get("kind"),
+        event.get("tier") or None,
+        str(event.get("namespace") or "-")[:_NAMESPACE_DIGITS],
+        str(event.get("key") or "-")[:_KEY_DIGITS],
+        event.get("group") or None,
+        event.get("position") or None,
+        event.get("tokens") or None,
+        quantity("bytes", nbytes) if nbytes else None,
+        event.get("detail") or None,
+    ]
+    return Row(at, event, cells)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

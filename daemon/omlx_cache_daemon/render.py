@@ -12,6 +12,7 @@ SCHEMA_VERSION = 1
 """Of what commands print with --format json (schema.json). Fields may be added within a
 version; one that goes, or means something else, makes the next."""
 
+HEADER_EVERY = 20
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -44,6 +45,33 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: boo
     if bold:
         lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
     return "\n".join(lines) + "\n"
+
+
+class Lines:
+    """Prints rows as they come, with headers at first and again every 20 rows.
+
+    A column is its header and its width, negative for text, which stands on the left. Mutable:
+    `_printed`, how many rows there were.
+    """
+
+    def __init__(self, columns: Sequence[tuple[str, int]]) -> None:
+        self._headers = [header for header, _ in columns]
+        self._widths = [abs(width) for _, width in columns]
+        self._right = [width > 0 for _, width in columns]
+        self._printed = 0
+        self._begin()
+
+    def print(self, cells: Sequence[object]) -> None:
+        if self._printed and self._printed % HEADER_EVERY == 0:
+            self._begin()
+        self._printed += 1
+        sys.stdout.write(_line(list(map(text, cells)), self._widths, self._right) + "\n")
+
+    def _begin(self) -> None:
+        # At once, so that it is seen to wait.
+        line = _line(self._headers, self._widths, self._right)
+        sys.stdout.write(f"{_BOLD}{line}{_PLAIN}\n" if uses_styles(sys.stdout) else f"{line}\n")
+        sys.stdout.flush()
 
 
 def facts(pairs: Iterable[tuple[str, object]], indent: str = "") -> str:

@@ -1,25 +1,72 @@
-"""Asking a store again and again, until somebody has seen enough."""
+"""Asking stores: all of them at once, and again and again until somebody has seen enough."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from omlx_cache.control.errors import ControlError
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.errors import NobodyThere
-from omlx_cache_daemon.render import text, uses_styles
-from omlx_cache_daemon.replies import Map, as_map
+from omlx_cache_daemon.errors import CommandError, NobodyThere
+from omlx_cache_daemon.stores import RunningStore
 
-HEADER_EVERY = 20
+
+class Reply(NamedTuple):
+    """What a store answered last, None for nothing yet; `error` says why it does not answer now.
+    One that `has_gone` does not listen any more."""
+
+    store: RunningStore
+    answer: Any
+    error: str | None = None
+    has_gone: bool = False
+
+
+class Asking:
+    """Puts one question to stores, to each in a thread of its own: one that hangs holds up nobody.
+
+    One thread may call `ask`. Mutable: `_threads`, and `_replies`, in which each thread replaces
+    the reply of its own store; both by socket.
+    """
+
+    def __init__(self, question: Callable[[Client], Any], timeout: float) -> None:
+        """`question` has a client that waits for each answer as long as `timeout`."""
+        self._question, self._timeout = question, timeout
+        self._threads: dict[str, threading.Thread] = {}
+        self._replies: dict[str, Reply] = {}
+
+    def ask(self, stores: Sequence[RunningStore], seconds: float | None = None) -> list[Reply]:
+        """Ask the stores that owe no answer, wait for all for so long (else for longer than each
+        may take), and return the latest reply of each that has given one, in the order of the
+        stores. Ctrl-C ends the waiting."""
+        paths = [str(store.path) for store in stores]
+        for path, store in zip(paths, stores, strict=True):
+            if path not in self._threads or not self._threads[path].is_alive():
+                thread = threading.Thread(target=self._put, args=(path, store), daemon=True)
+                self._threads[path] = thread
+                thread.start()
+        deadline = time.monotonic() + (self._timeout + 1 if seconds is None else seconds)
+        for path in paths:
+            self._threads[path].join(max(0.0, deadline - time.monotonic()))
+        return [self._replies[path] for path in paths if path in self._replies]
+
+    def _put(self, path: str, store: RunningStore) -> None:
+        before = self._replies.get(path)
+        try:
+            self._replies[path] = Reply(store, self._question(store.client(self._timeout)))
+        except (CommandError, ControlError) as error:
+            has_gone = isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError)
+            said = str(error).removeprefix(f"{path}: ")
+            self._replies[path] = Reply(store, before and before.answer, said, has_gone)
 
 
 def until_interrupted(step: Callable[[], None], seconds: float) -> None:
     """Call `step` every so many seconds until Ctrl-C, which is the normal end.
 
-    Raises NobodyThere when the store goes.
+    Raises NobodyThere when a store has gone.
     """
+    following = time.monotonic()
     try:
-        following = time.monotonic()
         while True:
             step()
             sys.stdout.flush()
@@ -27,42 +74,5 @@ def until_interrupted(step: Callable[[], None], seconds: float) -> None:
             time.sleep(max(0.0, following - time.monotonic()))
     except KeyboardInterrupt:
         return
-
-
-def ask(client: Client, op: str, **args: Any) -> Map:
-    """Return the map that a store answers with; raises NobodyThere when it has gone."""
-    try:
-        return as_map(client.call(op, **args))
     except NobodyThere as error:
         raise NobodyThere(f"the store has gone: {error}") from error
-
-
-class Lines:
-    """Prints rows under headers that come again every 20 lines; columns keep their widths.
-
-    A column is its header and its width, negative for text, which stands on the left.
-    """
-
-    def __init__(self, columns: Sequence[tuple[str, int]]) -> None:
-        self._columns = columns
-        self._printed = 0
-        self._begun = False
-
-    def begin(self) -> None:
-        """Print the headers at once, before there is a row."""
-        line = self._line([header for header, _ in self._columns])
-        sys.stdout.write(f"\x1b[1m{line}\x1b[0m\n" if uses_styles(sys.stdout) else f"{line}\n")
-        sys.stdout.flush()
-        self._begun = True
-
-    def print(self, cells: Sequence[object]) -> None:
-        if self._printed % HEADER_EVERY == 0 and (self._printed or not self._begun):
-            self.begin()
-        self._printed += 1
-        sys.stdout.write(self._line(cells) + "\n")
-
-    def _line(self, cells: Sequence[object]) -> str:
-        shown = []
-        for cell, (_, width) in zip(map(text, cells), self._columns, strict=True):
-            shown.append(cell.rjust(width) if width > 0 else cell.ljust(-width))
-        return "  ".join(shown).rstrip()

@@ -1,4 +1,4 @@
-"""The latest requests of a store, bounded: what `monitor`, `why` and a server's log line read, as
+"""The latest requests of a store, bounded: what `log`, `why` and a server's log line read, as
 records, plain values and text."""
 
 import logging

@@ -5,18 +5,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from kit.status import figures
+from kit.status import figures, process_row
 from omlx_cache.control.answers import extended
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.replies import (
-    ColdHolding,
     ExplainedRequest,
     Holding,
     Identity,
     NamespaceRow,
     PageDetails,
     PageRow,
-    ProcessRow,
     Remembered,
     TensorRow,
     WhyReply,
@@ -115,22 +113,15 @@ def _identity() -> Identity:
 
 
 def _ps(args: Mapping[str, object]) -> object:
-    return extended(
-        ProcessRow,
-        _identity(),
-        versions={},
-        hot=Holding(bytes=2**20, limit_bytes=2**30, pages=3),
-        cold=ColdHolding(bytes=2**21, limit_bytes=2**31, pages=5, state="ok", dir="/nowhere"),
-        remote=None,
-        pending=Holding(bytes=0, limit_bytes=2**28, pages=0),
-        sessions=1,
-    )
+    name, hot = sys.argv[1], Holding(bytes=2**20, limit_bytes=2**30, pages=3)
+    return process_row(pid=os.getpid(), uptime_s=12.5, name=name, models=[name], hot=hot)
 
 
 HANDLERS = {
     "ping": lambda args: _identity(),
     "stats": lambda args: figures(misses={"absent": 7}),
     "ps": _ps,
+    "requests": lambda args: {"upto": 0, "records": []},
     "ls": _ls,
     "inspect": _inspect,
     "why": _why,

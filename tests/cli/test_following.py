@@ -1,6 +1,6 @@
 """Whoever follows the requests of a store sees each of them end once, or learns how many not."""
 
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,104 +8,112 @@ from hypothesis import strategies as st
 
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import AskedRequest, RequestLog
-from omlx_cache_daemon.following import Followed, Follower
+from omlx_cache_daemon.following import Events, Requests
 from omlx_cache_storage.stats import Counters
 
 REMEMBERED = 8
-LIMIT = 3
 
 
-@pytest.fixture
-def store() -> Iterator[BlockStore]:
+@pytest.fixture(scope="module")
+def store() -> Any:
     with BlockStore(CacheSettings(hot_cache_only=True, hot_bytes=0, socket="off")) as store:
         yield store
 
 
-def _log(store: BlockStore, most: int = 512) -> RequestLog:
-    return RequestLog(Counters(), store.requests.explainer, most)
+class Followed:
+    """Requests that are followed as `log --follow` does, three at a time."""
 
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+        self._follower = Requests(7, shows_begun=False)
+        self.begin()
 
-def _look(follower: Follower, log: RequestLog) -> list[Followed]:
-    """Ask as `monitor` does, with the operation's own page, until nothing more is there."""
-    seen = []
-    while True:
-        question = follower.question()
-        after, numbers = question.get("after", -1), question.get("open", [])
-        assert isinstance(after, int)
-        assert isinstance(numbers, list)
-        page = log.page(after, set(numbers), LIMIT)
-        records = [record.to_dict() for record in page.records]
-        seen.append(follower.take({"upto": page.upto, "records": records}))
-        if not seen[-1].more:
-            return seen
+    def begin(self) -> None:
+        """A store begins, perhaps in the place of another."""
+        self.log = RequestLog(Counters(), self._store.requests.explainer, REMEMBERED)
 
+    def ask(self) -> AskedRequest:
+        return self.log.ask("", {}, 10)
 
-def _numbers(seen: list[Followed]) -> list[int]:
-    return [record.number for followed in seen for record in followed.ended]
+    def look(self) -> tuple[list[int], int]:
+        """Return the numbers of those that have ended, and how many were missed."""
+        news = self._follower.news(self._call)
+        numbers = [row.document["number"] for row in news.rows]
+        return [number for number in numbers if isinstance(number, int)], news.missed
+
+    def _call(self, operation: str, **asked: Any) -> object:
+        assert operation == "requests"
+        page = self.log.page(asked["after"], asked.get("open", ()), 3)
+        return {"upto": page.upto, "records": [record.to_dict() for record in page.records]}
 
 
 def test_requests_are_seen_as_they_end_and_not_in_the_order_in_which_they_began(
     store: BlockStore,
 ) -> None:
-    log, follower = _log(store), Follower()
-    before = log.ask("", {}, 10)
-    log.ask("", {}, 10).ended(1)
-    assert _numbers(_look(follower, log)) == []
-    long, short = log.ask("", {}, 10), log.ask("", {}, 10)
+    followed = Followed(store)
+    before = followed.ask()
+    followed.ask().ended(1)
+    assert followed.look() == ([2], 0)
+    long, short = followed.ask(), followed.ask()
     short.ended(1)
-    seen = _look(follower, log)
-    assert _numbers(seen) == [4]
-    assert [r.number for followed in seen for r in followed.begun] == [3]
+    assert followed.look() == ([4], 0)
     before.ended(1)
-    assert _numbers(_look(follower, log)) == [1]
     long.ended(1)
-    assert _numbers(_look(follower, log)) == [3]
-    assert _numbers(_look(follower, log)) == []
-
-
-def test_what_was_forgotten_meanwhile_is_counted(store: BlockStore) -> None:
-    log, follower = _log(store, REMEMBERED), Follower()
-    log.ask("", {}, 10)
-    _look(follower, log)
-    for _ in range(20):
-        log.ask("", {}, 10).ended(0)
-    seen = _look(follower, log)
-    assert sum(followed.unseen for followed in seen) == 1 + 12
-    assert _numbers(seen) == list(range(14, 22))
+    assert followed.look() == ([1, 3], 0)
+    assert followed.look() == ([], 0)
 
 
 def test_a_new_store_in_the_old_ones_place_is_followed_from_its_first_request(
     store: BlockStore,
 ) -> None:
-    follower = Follower()
-    old, new = _log(store), _log(store)
+    followed = Followed(store)
     for _ in range(5):
-        old.ask("", {}, 10).ended(0)
-    _look(follower, old)
-    new.ask("", {}, 10).ended(0)
-    assert _numbers(_look(follower, new)) == [1]
+        followed.ask().ended(0)
+    assert followed.look() == ([1, 2, 3, 4, 5], 0)
+    followed.begin()
+    followed.ask().ended(0)
+    assert followed.look() == ([1], 0)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_each_request_is_seen_once_or_counted(store: BlockStore, data: st.DataObject) -> None:
-    log, follower = _log(store, REMEMBERED), Follower()
+@given(st.lists(st.sampled_from(["begin", "end", "look"]), max_size=30), st.randoms())
+def test_each_request_is_seen_once_or_counted(
+    store: BlockStore, steps: list[str], random: Any
+) -> None:
+    followed = Followed(store)
+    followed.look()
     under_way: list[AskedRequest] = []
-    seen: list[Followed] = []
-    total = 0
-    _look(follower, log)
-    for _ in range(data.draw(st.integers(0, 30))):
-        step = data.draw(st.sampled_from(["begin", "end", "look"]))
+    seen: list[tuple[list[int], int]] = []
+    for step in steps:
         if step == "begin":
-            under_way.append(log.ask("", {}, 10))
-            total += 1
-        elif step == "end" and under_way:
-            under_way.pop(data.draw(st.integers(0, len(under_way) - 1))).ended(3)
+            under_way.append(followed.ask())
         elif step == "look":
-            seen += _look(follower, log)
+            seen.append(followed.look())
+        elif under_way:
+            under_way.pop(random.randrange(len(under_way))).ended(3)
     for asked in under_way:
         asked.ended(3)
-    seen += _look(follower, log)
-    numbers = _numbers(seen)
+    seen.append(followed.look())
+    numbers = [number for each, _ in seen for number in each]
     assert len(numbers) == len(set(numbers))
-    assert len(numbers) + sum(followed.unseen for followed in seen) == total
+    assert len(numbers) + sum(missed for _, missed in seen) == steps.count("begin")
+
+
+def test_an_event_log_that_begins_again_is_read_from_its_start() -> None:
+    answers = [
+        {"began": 1.0, "upto": 9, "dropped": 0, "events": [{"number": 9}]},
+        {"began": 2.0, "upto": 12, "dropped": 0, "events": []},
+        {"began": 2.0, "upto": 12, "dropped": 4, "events": [{"number": 11}, {"number": 12}]},
+        {"began": 2.0, "upto": 12, "dropped": 0, "events": []},
+    ]
+    asked: list[object] = []
+
+    def call(operation: str, **arguments: object) -> object:
+        asked.append(arguments.get("after"))
+        return {"pid": 7, **answers[len(asked) - 1]}
+
+    follower = Events(None, limit=1)
+    assert [row.document["number"] for row in follower.news(call).rows] == [9]
+    news = follower.news(call)
+    assert ([row.document["number"] for row in news.rows], news.missed) == ([11, 12], 4)
+    assert asked == [None, 9, 0, 12]

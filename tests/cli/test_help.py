@@ -20,7 +20,7 @@ def flag_help(text: str, flag: str) -> str:
     return " ".join(found[1].split())
 
 
-@pytest.mark.parametrize("command", ["ps", "ping", "stats", "monitor", "quota"])
+@pytest.mark.parametrize("command", ["ps", "stats", "log", "quota"])
 def test_a_command_is_described_in_a_sentence(cli: Cli, command: str) -> None:
     described = cli(command, "--help").out.split("\n\n")[1]
     assert described[0].isupper()

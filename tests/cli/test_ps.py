@@ -1,18 +1,26 @@
 """`ps` of processes of which some do not answer."""
 
+import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from omlx_cache_daemon.cli import main
+from kit.status import process_row
+from omlx_cache.control.replies import ColdHolding, Holding, RemoteHolding
 from omlx_cache_daemon.commands import ps
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.stores import RunningStore
+from omlx_cache_daemon.watching import Reply
+
+from .conftest import Cli
+
+COLD = ColdHolding(pages=1, bytes=1024, limit_bytes=2048, state="ok", dir="/cold")
 
 
 def test_those_that_hang_are_waited_for_together(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli_in_process: Cli
 ) -> None:
     together = threading.Barrier(3)
 
@@ -24,21 +32,31 @@ def test_those_that_hang_are_waited_for_together(
     monkeypatch.setattr(RunningStore, "client", lambda store, timeout: Hung())
     found = [RunningStore(Path(f"/nowhere/{pid}-0.sock"), pid) for pid in (1, 2, 3)]
     monkeypatch.setattr(ps, "_shown", lambda args: found)
-    assert main(["ps"]) == 0
-    rows = capsys.readouterr().out.splitlines()[1:]
-    assert [row.split()[:4] for row in rows] == [
-        [str(pid), "does", "not", "answer:"] for pid in (1, 2, 3)
+    ended = cli_in_process("ps", "--format", "json")
+    assert ended.code == 69, "nobody answers"
+    assert json.loads(ended.out) == [
+        {"pid": pid, "error": "it did not answer", "socket": f"/nowhere/{pid}-0.sock"}
+        for pid in (1, 2, 3)
     ]
 
 
-def test_the_store_that_machines_share_is_a_word_and_how_it_is() -> None:
-    at = ps._HEADERS.index("REMOTE")
-
-    def cell(remote: object) -> object:
-        return ps._row({"pid": 1, "name": "serve", "remote": remote})[at]
-
-    where = "redis://10.0.0.7:6379"
-    assert cell({"where": where, "state": "ok"}) == "redis ok"
-    why = "resting: remote_unreachable: nobody listens at 10.0.0.7"
-    assert cell({"where": where, "state": why}) == "redis resting (unreachable)"
-    assert cell(None) == cell("\x1b") == "-"
+@pytest.mark.parametrize(
+    ("column", "holds", "shown"),
+    [
+        ("REMOTE", RemoteHolding(where="redis://10.0.0.7:6379", state="ok"), "redis ok"),
+        (
+            "REMOTE",
+            RemoteHolding(where="s3://kv", state="resting: remote_unreachable: nobody listens"),
+            "s3 resting (unreachable)",
+        ),
+        ("REMOTE", None, None),
+        ("PENDING", Holding(pages=1, bytes=1024), "1 KiB"),
+        ("HOT", Holding(pages=1, bytes=1024, limit_bytes=2048), "1 KiB / 2 KiB"),
+        ("COLD", replace(COLD, own_limit_bytes=512), "1 KiB / 2 KiB (own: 512 B)"),
+        ("COLD", replace(COLD, state="unavailable: it is not yours"), "off"),
+    ],
+)
+def test_what_a_store_holds_is_said_of_how_much(column: str, holds: object, shown: object) -> None:
+    process = process_row(**{column.lower(): holds})
+    row = ps._row(Reply(RunningStore(Path("/s"), 1), (process, 0.001)))
+    assert row[ps._HEADERS.index(column)] == shown

@@ -98,7 +98,7 @@ def test_an_interrupt_while_waiting_for_a_store_is_quiet(
         "    print('asking', flush=True)\n"
         "    return call(self, op, **args)\n"
         "c.Client.call = announced\n"
-        "sys.exit(main(['ping']))\n"
+        "sys.exit(main(['why']))\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -164,7 +164,7 @@ def test_what_goes_wrong_cannot_control_the_terminal(
     strange = tmp_path / "a\x1b[31m\x9bb"
     for arguments in (
         ("ls", "--cold-dir", str(strange)),
-        ("ping", "--socket", str(strange)),
+        ("ps", "--socket", str(strange)),
         ("no\x1b[31m-such",),
         ("stats", "--no\x1b[31m"),
         ("prune", "--to", "0", "--cold-dir", str(strange), "--yes"),

@@ -35,7 +35,7 @@ def _loaded(environment: dict[str, str], *arguments: str) -> tuple[int, set[str]
 
 @pytest.mark.parametrize(
     "arguments",
-    [("ping",), ("stats",), ("ps",), ("ls",), ("ls", "cd"), ("inspect", "ab"), ("why",)],
+    [("log",), ("stats",), ("ps",), ("ls",), ("ls", "cd"), ("inspect", "ab"), ("why",)],
     ids=" ".join,
 )
 def test_asking_a_store_imports_nothing_heavy(

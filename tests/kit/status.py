@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from omlx_cache.control.answers import encoded
+from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow
 from omlx_cache.control.server import ApiServer, serve_port
 from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Operations
@@ -72,6 +73,18 @@ def process(pid: int = 1, name: str = "serve", **fields: Any) -> ProcessStatus:
     given = {"role": "store", "models": (), "cold_dir": "/cold", "stats": statistics(), **fields}
     said = {"title": f"{name} :8080", "version": "0.1.0", "uptime_seconds": 1.5}
     return ProcessStatus(pid=pid, name=name, **{**said, **given})
+
+
+def process_row(**fields: Any) -> ProcessRow:
+    """Return what a store answers to `ps`."""
+    usual: dict[str, Any] = {
+        **{"pid": 1, "name": "serve", "uptime_s": 1.5, "models": [], "version": "0.1.0"},
+        **{"versions": {}, "remote": None, "sessions": 0},
+        "hot": Holding(pages=4, bytes=4000, limit_bytes=8000),
+        "cold": ColdHolding(pages=9, bytes=9000, limit_bytes=100_000, state="ok", dir="/cold"),
+        "pending": Holding(pages=0, bytes=0),
+    }
+    return ProcessRow(**{**usual, **fields})
 
 
 class Known:

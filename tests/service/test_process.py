@@ -34,12 +34,12 @@ def test_ps_shows_it_and_no_command_takes_it_for_a_store(daemon: Daemon) -> None
     assert row["role"] == "service"
     assert row["pid"] == daemon.process.pid
     assert row["cold"]["dir"] == str(daemon.cold_dir)
-    assert daemon.run("ping").returncode == 69
+    assert daemon.run("stats").returncode == 69
 
 
 def test_ps_and_the_log_tell_people_what_it_has_and_no_memory(daemon: Daemon) -> None:
     [row] = daemon.run("ps").stdout.splitlines()[1:]
-    *_, hot, cold, remote, pending, sessions = re.split(r"\s{2,}", row.strip())
+    *_, hot, cold, remote, pending, sessions, _, _ = re.split(r"\s{2,}", row.strip())
     assert (hot, remote, pending, sessions) == ("-", "-", "-", "-")
     assert "MiB" in cold or "GiB" in cold
     [kept] = [line for line in daemon.log.read_text().splitlines() if " keeps " in line]
@@ -49,7 +49,7 @@ def test_ps_and_the_log_tell_people_what_it_has_and_no_memory(daemon: Daemon) ->
 
 def test_its_socket_answers_as_a_stores_does(daemon: Daemon) -> None:
     path = str(daemon.home / "run" / f"service-{daemon.process.pid}.sock")
-    for command in ("ping", "stats", "config", "ls"):
+    for command in ("ps", "stats", "config", "ls"):
         ended = daemon.run(command, "--socket", path, "--format", "json")
         assert ended.returncode == 0, ended.stderr
         check_output(command, json.loads(ended.stdout))
@@ -126,7 +126,7 @@ def test_one_whose_disk_hangs_is_seen_to_hang_and_ends_at_its_deadline(home: Pat
                 break
         else:
             raise AssertionError("it says that it is alive, and it is not")
-        assert daemon.run("ping", "--pid", str(daemon.process.pid)).returncode == 69
+        assert daemon.run("ps", "--pid", str(daemon.process.pid)).returncode == 69
         began = time.monotonic()
         assert daemon.end() == 0
         assert time.monotonic() - began < 5

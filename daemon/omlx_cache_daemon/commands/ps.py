@@ -2,19 +2,31 @@
 
 import argparse
 import sys
-import threading
+import time
 from collections.abc import Sequence
 
-from omlx_cache.control.errors import ControlError
+from omlx_cache.control.answers import document
+from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow, RemoteHolding, last_name
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.errors import OK, NobodyThere
-from omlx_cache_daemon.options import add_format_option
-from omlx_cache_daemon.render import print_json, quantity, table, text, uses_styles
-from omlx_cache_daemon.replies import Map, as_map
-from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running, services
-from omlx_cache_daemon.titles import models, place
+from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
+from omlx_cache_daemon.options import add_format_option, positive_seconds
+from omlx_cache_daemon.render import duration, is_interactive, print_json, table, uses_styles
+from omlx_cache_daemon.replies import Map, as_answer
+from omlx_cache_daemon.stores import (
+    RunningStore,
+    add_store_options,
+    chosen,
+    known,
+    running,
+    services,
+)
+from omlx_cache_daemon.watching import Asking, Reply
 
-_HEADERS = ("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "REMOTE", "PENDING", "SESSIONS")
+_HEADERS = (
+    *("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "REMOTE", "PENDING", "SESSIONS"),
+    *("VERSION", "ANSWERED"),
+)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -26,17 +38,48 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "store stops writing before. off is a disk that cannot be used. REMOTE is the "
         "store that machines share, and how it is.",
     )
+    parser.add_argument(
+        "--watch",
+        type=positive_seconds,
+        nargs="?",
+        const=1.0,
+        metavar="SECONDS",
+        help="show what they do on a full screen, with a look every second, or so many",
+    )
     add_store_options(parser)
     add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    found = _ask_all(_shown(args), args.timeout)
+    if args.watch is not None:
+        return _watch(args)
+    replies = Asking(_ask, args.timeout).ask(_shown(args))
     if args.format == "json":
-        print_json(found)
+        print_json([_document(reply) for reply in replies])
     else:
-        rows = [_row(info) for info in found]
+        rows = map(_row, replies)
         sys.stdout.write(table(_HEADERS, rows, bold=uses_styles(sys.stdout)))
+    return OK if any(reply.answer for reply in replies) else NOBODY_THERE
+
+
+def _watch(args: argparse.Namespace) -> int:
+    if args.format == "json":
+        raise UsageError(
+            "--watch is a screen: stats --watch and log --follow print JSON as it comes"
+        )
+    from omlx_cache_daemon.screen import snapshot, watch
+
+    first = chosen(args)
+
+    def find() -> list[RunningStore]:
+        if args.socket is not None:
+            return first
+        return [store for store in known() if args.pid in (None, store.pid)]
+
+    if is_interactive(sys.stdout) and sys.stdin.isatty():
+        watch(find, args.watch)
+    else:
+        snapshot(find, args.timeout)
     return OK
 
 
@@ -48,67 +91,62 @@ def _shown(args: argparse.Namespace) -> list[RunningStore]:
     return [*running(), *beside] if beside else chosen(args)
 
 
-def _ask_all(stores: Sequence[RunningStore], timeout: float) -> list[Map]:
-    """Ask all at once: several that hang are waited for together, and Ctrl-C ends that."""
-    replies: dict[int, Map] = {}
-
-    def ask(at: int) -> None:
-        replies[at] = _ask(stores[at], timeout)
-
-    asking = [threading.Thread(target=ask, args=(at,), daemon=True) for at in range(len(stores))]
-    for thread in asking:
-        thread.start()
-    for thread in asking:
-        thread.join()
-    return [replies[at] for at in range(len(stores))]
+def _ask(client: Client) -> tuple[ProcessRow, float]:
+    began = time.perf_counter()
+    reply = client.call("ps")
+    return as_answer(ProcessRow, reply), time.perf_counter() - began
 
 
-def _ask(store: RunningStore, timeout: float) -> Map:
-    try:
-        reply = as_map(store.client(timeout).call("ps"))
-    except (NobodyThere, ControlError) as error:
-        # One stuck store must not hide the others.
-        reply = {"error": str(error)}
-    return {"pid": store.pid, **reply, "socket": str(store.path)}
+def _document(reply: Reply) -> Map:
+    path = str(reply.store.path)
+    if reply.answer is None:
+        return {"pid": reply.store.pid, "error": reply.error, "socket": path}
+    process, seconds = reply.answer
+    return {**document(process), "answered_s": seconds, "socket": path}
 
 
-def _row(info: Map) -> tuple[object, ...]:
-    if "error" in info:
-        return (info["pid"], f"does not answer: {info['error']}", *[None] * (len(_HEADERS) - 2))
+def _row(reply: Reply) -> Sequence[object]:
+    # One stuck store must not hide the others.
+    if reply.answer is None:
+        shown = (reply.store.pid, f"does not answer: {reply.error}")
+        return (*shown, *[None] * (len(_HEADERS) - len(shown)))
+    process: ProcessRow = reply.answer[0]
     # The service keeps a directory: it has no memory tier, no writer and no requests.
-    of_a_store = {} if info.get("role") == "service" else info
+    is_store = process.role == "store"
     return (
-        info.get("pid"),
-        place(info),
-        quantity("uptime_s", info.get("uptime_s")),
-        models(info) or "-",
-        _tier(of_a_store.get("hot")),
-        _tier(info.get("cold")),
-        _remote(info.get("remote")),
-        _tier(of_a_store.get("pending")),
-        of_a_store.get("sessions"),
+        process.pid,
+        process.place,
+        duration(process.uptime_s),
+        ", ".join(map(last_name, process.models)) or None,
+        _held(process.hot) if is_store else None,
+        _held(process.cold),
+        _remote(process.remote),
+        _held(process.pending) if is_store else None,
+        process.sessions if is_store else None,
+        process.version,
+        duration(reply.answer[1]),
     )
 
 
-def _remote(value: object) -> str:
+def _remote(remote: RemoteHolding | None) -> str | None:
     """Return the kind of store that machines share, and how it is: the first word of why it rests
     is enough for a table."""
-    if not isinstance(value, dict):
-        return "-"
-    scheme = text(str(value.get("where"))).partition(":")[0]
-    state, _, why = text(str(value.get("state"))).partition(": ")
+    if remote is None:
+        return None
+    state, _, why = remote.state.partition(": ")
     word = why.partition(":")[0].removeprefix("remote_")
-    return f"{scheme} {state}" + (f" ({word})" if word else "")
+    return f"{remote.where.partition(':')[0]} {state}" + (f" ({word})" if word else "")
 
 
-def _tier(value: object) -> str:
-    if not isinstance(value, dict):
-        return "-"
-    if str(value.get("state")).startswith("unavailable"):
+def _held(holding: Holding | None) -> str | None:
+    if holding is None:
+        return None
+    shown = format_size(holding.bytes)
+    if holding.limit_bytes:
+        shown += f" / {format_size(holding.limit_bytes)}"
+    if not isinstance(holding, ColdHolding):
+        return shown
+    if holding.state.startswith("unavailable"):
         return "off"
-    used, limit = value.get("bytes"), value.get("limit_bytes")
-    if not isinstance(used, int):
-        return "-"
-    shown = format_size(used) + (f" / {format_size(limit)}" if isinstance(limit, int) else "")
-    own = value.get("own_limit_bytes")
-    return f"{shown} (own: {format_size(own)})" if isinstance(own, int) else shown
+    own = holding.own_limit_bytes
+    return shown if own is None else f"{shown} (own: {format_size(own)})"

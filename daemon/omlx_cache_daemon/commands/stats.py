@@ -1,29 +1,43 @@
-"""`omlx-cache stats`: the counters and gauges of a store, or its rates, line by line."""
+"""`omlx-cache stats`: what the cache gives and holds, in three lines; all counters; or rates."""
 
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.errors import OK
+from omlx_cache_daemon.errors import OK, NobodyThere
+from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, total
 from omlx_cache_daemon.options import add_format_option, positive_seconds
-from omlx_cache_daemon.rates import COLUMNS, cells, rates
-from omlx_cache_daemon.render import facts, print_json, print_json_line, quantity, text
-from omlx_cache_daemon.replies import as_answer, as_map
-from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, the_one
-from omlx_cache_daemon.watching import Lines, ask, until_interrupted
+from omlx_cache_daemon.render import (
+    Lines,
+    duration,
+    facts,
+    print_json,
+    print_json_line,
+    quantity,
+    text,
+)
+from omlx_cache_daemon.replies import Map, as_answer
+from omlx_cache_daemon.stores import add_store_options, chosen, the_one
+from omlx_cache_daemon.watching import Asking, Reply, until_interrupted
 from omlx_cache_storage.stats import Stats
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "stats",
-        help="show what a store counts and holds",
-        description="Shows the counters of a running store since its start, and what its tiers "
-        "hold: of several the sums and each one. With --watch, what happens each second.",
+        help="show what the cache gives, and what it holds",
+        description="Shows the share of tokens that came from the cache, the time that this saved, "
+        "and memory and disk against their budgets, since the store's start: of several stores the "
+        "sums. --all shows every counter, of several stores of each one too. With --watch, what "
+        "happens each second.",
     )
-    parser.add_argument(
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--all", action="store_true", help="show every counter")
+    how.add_argument(
         "--watch",
         type=positive_seconds,
         nargs="?",
@@ -36,53 +50,75 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.watch is None and len(stores := chosen(args)) > 1:
-        return _several(stores, args)
-    client = the_one(args)
+    as_json = args.format == "json"
     if args.watch is not None:
-        _watch(client, args.watch, as_json=args.format == "json")
+        _watch(the_one(args), args.watch, as_json=as_json)
         return OK
-    stats = as_map(client.call("stats"))
-    if args.format == "json":
-        print_json(stats)
-    else:
-        sys.stdout.write(render(stats))
+    replies = Asking(ask_figures, args.timeout).ask(chosen(args))
+    sums = total([reply.answer[1:] for reply in replies if reply.answer is not None])
+    if sums is None:
+        raise NobodyThere("; ".join(f"{reply.store.path}: {reply.error}" for reply in replies))
+    if as_json:
+        each = {"processes": [*map(_process, replies)], "total": sums.to_dict()}
+        print_json(each if len(replies) > 1 else each["total"])
+        return OK
+    for reply in replies:
+        if reply.error is not None:
+            sys.stderr.write(f"omlx-cache: passed over: {reply.store.path}: {reply.error}\n")
+    parts = [_brief(sums)]
+    if args.all:
+        parts.append(_all(sums.to_dict()))
+        if len(replies) > 1:
+            parts += [
+                f"{text(one.title)}, process {reply.store.pid}\n\n{_all(one.stats.to_dict())}"
+                for reply in replies
+                if (one := reply.answer) is not None
+            ]
+    sys.stdout.write("\n".join(parts))
     return OK
 
 
-def _several(stores: Sequence[RunningStore], args: argparse.Namespace) -> int:
-    """Print the sums over all stores, then each; one that does not answer is said to."""
-    from omlx_cache_daemon.screen.document import sums_of
-    from omlx_cache_daemon.screen.gathering import gathered
-
-    view = gathered(stores, args.timeout)
-    document = sums_of(view)
-    if args.format == "json":
-        print_json(document)
-        return OK
-    sums = {name: value for name, value in document.items() if name != "processes"}
-    parts = [f"{len(view.processes)} stores\n\n{render(sums)}"]
-    for process in view.processes:
-        stats = {} if process.stats is None else process.stats.to_dict()
-        shown = f"{text(process.error)}\n" if process.error else render(stats)
-        parts.append(f"{text(process.title)}, process {process.pid}\n\n{shown}")
-    sys.stdout.write("\n\n".join(parts))
-    return OK
+def _process(reply: Reply) -> Map:
+    known = reply.answer
+    return {
+        "pid": reply.store.pid,
+        "title": known.title if known else "store",
+        "socket": str(reply.store.path),
+        "error": reply.error,
+        "stats": known and known.stats.to_dict(),
+    }
 
 
-def render(stats: Mapping[str, object]) -> str:
+def _brief(stats: Stats) -> str:
+    """Return what the cache gives and holds: the share of tokens, the time, the budgets."""
+    requests, hot, cold = stats.requests, stats.hot, stats.cold
+    gave = [
+        (requests.restored_hot_tokens, "memory"),
+        (requests.restored_cold_tokens, "disk"),
+        (requests.restored_remote_tokens, "other machines"),
+    ]
+    share = f"{requests.hit_ratio:.1%} of {requests.asked_tokens:,} came from the cache"
+    if parts := ", ".join(f"{count:,} from {tier}" for count, tier in gave if count):
+        share += f": {parts}"
+    held = f"memory {format_size(hot.nbytes)} of {format_size(hot.limit_bytes)}"
+    if cold is not None:
+        held += f", disk {format_size(cold.nbytes)} of {format_size(cold.limit_bytes)}"
+        held += "" if cold.state == "ok" else f"; the disk is {text(cold.state)}"
+    if stats.remote is not None and stats.remote.state != "ok":
+        held += f"; the remote store is {text(stats.remote.state)}"
+    saved = f"about {duration(max(0.0, requests.saved_seconds))} saved"
+    return facts([("tokens", share), ("time", saved), ("holds", held)])
+
+
+def _all(stats: Mapping[str, object]) -> str:
     """Return statistics as text: plain values first, then a section for each inner map."""
     plain = [(name, value) for name, value in stats.items() if not isinstance(value, dict)]
-    parts = [facts((name, quantity(name, value)) for name, value in plain)] if plain else []
+    parts = [facts((name, quantity(name, value)) for name, value in plain)]
     for name, value in stats.items():
         if isinstance(value, dict):
-            pairs = ((_titled(path), quantity(path, leaf)) for path, leaf in _leaves(value))
+            pairs = ((path, quantity(path, leaf)) for path, leaf in _leaves(value))
             parts.append(f"{name}\n{facts(pairs, indent='  ')}")
     return "\n".join(parts)
-
-
-def _titled(name: str) -> str:
-    return f"{name} (estimate)" if name == "saved_seconds" else name
 
 
 def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -95,30 +131,28 @@ def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield f"{prefix}{name}", value
 
 
-def _spread(name: str, histogram: Mapping[str, object]) -> str:
+def _spread(name: str, histogram: Mapping[str, Any]) -> str:
     """Return a histogram in a line: how many, their mean, and below what 95 of 100 are."""
-    count, total, buckets = (histogram.get(part) for part in ("count", "sum", "buckets"))
-    if not isinstance(count, int) or not isinstance(total, int | float) or not count:
+    count, sum_, buckets = (histogram[part] for part in ("count", "sum", "buckets"))
+    if not count:
         return "0"
-    bounds = buckets if isinstance(buckets, list) else []
-    below = next((bound for bound, upto in bounds if upto >= 0.95 * count), None)
+    below = next((bound for bound, upto in buckets if upto >= 0.95 * count), None)
     most = "95 % beyond all bounds" if below is None else f"95 % within {quantity(name, below)}"
-    return f"{count:,}, mean {quantity(name, total / count)}, {most}"
+    return f"{count:,}, mean {quantity(name, sum_ / count)}, {most}"
 
 
 def _watch(client: Client, seconds: float, *, as_json: bool) -> None:
     """Print a row of rates every so many seconds; the first is the mean since the store's start."""
     before: Stats | None = None
-    lines = Lines(COLUMNS)
+    lines = None if as_json else Lines(COLUMNS)
 
     def look() -> None:
         nonlocal before
-        stats = ask(client, "stats")
-        now = as_answer(Stats, stats)
+        now = as_answer(Stats, client.call("stats"))
         row = rates(before, now)
         before = now
-        if as_json:
-            print_json_line({"at": time.time(), **row, "stats": stats})
+        if lines is None:
+            print_json_line({"at": time.time(), **row, "stats": now.to_dict()})
         else:
             lines.print(cells(row))
 

@@ -3,12 +3,13 @@
 import argparse
 import sys
 
+from omlx_cache.control.replies import ExplainedRequest, WhyReply
 from omlx_cache.reasons import described
 from omlx_cache.requests.explanation import clock
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, text
-from omlx_cache_daemon.replies import Map, as_map, as_maps, count_of
+from omlx_cache_daemon.replies import as_answer
 from omlx_cache_daemon.stores import add_store_options, the_one
 
 
@@ -17,8 +18,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "why",
         help="show why no more of a prompt was restored",
         description="Shows what was restored of a request's prompt and why it was not more: of the "
-        "last one, unless a number is given (a server's log and `monitor` have it). Prompts are "
-        "compared within one model and salt only, and their tokens are in the memory of the "
+        "last one, unless a number is given (a server's log and `omlx-cache log` have it). Prompts "
+        "are compared within one model and salt only, and their tokens are in the memory of the "
         "server's process alone.",
     )
     which = parser.add_mutually_exclusive_group()
@@ -29,32 +30,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    client = the_one(args)
-    reply = as_map(client.call("why", last=args.last or 1, number=args.request))
-    requests = as_maps(reply.get("requests"))
-    if not requests and args.request is not None:
+    asked = the_one(args).call("why", last=args.last or 1, number=args.request)
+    reply = as_answer(WhyReply, asked)
+    if not reply.requests and args.request is not None:
         raise CommandError(f"request {args.request} is not known, or not any more")
     if args.format == "json":
         print_json(reply)
     else:
-        sys.stdout.write(render(reply))
+        sys.stdout.write("\n".join(map(_shown, reply.requests)) or "no request yet\n")
     return OK
 
 
-def render(reply: Map) -> str:
-    """Return the requests in words."""
-    requests = as_maps(reply.get("requests"))
-    if not requests:
-        return "no request yet\n"
-    return "\n".join(map(_request, requests))
-
-
-def _request(request: Map) -> str:
-    model, salt = request.get("model"), request.get("salt")
-    facts = [clock(request.get("asked_at")), *(text(part) for part in (model,) if part)]
+def _shown(request: ExplainedRequest) -> str:
+    """Return a request in words."""
     # Enough of a salt's digest to tell tenants apart.
-    facts += [f"salt {text(salt)[:16]}"] if salt else []
-    shown = f"request {count_of(request, 'number')} ({', '.join(facts)})\n"
-    shown += f"  {text(request.get('words') or 'its look-up is under way')}\n"
-    helps = described(str(as_map(request.get("explanation") or {}).get("reason"))).remedy
+    salt = f"salt {request.salt[:16]}" if request.salt else ""
+    facts = filter(None, [clock(request.asked_at), request.model, salt])
+    shown = f"request {request.number} ({text(', '.join(facts))})\n"
+    shown += f"  {text(request.words or 'its look-up is under way')}\n"
+    told = request.explanation
+    helps = "" if told is None or told.reason is None else described(told.reason).remedy
     return shown + (f"  what helps: {helps}\n" if helps else "")

@@ -216,7 +216,7 @@ def _responses(
 def _service(
     args: argparse.Namespace, settings: Mapping[str, Any], bound: socket.socket | None
 ) -> dict[str, object]:
-    """Return what a server says of itself to `omlx-cache ping`; its `url` comes once it listens."""
+    """Return what a server says of itself to `omlx-cache ps`; its `url` comes once it listens."""
     defaults = set() if getattr(args, "log_level_given", False) else {"log_level"}
     return {
         "port": None if bound is None else bound.getsockname()[1],

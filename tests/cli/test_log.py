@@ -1,0 +1,358 @@
+"""`omlx-cache log` over a store in this process, and others in their own."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from kit.embedded import Process, embedded_stores
+from kit.examples import some
+from kit.storage import Story, commit, open_store
+from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.control.errors import ControlError
+from omlx_cache.requests.log import FOLLOWED_SECONDS, AskedRequest
+from omlx_cache_daemon.stores import running
+
+from .conftest import Cli, Result
+
+Show = Callable[..., list[Any]]
+Follow = Callable[..., tuple[Process, IO[str]]]
+
+_STORE = """
+import sys
+from kit.storage import Story, commit
+from omlx_cache import BlockStore, CacheSettings
+with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**20)) as store:
+    asked = store.requests.ask("", {}, 5000)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        commit(store, Story(line.strip()), 1)
+        assert store.flush()
+        print("done", flush=True)
+    asked.ended(0)
+"""
+
+
+@pytest.fixture
+def store(cli_in_process: Cli, environment: dict[str, str]) -> Iterator[BlockStore]:
+    with open_store(Path(environment["OMLX_CACHE_COLD_DIR"]), socket="auto") as store:
+        yield store
+
+
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Callable[[], Process]]:
+    with embedded_stores(_STORE) as run:
+        yield lambda: run(environment)
+
+
+def _commit_there(process: Process, name: str) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(name + "\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "done\n"
+
+
+@pytest.fixture
+def shown(cli_in_process: Cli) -> Show:
+    """Gives what the log prints as JSON, a line each."""
+
+    def show(*arguments: str) -> list[Any]:
+        ended = cli_in_process("log", "--format", "json", *arguments)
+        assert (ended.code, ended.err) == (0, "")
+        return [json.loads(line) for line in ended.out.splitlines()]
+
+    return show
+
+
+@pytest.fixture
+def follow(environment: dict[str, str]) -> Iterator[Follow]:
+    started: list[Process] = []
+
+    def begin(*arguments: str) -> tuple[Process, IO[str]]:
+        command = [sys.executable, "-m", "omlx_cache_daemon", "log", "--follow", "--format", "json"]
+        process = subprocess.Popen(
+            [*command, *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process, process.stdout
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def _interrupted(process: Process) -> tuple[int, str]:
+    process.send_signal(signal.SIGINT)
+    return _ended(process)
+
+
+def _ended(process: Process) -> tuple[int, str]:
+    _, err = process.communicate(timeout=30)
+    return process.returncode, err
+
+
+def _asked(store: BlockStore, tokens: int = 5000) -> AskedRequest:
+    document = {"label": "org/tiny-model", "salt": "text:0123456789abcdef"}
+    return store.requests.ask("ab" * 32, document, tokens)
+
+
+def _restore(store: BlockStore, times: int) -> None:
+    asked = store.requests.ask("", {}, 100)
+    for _ in range(times):
+        asked.restored(64, 0, 0.01, None)
+
+
+def _fill(store: BlockStore, name: str, *numbers: int) -> Story:
+    story = Story(name)
+    commit(store, story, *numbers)
+    assert store.flush()
+    return story
+
+
+def _columns(ended: Result) -> list[dict[str, str]]:
+    """The rows of a table, by their headers; a size is one word."""
+    assert (ended.code, ended.err) == (0, "")
+    header, *rows = (line.replace(" s ", "s ").split() for line in ended.out.splitlines())
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+# Requests.
+
+
+def test_a_request_is_a_line_with_its_tokens_times_and_reason(
+    store: BlockStore, cli_in_process: Cli, shown: Show
+) -> None:
+    asked = _asked(store)
+    asked.restored(4900, 1200, 0.25, "evicted")
+    asked.computed(100, 0.5)
+    asked.ended(20)
+    (row,) = _columns(cli_in_process("log"))
+    del row["TIME"], row["TOTAL"]
+    assert row == {
+        "PID": str(store.identity().pid),
+        **{"NUMBER": "1", "MODEL": "tiny-model", "SALT": "01234567", "TOKENS": "5,000"},
+        **{"HOT": "3,700", "COLD": "1,200", "REMOTE": "0", "COMPUTED": "100", "OUT": "20"},
+        **{"RESTORE": "0.250s", "HELD": "0.000s", "COMPUTE": "0.500s", "REASON": "evicted"},
+    }
+    (document,) = shown()
+    assert document == {
+        "schema_version": 1,
+        "pid": store.identity().pid,
+        **asked.record.to_dict(),
+    }
+
+
+@pytest.mark.nightly
+def test_what_a_server_does_not_time_is_computed_all_the_same(
+    store: BlockStore, cli_in_process: Cli
+) -> None:
+    asked = _asked(store)
+    asked.restored(4900, 0, 0.25, None)
+    asked.ended(20)
+    assert _columns(cli_in_process("log"))[0]["COMPUTED"] == "100"
+
+
+def test_the_latest_requests_of_all_stores_are_shown_and_of_one_on_request(
+    store: BlockStore, start: Callable[[], Process], shown: Show
+) -> None:
+    for tokens in (10, 20, 30):
+        _asked(store, tokens).ended(0)
+    other, own = start(), store.identity().pid
+    assert [(row["pid"], row["prompt_tokens"]) for row in shown("--limit", "2")] == [
+        (own, 30),
+        (other.pid, 5000),
+    ]
+    assert [row["prompt_tokens"] for row in shown("--pid", str(own))] == [10, 20, 30]
+
+
+def test_a_request_is_followed_until_it_ends(store: BlockStore, follow: Follow) -> None:
+    _asked(store, 10).ended(0)
+    open_before = _asked(store, 20)
+    process, out = follow()
+    assert json.loads(out.readline())["prompt_tokens"] == 10
+    _asked(store, 30).ended(0)
+    assert json.loads(out.readline())["prompt_tokens"] == 30
+    open_before.ended(0)
+    last = json.loads(out.readline())
+    assert (last["prompt_tokens"], last["number"]) == (20, 2)
+    assert last["total_seconds"] > 0
+    assert _interrupted(process) == (0, "")
+
+
+@pytest.mark.nightly
+def test_begin_shows_a_request_twice(store: BlockStore, follow: Follow) -> None:
+    asked = _asked(store)
+    _, out = follow("--begin")
+    assert json.loads(out.readline())["total_seconds"] is None
+    asked.ended(0)
+    assert json.loads(out.readline())["total_seconds"] > 0
+
+
+def test_requests_that_were_forgotten_are_counted(store: BlockStore, follow: Follow) -> None:
+    _asked(store).ended(0)
+    process, out = follow()
+    lines = [json.loads(out.readline())]
+    for _ in range(5000):
+        _asked(store).ended(0)
+    while lines[-1].get("number") != 5001:
+        lines.append(json.loads(out.readline()))
+    numbers = [line["number"] for line in lines if "number" in line]
+    assert len(numbers) == len(set(numbers))
+    assert len(numbers) + sum(line.get("missed", 0) for line in lines) == 5001
+    code, err = _interrupted(process)
+    assert (code, "not seen" in err) == (0, True)
+
+
+def test_the_last_request_of_a_store_that_ends_is_shown(
+    follow: Follow, start: Callable[[], Process]
+) -> None:
+    ending = start()
+    process, out = follow("--begin")
+    assert json.loads(out.readline())["total_seconds"] is None
+    ending.communicate(timeout=30)
+    assert json.loads(out.readline())["total_seconds"] > 0
+    code, err = _ended(process)
+    assert (code, "the store has gone" in err, "Traceback" in err) == (69, True, False)
+
+
+def test_a_store_that_nobody_follows_closes_at_once() -> None:
+    with BlockStore(CacheSettings(hot_cache_only=True, socket="off")) as store:
+        store.requests.ask("", {}, 1).ended(0)
+        began = time.monotonic()
+    assert time.monotonic() - began < FOLLOWED_SECONDS
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    "arguments",
+    some([{"after": -1}, {"after": "x"}, {"after": 0, "open": ["x"]}], {"after": "x"}),
+    ids=str,
+)
+def test_a_wrong_question_is_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(ControlError) as refused:
+        running()[0].client().call("requests", **arguments)
+    assert refused.value.code == "bad_request"
+
+
+# Events.
+
+
+def test_the_latest_events_are_a_plain_table_in_a_pipe(
+    store: BlockStore, cli_in_process: Cli
+) -> None:
+    story = _fill(store, "story", 1, 2)
+    ended = cli_in_process("log", "--kinds", "stored")
+    header, *rows = [line.split() for line in ended.out.splitlines()]
+    assert header[:6] == ["TIME", "PID", "EVENT", "TIER", "NAMESPACE", "KEY"]
+    keys = [page.key.hex()[:12] for page in story.ids(1, 2)]
+    assert {(row[2], row[3], row[5]) for row in rows} == {
+        ("stored", tier, key) for tier in ("hot", "cold") for key in keys
+    }
+
+
+def test_the_events_of_several_stores_are_gathered_in_their_order(
+    store: BlockStore, start: Callable[[], Process], shown: Show
+) -> None:
+    other, own = start(), store.identity().pid
+    story = _fill(store, "one", 1)
+    _commit_there(other, "other")
+    store.delete(dict.fromkeys(story.ids(1), 0), 10)
+    events = shown("--kinds", "stored,removed")
+    assert [(e["pid"], e["kind"], e["key"]) for e in events if e["tier"] == "hot"] == [
+        (own, "stored", story.id(1).key.hex()),
+        (other.pid, "stored", Story("other").id(1).key.hex()),
+        (own, "removed", story.id(1).key.hex()),
+    ]
+    assert "other process" in {e["detail"] for e in events}
+    assert {e["pid"] for e in shown("--events", "--pid", str(other.pid))} == {other.pid}
+
+
+def test_an_event_is_shown_when_it_happens(store: BlockStore, follow: Follow) -> None:
+    story = _fill(store, "story", 1)
+    process, out = follow("--kinds", "stored,cleared", "--limit", "1")
+    assert json.loads(out.readline())["kind"] == "stored"
+    store.clear(story.namespace)
+    assert [json.loads(out.readline())["tier"] for _ in range(2)] == ["hot", "cold"]
+    assert _interrupted(process) == (0, "")
+
+
+def test_a_reader_that_falls_behind_is_told_how_much_it_has_missed(
+    store: BlockStore, follow: Follow
+) -> None:
+    process, out = follow("--kinds", "restored", "--limit", "1")
+    _restore(store, 1)
+    first = json.loads(out.readline())["number"]
+    process.send_signal(signal.SIGSTOP)
+    _restore(store, 20_000)
+    process.send_signal(signal.SIGCONT)
+    missed, seen = 0, [first]
+    while seen[-1] < first + 20_000:
+        line = json.loads(out.readline())
+        missed += line.get("missed", 0)
+        seen += [line["number"]] if "number" in line else []
+    assert missed > 0
+    assert len(seen) + missed == 20_001
+    assert f"process {store.identity().pid} not seen" in _interrupted(process)[1]
+
+
+@pytest.mark.nightly
+def test_stores_that_come_and_go_are_followed_until_the_last_has_gone(
+    follow: Follow, start: Callable[[], Process], store: BlockStore
+) -> None:
+    story = _fill(store, "story", 1)
+    process, out = follow("--kinds", "stored,cleared", "--limit", "1")
+    assert json.loads(out.readline())["key"] == story.id(1).key.hex()
+    later = start()
+    _commit_there(later, "other")
+    pids = {json.loads(out.readline())["pid"] for _ in range(3)}
+    assert pids == {store.identity().pid, later.pid}
+    store.close()
+    later.kill()
+    code, err = _ended(process)
+    assert (code, "the store has gone" in err, "Traceback" in err) == (69, True, False)
+
+
+def test_a_reader_that_is_killed_costs_the_store_nothing(follow: Follow, store: BlockStore) -> None:
+    _fill(store, "story", 1)
+    process, out = follow("--events")
+    out.readline()
+    process.kill()
+    process.communicate(timeout=30)
+    _fill(store, "another", 1)
+    assert store.stats().events["stored"] == 4
+
+
+def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(cli_in_process: Cli) -> None:
+    ended = cli_in_process("log", "--kinds", "stored,lost")
+    assert (ended.code, ended.out) == (2, "")
+    assert "'lost' is no kind of event: stored, restored" in ended.err
+
+
+def test_batches_for_a_router_begin_with_all_that_is_remembered(
+    store: BlockStore, shown: Show
+) -> None:
+    story = _fill(store, "story", 1, 2, 3)
+    store.delete(dict.fromkeys(story.ids(3), 0), 10)
+    (batch,) = shown("--kv")
+    keys = [page.key.hex() for page in story.ids(1, 2, 3)]
+    told = [(e["type"], e["medium"], e.get("block_hashes")) for e in batch["events"]]
+    assert told[0] == ("AllBlocksCleared", "STORAGE", None)
+    stored = [found for kind, medium, found in told if (kind, medium) == ("BlockStored", "CPU")]
+    assert [key for hashes in stored for key in hashes] == keys
+    assert told[-2:] == [
+        ("BlockRemoved", "CPU", [keys[2]]),
+        ("BlockRemoved", "STORAGE", [keys[2]]),
+    ]

@@ -1,0 +1,196 @@
+"""`omlx-cache ps --watch` in a real terminal and in a pipe, over stores in their own processes."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+
+import pytest
+from rich.cells import cell_len
+
+from kit.embedded import Process, embedded_stores
+from kit.terminals import Terminal, on_terminal
+
+from .conftest import Cli
+
+_EMBED = """
+import sys
+from omlx_cache import BlockStore, CacheSettings
+settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**24)
+with BlockStore(settings, name=sys.argv[1]) as store:
+    asked = store.requests.ask("ab" * 32, {"label": "ann/Tiny\\x1b[31m-1B", "salt": ""}, 4000)
+    asked.restored(3000, 0, 0.1, "diverged")
+    asked.ended(5)
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+_WATCH = [sys.executable, "-m", "omlx_cache_daemon", "ps", "--watch", "0.1"]
+_ENTERED, _LEFT, _HIDDEN, _SHOWN = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h"
+
+
+@pytest.fixture(scope="module")
+def one_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables of a command line that sees one store, which outlives a test."""
+    runtime = tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
+    variables = {
+        **kept,
+        "OMLX_CACHE_RUNTIME_DIR": runtime,
+        "OMLX_CACHE_COLD_DIR": str(tmp_path_factory.mktemp("watch") / "cold"),
+        "NO_COLOR": "",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    with embedded_stores(_EMBED) as run:
+        run(variables, "first")
+        yield variables
+    shutil.rmtree(runtime)
+
+
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Callable[[str], Process]]:
+    with embedded_stores(_EMBED) as run:
+        yield lambda name: run(environment, name)
+
+
+def _variables(environment: dict[str, str], **more: str) -> dict[str, str]:
+    return {**environment, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **more}
+
+
+def _picture(terminal: Terminal) -> list[str]:
+    """The lines that a user reads: the last whole picture, without its colours."""
+    *_, last, _ = terminal.shown.split("\x1b[H")
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", last).splitlines()
+
+
+def _ends(terminal: Terminal, modes: list[object], code: int) -> None:
+    """Assert that the program ends, and leaves the terminal as it was."""
+    assert terminal.ended() == code
+    assert terminal.modes() == modes
+    for begins, ends in ((_ENTERED, _LEFT), (_HIDDEN, _SHOWN)):
+        assert terminal.shown.rindex(ends) > terminal.shown.rindex(begins)
+    assert "Traceback" not in terminal.shown
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 80), (50, 200)])
+def test_a_user_reads_what_stores_do_as_wide_as_the_terminal_is(
+    one_store: dict[str, str], rows: int, columns: int
+) -> None:
+    with on_terminal(_WATCH, _variables(one_store), rows=rows, columns=columns) as terminal:
+        modes = terminal.modes()
+        for _ in range(3):
+            terminal.wait_for("q quit")
+        lines = _picture(terminal)
+        assert len(lines) == rows
+        assert max(map(cell_len, lines)) <= columns
+        shown = "\n".join(lines)
+        assert lines[0].split()[:2] + lines[0].split()[3:5] == [
+            "omlx-cache",
+            "ps",
+            "first,",
+            "process",
+        ]
+        assert "4,000 asked, 3,000 restored (75%)" in shown
+        (head,) = [line.split() for line in lines if line.startswith(" TIME")]
+        (request,) = [line.split() for line in lines if "diverged" in line]
+        assert request[head.index("TOKENS") :][:2] == ["4,000", "3,000"]
+        is_wide = columns == 200
+        assert ("FIRST" in head, "WHY" in head) == (is_wide, is_wide)
+        assert ("the text behind is the same" in shown) is is_wide
+        terminal.type("q")
+        _ends(terminal, modes, 0)
+
+
+def test_a_screen_follows_the_terminals_size_and_keys(one_store: dict[str, str]) -> None:
+    with on_terminal(_WATCH, _variables(one_store)) as terminal:
+        terminal.wait_for("q quit")
+        terminal.resize(40, 150)
+        terminal.wait_for("NAMESPACE", "the text behind is the same")
+        terminal.type("p")
+        terminal.wait_for("PAUSED")
+        terminal.type("q")
+        assert terminal.ended() == 0
+
+
+@pytest.mark.parametrize(("ends_it", "code"), [("\x03", 0), (signal.SIGTERM, 143)])
+def test_a_screen_that_is_ended_from_outside_leaves_the_terminal_as_it_was(
+    one_store: dict[str, str], ends_it: str | signal.Signals, code: int
+) -> None:
+    with on_terminal(_WATCH, _variables(one_store)) as terminal:
+        modes = terminal.modes()
+        terminal.wait_for("q quit")
+        if isinstance(ends_it, str):
+            terminal.type(ends_it)
+        else:
+            terminal.process.send_signal(ends_it)
+        _ends(terminal, modes, code)
+
+
+@pytest.mark.nightly
+def test_a_store_that_goes_is_said_to_have_and_the_next_one_is_shown(
+    environment: dict[str, str], start: Callable[[str], Process]
+) -> None:
+    first = start("first")
+    with on_terminal(_WATCH, _variables(environment)) as terminal:
+        terminal.wait_for("first, ", "q quit")
+        first.kill()
+        first.wait(30)
+        terminal.wait_for("waiting for one", f"process {first.pid}, has gone")
+        start("second")
+        terminal.wait_for("second, ", "diverged")
+        terminal.type("q")
+        assert terminal.ended() == 0
+
+
+@pytest.mark.nightly
+def test_one_of_several_is_chosen_by_its_number_and_a_stopped_one_holds_up_nobody(
+    environment: dict[str, str], start: Callable[[str], Process], cli: Cli
+) -> None:
+    stopped, well = start("alpha"), start("beta")
+    os.kill(stopped.pid, signal.SIGSTOP)
+    try:
+        with on_terminal(_WATCH, _variables(environment)) as terminal:
+            terminal.wait_for("3,000 restored", "beta")
+            terminal.wait_for(f"process {stopped.pid}: the store did not answer")
+            terminal.type("1" if stopped.pid > well.pid else "2")
+            terminal.wait_for(f"process {well.pid}")
+            terminal.type("q")
+            assert terminal.ended() == 0
+        snapshot = cli("ps", "--watch")
+        assert (snapshot.code, snapshot.err) == (0, "")
+        assert "4,000 asked" in snapshot.out
+        assert f"process {stopped.pid}: the store did not answer" in snapshot.out
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_a_screen_has_no_colours_where_none_are_wanted(
+    one_store: dict[str, str], no_color: str, coloured: bool
+) -> None:
+    with on_terminal(_WATCH, _variables(one_store, NO_COLOR=no_color)) as terminal:
+        terminal.wait_for("3,000 restored", "q quit")
+        terminal.type("q")
+        assert terminal.ended() == 0
+        assert bool(re.search(r"\x1b\[(\d+;)*(3[1-7]|1|7)m", terminal.shown)) is coloured
+
+
+def test_without_a_terminal_that_can_be_drawn_on_it_is_one_picture(
+    cli: Cli, one_store: dict[str, str]
+) -> None:
+    plain = cli("ps", "--watch", **one_store)
+    assert (plain.code, plain.err, "\x1b" in plain.out) == (0, "", False)
+    assert "3,000 restored" in plain.out
+    assert cli("ps", "--watch", **one_store, LC_ALL="C", PYTHONUTF8="0").code == 0
+    assert cli("ps", "--watch", "--format", "json", **one_store).code == 2
+    with on_terminal(_WATCH, _variables(one_store, TERM="dumb")) as terminal:
+        assert terminal.ended() == 0
+        assert "3,000 restored" in terminal.shown
+        assert "\x1b" not in terminal.shown
+
+
+def test_where_no_store_runs_it_says_so(cli: Cli) -> None:
+    ended = cli("ps", "--watch")
+    assert (ended.code, "no store is running" in ended.err) == (69, True)
