@@ -104,8 +104,8 @@ def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = D
 
 
 def remove_opened(cold_dir: Path, page: StoredPage, fd: int, fs: FileSystem) -> int:
-    """Delete a page's file if it is the one that is open, and none that was written anew; return
-    how many were deleted. Otherwise as `remove_namespace`."""
+    """Delete a damaged page's file if it is the one that is open, and none that was written anew;
+    return how many were deleted. Otherwise as `remove_namespace`."""
     path = page_path(cold_dir, page.namespace, page.name)
     return _delete(cold_dir, [_File(path, page, fd)], fs)
 
@@ -146,10 +146,10 @@ def _delete_some(
     if pages:
         _tell(ledger, Removing(pages))
     try:
-        for path, page, _ in files:
+        for path, page, fd in files:
             fs.remove(path)
-            temporary = os.path.basename(path)
-            changes.append(Removed(page, "removed") if page else Cancelled(temporary))
+            why, temporary = "removed" if fd is None else "damaged", os.path.basename(path)
+            changes.append(Removed(page, why) if page else Cancelled(temporary))
     finally:
         shards = {*empty, *(os.path.dirname(file.path) for file in files)}
         emptied = PageFiles(cold_dir, fs, "none").tidy(shards)

@@ -8,8 +8,6 @@ import contextlib
 import fcntl
 import mmap
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,48 +61,13 @@ class Checked:
         return _place(self.file)
 
 
-class Pace:
-    """So many bytes a second at most, 0 for no limit. Any thread may call.
-
-    `bytes_per_second` may be changed at any time; `_due` belongs to the thread that reads.
-    """
-
-    def __init__(self, bytes_per_second: float = 0.0) -> None:
-        self.bytes_per_second = bytes_per_second
-        self._stopped = threading.Event()
-        self._due = 0.0
-
-    def stop(self) -> None:
-        """End what goes by this pace, in the middle of a wait too."""
-        self._stopped.set()
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stopped.is_set()
-
-    def wait(self, nbytes: int) -> bool:
-        """Wait for as long as the bytes that were read may take; False once it was stopped."""
-        rate, now = self.bytes_per_second, time.monotonic()
-        if rate <= 0:
-            return not self.is_stopped
-        self._due = max(now, self._due) + nbytes / rate
-        return not self._stopped.wait(self._due - now)
-
-
-def check_pages(
-    cold_dir: Path,
-    *,
-    after: str = "",
-    pace: Pace | None = None,
-    fs: FileSystem = DISK,
-) -> Iterator[Checked]:
+def check_pages(cold_dir: Path, *, after: str = "", fs: FileSystem = DISK) -> Iterator[Checked]:
     """Read the pages of a directory one by one, in the order of their places; begin behind the
     place `after`.
 
-    Has the names of one shard and a mebibyte in memory. Ends early when the pace is stopped. Raises
-    OSError when `cold_dir` cannot be listed.
+    Has the names of one shard and a mebibyte in memory. Raises OSError when `cold_dir` cannot be
+    listed.
     """
-    pace = pace or Pace()
     for digest, directory in sorted(namespace_directories(cold_dir, fs)):
         shards, trouble = _listed(shard_directories(directory, fs), str)
         if trouble:
@@ -119,9 +82,7 @@ def check_pages(
                 if one.name is None or _place(one.path) <= after:
                     continue
                 page = StoredPage(digest, one.name, one.nbytes)
-                checked = check_page(one.path, page, pace, fs)
-                if pace.is_stopped:
-                    return
+                checked = check_page(one.path, page, fs)
                 if checked is not None:
                     yield checked
 
@@ -129,20 +90,18 @@ def check_pages(
 def check_page(
     path: str,
     page: StoredPage,
-    pace: Pace | None = None,
     fs: FileSystem = DISK,
     *,
     by_package: bool = False,
 ) -> Checked | None:
     """Read a page's file whole; None for one that is gone, or is gone by now and was not right.
 
-    With `by_package` the `safetensors` package has to read the same in it. The result of a read
-    that the pace's stop ended means nothing.
+    With `by_package` the `safetensors` package has to read the same in it.
     """
     try:
         with fs.reading(path) as fd:
             try:
-                meta = _compare(fd, page, pace or Pace(), fs)
+                meta = _compare(fd, page, fs)
                 if by_package:
                     _compare_with_package(path, meta)
             except (PageError, OSError):
@@ -167,7 +126,7 @@ def remove_damaged(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem =
     for page in pages:
         path = page_path(cold_dir, page.namespace, page.name)
         with contextlib.suppress(FileNotFoundError), fs.reading(path) as fd:
-            checked = check_page(path, page, fs=fs)
+            checked = check_page(path, page, fs)
             if checked is not None and checked.verdict == "damaged":
                 removed += remove_opened(cold_dir, page, fd, fs)
     return removed
@@ -189,7 +148,7 @@ def _place(path: str) -> str:
     return "/".join(path.split(os.sep)[-3:])
 
 
-def _compare(fd: int, page: StoredPage, pace: Pace, fs: FileSystem) -> PageMeta:
+def _compare(fd: int, page: StoredPage, fs: FileSystem) -> PageMeta:
     """Read an open file and return what its header says; raise PageError for what is wrong with it,
     OSError for the disk."""
     size, digest = fs.size(fd), PayloadDigest()
@@ -210,7 +169,7 @@ def _compare(fd: int, page: StoredPage, pace: Pace, fs: FileSystem) -> PageMeta:
             raise CorruptPage(f"{what}: {size} bytes, and the header says {said}")
         digest.update(buffer[begin:came])
         # A read ends between two pages of memory at the end of a file alone.
-        while pace.wait(came) and at < size and not came % mmap.PAGESIZE:
+        while at < size and came and not came % mmap.PAGESIZE:
             came = read_some(fd, at, buffer)
             digest.update(buffer[:came])
             at += came

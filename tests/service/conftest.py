@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -24,14 +25,13 @@ class Daemon:
     def __init__(
         self, home: Path, *flags: str, start: Sequence[str] = SERVICE, **variables: str
     ) -> None:
-        self._command = start
-        self.home = home
-        self.cold_dir = home / "cold"
+        self._command = (*start, *flags)
+        self.home, self.cold_dir, self.log = home, home / "cold", home / "log"
         self.told: list[str] = []
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         # One that begins with a zero byte, in the end: it has no file.
         address = variables.get("NOTIFY_SOCKET", str(home / "notify"))
-        self._socket.bind(address.replace("@", "\0", 1))
+        self._manager.bind(address.replace("@", "\0", 1))
         self.environment = {
             **{name: value for name, value in os.environ.items() if "OMLX" not in name},
             "HOME": str(home),
@@ -42,32 +42,39 @@ class Daemon:
             "PYTHONPATH": os.pathsep.join(sys.path),
             **variables,
         }
-        self.log = home / "log"
-        self.process = self.start(*flags)
+        self.start()
 
-    def start(self, *flags: str) -> "subprocess.Popen[str]":
+    def start(self) -> None:
+        """Start it, once more, and wait until it is ready."""
         with self.log.open("a") as log:
-            return subprocess.Popen(
-                [sys.executable, *self._command, *flags],
-                env=self.environment,
-                stderr=log,
-                text=True,
-            )
+            command = [sys.executable, *self._command]
+            self.process = subprocess.Popen(command, env=self.environment, stderr=log, text=True)
+        self.wait_for("READY=1")
 
-    def wait_for(self, line: str, seconds: float = 30.0) -> str:
-        """Return the first message from now on that has a line which begins so."""
+    def hears(self, line: str, seconds: float) -> str:
+        """Return the first message from now on that has a line which begins so, "" for none."""
         deadline = time.monotonic() + seconds
-        while select.select([self._socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            message = self._socket.recv(65536).decode()
+        while select.select([self._manager], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            message = self._manager.recv(65536).decode()
             self.told.append(message)
             if any(one.startswith(line) for one in message.splitlines()):
                 return message
-        raise AssertionError(f"nothing of {line} in {self.told}: {self.log.read_text()}")
+        return ""
+
+    def wait_for(self, line: str) -> str:
+        message = self.hears(line, 30.0)
+        assert message, f"nothing of {line} in {self.told}: {self.log.read_text()}"
+        return message
 
     @property
     def socket(self) -> str:
         """The path of its control socket."""
         return str(self.home / "run" / f"service-{self.process.pid}.sock")
+
+    @property
+    def url(self) -> str:
+        """Where its port is, as its log says last."""
+        return re.findall(r"http://\S+(?=/status)", self.log.read_text())[-1]
 
     def run(
         self, *arguments: str, module: str = "omlx_cache_daemon"
@@ -81,14 +88,28 @@ class Daemon:
             timeout=60,
         )
 
-    def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(30)
+    def reload(self) -> None:
+        self.process.send_signal(signal.SIGHUP)
+        self.wait_for("READY=1")
 
-    def close(self) -> None:
+    def kill(self) -> None:
         self.process.kill()
         self.process.wait(30)
-        self._socket.close()
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+@contextlib.contextmanager
+def started(home: Path, *flags: str, **options: str) -> Iterator[Daemon]:
+    """A service that is ready, until the block ends."""
+    daemon = Daemon(home, *flags, **options)
+    try:
+        yield daemon
+    finally:
+        daemon.kill()
+        daemon._manager.close()
 
 
 @contextlib.contextmanager
@@ -110,8 +131,5 @@ def home() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """One service for the tests of a file that leave it as it was."""
-    with short_home() as made:
-        started = Daemon(made, WATCHDOG_USEC="600000")
-        started.wait_for("READY=1")
-        yield started
-        started.close()
+    with short_home() as made, started(made, WATCHDOG_USEC="600000") as running:
+        yield running

@@ -3,8 +3,6 @@
 import os
 import shutil
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 from kit.storage import Story, files_in, open_cold
 from kit.storage.signed import signed_header, split_header
 from omlx_cache_daemon import checking
-from omlx_cache_daemon.checking import Checked, Pace, check_page, check_pages, remove_damaged
+from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
 from omlx_cache_storage.cold.catalog import scan
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage
@@ -181,34 +179,6 @@ def _cached(files: list[Path]) -> list[int]:
     asked = ["fincore", "--noheadings", "--bytes", "--output", "RES", *map(str, files)]
     told = subprocess.run(asked, capture_output=True, text=True, check=True)
     return [int(count) for count in told.stdout.split()]
-
-
-def test_it_goes_at_its_pace_and_a_stop_ends_a_wait_at_once(
-    tmp_path: Path, pages: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = sum(path.stat().st_size for path in pages)
-    begun = time.monotonic()
-    assert len(_checked(tmp_path, pace=Pace(size / 0.3))) == 12
-    assert time.monotonic() - begun >= 0.25
-    slow, found = Pace(KIB), list[Checked]()
-    reader = threading.Thread(target=lambda: found.extend(_checked(tmp_path, pace=slow)))
-    reader.start()
-    slow.stop()
-    reader.join(10)
-    assert not reader.is_alive()
-
-    # A page that was being read as it was stopped is not called damaged.
-    pace, read_some = Pace(), checking.read_some
-
-    def stop_in_the_middle(fd: int, offset: int, buffer: memoryview) -> int:
-        if offset:
-            pace.stop()
-        return read_some(fd, offset, buffer)
-
-    monkeypatch.setattr(checking, "read_some", stop_in_the_middle)
-    found += _checked(tmp_path, pace=pace)
-    assert {c.verdict for c in found} <= {"good"}
-    assert len(found) < 12
 
 
 class _Healing(FileSystem):

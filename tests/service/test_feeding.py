@@ -1,6 +1,5 @@
 """The service sends the pages of a directory to other machines, for all of its processes."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from kit.remote.machines import Machine
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache_daemon.service.main import main
 
-from .conftest import Daemon
+from .conftest import Daemon, started
 
 TOKENS = 321
 DEADLINE = 60.0
@@ -29,17 +28,13 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def feeder(home: Path, server: RedisServer) -> Iterator[Daemon]:
     """A service whose file says the store, with the secret in another file."""
-    secret = home / "secret"
+    file, secret = home / "omlx-cached.toml", home / "secret"
+    secret.touch(mode=0o600)
     secret.write_text(SECRET)
-    secret.chmod(0o600)
-    (home / "omlx-cached.toml").write_text(_settings(home, server))
-    daemon = Daemon(home, "--config", str(home / "omlx-cached.toml"))
-    try:
-        daemon.wait_for("READY=1")
+    file.write_text(_settings(home, server))
+    with started(home, "--config", str(file)) as daemon:
         yield daemon
         assert daemon.end() == 0
-    finally:
-        daemon.close()
 
 
 def _settings(home: Path, server: RedisServer) -> str:
@@ -95,11 +90,9 @@ def test_one_that_was_killed_asks_and_sends_nothing_again(
 ) -> None:
     pages = _stored(_machine(feeder.cold_dir, server))
     _until(lambda: len(_values(server)) == pages, feeder)
-    feeder.process.kill()
-    feeder.process.wait(30)
+    feeder.kill()
     sent, asked = server.calls("set"), server.calls("getrange")
-    feeder.process = feeder.start("--config", str(feeder.home / "omlx-cached.toml"))
-    feeder.wait_for("READY=1")
+    feeder.start()
     _until(lambda: server.calls("getrange") >= asked + pages, feeder)
     assert server.calls("set") == sent
     assert len(_values(server)) == pages
@@ -126,24 +119,19 @@ def test_what_was_there_before_a_reload_is_sent_after_it(
         file.write_text(_settings(feeder.home, server) + 'remote_writes = "off"\n')
     else:
         secret.unlink()
-    _reload(feeder)
+    feeder.reload()
     pages = _stored(_machine(feeder.cold_dir, server))
     if lacks == "secret":
         file.write_text(_settings(feeder.home, server) + "remote_encrypt = true\n")
-        _reload(feeder)
+        feeder.reload()
         _until(lambda: "pages are not sent to other machines" in feeder.log.read_text(), feeder)
         secret.touch(mode=0o600)
         secret.write_text(SECRET)
     else:
         assert _values(server) == []
     file.write_text(_settings(feeder.home, server))
-    _reload(feeder)
+    feeder.reload()
     _until(lambda: len(_values(server)) == pages, feeder)
-
-
-def _reload(daemon: Daemon) -> None:
-    daemon.process.send_signal(signal.SIGHUP)
-    daemon.wait_for("READY=1")
 
 
 def test_checking_shows_no_secret_and_takes_none_from_flags_and_keys(

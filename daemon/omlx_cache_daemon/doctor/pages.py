@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from omlx_cache_daemon.checking import Checked, Pace, check_page, check_pages, remove_damaged
+from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
 from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding, ask
 from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.staleness import current_versions
@@ -32,9 +32,11 @@ _SLACK_BYTES = 16 * 2**20
 def read_all(context: Context, bytes_per_second: int) -> Iterator[int]:
     """Read every page, so many bytes a second at most (0 for no limit), and yield how many each
     takes, its name included."""
-    for checked in check_pages(context.directory, pace=Pace(bytes_per_second), fs=context.fs):
+    for checked in check_pages(context.directory, fs=context.fs):
         _take(context, checked)
-        yield checked.nbytes + ENTRY_BYTES
+        taken = checked.nbytes + ENTRY_BYTES
+        time.sleep(taken / bytes_per_second if bytes_per_second else 0)
+        yield taken
 
 
 def checksums(context: Context) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.small_files import is_leftover, read_budget
 from omlx_cache_storage.cold.terms import Terms
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.format.names import TEMPORARY_PREFIX, StoredPage
+from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 from omlx_cache_storage.page import PageId
 
 EVICTED_BYTES = 256 * 1024 * 1024
@@ -180,24 +180,6 @@ class KeepingTier(ColdTier):
                 return False
             self._fs.remove(entry.path)
         return True
-
-    def drop_damaged(self, page: StoredPage, is_damaged: Callable[[], bool]) -> bool:
-        """Delete a page whose file is damaged, and tell the others; False for one that was written
-        anew meanwhile, or is gone, and where the directory was not to be had.
-
-        `is_damaged` reads the file again, while nobody waits.
-        """
-        name = page.name.id
-        self.refresh()
-        with self._index.lock:
-            file = self._index.contents.get(name)
-        if file is None or file.stored.name != page.name or not is_damaged():
-            return False
-        with contextlib.suppress(OSError), self.sharing.changing():
-            removed = self._index.drop_damaged(file)
-            self._deleter.delete_held(removed)
-            return bool(removed)
-        return False
 
     def used_on_disk_ns(self, page: PageId) -> int | None:
         """Return when a page was used last, as far as its file says; None for one that is gone."""

@@ -5,22 +5,23 @@ import contextlib
 import json
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from omlx_cache.control.answers import read
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.checking import Checked, Pace, check_page, check_pages
+from omlx_cache_daemon.checking import Checked, check_pages, remove_damaged
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_storage.cold.disk import Descriptor, FileSystem
-from omlx_cache_storage.format.names import KEEPER_FILE, StoredPage
+from omlx_cache_storage.format.names import KEEPER_FILE
 
 _log = logging.getLogger(__name__)
 
 MOST_BYTES = 4096
+TURN_SECONDS = 0.25
+"""Pages are read for about so long, and then as long not as the rate demands."""
 FILE_BYTES = 64 * 1024
 """What a file counts for beside its bytes: tiny ones take a processor's time, not the disk's."""
 NOTED_SECONDS = 30.0
@@ -28,10 +29,8 @@ NOTED_SECONDS = 30.0
 EMPTY_SECONDS = 3600.0
 """For so long nothing is looked for in a directory without pages."""
 FAILED_SECONDS = 600.0
-"""For so long a directory is left alone that cannot be listed."""
+"""For so long a directory is left alone that cannot be listed, or changed."""
 _DAY = 86_400
-
-Drop = Callable[[StoredPage, Callable[[], bool]], bool]
 
 
 class AlreadyKept(CommandError):
@@ -57,16 +56,14 @@ class KeeperState:
 
 
 class StateFile:
-    """The file of one directory. It is held locked for as long as the service runs, and is written
-    in place: one that is torn is an empty one, and costs a pass that begins anew. Nothing here is
-    made durable. `_lock` guards `kept` and the writing of it; `take` and `close` belong to one
-    thread."""
+    """The file of one directory; belongs to one thread, but for `kept`, which any may read. It is
+    held locked for as long as the service runs, and is written in place: one that is torn is an
+    empty one, and costs a pass that begins anew. Nothing here is made durable."""
 
     def __init__(self, directory: Path, fs: FileSystem) -> None:
         self._path = os.path.join(directory, KEEPER_FILE)
         self._fs = fs
         self._open = Descriptor(-1)
-        self._lock = threading.Lock()
         self.kept = KeeperState()
 
     @property
@@ -93,25 +90,29 @@ class StateFile:
                 "one is enough: end that one first, or name another directory (--cold-dir)"
             )
         self._open.close()
-        self._open, self.kept = opened, said
-        return self.note(pid=os.getpid())
+        self._open = opened
+        self.kept = replace(said, pid=os.getpid())
+        self.save()
+        return self.kept
 
-    def note(self, **changes: object) -> KeeperState:
-        """Change what is kept; what the disk does not take is kept in memory. Raises nothing."""
-        with self._lock:
-            self.kept = replace(self.kept, **changes)  # type: ignore[arg-type]
-            raw = json.dumps(asdict(self.kept)).encode()
-            if self.is_held and len(raw) <= MOST_BYTES:
-                with contextlib.suppress(OSError):
-                    written = Descriptor(self._fs.open_shared(self._path))
-                    with contextlib.closing(written):
-                        self._fs.poke(written.fd, raw.ljust(MOST_BYTES), 0)
-            return self.kept
+    def note(self, **changes: object) -> None:
+        """Change what is kept; the file has it after the next `save`."""
+        self.kept = replace(self.kept, **changes)  # type: ignore[arg-type]
+
+    def save(self) -> None:
+        """Have what is kept in the file, as far as the disk takes it. Raises nothing."""
+        raw = json.dumps(asdict(self.kept)).encode()
+        if self.is_held and len(raw) <= MOST_BYTES:
+            with contextlib.suppress(OSError):
+                written = Descriptor(self._fs.open_shared(self._path))
+                with contextlib.closing(written):
+                    self._fs.poke(written.fd, raw.ljust(MOST_BYTES), 0)
 
     def close(self) -> None:
         """Leave the directory to another service."""
         if self._open.fd >= 0:
             self.note(pid=0)
+            self.save()
         self._open.close()
 
 
@@ -123,34 +124,29 @@ def _parsed(raw: bytes) -> KeeperState:
 
 
 class Scrubber:
-    """One pass after the other over a directory's pages, each on a thread that ends with it.
+    """One pass after the other over a directory's pages, a turn at a time; belongs to one thread.
 
-    One thread starts passes, by `step`. `pace` is theirs in common; a pass that fails sets
-    `_not_before`. `drop` deletes a damaged page and tells others.
+    `_pass` yields what is to come of a pass under way, and nothing is done before `_not_before`.
     """
 
     def __init__(
-        self, directory: Path, fs: FileSystem, state: StateFile, figures: dict[str, int], drop: Drop
+        self, directory: Path, fs: FileSystem, state: StateFile, figures: dict[str, int]
     ) -> None:
         self._directory = directory
         self._fs = fs
         self._state = state
         self._figures = figures
-        self._drop = drop
-        self.pace = Pace()
-        self._thread: threading.Thread | None = None
-        self._not_before = 0.0
+        self._pass: Iterator[Checked] | None = None
+        self._not_before = self._saved = 0.0
 
     @property
     def is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return self._pass is not None
 
-    def step(self, days: float) -> float:
-        """Begin a pass if one is due; return in how many seconds to ask again."""
+    def step(self, days: float, bytes_per_second: float) -> float:
+        """Read some pages if that is due; return in how many seconds to go on."""
         kept, now = self._state.kept, time.time()
-        if self.is_running or self.pace.is_stopped or not self.pace.bytes_per_second:
-            return days * _DAY
-        wait = self._not_before - time.monotonic()
+        wait = self._not_before - time.monotonic() if bytes_per_second else days * _DAY
         if kept.finished and not kept.after:
             # A clock that was set back does not put it off for longer than that.
             since = now - kept.finished if kept.finished <= now else 0.0
@@ -159,69 +155,57 @@ class Scrubber:
             return wait
         if not kept.began:
             self._state.note(began=now)
-        self._thread = threading.Thread(target=self._pass, name="omlx-cached-scrub", daemon=True)
-        self._thread.start()
-        return days * _DAY
-
-    def stop(self, timeout: float) -> None:
-        """End a pass under way; the next service goes on with it."""
-        self.pace.stop()
-        if self._thread is not None:
-            self._thread.join(timeout)
-
-    def _pass(self) -> None:
         try:
-            self._check_all()
+            self._turn(bytes_per_second)
         except OSError as error:
             _log.warning("checksums are not checked: %s", error.strerror or error)
-            self._not_before = time.monotonic() + FAILED_SECONDS
+            self._pass, self._not_before = None, time.monotonic() + FAILED_SECONDS
+        return max(0.0, self._not_before - time.monotonic())
 
-    def _check_all(self) -> None:
-        kept, noted = self._state.kept, time.monotonic()
-        found = check_pages(self._directory, after=kept.after, pace=self.pace, fs=self._fs)
-        for checked in found:
-            kept = replace(
-                kept, after=checked.place, pages=kept.pages + 1, nbytes=kept.nbytes + checked.nbytes
-            )
-            kept = self._take(checked, kept)
-            if time.monotonic() - noted > NOTED_SECONDS:
-                self._note(kept)
-                noted = time.monotonic()
-            if not self.pace.wait(FILE_BYTES):
-                break
-        self._note(kept)
-        if self.pace.is_stopped or not os.path.isdir(self._directory):
-            return
-        if not kept.pages:
-            # The first ones are not to wait for days.
+    def _turn(self, bytes_per_second: float) -> None:
+        """Read pages for a moment; raises OSError."""
+        if self._pass is None:
+            self._pass = check_pages(self._directory, after=self._state.kept.after, fs=self._fs)
+        began, owed = time.monotonic(), 0.0
+        while owed < TURN_SECONDS and time.monotonic() < began + TURN_SECONDS:
+            checked = next(self._pass, None)
+            if checked is None:
+                self._finish()
+                return
+            self._take(checked)
+            owed += (checked.nbytes + FILE_BYTES) / bytes_per_second
+        self._not_before = began + owed
+        if began - self._saved > NOTED_SECONDS:
+            self._saved = began
+            self._state.save()
+
+    def _take(self, checked: Checked) -> None:
+        """Count a page, and delete a damaged one, of which every process hears."""
+        kept, damaged = self._state.kept, 0
+        self._figures["scrubbed_pages"] += 1
+        self._figures["scrubbed_bytes"] += checked.nbytes
+        if checked.verdict != "good":
+            _log.warning("%s is %s: %s", checked.file, checked.verdict, checked.trouble)
+        if checked.verdict == "unread":
+            self._figures["unread_pages"] += 1
+        elif checked.verdict == "damaged" and checked.page is not None:
+            damaged = remove_damaged(self._directory, [checked.page], self._fs)
+            self._figures["damaged_pages"] += damaged
+        self._state.note(
+            after=checked.place,
+            pages=kept.pages + 1,
+            nbytes=kept.nbytes + checked.nbytes,
+            damaged=kept.damaged + damaged,
+        )
+
+    def _finish(self) -> None:
+        """End a pass; one over nothing is none, so that the first pages need not wait for days."""
+        kept, self._pass = self._state.kept, None
+        if not kept.pages or not os.path.isdir(self._directory):
             self._not_before = time.monotonic() + EMPTY_SECONDS
             return
         self._figures["passes"] += 1
         size = format_size(kept.nbytes)
         _log.info("checked %d pages, %s: %d were damaged", kept.pages, size, kept.damaged)
         self._state.note(after="", began=0.0, finished=time.time(), pages=0, nbytes=0, damaged=0)
-
-    def _note(self, kept: KeeperState) -> None:
-        self._state.note(
-            after=kept.after, pages=kept.pages, nbytes=kept.nbytes, damaged=kept.damaged
-        )
-
-    def _take(self, checked: Checked, kept: KeeperState) -> KeeperState:
-        """Count a page, and have a damaged one deleted."""
-        self._figures["scrubbed_pages"] += 1
-        self._figures["scrubbed_bytes"] += checked.nbytes
-        page = checked.page
-        if checked.verdict != "good":
-            _log.warning("%s is %s: %s", checked.file, checked.verdict, checked.trouble)
-        if checked.verdict == "unread":
-            self._figures["unread_pages"] += 1
-        if checked.verdict != "damaged" or page is None:
-            return kept
-        if not self._drop(page, lambda: self._is_damaged(checked.file, page)):
-            return kept
-        self._figures["damaged_pages"] += 1
-        return replace(kept, damaged=kept.damaged + 1)
-
-    def _is_damaged(self, file: str, page: StoredPage) -> bool:
-        again = check_page(file, page, self.pace, self._fs)
-        return again is not None and again.verdict == "damaged" and not self.pace.is_stopped
+        self._state.save()

@@ -39,7 +39,7 @@ FIGURES: Final = (
     "scrubbed_pages", "scrubbed_bytes", "damaged_pages", "unread_pages", "passes", "sweeps",
     "swept_files", "swept_sockets", "freed_pages", "reloads", "failures",
 )  # fmt: skip
-"""What the service counts from its start, for metrics and people. Each belongs to one thread."""
+"""What the service counts from its start, for metrics and people."""
 
 
 class Upkeep:
@@ -74,10 +74,7 @@ class Upkeep:
             memory=settings.machine.state_dir,
             parents=settings.makes_parents,
         )
-        self.scrubber = Scrubber(
-            self.directory, self._fs, self.state, self.figures, self.tier.drop_damaged
-        )
-        self.scrubber.pace.bytes_per_second = configuration.options.scrub_bytes_per_second
+        self.scrubber = Scrubber(self.directory, self._fs, self.state, self.figures)
         self.feeding = Feeding(self.tier, self.events, settings)
         self.beat = time.monotonic()
         self.opened = threading.Event()
@@ -105,9 +102,8 @@ class Upkeep:
         deadline = time.monotonic() + timeout
         self._stopping = True
         self._wake.set()
-        self.scrubber.stop(max(0.0, deadline - time.monotonic()))
         self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._thread.is_alive() or self.scrubber.is_running:
+        if self._thread.is_alive():
             return False
         self.feeding.close(max(0.0, min(FEEDING_SECONDS, deadline - time.monotonic())))
         self.tier.close()
@@ -166,7 +162,8 @@ class Upkeep:
         self.feeding.step()
         is_busy = not is_quiet or sharing.fell_behind
         self._pause = BUSY_SECONDS if is_busy else min(2 * self._pause, IDLE_SECONDS)
-        return min(self._pause, self.scrubber.step(wanted.options.scrub_days))
+        rate = wanted.options.scrub_bytes_per_second
+        return min(self._pause, self.scrubber.step(wanted.options.scrub_days, rate))
 
     def _look(self) -> None:
         """Bring the directory within its limits, and sweep it now and then."""
@@ -210,11 +207,11 @@ class Upkeep:
         budget = self.tier.set_before or 0
         if budget != self.state.kept.budget_bytes:
             self.state.note(budget_bytes=budget)
+            self.state.save()
 
     def _apply(self, configuration: ServiceConfiguration) -> bool:
         """Go by a configuration; False where the directory is not to be had for it now."""
         settings = configuration.settings
-        self.scrubber.pace.bytes_per_second = configuration.options.scrub_bytes_per_second
         if not self.feeding.goes_by(settings):
             # All pages are looked at anew.
             self.feeding.close(FEEDING_SECONDS)
