@@ -14,7 +14,6 @@ from omlx_cache.integrations.mlx_vlm import install, sequences
 from omlx_cache.integrations.mlx_vlm.launch import around
 from omlx_cache.integrations.mlx_vlm.media import marked, with_media
 from omlx_cache.integrations.mlx_vlm.sequences import KvForm
-from omlx_cache.integrations.naming import model_name
 
 from .conftest import model_of, prompt_of
 
@@ -29,10 +28,6 @@ from omlx_cache import BlockStore, PrefixCache, Session
 
 def test_neither_mlx_lm_nor_mlx_vlm_is_imported_before_it_is_used() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT], check=True)
-
-
-def test_a_prompt_of_text_alone_is_keyed_by_its_own_tokens() -> None:
-    assert marked([5, 6, 7], 0).tolist() == [5, 6, 7]
 
 
 def test_a_hash_sets_a_prompt_apart_from_its_first_token_on() -> None:
@@ -121,8 +116,3 @@ def test_a_model_is_only_around_its_own_language_model() -> None:
     assert around(whole, inner) is whole
     assert around(whole, object()) is None
     assert around(None, inner) is None
-
-
-def test_a_model_is_called_by_its_folder_or_its_name_on_the_hub(tmp_path: object) -> None:
-    assert model_name(f"{tmp_path}") == str(tmp_path).rsplit("/", 1)[1]
-    assert model_name("org/name") == "org/name"

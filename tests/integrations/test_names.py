@@ -1,7 +1,10 @@
 """Names of a host that are not there are found before anything of it runs."""
 
+from importlib import import_module
+
 import pytest
 
+from omlx_cache.integrations import names
 from omlx_cache.integrations.names import HostName, lacks, missing
 
 
@@ -31,3 +34,16 @@ def test_the_line_names_the_host_and_what_it_lacks() -> None:
     pond = HostName("queue", "Queue.pond", "to fish")
     line = "angler 2.0 has no `queue.Queue.pond`: it runs with its own cache"
     assert lacks("angler", "2.0", [pond]) == line
+
+
+@pytest.mark.parametrize("package", ["mlx_vlm", "openai_server", "vllm_mlx"])
+def test_a_server_that_lacks_any_of_its_names_keeps_its_own_cache(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = import_module(f"omlx_cache.integrations.{package}.host").HOST
+    for gone in host.needed:
+        monkeypatch.setattr(names, "_is_there", lambda name, gone=gone: name != gone)
+        assert f"`{gone.module}.{gone.attribute}`" in host.lacking()
+        assert not host.is_complete(require=False)
+    monkeypatch.setattr(names, "_is_there", lambda name: True)
+    assert host.is_complete(require=True)

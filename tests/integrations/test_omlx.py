@@ -9,13 +9,14 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from kit import zoo
-from omlx_cache import BlockStore, reasons
+from omlx_cache import BlockStore, CacheSettings, reasons
 from omlx_cache.integrations import omlx
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache.integrations.omlx import OmlxPrefixCache, install, keyed
+from omlx_cache.integrations.names import UnusableHost
+from omlx_cache.integrations.omlx import OmlxPrefixCache, install
 
 from .conftest import Open, prompt_of
 
@@ -185,15 +186,6 @@ def test_turns_branches_and_a_restart_give_the_tokens_of_no_cache(
         assert served.cached_tokens >= 128
 
 
-def test_an_exact_prompt_is_restored_to_no_more_than_all_but_its_last_token(
-    model: Any, store: BlockStore
-) -> None:
-    served, prompt = Scheduler(model, store), prompt_of(129)
-    said = served.serve("first", prompt)
-    assert served.serve("again", prompt) == said
-    assert served.cached_tokens == 128
-
-
 def test_an_image_shares_what_comes_before_it_and_nothing_after(store: BlockStore) -> None:
     served, prompt = Scheduler(zoo.build("qwen3"), store), prompt_of(200)
     at = {"extra_key_token_start": 128}
@@ -206,49 +198,45 @@ def test_an_image_shares_what_comes_before_it_and_nothing_after(store: BlockStor
     assert served.cached_tokens == 64
 
 
-def test_extra_keys_without_a_place_separate_whole_prompts() -> None:
-    tokens = prompt_of(10)
-    assert keyed(tokens) == tokens
-    assert keyed(tokens, ("a",)) != keyed(tokens, ("b",))
-    assert keyed(tokens, ("a",))[0] < 0
-    assert keyed([], ("a",)) == []
-
-
-def test_an_unknown_class_is_counted_and_not_stored(store: BlockStore) -> None:
-    cache = OmlxPrefixCache(zoo.build("qwen3"), store)
-    packed = [layer_of(QuantizedKVCache()), layer_of(QuantizedKVCache())]
-    assert cache.store_cache("packed", prompt_of(100), packed) is None
-    assert store.stats().requests.skips == {reasons.UNSUPPORTED: 1}
-
-
-def test_a_snapshot_without_what_cannot_be_cut_stores_nothing(store: BlockStore) -> None:
+def test_what_it_is_given_never_raises(store: BlockStore) -> None:
     model = zoo.build("qwen3_next")
     caches = make_prompt_cache(model)
     mx.eval(model(mx.array([prompt_of(100)]), cache=caches))
-    assert any(type(cache) is ArraysCache for cache in caches)
-    cache, states = OmlxPrefixCache(model, store), [layer_of(cache) for cache in caches]
-    snapshots = {64: [None] * len(states)}
-    assert cache.store_cache("id", prompt_of(100), states, boundary_snapshots=snapshots) is None
-
-
-def test_what_it_is_given_never_raises(store: BlockStore) -> None:
-    cache = OmlxPrefixCache(zoo.build("qwen3"), store)
+    states = [layer_of(cache) for cache in caches]
+    cache = OmlxPrefixCache(model, store)
+    packed = [layer_of(QuantizedKVCache()) for _ in states]
+    lacking = {64: [None] * len(states)}
+    assert cache.store_cache("id", prompt_of(100), packed) is None
+    assert cache.store_cache("id", prompt_of(100), states, boundary_snapshots=lacking) is None
+    assert store.stats().requests.skips == {reasons.UNSUPPORTED: 2}
     assert cache.store_cache("id", [1, 2, 3], [{"nothing": 1}]) is None
     assert cache.store_cache("id", [], []) is not None
     assert cache.fetch_cache("id", []) == (None, [])
+    assert cache.store_exact_prefix("id", [1, 2], []) is None
+    assert cache.restore_exact_prefix("id", [1, 2]) is None
 
 
-def test_a_request_that_is_aborted_leaves_nothing_behind(store: BlockStore) -> None:
-    served, prompt = Scheduler(zoo.build("qwen3"), store), prompt_of(100)
-    served.serve("first", prompt)
-    cache = served.block_aware_cache
-    cache.fetch_cache("second", [*prompt, 1])
-    assert cache.get_stats_dict()["active_requests"] == 1
-    cache.release_cache("second")
-    assert cache.get_stats_dict()["active_requests"] == 0
-    cache.fetch_cache("third", [*prompt, 1])
-    assert cache.clear() == 1
-    assert cache.fetch_cache("fourth", [*prompt, 1])[1] == [1], "pages stay"
+def test_a_scheduler_that_lacks_a_name_keeps_its_own_cache(store: BlockStore) -> None:
+    for name in omlx.NEEDED:
+        served = Scheduler(zoo.build("qwen3"), None)
+        delattr(served, name.attribute.split(".")[-1])
+        before = dict(vars(served))
+        assert install(served, store) is None
+        assert vars(served) == before
+
+
+def test_a_version_that_restores_something_else_keeps_its_own_cache(
+    store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omlx_cache.integrations.probe.is_right", lambda *_: False)
+    served = Scheduler(zoo.build("qwen3"), store)
+    assert served.block_aware_cache is None
+    monkeypatch.setenv("OMLX_CACHE_REQUIRE", "1")
+    with (
+        BlockStore(CacheSettings(hot_cache_only=True, socket="off")) as required,
+        pytest.raises(UnusableHost, match="was not tested"),
+    ):
+        install(served, required)
 
 
 def test_its_own_managers_are_taken_out_and_the_one_of_the_disk_is_closed(
@@ -307,16 +295,6 @@ def test_under_memory_pressure_what_the_disk_has_leaves_memory(store: BlockStore
     assert cache.fetch_cache("fifth", prompt)[1] == prompt[-1:], "the disk keeps them"
 
 
-def test_without_a_disk_memory_pressure_deletes_nothing(open_store: Open) -> None:
-    served = Scheduler(zoo.build("qwen3"), open_store(hot_cache_only=True))
-    prompt = prompt_of(200)
-    served.serve("first", prompt)
-    cache = served.block_aware_cache
-    table, _rest = cache.fetch_cache("second", prompt)
-    assert cache.reconstruct_cache(table, promote_to_hot_cache=False)
-    assert cache.fetch_cache("third", prompt)[1] == prompt[-1:]
-
-
 def test_a_store_that_does_not_end_makes_a_fetch_a_counted_miss(
     store: BlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,18 +344,6 @@ def test_a_request_ends_by_its_name_with_what_is_stored_of_its_answer(
     assert store.requests.records()[0].total_seconds is not None
 
 
-def test_requests_that_nobody_ends_do_not_pile_up(
-    store: BlockStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(omlx, "MOST_UNDER_WAY", 8)
-    cache = OmlxPrefixCache(zoo.build("qwen3"), store)
-    for number in range(20):
-        cache.fetch_cache(str(number), prompt_of(20, seed=number))
-    assert cache.get_stats_dict()["active_requests"] == 8
-    open_ones = [record for record in store.requests.records() if record.total_seconds is None]
-    assert len(open_ones) == 8
-
-
 def test_statistics_count_this_models_look_ups_since_clear(store: BlockStore) -> None:
     served, prompt = Scheduler(zoo.build("qwen3"), store), prompt_of(200)
     served.serve("first", prompt)
@@ -391,10 +357,3 @@ def test_statistics_count_this_models_look_ups_since_clear(store: BlockStore) ->
     assert cache.get_stats_dict()["tokens_saved"] == 199
     cache.clear()
     assert cache.get_stats().total_queries == 0
-
-
-def test_specprefill_finds_nothing_that_is_kept_for_it(store: BlockStore) -> None:
-    cache = OmlxPrefixCache(zoo.build("qwen3"), store)
-    assert cache.store_exact_prefix("id", [1, 2], [], model_cache_config=None) is None
-    assert cache.restore_exact_prefix("id", [1, 2], promote_to_hot_cache=True) is None
-    assert cache.get_stats().exact_prefix_misses == 1

@@ -5,7 +5,6 @@
 
 import pickle
 import sys
-import threading
 import types
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from omlx_cache.integrations.launching import open_store as the_store
 from omlx_cache.integrations.mlx_lm import LoadedModel
 from omlx_cache.integrations.openai_server import HandlerPromptCache, install, launch
 from omlx_cache.integrations.openai_server import prompt_cache as module
+from omlx_cache.integrations.openai_server.host import SCHEDULER
 
 from .conftest import Open, prompt_of
 
@@ -66,40 +66,6 @@ def test_a_sequence_is_found_by_the_next_turn_and_after_a_restart_whoever_stored
             found, rest = cache.fetch_nearest_cache([*tokens, 5, 6], allowed_sources=allowed)
             assert (rest, found is None) == ([5, 6], False)
             assert mx.allclose(logits(model, rest, found), expected, atol=1e-4)
-
-
-def test_an_exact_prompt_leaves_its_last_token(dense: Any, store: BlockStore) -> None:
-    cache, tokens = cache_for(store, dense), prompt_of(100)
-    cache.insert_cache(tokens, computed(dense, tokens))
-    found, rest = cache.fetch_nearest_cache(tokens)
-    assert (rest, [layer.offset for layer in found or []]) == (tokens[-1:], [99] * 2)
-
-
-def test_a_checkpoint_of_what_cannot_be_trimmed_is_shared_by_what_parts_behind_it(
-    store: BlockStore,
-) -> None:
-    """What their own tests of the cache ask of recurrent models."""
-    model = zoo.build("qwen3_next")
-    cache, prefix = cache_for(store, model), prompt_of(70)
-    first, second = [*prefix, 10, 11, 12], [*prefix, 20, 21, 22]
-    caches = computed(model, prefix)
-    cache.insert_cache(prefix, caches, cache_type="system")
-    cache.insert_cache(first, computed(model, first[70:], caches))
-    found, rest = cache.fetch_nearest_cache(second)
-    assert (rest, found is None) == ([20, 21, 22], False)
-    other = prompt_of(70, seed=5)
-    cache.insert_cache([*other, 1], computed(model, [*other, 1]))
-    assert cache.fetch_nearest_cache([*other, 2]) == (None, [*other, 2])
-
-
-def test_what_a_fetch_returns_is_the_callers_own(dense: Any, store: BlockStore) -> None:
-    cache, tokens = cache_for(store, dense), prompt_of(100)
-    cache.insert_cache(tokens, computed(dense, tokens))
-    expected = logits(dense, [1], computed(dense, tokens))
-    for _ in range(2):
-        found, rest = cache.fetch_nearest_cache([*tokens, 1])
-        assert found is not None
-        assert mx.allclose(logits(dense, rest, found), expected, atol=1e-4)
 
 
 def test_a_batch_gets_no_packed_caches(store: BlockStore) -> None:
@@ -162,32 +128,6 @@ def test_figures_and_trims_are_of_memory(dense: Any, store: BlockStore) -> None:
     assert cache.fetch_nearest_cache(tokens)[1] == tokens[-1:], "the disk has it"
     cache.clear()
     assert cache.nbytes == 0
-
-
-def test_figures_are_told_while_another_thread_stores(
-    dense: Any, store: BlockStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    cache = cache_for(store, dense)
-    sequences = [prompt_of(70, seed=seed) for seed in range(12)]
-    caches = [computed(dense, tokens) for tokens in sequences]
-    failed: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            while len(cache) < len(sequences):
-                cache.stats_by_type()
-                cache.log_cache_stats()
-        except Exception as error:
-            failed.append(error)
-
-    caplog.set_level("INFO", logger="omlx_cache")
-    thread = threading.Thread(target=ask)
-    thread.start()
-    for tokens, held in zip(sequences, caches, strict=True):
-        cache.insert_cache(tokens, held)
-    thread.join(60)
-    assert failed == []
-    assert "prompt cache: memory " in caplog.text
 
 
 @pytest.fixture
@@ -256,6 +196,21 @@ def test_prompts_of_a_model_that_takes_padding_for_tokens_are_computed_one_after
     scheduler._model = zoo.build(family)
     cache = install(scheduler, store)
     assert (scheduler._prompt_cache, scheduler._prefill_batch_size) == (cache, together)
+
+
+def test_a_scheduler_that_lacks_a_name_keeps_its_own_cache(
+    scheduler_class: Any, store: BlockStore
+) -> None:
+    for name in SCHEDULER:
+        scheduler = scheduler_class()
+        scheduler._model = zoo.build("qwen3")
+        with pytest.MonkeyPatch.context() as patch:
+            if hasattr(scheduler_class, field := name.attribute.split(".")[-1]):
+                patch.delattr(scheduler_class, field)
+            else:
+                del scheduler._model
+            assert install(scheduler, store) is None
+        assert scheduler._prompt_cache is None
 
 
 def test_what_is_no_handler_is_refused(scheduler_class: Any, store: BlockStore) -> None:

@@ -1,10 +1,10 @@
 """Other projects' servers with their own cache and with this one, asked over HTTP, in one run.
 
-    python tests/peers/bench_servers.py NAME=PYTHON... [--trace FILE] [--plot FILE.svg]
+    python tests/peers/bench_servers.py NAME=PYTHON...
 
 NAME is what `omlx-cache run` takes, PYTHON an interpreter whose environment has that server. Each
-mode serves one conversation, or with `--trace` the requests of coding agents, scaled down; then it
-ends, and starts again on the same directories for the last request. Printed as Markdown: seconds to
+mode serves one conversation; then it ends, and starts again on the same directories for the last
+request. Printed as Markdown: seconds to
 the first token, resident memory of the server's processes, bytes on the disk, and how many answers
 are those of the server without a cache.
 """
@@ -21,10 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / part) for part in ("", "daemon", "storage", "tests", "tests/peers")]
 
-from serving import NO_CACHE, ON_DISK, OURS, OURS_SAYS, OWN, PEERS, Server  # noqa: E402
+from serving import NO_CACHE, OURS, OURS_SAYS, PEERS, Server  # noqa: E402
 
-from benchmarks.plot import Plot  # noqa: E402
-from benchmarks.replay_trace import Scale, read_trace  # noqa: E402
 from kit.tinylm import make_model  # noqa: E402
 
 SHAPE = {
@@ -69,12 +67,6 @@ def conversation(tokens: int, turns: int) -> list[Messages]:
         asked.append(list(messages))
         messages.append({"role": "assistant", "content": words(40)})
     return asked
-
-
-def from_trace(path: Path) -> list[Messages]:
-    """Return the prompts of four agents that take turns."""
-    scale = Scale(sessions=4, requests=6, tokens_per_block=4, longest=6000)
-    return [[{"role": "user", "content": r.prompt}] for r in read_trace(path, scale)]
 
 
 def measure(name: str, mode: str, python: str, model: Path, asked: Sequence[Messages]) -> Measured:
@@ -129,28 +121,6 @@ def table(name: str, found: Mapping[str, Measured]) -> str:
     return "\n".join(lines)
 
 
-def plot(found: Mapping[str, Mapping[str, Measured]]) -> str:
-    """Return an SVG: for each server the median request and the one after a restart, by mode."""
-    modes = [NO_CACHE, OWN, ON_DISK, OURS]
-    drawn = Plot(max(m.restarted for by_mode in found.values() for m in by_mode.values()))
-    for place, name in enumerate(found):
-        drawn.tick((place + 0.25) / len(found), "median")
-        drawn.tick((place + 0.7) / len(found), "restarted")
-        drawn.upright(place / len(found), name)
-    for number, mode in enumerate(modes):
-        points = []
-        for place, by_mode in enumerate(found.values()):
-            if mode in by_mode:
-                got = by_mode[mode]
-                aside = 0.03 * (number - len(modes) / 2)
-                points += [
-                    ((place + 0.25 + aside) / len(found), statistics.median(got.first[1:])),
-                    ((place + 0.7 + aside) / len(found), got.restarted),
-                ]
-        drawn.dots(number, mode, points)
-    return drawn.end("time to first token: the median request, and the first one after a restart")
-
-
 def main() -> None:
     """Measure the servers that are named, and print a table of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -158,24 +128,17 @@ def main() -> None:
     parser.add_argument("--family", default="llama")
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--trace", type=Path)
     parser.add_argument("--modes", nargs="*")
-    parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     asked = conversation(options.tokens, options.turns)
-    if options.trace:
-        asked = from_trace(options.trace)
-    every: dict[str, dict[str, Measured]] = {}
     with tempfile.TemporaryDirectory() as folder:
         shape = SHAPE if options.family == "llama" else {}
         model = make_model(Path(folder) / "model", options.family, **shape)
         for named in options.servers:
             name, _, python = named.partition("=")
             modes = [m for m in PEERS[name].modes if not options.modes or m in options.modes]
-            every[name] = {mode: measure(name, mode, python, model, asked) for mode in modes}
-            print(table(name, every[name]), flush=True)
-    if options.plot:
-        options.plot.write_text(plot(every))
+            found = {mode: measure(name, mode, python, model, asked) for mode in modes}
+            print(table(name, found), flush=True)
 
 
 if __name__ == "__main__":

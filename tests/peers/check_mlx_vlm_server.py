@@ -1,23 +1,15 @@
 """Check the cache inside mlx-vlm's own server; exits with 1 for a failure.
 
-First where it loads a model and generates (`server/app.py`, `server/generation.py`), then its own
-command in a process of its own, asked over HTTP, ended and started again. Run by `make test-peers`.
+Where it loads a model and generates: `server/app.py`, `server/generation.py`. `check_servers.py`
+runs its own command. Run by `make test-peers`.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,25 +20,12 @@ from mlx_vlm.server.generation import GenerationArguments, ResponseGenerator
 from mlx_vlm.server.runtime import runtime
 from vlm.saved import save
 
-from kit.tinylm import free_port
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.integrations.mlx_vlm import ApcManager, install, launch
 
 # The package's attribute of that name is the FastAPI object.
 app: Any = import_module("mlx_vlm.server.app")
-SECONDS = 120.0
 Said = tuple[list[int], int]
-
-SERVE = """
-import sys
-from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.integrations.mlx_vlm import launch
-store = BlockStore(CacheSettings(cold_dir=sys.argv[1], hot_bytes="64MiB", cold_bytes="256MiB",
-                                 min_free_bytes=0, socket="off", block_size=16))
-with store:
-    launch.place(lambda: store)
-    launch.main(sys.argv[2:])
-"""
 
 
 def open_store(directory: Path) -> BlockStore:
@@ -139,69 +118,9 @@ def a_response_generator_that_exists_gets_it(folder: Path) -> None:
         assert said[1][1], said
 
 
-@contextmanager
-def served(folder: Path, model: Path) -> Iterator[str]:
-    """Run mlx-vlm's own command with the cache in place; ended as a person ends it."""
-    port = free_port()
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-c", SERVE, str(folder / "served-cache")),
-            *("--model", str(model), "--host", "127.0.0.1", "--port", str(port)),
-        ],
-        env={**os.environ, "MLX_VLM_CACHE_HOME": str(folder / "home")},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(SECONDS)
-
-
-def ask(url: str, model: Path) -> dict[str, Any]:
-    body = json.dumps(
-        {
-            "model": str(model),
-            "messages": [{"role": "user", "content": QUESTION}],
-            "max_tokens": 8,
-            "temperature": 0,
-        }
-    ).encode()
-    request = urllib.request.Request(
-        f"{url}/v1/chat/completions", body, {"content-type": "application/json"}
-    )
-    began = time.monotonic()
-    while True:
-        try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as response:
-                answer: dict[str, Any] = json.load(response)
-                return answer
-        except urllib.error.HTTPError:
-            raise
-        except OSError:
-            assert time.monotonic() - began < SECONDS, "the server does not come up"
-            time.sleep(0.2)
-
-
-def its_own_command_has_it_in_place(folder: Path) -> None:
-    model = save(folder / "served", "dense", 5)
-    answers = []
-    for _start in range(2):
-        with served(folder, model) as url:
-            answers.append(ask(url, model))
-    contents = [answer["choices"][0]["message"]["content"] for answer in answers]
-    assert contents[0] == contents[1], contents
-    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
-    assert cached[0] == 0, cached
-    assert cached[1] > 64, cached
-    print(f"       command, started again: {cached[1]} of the prompt's tokens restored")
-
-
 CHECKS: tuple[Callable[[Path], None], ...] = (
     what_the_server_loads_uses_the_store,
     a_response_generator_that_exists_gets_it,
-    its_own_command_has_it_in_place,
 )
 
 

@@ -9,13 +9,12 @@ need.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.metadata
 import sys
 import tempfile
-import traceback
-import types
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,13 @@ from app.config import ModelEntryConfig
 from app.schemas.openai import ChatCompletionRequest
 from app.server import create_handler_from_config
 from app.utils.prompt_cache import LRUPromptCache
+from checking import hidden, run_checks
+from driving import store_in
 from loguru import logger
 
 from kit.tinylm import make_model
-from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.integrations.openai_server import HandlerPromptCache, install
+from omlx_cache.integrations.openai_server import install
+from omlx_cache.integrations.openai_server.host import HANDLER
 
 SYSTEM = "You are a helpful assistant who answers briefly and to the point. " * 5
 OURS, THEIRS, NONE = "ours", "theirs", "none"
@@ -42,17 +43,6 @@ class Turn:
     text: str
     prompt: int
     cached: int
-
-
-def _without_outlines() -> None:
-    """Outlines is for JSON schemas only, and would bring torch."""
-    for name in ("outlines", "outlines.processors", "outlines.models"):
-        sys.modules[name] = types.ModuleType(name)
-    tokenizers: Any = types.ModuleType("outlines.models.transformers")
-    tokenizers.TransformerTokenizer = type("T", (), {"__init__": lambda self, inner: None})
-    processors: Any = sys.modules["outlines.processors"]
-    processors.JSONLogitsProcessor = None
-    sys.modules["outlines.models.transformers"] = tokenizers
 
 
 class NoCache(LRUPromptCache):
@@ -88,42 +78,23 @@ CASES = [
 
 
 @asynccontextmanager
-async def serving(
-    case: Case, model: Path, kind: str, home: Path, store: BlockStore | None = None
-) -> AsyncIterator[Any]:
+async def serving(case: Case, model: Path, kind: str, home: Path) -> AsyncIterator[Any]:
     """A handler as the server starts and ends it; `home` is where its cache keeps files."""
     config = ModelEntryConfig(
         model_path=str(model), model_type="lm", prompt_cache_dir=str(home / "own"), **case.flags
     )
     handler = create_handler_from_config(config)
     await handler.initialize({"timeout": 60, "queue_size": 100})
-    own = None
-    if kind == OURS:
-        own = None if store else open_store(home)
-        install(handler, store or own)
-    elif kind == NONE:
+    if kind == NONE:
         handler.prompt_cache = NoCache()
-    try:
+    with ExitStack() as stack:
+        if kind == OURS:
+            store = stack.enter_context(store_in(home / "cold", worth_reading="off"))
+            install(handler, store)
         yield handler
-    finally:
         await handler.cleanup()
-        if own is not None:
-            # The server gives its handlers no more time than `cleanup` takes.
-            assert own.stats().writer.pending_bytes == 0
-            own.close()
-
-
-def open_store(home: Path) -> BlockStore:
-    return BlockStore(
-        CacheSettings(
-            cold_dir=home / "cold",
-            hot_bytes="512MiB",
-            cold_bytes="2GiB",
-            min_free_bytes=0,
-            socket="off",
-            worth_reading="off",
-        )
-    )
+        # The server gives its handlers no more time than `cleanup` takes.
+        assert kind != OURS or store.stats().writer.pending_bytes == 0
 
 
 def request(messages: Sequence[dict[str, str]], **options: Any) -> ChatCompletionRequest:
@@ -232,27 +203,6 @@ async def check(case: Case, root: Path) -> None:
     assert again[THEIRS][0].cached == 0
 
 
-async def check_two_models(root: Path) -> None:
-    """Two models in one process and one store, asked in turn with the same prompts."""
-    case = CASES[0]
-    models = [make_model(root / str(seed), "qwen3", seed=seed) for seed in (1, 2)]
-    alone = []
-    for model in models:
-        async with serving(case, model, NONE, root / "none") as handler:
-            alone.append(await converse(handler, "models"))
-    store = open_store(root)
-    async with (
-        serving(case, models[0], OURS, root / "a", store) as first,
-        serving(case, models[1], OURS, root / "b", store) as second,
-    ):
-        both = await asyncio.gather(converse(first, "models"), converse(second, "models"))
-    store.close()
-    for mine, plain in zip(both, alone, strict=True):
-        assert [turn.text for turn in mine] == [turn.text for turn in plain]
-        assert mine[0].cached == 0 < mine[1].cached
-    print("  two models: texts as each alone")
-
-
 async def check_draft_model(root: Path) -> None:
     """A draft model's caches are restored with the target's. Their own cache is left out: it keeps
     them under one token more than they hold, and answers other texts from the third turn on."""
@@ -269,58 +219,41 @@ async def check_draft_model(root: Path) -> None:
     print("  a draft model: texts as without a cache, restored after a restart")
 
 
-async def check_interface(root: Path) -> None:
-    """What the server reads and calls beside fetch and insert."""
+async def check_names(root: Path) -> None:
+    """A handler that lacks a name answers with its own cache."""
     model = make_model(root / "model", "qwen3")
-    async with serving(CASES[0], model, OURS, root) as handler:
-        cache = handler.prompt_cache
-        assert isinstance(cache, HandlerPromptCache)
-        await converse(handler, "figures")
-        while (await handler.get_queue_stats())["batch_stats"]["active_requests"]:
-            await asyncio.sleep(0.01)  # An answer is stored after its last word was sent.
-        assert len(cache) == 1
-        assert cache.nbytes > 0
-        assert cache.stats_by_type()["assistant"]["n_sequences"] == 1
-        cache.log_cache_stats()
-        cache.close()
-        cache.trim_to(n_bytes=0)
-        assert cache.nbytes == 0
-        again = await converse(handler, "figures", 1)
-        assert again[0].cached == again[0].prompt - 1, "read back from the disk"
-        cache.clear()
-    print("  figures and trims")
+    async with serving(CASES[0], model, NONE, root) as handler:
+        plain = await converse(handler, "names", 1)
+    async with serving(CASES[0], model, THEIRS, root) as handler:
+        with store_in(root) as store:
+            for name in HANDLER:
+                with hidden(name):
+                    assert install(handler, store) is None, name
+        assert [turn.text for turn in await converse(handler, "names", 1)] == [plain[0].text]
 
 
-async def everything() -> list[str]:
-    failed = []
-    jobs: list[tuple[str, Callable[[Path], Coroutine[Any, Any, None]]]] = [
-        (case.name, lambda root, case=case: check(case, root)) for case in CASES
-    ]
-    jobs += [
-        ("two models", check_two_models),
-        ("draft model", check_draft_model),
-        ("interface", check_interface),
-    ]
-    for name, job in jobs:
+def in_a_folder(job: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Return a check that has an empty folder for as long as it runs."""
+
+    @functools.wraps(job)
+    def run() -> None:
         with tempfile.TemporaryDirectory() as root:
-            try:
-                await job(Path(root))
-            except AssertionError as error:
-                line = traceback.extract_tb(error.__traceback__)[-1].lineno
-                failed.append(f"{name}, line {line}: {error}")
-                print(f"FAILED {failed[-1]}")
-    return failed
+            asyncio.run(job(Path(root)))
+
+    return run
+
+
+async def check_cases(root: Path) -> None:
+    for number, case in enumerate(CASES):
+        await check(case, root / str(number))
 
 
 def main() -> int:
-    _without_outlines()
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
-    versions = {name: importlib.metadata.version(name) for name in ("mlx-openai-server", "mlx-lm")}
-    print(", ".join(f"{name} {version}" for name, version in versions.items()))
-    failed = asyncio.run(everything())
-    print(f"{len(failed)} failed")
-    return int(bool(failed))
+    versions = (f"{p} {importlib.metadata.version(p)}" for p in ("mlx-openai-server", "mlx-lm"))
+    jobs = (check_cases, check_draft_model, check_names)
+    return run_checks(", ".join(versions), map(in_a_folder, jobs))
 
 
 if __name__ == "__main__":

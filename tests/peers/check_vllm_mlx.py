@@ -7,28 +7,23 @@ with 1 and the names of what differs.
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import importlib.metadata
 import logging
 import subprocess
 import sys
 import tempfile
-import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from vllm_mlx.engine_core import EngineConfig, EngineCore
-from vllm_mlx.mlx_streams import bind_generation_streams
-from vllm_mlx.scheduler import Scheduler, SchedulerConfig
+from vllm_mlx.scheduler import Scheduler
 
 from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install, launch
+from omlx_cache.integrations.vllm_mlx.host import SCHEDULER
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from checking import run_checks
+from checking import hidden, run_checks
 from driving import Answer, loaded, prompt_of, store_in
 from vllm_driving import (
     Scenario,
@@ -61,11 +56,6 @@ def branches(serving: Any) -> list[Answer]:
     system = prompt_of(600)
     chats = [[*system, *prompt_of(50, salt)] for salt in (1, 2, 3, 1)]
     return [answers(serving, [request(chat, boundary=600)])[0] for chat in chats]
-
-
-def foreign_branches(serving: Any) -> list[Answer]:
-    """Prompts that begin alike, and nobody has said how far."""
-    return [ask(serving, [*prompt_of(600), *prompt_of(50, salt)]) for salt in (1, 2, 3)]
 
 
 def together(serving: Any) -> list[Answer]:
@@ -127,23 +117,21 @@ def same(one: Answer, other: Answer) -> bool:
     return one.tokens == other.tokens
 
 
-def conversations_restore_no_less_and_give_the_same_tokens() -> None:
-    for name in MODELS:
-        given = compared(name, conversation)
-        assert all(answer.cached for answer in given[1:]), name
+SCENARIOS: dict[Scenario, tuple[str, ...]] = {
+    conversation: tuple(MODELS),
+    branches: ("dense", "hybrid", "windowed", "recurrent", "8 bits"),
+    together: ("dense", "hybrid", "windowed", "recurrent"),
+    aborted: ("dense", "hybrid", "windowed"),
+}
 
 
-def branches_restore_no_less_and_give_the_same_tokens() -> None:
-    for name in ("dense", "hybrid", "windowed", "recurrent", "8 bits"):
-        given = compared(name, branches)
-        assert [answer.cached for answer in given] == [0, 600, 600, 649], name
-        # Blocks of 256: what prompts share is kept when the second has missed it.
-        assert compared(name, foreign_branches)[2].cached >= 512, name
-
-
-def batches_restore_no_less_and_give_the_same_tokens() -> None:
-    for name in ("dense", "hybrid", "windowed", "recurrent"):
-        compared(name, together)
+def scenarios_restore_no_less_and_give_the_same_tokens() -> None:
+    for scenario, names in SCENARIOS.items():
+        for name in names:
+            options = {"prefill_step_size": 256} if scenario is aborted else {}
+            given = [answer.cached for answer in compared(name, scenario, **options)]
+            assert scenario is not conversation or all(given[1:]), name
+            assert scenario is not branches or given == [0, 600, 600, 649], name
 
 
 def what_is_restored_after_a_batch_is_what_a_request_alone_holds() -> None:
@@ -167,13 +155,6 @@ def what_is_restored_after_a_batch_is_what_a_request_alone_holds() -> None:
                 given = ask(serving, longer)
                 assert given.cached >= len(prompt) - 1, (family, given.cached, len(prompt))
                 assert same(given, ask(none(model), longer)), (family, len(prompt))
-
-
-def what_was_computed_before_an_abort_is_found_again() -> None:
-    for name in ("dense", "hybrid", "windowed"):
-        given = compared(name, aborted, prefill_step_size=256)
-        if name == "dense":
-            assert given[0].cached >= 512, given
 
 
 def a_restarted_process_restores_what_another_has_stored() -> None:
@@ -200,81 +181,6 @@ def a_restarted_process_restores_what_another_has_stored() -> None:
         print(f"       {name:10} after a restart, its own with its files: {both}")
 
 
-def prompts_of_a_batch_are_found_by_a_new_process_up_to_their_last_token() -> None:
-    prompts = [prompt_of(length, length) for length in (510, 700, 1023)]
-    for family, options in MODELS.values():
-        directory, model = Path(tempfile.mkdtemp(dir=FOLDER)), loaded(FOLDER, family)
-        with ours(model, directory, **options) as serving:
-            answers(serving, [request(prompt) for prompt in prompts])
-        with ours(model, directory, **options) as serving:
-            left = [len(prompt) - ask(serving, prompt).cached for prompt in prompts]
-        assert left == [1, 1, 1], (family, left)
-
-
-def two_models_in_one_store_find_their_own_only() -> None:
-    models = [loaded(FOLDER, "qwen3", seed) for seed in (0, 1)]
-    plain = [conversation(none(model)) for model in models]
-    assert plain[0] != plain[1], "the models are one"
-    with store_in(Path(tempfile.mkdtemp(dir=FOLDER))) as store:
-        serving = [scheduler(model) for model in models]
-        for one in serving:
-            install(one, store)
-        given = [conversation(one) for one in serving]
-    assert given[1][0].cached == 0
-    for one, other in zip(plain, given, strict=True):
-        assert all(map(same, one, other))
-
-
-def pages_are_written_once_however_often_the_scheduler_stores() -> None:
-    for family in ("qwen3", "qwen3_next"):
-        model = loaded(FOLDER, family)
-        with store_in(Path(tempfile.mkdtemp(dir=FOLDER))) as store:
-            serving = scheduler(model)
-            install(serving, store)
-            conversation(serving)
-            store.flush()
-            pages = {page.page for page in store.listing()}
-            written = store.stats().writer.written_pages
-        assert written <= len(pages), (family, written, len(pages))
-
-
-def the_engine_serves_from_threads_of_its_own() -> None:
-    model = loaded(FOLDER, "qwen3_next")
-    prompts = [prompt_of(400), [*prompt_of(400), *prompt_of(60, 1)]]
-
-    async def run(cached: bool, worker: ThreadPoolExecutor | None) -> list[Answer]:
-        options = SchedulerConfig(enable_prefix_cache=cached)
-        engine = EngineCore(
-            model.model,
-            model.tokenizer,
-            EngineConfig(scheduler_config=options),
-            generation_worker=worker,
-        )
-        with store_in(Path(tempfile.mkdtemp(dir=FOLDER))) as store:
-            if cached:
-                install(engine.scheduler, store)
-            await engine.start()
-            given = []
-            for prompt in prompts:
-                asked = request(prompt)
-                uid = await engine.add_request(prompt, asked.sampling_params)
-                hit = engine.scheduler.requests[uid].cached_tokens
-                async for output in engine.stream_outputs(uid):
-                    tokens = tuple(output.output_token_ids)
-                given.append(Answer(len(prompt), hit, tokens))
-            await engine.stop()
-            engine.close()
-        return given
-
-    plain = asyncio.run(run(False, None))
-    for worker in (None, ThreadPoolExecutor(1)):
-        given = asyncio.run(run(True, worker))
-        assert all(map(same, plain, given)), given
-        assert given[1].cached >= 399, given
-    # The engine leaves mlx-lm with the stream of a thread that has ended.
-    bind_generation_streams()
-
-
 def the_servers_calls_for_upkeep_are_answered() -> None:
     model = loaded(FOLDER, "qwen3")
     with ours(model) as serving:
@@ -288,40 +194,11 @@ def the_servers_calls_for_upkeep_are_answered() -> None:
         assert serving.load_cache_from_disk("nowhere") > 0
         assert not Path("nowhere").exists()
         assert serving.clear_runtime_caches()["memory_aware_cache"]
-        assert serving.memory_aware_cache.memory_usage_mb == 0
+        assert serving.memory_aware_cache._current_memory == 0
         # What the disk has is still there.
         assert conversation(serving)[0].cached == 399
         serving.deep_reset()
         assert conversation(serving)[0].cached == 399
-
-
-def a_closed_batch_frees_its_caches_at_once() -> None:
-    model = loaded(FOLDER, "qwen3")
-    with ours(model) as serving:
-        asked = request(prompt_of(400), 50)
-        serving.add_request(asked)
-        for _step in range(5):
-            serving.step()
-        gone = weakref.ref(serving.batch_generator)
-        gc.disable()
-        serving._recover_from_generation_error()
-        gc.enable()
-        assert gone() is None, "the generator waits for the garbage collector"
-        assert ask(serving, prompt_of(400)).cached >= 256
-
-
-def a_repetition_penalty_sees_the_restored_tokens_too() -> None:
-    model = loaded(FOLDER, "qwen3")
-    prompt = prompt_of(300)
-
-    def penalised(serving: Any, asked: list[int]) -> Answer:
-        return answers(serving, [request(asked, repetition_penalty=1.6)])[0]
-
-    with ours(model) as serving:
-        penalised(serving, prompt)
-        given = penalised(serving, [*prompt, 7, 8, 9])
-    assert given.cached
-    assert same(penalised(none(model), [*prompt, 7, 8, 9]), given)
 
 
 def its_own_command_gets_this_cache_and_its_ssd_tier_stays_closed() -> None:
@@ -339,29 +216,27 @@ def its_own_command_gets_this_cache_and_its_ssd_tier_stays_closed() -> None:
             assert scheduler(model, enable_prefix_cache=False).memory_aware_cache is None
         finally:
             Scheduler.__init__ = own
-    refusal = ""
-    try:
-        launch.main(["serve", "a-model"])
-    except SystemExit as refused:
-        refusal = str(refused)
-    assert "--continuous-batching" in refusal, "a mode that keeps nothing was served"
+
+
+def a_scheduler_that_lacks_a_name_answers_with_its_own_cache() -> None:
+    model, prompt = loaded(FOLDER, "qwen3"), prompt_of(100)
+    plain = ask(none(model), prompt)
+    with store_in(Path(tempfile.mkdtemp(dir=FOLDER))) as store:
+        for name in SCHEDULER:
+            serving = scheduler(model)
+            with hidden(name):
+                assert install(serving, store) is None, name
+            assert not isinstance(serving.memory_aware_cache, TieredPrefixCache)
+            assert same(ask(serving, prompt), plain), name
 
 
 CHECKS: tuple[Callable[[], None], ...] = (
-    conversations_restore_no_less_and_give_the_same_tokens,
-    branches_restore_no_less_and_give_the_same_tokens,
-    batches_restore_no_less_and_give_the_same_tokens,
+    scenarios_restore_no_less_and_give_the_same_tokens,
     what_is_restored_after_a_batch_is_what_a_request_alone_holds,
-    what_was_computed_before_an_abort_is_found_again,
     a_restarted_process_restores_what_another_has_stored,
-    prompts_of_a_batch_are_found_by_a_new_process_up_to_their_last_token,
-    two_models_in_one_store_find_their_own_only,
-    pages_are_written_once_however_often_the_scheduler_stores,
-    the_engine_serves_from_threads_of_its_own,
     the_servers_calls_for_upkeep_are_answered,
-    a_closed_batch_frees_its_caches_at_once,
-    a_repetition_penalty_sees_the_restored_tokens_too,
     its_own_command_gets_this_cache_and_its_ssd_tier_stays_closed,
+    a_scheduler_that_lacks_a_name_answers_with_its_own_cache,
 )
 
 

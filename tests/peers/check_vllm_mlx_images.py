@@ -16,11 +16,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
+from checking import hidden, run_checks
 from driving import Answer, loaded, prompt_of, store_in
 from vllm_mlx.memory_cache import MemoryCacheConfig
 from vllm_mlx.mllm_batch_generator import MLLMBatchGenerator, MLLMBatchRequest
 
-from omlx_cache.integrations.vllm_mlx import install, launch
+from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install, launch
+from omlx_cache.integrations.vllm_mlx.host import GENERATOR
 
 FOLDER = Path(tempfile.mkdtemp())
 FAMILIES = ("qwen3", "qwen3_next", "gemma3_text")
@@ -98,29 +100,29 @@ def check(family: str) -> None:
     assert again[1].cached >= 400, hits
 
 
+def texts_of_models_with_images() -> None:
+    for family in FAMILIES:
+        check(family)
+
+
 def its_own_command_gets_this_cache() -> None:
     model, own = loaded(FOLDER, "qwen3"), MLLMBatchGenerator.__init__
     with store_in(Path(tempfile.mkdtemp(dir=FOLDER))) as store:
         try:
             launch.place(lambda: store)
-            serving = generator(model, True)
-            assert conversation(serving)[1].cached
+            assert conversation(generator(model, True))[1].cached
             assert store.hot_usage().nbytes
             assert generator(model, False).prefix_cache is None
+            for name in GENERATOR:
+                with hidden(name):
+                    serving = generator(model, True)
+                assert not isinstance(serving.prefix_cache, TieredPrefixCache), name
         finally:
             MLLMBatchGenerator.__init__ = own
-
-
-def main() -> int:
-    """Run every check and print one line for each."""
-    for family in FAMILIES:
-        check(family)
-        print(f"ok     text requests of a model with images, {family}")
-    its_own_command_gets_this_cache()
-    print("ok     its_own_command_gets_this_cache")
-    return 0
+    assert ask(serving, prompt_of(40)).tokens
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR)
-    sys.exit(main())
+    checks = (texts_of_models_with_images, its_own_command_gets_this_cache)
+    sys.exit(run_checks("vllm-mlx's generator for models with images", checks))

@@ -1,8 +1,11 @@
-"""Runs checks in turn, and says of each whether it held."""
+"""Runs checks in turn, and says of each whether it held; hides names of a host."""
 
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from omlx_cache.integrations import names
 
 
 def run_checks(title: str, checks: Iterable[Callable[[], object]]) -> int:
@@ -19,3 +22,14 @@ def run_checks(title: str, checks: Iterable[Callable[[], object]]) -> int:
         else:
             print(f"ok     {check.__name__} ({time.perf_counter() - began:.0f} s)")
     return int(failed)
+
+
+@contextmanager
+def hidden(name: names.HostName) -> Iterator[None]:
+    """Have an object's attribute be missing, as in a version that nobody has seen."""
+    real = names.has
+    names.has = lambda target, attribute: attribute != name.attribute and real(target, attribute)
+    try:
+        yield
+    finally:
+        names.has = real

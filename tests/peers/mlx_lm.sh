@@ -38,7 +38,23 @@ theirs_with_our_cache() {
         tests/peers/check_mlx_lm_server.py "$sources/tests/test_server.py"
 }
 
+# Our tests with what will be mlx-lm's next version, which nothing here was tested with.
+ours_with_main() {
+    local folder=${PEERS:-.venv/peers}/mlx_lm-main
+    rm -rf "$folder"
+    "$python" -m pip --disable-pip-version-check install --quiet --no-deps --target "$folder" \
+        "git+https://github.com/ml-explore/mlx-lm@main" >&2
+    echo "our tests with mlx-lm's main branch:"
+    # shellcheck disable=SC2086
+    PYTHONPATH="$folder:.:daemon:storage" "$python" -m pytest -q -p no:cacheprovider \
+        -n 2 --dist loadfile $DIFFERS $DIFFERS_TOO
+}
+
 mlx_lm() {
+    if [ -n "$NEWEST" ]; then
+        ours_with_main
+        return
+    fi
     ours_with_the_oldest
     [ -z "$ALL" ] || theirs_with_our_cache
 }

@@ -42,6 +42,4 @@ omlx() {
     folder=$(install omlx $OMLX "$backend==0.32.0")
     echo "oMLX's source: $source"
     PYTHONPATH=".:daemon:storage:tests:$folder:$source" "$python" tests/peers/check_omlx.py
-    OMLX_SOURCE=$source "$python" -m pytest -q -p no:cacheprovider \
-        tests/integrations/test_omlx_calls.py
 }

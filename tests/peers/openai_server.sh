@@ -7,10 +7,12 @@ MLX_OPENAI_SERVER="mlx-openai-server==1.8.1 mlx-lm==0.31.3 loguru==0.7.3 dill==0
     pillow==12.1.1"
 
 openai_server() {
-    local folder script
+    local folder check
     # shellcheck disable=SC2086
     folder=$(install mlx_openai_server $MLX_OPENAI_SERVER)
-    for script in check_openai_server ${ALL:+check_run_openai_server}; do
-        PYTHONPATH=".:daemon:storage:tests:$folder" "$python" "tests/peers/$script.py"
+    for check in check_openai_server.py ${ALL:+"check_servers.py mlx-openai-server"}; do
+        # shellcheck disable=SC2086
+        PYTHONPATH=".:daemon:storage:tests:tests/peers/stand_ins:$folder" "$python" \
+            tests/peers/$check
     done
 }

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Runs checks against other projects' packages: the first one of each peer, or of those peers that
-# are named. With `--all`, which comes first, every check: those of the nightly run.
+# are named. With `--all`, which comes first, every check: those of the nightly run. With `--newest`
+# in its place every check against the newest releases and mlx-lm's main branch, which nobody has
+# tested.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ALL=
-if [ "${1:-}" = --all ]; then
-    ALL=yes
-    shift
-fi
+case ${1:-} in
+--all) ALL=yes ;;
+--newest) ALL=yes NEWEST=yes ;;
+*) set -- "" "$@" ;;
+esac
+shift
 . tests/peers/install.sh
 . tests/peers/mlx_lm.sh
 . tests/peers/openai_server.sh

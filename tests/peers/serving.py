@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kit.tinylm import free_port
 
@@ -94,6 +95,8 @@ class Server:
         names = {"model": str(model), "port": str(port), "disk": str(disk)}
         arguments = [part.format(**names) for part in (*peer.arguments, *extra)]
         path = os.pathsep.join(str(ROOT / part) for part in ("", "daemon", "storage"))
+        # Of an interpreter with an environment of its own, nothing of this one's.
+        beside = os.pathsep.join(sys.path) if python == sys.executable else ""
         ours = [python, "-m", "omlx_cache", "run", name]
         command = ours if mode == OURS else _own(name, python)
         self.url = f"http://127.0.0.1:{port}"
@@ -104,7 +107,7 @@ class Server:
                 [*command, *arguments],
                 env={
                     **os.environ,
-                    "PYTHONPATH": path if mode == OURS else "",
+                    "PYTHONPATH": f"{path if mode == OURS else ''}{os.pathsep}{beside}",
                     "HF_HUB_OFFLINE": "1",
                     **{key: value.format(**names) for key, value in variables.items()},
                 },
@@ -126,22 +129,32 @@ class Server:
         self.stop()
         raise RuntimeError(f"the server did not start:\n{log.read_text()[-3000:]}")
 
-    def ask(self, messages: Sequence[Mapping[str, str]]) -> tuple[float, str]:
-        """Return the seconds to the first word of an answer, and all of it."""
+    def _post(self, messages: Sequence[Mapping[str, str]], *, stream: bool) -> Any:
         body = {
             "model": self.model,
             "messages": messages,
             "max_tokens": ANSWER_TOKENS,
             "temperature": 0.0,
-            "stream": True,
+            "stream": stream,
         }
         posted = urllib.request.Request(
             f"{self.url}/v1/chat/completions",
             data=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
+        return urllib.request.urlopen(posted, timeout=600)
+
+    def answer(self, messages: Sequence[Mapping[str, str]]) -> tuple[str, int | None]:
+        """Return an answer, and how much of its prompt was restored where the server says it."""
+        with self._post(messages, stream=False) as reply:
+            said = json.load(reply)
+        details = said["usage"].get("prompt_tokens_details") or {}
+        return said["choices"][0]["message"]["content"] or "", details.get("cached_tokens")
+
+    def ask(self, messages: Sequence[Mapping[str, str]]) -> tuple[float, str]:
+        """Return the seconds to the first word of an answer, and all of it."""
         began, first, text = time.perf_counter(), 0.0, ""
-        with urllib.request.urlopen(posted, timeout=600) as reply:
+        with self._post(messages, stream=True) as reply:
             for line in reply:
                 if not line.startswith(b"data: {"):
                     continue

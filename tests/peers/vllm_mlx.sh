@@ -33,5 +33,8 @@ vllm_mlx() {
     for script in check_vllm_mlx ${ALL:+check_vllm_mlx_images}; do
         PYTHONPATH=".:daemon:storage:tests:$folder:$beside" "$python" "tests/peers/$script.py"
     done
-    [ -z "$ALL" ] || own_tests_of_vllm_mlx
+    [ -n "$ALL" ] || return 0
+    PYTHONPATH=".:daemon:storage:tests:$folder:$beside" \
+        "$python" tests/peers/check_servers.py vllm-mlx
+    [ -n "$NEWEST" ] || own_tests_of_vllm_mlx
 }

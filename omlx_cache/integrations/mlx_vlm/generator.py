@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_vlm.apc import APCCoordinator
 from mlx_vlm.generate.ar import BatchGenerator, GenerationBatch
+from mlx_vlm.models.cache import make_prompt_cache
 
 from omlx_cache.integrations.mlx_vlm.host import GENERATOR, HOST
 from omlx_cache.integrations.mlx_vlm.manager import ApcManager, StoreCoordinator
@@ -37,16 +38,16 @@ def attach(generator: Any, manager: ApcManager) -> bool:
     """Have a BatchGenerator that has computed nothing yet use a manager; False, and logged, where
     it cannot. Evaluates samples of the model's weights when the manager has not seen it."""
     try:
-        form = form_of(generator)
-        sequences = manager.bind(generator.model, form)
         if not HOST.takes(
             generator,
             GENERATOR,
             lambda: generator.model,
             require=manager.store.settings.require,
-            make_cache=sequences.fresh,
+            make_cache=lambda: list(make_prompt_cache(generator.model)),
         ):
             return False
+        form = form_of(generator)
+        sequences = manager.bind(generator.model, form)
         plain = (
             generator.kv_bits is None
             and generator.draft_model is None

@@ -46,22 +46,6 @@ def together(worker: Worker) -> list[Answer]:
     ]
 
 
-def after_an_abort(worker: Worker) -> list[Answer]:
-    """A request that leaves while its prompt is computed, and others that do not."""
-    known = worker.say(text(130))
-    generator = worker.generator()
-    left = worker.insert(generator, Asked(text(130) + text(200, 2)))
-    generator.next()
-    assert generator.remove(left)
-    stays = worker.insert(generator, Asked(text(130) + text(40, 4)))
-    said = []
-    while generator.has_work:
-        _prompts, generated = generator.next()
-        said += [int(response.token) for response in generated if response.uid == stays]
-    generator.close()
-    return [known, Answer(said, 0), worker.say(text(130) + text(200, 2))]
-
-
 def while_another_answers(worker: Worker) -> list[Answer]:
     """A known prompt that joins a batch whose first row is in the middle of its answer."""
     known = worker.say(text(90))
@@ -121,7 +105,6 @@ SCENARIOS: dict[str, Scenario] = {
     "turns": turns,
     "branches": branches,
     "together": together,
-    "after an abort": after_an_abort,
     "while another answers": while_another_answers,
     "penalised": penalised,
 }

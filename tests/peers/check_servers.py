@@ -1,0 +1,66 @@
+"""Check `omlx-cache run` with servers' own commands, as processes that are asked over HTTP.
+
+    python tests/peers/check_servers.py NAME...
+
+Answers are those of the server without a cache, also of one that was started again, which restores
+what it was asked before; and of one that lacks a name, which runs with its own cache. Exits with 1
+and what fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+from pathlib import Path
+
+from checking import run_checks
+from serving import NO_CACHE, OURS, OURS_SAYS, Server
+
+from kit.tinylm import make_model
+
+LACKS = """
+from omlx_cache.integrations import names
+names.missing = lambda needed, version: list(needed)[:1]
+"""
+"""Runs in each process of the server, as `sitecustomize`."""
+QUESTION = "What a long question this is, about nothing much, and yet it goes on and on. " * 4
+MESSAGES = [{"role": "user", "content": QUESTION}]
+
+
+def serve(name: str, mode: str, folder: Path, model: Path) -> tuple[str, int | None, str]:
+    """Return an answer, what was restored for it, and what the server logged."""
+    log = folder / "log"
+    log.unlink(missing_ok=True)
+    server = Server(name, mode, sys.executable, model, folder / mode, log)
+    try:
+        text, cached = server.answer(MESSAGES)
+    finally:
+        server.stop()
+    said = log.read_text()
+    assert mode == NO_CACHE or "Traceback" not in said, said
+    return text, cached, said
+
+
+def command(name: str) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:
+        folder = Path(home)
+        model = make_model(folder / "model", "llama")
+        plain, _cached, _said = serve(name, NO_CACHE, folder, model)
+        first, again = (serve(name, OURS, folder, model) for _start in range(2))
+        assert first[0] == again[0] == plain, (plain, first, again)
+        assert OURS_SAYS in first[2], first[2]
+        assert again[1] is None or again[1] > 64, again
+        (folder / "sitecustomize.py").write_text(LACKS)
+        sys.path.insert(0, str(folder))
+        lacking = serve(name, OURS, folder, model)
+        sys.path.remove(str(folder))
+        assert lacking[0] == plain, lacking
+        assert "it runs with its own cache" in lacking[2], lacking[2]
+        assert OURS_SAYS not in lacking[2], lacking[2]
+        print(f"       {name}: {again[1]} tokens restored after a restart")
+
+
+if __name__ == "__main__":
+    checks = [functools.wraps(command)(functools.partial(command, name)) for name in sys.argv[1:]]
+    sys.exit(run_checks(f"commands: {', '.join(sys.argv[1:])}", checks))

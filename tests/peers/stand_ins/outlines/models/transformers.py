@@ -1,0 +1,3 @@
+class TransformerTokenizer:
+    def __init__(self, tokenizer: object) -> None:
+        pass

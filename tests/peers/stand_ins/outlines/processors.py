@@ -1,0 +1,1 @@
+JSONLogitsProcessor = None
