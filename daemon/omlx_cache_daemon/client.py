@@ -64,20 +64,6 @@ class Client:
         raise TimeoutError
 
 
-def is_listening(path: Path, timeout: float = 1.0) -> bool:
-    """Tell whether somebody accepts connections at a path."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(timeout)
-        try:
-            sock.connect(os.fspath(path))
-        except (TimeoutError, BlockingIOError):
-            # So many ask that one more has to wait: on Linux a full backlog fails at once.
-            return True
-        except OSError:
-            return False
-        return True
-
-
 def encode_request(op: str, args: Mapping[str, object]) -> bytes:
     """Return a request: a map of JSON for what changes something, else a query."""
     given = {name: value for name, value in args.items() if value is not None}

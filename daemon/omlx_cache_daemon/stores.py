@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import SocketName, search_places, services_in, sockets_in, why_unseen
+from omlx_cache.control.paths import (
+    SocketName,
+    is_listening,
+    search_places,
+    services_in,
+    sockets_in,
+    why_unseen,
+)
 from omlx_cache.settings.machine import expand, is_auto
 from omlx_cache.settings.names import SOCKET_VARIABLE
-from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, is_listening
+from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client
 from omlx_cache_daemon.errors import NobodyThere, UsageError
 from omlx_cache_daemon.options import positive_seconds
 from omlx_cache_daemon.titles import title
