@@ -25,9 +25,10 @@ _CODES = {status: code for code, status in STATUS_OF.items()}
 class Client:
     """One store's control socket. Holds no connection between calls, so a store may restart."""
 
-    def __init__(self, path: Path, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self.path = path
-        self.timeout = timeout
+    def __init__(
+        self, path: Path, timeout: float = DEFAULT_TIMEOUT, pid: int | None = None
+    ) -> None:
+        self.path, self.pid, self.timeout = path, pid, timeout
 
     def call(self, op: str, **args: object) -> object:
         """Return the store's result; blocks for `timeout` seconds at most.
