@@ -1,6 +1,9 @@
 """Ends that clean up: a signal that would end a process at once raises an exception instead."""
 
+import atexit
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,3 +37,13 @@ def sigterm_raises() -> Iterator[None]:
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(_SHELL_SIGNAL + number)
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process of a command that ran a server, as the command's last statement.
+
+    Not as Python ends: it waits for the threads that a second signal has left behind.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)

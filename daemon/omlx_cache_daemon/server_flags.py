@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 from omlx_cache.settings.machine import names_file
 from omlx_cache.settings.names import REMOVED
@@ -30,6 +31,7 @@ SETTINGS = {
     "trace": "file to which requests are added, without text, for `simulate`",
     "socket": "control socket: auto, off or a path",
     "status": "answer /metrics and /status; to other machines with OMLX_CACHE_STATUS_TOKEN",
+    "require": "end with an error where mlx-lm cannot have the cache, instead of running without",
     "remote": "store that machines share: a URL without a password",
     "remote_password": "file:PATH with its password",
     "remote_secret": "file:PATH with the secret that authenticates pages",
@@ -39,7 +41,7 @@ SETTINGS = {
     "remote_architecture": "own, any or a name: machines of which kind share",
 }
 
-SWITCHES = ("hot_cache_only", "status", "remote_encrypt")
+SWITCHES = ("hot_cache_only", "status", "require", "remote_encrypt")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -90,139 +92,132 @@ def given_settings(args: argparse.Namespace) -> dict[str, object]:
 
 def given_level(args: argparse.Namespace) -> str | None:
     """Return the --log-level that was given, None for the default."""
-    return args.log_level if getattr(args, "log_level_given", False) else None
+    return args.log_level if "--log-level" in args.passed_on else None
+
+
+class _PassedOn(argparse.Action):
+    """Stores a value of mlx-lm's, and its flag and the value as words in `passed_on`."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, True if self.nargs == 0 else values)
+        flag = self.option_strings[0]
+        words = (
+            [] if self.nargs == 0 else [values if isinstance(values, str) else json.dumps(values)]
+        )
+        namespace.passed_on = [*namespace.passed_on, flag, *words]
+
+
+class Flag(NamedTuple):
+    """A flag of `mlx_lm.server`, with its default; `kind` bool is a switch, without a value."""
+
+    name: str
+    about: str
+    kind: Callable[[str], object] = str
+    default: object = None
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+
+
+_MODEL = (
+    Flag("--model", "path or hub id of the MLX model"),
+    Flag("--adapter-path", "adapter weights and configuration"),
+    Flag("--trust-remote-code", "for the tokenizer", bool, False),
+    Flag("--chat-template", "a chat template for the tokenizer", default=""),
+    Flag("--use-default-chat-template", "when the tokenizer has none", bool, False),
+    Flag(
+        "--chat-template-args",
+        "arguments of the template, such as enable_thinking",
+        json.loads,
+        "{}",
+        "JSON",
+    ),
+    Flag("--prefill-step-size", "tokens of a prompt that are computed at once", int, 2048, "N"),
+)
+
+
+def _port(text: str) -> int:
+    """Return a TCP port; argparse reports anything else."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
+
+
+def _decimal_size(text: str) -> int:
+    """Return a size as mlx-lm reads it, where M and G are decimal; else as this project does."""
+    number = text.rstrip("MGBmgb")
+    factor = {"M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9}.get(text[len(number) :].upper())
+    try:
+        return int(float(number) * factor) if factor else parse_size(text)
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+_SERVER = (
+    Flag("--host", "address to listen on", default="127.0.0.1"),
+    Flag("--port", "0 for any free port", _port, 8080),
+    Flag("--allowed-origins", "of browsers, with commas between", default="*"),
+    Flag(
+        "--log-level",
+        "of everything that is logged; OMLX_CACHE_LOG_LEVEL says it otherwise",
+        default="INFO",
+        choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
+    ),
+    Flag("--draft-model", "a model for speculative decoding"),
+    Flag("--num-draft-tokens", "tokens that it drafts at once", int, 3, "N"),
+    Flag("--temp", "temperature of requests that name none", float, 0.0),
+    Flag("--top-p", "top-p of requests that name none", float, 1.0),
+    Flag("--top-k", "top-k of requests that name none; 0: all", int, 0),
+    Flag("--min-p", "min-p of requests that name none", float, 0.0),
+    Flag("--max-tokens", "tokens of an answer to a request that names no limit", int, 512, "N"),
+    Flag("--decode-concurrency", "answers that are computed at once", int, 32, "N"),
+    Flag("--prompt-concurrency", "prompts that are computed at once", int, 8, "N"),
+    Flag(
+        "--prompt-cache-size",
+        "accepted, and without effect: --hot-bytes and --cold-bytes are the budgets",
+        int,
+        10,
+        "N",
+    ),
+    Flag(
+        "--prompt-cache-bytes",
+        "memory for the prompt cache and the requests under way together",
+        _decimal_size,
+        metavar="SIZE",
+    ),
+    Flag("--kv-bits", "pack KV; disables batching", int, metavar="BITS"),
+    Flag("--kv-group-size", "values that share a scale", int, 64, "N"),
+    Flag("--quantized-kv-start", "tokens from which on KV is packed", int, 5000, "N"),
+    Flag("--pipeline", "instead of tensor parallelism", bool, False),
+)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say which model is loaded and how."""
-    group = parser.add_argument_group("model")
-    group.add_argument("--model", help="path or hub id of the MLX model")
-    group.add_argument("--adapter-path", help="adapter weights and configuration")
-    group.add_argument("--trust-remote-code", action="store_true", help="for the tokenizer")
-    group.add_argument("--chat-template", default="", help="a chat template for the tokenizer")
-    group.add_argument(
-        "--use-default-chat-template", action="store_true", help="when the tokenizer has none"
-    )
-    group.add_argument(
-        "--chat-template-args",
-        type=json.loads,
-        default="{}",
-        metavar="JSON",
-        help="arguments of the template, such as enable_thinking",
-    )
-    group.add_argument(
-        "--prefill-step-size",
-        type=int,
-        default=2048,
-        metavar="N",
-        help="tokens of a prompt that are computed at once (default: %(default)s)",
-    )
+    _add(parser.add_argument_group("model"), _MODEL)
+    parser.set_defaults(passed_on=[])
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
     """Add the rest of `mlx_lm.server`'s flags, with its defaults."""
-    group = parser.add_argument_group("server", "As mlx_lm.server has them.")
-    group.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
-    )
-    group.add_argument(
-        "--port", type=_port, default=8080, help="0 for any free port (default: %(default)s)"
-    )
-    group.add_argument(
-        "--allowed-origins",
-        type=lambda text: text.split(","),
-        default="*",
-        help="of browsers, with commas between (default: %(default)s)",
-    )
-    group.add_argument(
-        "--log-level",
-        action=_Given,
-        default="INFO",
-        choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
-        help="of everything that is logged; by default OMLX_CACHE_LOG_LEVEL, else %(default)s",
-    )
-    group.add_argument("--draft-model", help="a model for speculative decoding")
-    group.add_argument(
-        "--num-draft-tokens",
-        type=int,
-        default=3,
-        metavar="N",
-        help="tokens that it drafts at once (default: %(default)s)",
-    )
-    group.add_argument(
-        "--temp",
-        type=float,
-        default=0.0,
-        help="temperature of requests that name none (default: %(default)s)",
-    )
-    group.add_argument(
-        "--top-p",
-        type=float,
-        default=1.0,
-        help="top-p of requests that name none (default: %(default)s)",
-    )
-    group.add_argument(
-        "--top-k",
-        type=int,
-        default=0,
-        help="top-k of requests that name none; 0: all (default: %(default)s)",
-    )
-    group.add_argument(
-        "--min-p",
-        type=float,
-        default=0.0,
-        help="min-p of requests that name none (default: %(default)s)",
-    )
-    group.add_argument(
-        "--max-tokens",
-        type=int,
-        default=512,
-        metavar="N",
-        help="tokens of an answer to a request that names no limit (default: %(default)s)",
-    )
-    group.add_argument(
-        "--decode-concurrency",
-        type=int,
-        default=32,
-        metavar="N",
-        help="answers that are computed at once (default: %(default)s)",
-    )
-    group.add_argument(
-        "--prompt-concurrency",
-        type=int,
-        default=8,
-        metavar="N",
-        help="prompts that are computed at once (default: %(default)s)",
-    )
-    group.add_argument(
-        "--prompt-cache-size",
-        type=int,
-        default=10,
-        metavar="N",
-        help="accepted, and without effect: --hot-bytes and --cold-bytes are the budgets",
-    )
-    group.add_argument(
-        "--prompt-cache-bytes",
-        type=_size,
-        metavar="SIZE",
-        help="memory for the prompt cache and the requests under way together",
-    )
-    group.add_argument("--kv-bits", type=int, metavar="BITS", help="pack KV; disables batching")
-    group.add_argument(
-        "--kv-group-size",
-        type=int,
-        default=64,
-        metavar="N",
-        help="values that share a scale (default: %(default)s)",
-    )
-    group.add_argument(
-        "--quantized-kv-start",
-        type=int,
-        default=5000,
-        metavar="N",
-        help="tokens from which on KV is packed (default: %(default)s)",
-    )
-    group.add_argument("--pipeline", action="store_true", help="instead of tensor parallelism")
+    _add(parser.add_argument_group("server", "As mlx_lm.server has them."), _SERVER)
+
+
+def _add(group: "argparse._ArgumentGroup", flags: Sequence[Flag]) -> None:
+    for flag in flags:
+        is_told = flag.default not in (None, False, "", "{}") and "effect" not in flag.about
+        about = f"{flag.about} (default: %(default)s)" if is_told else flag.about
+        how: dict[str, Any] = {"action": _PassedOn, "default": flag.default, "help": about}
+        if flag.kind is bool:
+            group.add_argument(flag.name, nargs=0, **how)
+        else:
+            how |= {"metavar": flag.metavar, "choices": flag.choices}
+            group.add_argument(flag.name, type=flag.kind, **how)
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
@@ -242,24 +237,26 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         help="length of a prompt (default: the context in the model's configuration)",
     )
     group.add_argument(
-        "--max-requests",
-        type=positive_count,
-        default=512,
-        metavar="N",
-        help="requests that are held at once (default: %(default)s)",
-    )
-    group.add_argument(
-        "--receive-timeout",
+        "--drain-timeout",
         type=positive_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="how long a client may pause while it sends; ten times that for all of a request "
-        "(default: %(default)s)",
+        help="how long requests under way may take to end (default: %(default)s)",
     )
 
 
-class _Given(argparse.Action):
-    """Stores a value, and in `log_level_given` that it was on the command line."""
+def add_help(parser: argparse.ArgumentParser, shown: Collection[str]) -> None:
+    """Add --help, which shows some flags, and --help-all, which shows all of them."""
+    parser.add_argument("-h", "--help", action=_Help, shown=shown, help="show the usual flags")
+    parser.add_argument("--help-all", action=_Help, help="show all flags")
+
+
+class _Help(argparse.Action):
+    """Prints the help and leaves; with `shown` only of these flags."""
+
+    def __init__(self, *, shown: Collection[str] = (), **options: Any) -> None:
+        super().__init__(**options, nargs=0, default=argparse.SUPPRESS)
+        self._shown = {*shown, *self.option_strings, "--help-all"} if shown else ()
 
     def __call__(
         self,
@@ -268,15 +265,14 @@ class _Given(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        setattr(namespace, self.dest, values)
-        setattr(namespace, f"{self.dest}_given", True)
-
-
-def _port(text: str) -> int:
-    """Return a TCP port; argparse reports anything else."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
-    return int(text)
+        for action in parser._actions:
+            if self._shown and action.option_strings[0] not in self._shown:
+                action.help = argparse.SUPPRESS
+        for group in parser._action_groups:
+            if all(action.help == argparse.SUPPRESS for action in group._group_actions):
+                group.description = None
+        parser.print_help()
+        parser.exit()
 
 
 def _positive_size(text: str) -> int:
@@ -288,13 +284,3 @@ def _positive_size(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 1 byte")
     return size
-
-
-def _size(text: str) -> int:
-    """Return a size as mlx-lm reads it, where M and G are decimal; else as this project does."""
-    number = text.rstrip("MGBmgb")
-    factor = {"M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9}.get(text[len(number) :].upper())
-    try:
-        return int(float(number) * factor) if factor else parse_size(text)
-    except (ValueError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

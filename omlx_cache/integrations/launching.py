@@ -49,21 +49,28 @@ class Launch(Protocol):
     def HOST(self) -> HostServer:
         """The server, and what is needed of it."""
 
-    def place(self, open_store: OpenStore) -> None:
+    def place(self, open_store: OpenStore, **options: Any) -> None:
         """Put the cache where the server's own command will use it."""
 
     def main(self, arguments: Sequence[str]) -> None:
         """Run the server's own entry point until it ends; raises SystemExit as it does."""
 
 
-def launch(name: str, arguments: Sequence[str]) -> int:
-    """Run a server until it ends, write what is pending, and return the exit code.
+def launch(
+    name: str, arguments: Sequence[str], settings: CacheSettings | None = None, **options: object
+) -> int:
+    """Run a server until it ends, write what is pending, and return the exit code. `settings` are
+    those of the variables, unless others are given; `options` are for the server's `place`.
 
     A server that lacks a name runs with its own cache. Raises UnknownServer, CannotRun, ConfigError
     and, with the setting `require`, UnusableHost before anything of the server's runs. SIGTERM,
     where the server leaves it to the system, ends it as Ctrl-C does.
     """
-    settings = CacheSettings()
+    is_told = settings is None and not {"-h", "--help"} & set(arguments)
+    opened: OpenStore = partial(open_store, name)
+    if settings is not None:
+        opened = partial(_open, settings, "serve")
+    settings = settings or CacheSettings()
     module = find(name)
     host = module.HOST
     if not host.version:
@@ -78,17 +85,17 @@ def launch(name: str, arguments: Sequence[str]) -> int:
         if note not in said_by_the_store:
             _log.warning(note)
     complete = host.is_complete(require=settings.require)
-    if complete and not {"-h", "--help"} & set(arguments):
+    if complete and is_told:
         _log.info("%s", in_place(settings, f"{name} ({host.package} {host.version})"))
-        if not host.is_tested:
-            _log.warning(
-                "%s %s was not tested, versions %s were: it is tried with each model that is "
-                "loaded", host.package, host.version, host.tested
-            )  # fmt: skip
+    if complete and not host.is_tested:
+        _log.warning(
+            "%s %s was not tested, versions %s were: it is tried with each model that is loaded",
+            *(host.package, host.version, host.tested),
+        )
     with _terminated_as_interrupted() as terminated:
         try:
             if complete:
-                module.place(partial(open_store, name))
+                module.place(opened, **options)
             code = _code_of(module, arguments)
         except ImportError as error:
             raise CannotRun(f"{name} cannot be run: {error}") from error
@@ -166,17 +173,21 @@ def open_store(name: str = "run") -> "BlockStore":
 
     Any thread may call it. In a process that a server has spawned it reads the same variables.
     """
-    from omlx_cache.store import BlockStore
-
     global _store
     with _lock:
         if _store is None or _store.closed:
             settings = CacheSettings()
             show_logs(settings)
-            _store = BlockStore(settings, name=name)
+            _store = _open(settings, name)
             if settings.status != "off":
                 serve_status(_store, settings)
         return _store
+
+
+def _open(settings: CacheSettings, name: str) -> "BlockStore":
+    from omlx_cache.store import BlockStore
+
+    return BlockStore(settings, name=name)
 
 
 def serve_status(store: "BlockStore", settings: CacheSettings) -> None:
@@ -230,4 +241,6 @@ def _terminated_as_interrupted() -> Iterator[list[int]]:
     try:
         yield came
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # A server that has ended may ignore what still comes.
+        if signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

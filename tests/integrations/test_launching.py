@@ -13,20 +13,12 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import KVCache
 
-from kit import zoo
 from kit.examples import some
-from omlx_cache import BlockStore
 from omlx_cache.integrations import launching
 from omlx_cache.integrations.launching import CannotRun, open_store
-from omlx_cache.integrations.mlx_lm import LoadedModel
-from omlx_cache.integrations.mlx_lm import launch as mlx_lm_launch
 from omlx_cache.integrations.names import HostName, HostServer, UnusableHost
-
-from .conftest import model_of, prompt_of
 
 
 class Server:
@@ -119,20 +111,6 @@ def test_a_process_has_one_store_and_a_closed_one_is_opened_anew(
         assert launching.close_store()
 
 
-@pytest.mark.parametrize("old", [True, False])
-def test_an_old_mlx_lms_rows_begin_with_caches_of_ours(
-    old: bool, store: BlockStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mlx_lm_launch, "is_old", lambda: old)
-    model, prompt = zoo.build("qwen3"), prompt_of(50)
-    cache = mlx_lm_launch.RunPromptCache(store, LoadedModel("a model", model))
-    found, rest = cache.fetch_nearest_cache("a model", prompt)
-    assert rest == prompt
-    kinds = [type(layer) for layer in found or []]
-    assert len(kinds) == (2 if old else 0)
-    assert all(issubclass(kind, KVCache) and kind is not KVCache for kind in kinds)
-
-
 SERVES = """
 import os, signal, sys
 from types import SimpleNamespace
@@ -147,20 +125,6 @@ launching.find = lambda name: SimpleNamespace(
     HOST=HostServer(name, "pytest", ">=1"), place=lambda opener: None, main=main)
 sys.exit(launching.launch("a-server", []))
 """
-
-
-@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next"])
-def test_what_an_old_mlx_lm_computes_alone_with_such_caches_is_stored(
-    family: str, store: BlockStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mlx_lm_launch, "is_old", lambda: True)
-    model, tokens = model_of(family), prompt_of(100)
-    cache = mlx_lm_launch.RunPromptCache(store, LoadedModel("a model", model))
-    caches, rest = cache.fetch_nearest_cache("a model", tokens)
-    mx.eval(model(mx.array([rest]), cache=caches))
-    cache.insert_cache("a model", tokens, caches or [])
-    found, rest = cache.fetch_nearest_cache("a model", [*tokens, 5])
-    assert (rest, found is None) == ([5], False)
 
 
 def test_a_server_that_lacks_a_package_is_refused_in_a_line(

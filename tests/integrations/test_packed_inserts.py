@@ -10,7 +10,7 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 from kit import zoo
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm import LoadedModel, TieredPromptCache
-from omlx_cache.integrations.mlx_lm.fetched import Fetched
+from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched
 
 from .conftest import Open, model_of, prompt_of
 

@@ -1,6 +1,6 @@
 """Models whose states take a batch's padding for tokens: nothing that it spoilt is kept."""
 
-from argparse import Namespace
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -9,12 +9,10 @@ import pytest
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
 
-from kit.tinylm import make_model
 from kit.versions import LOCKED
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
-from omlx_cache.integrations.mlx_lm.server.loading import WatchedProvider
-from omlx_cache.integrations.padding import heeds_padding
+from omlx_cache.integrations.padding import heeds_padding, refuse_batches
 
 from .conftest import model_of, prompt_of
 
@@ -85,17 +83,8 @@ def test_what_is_restored_after_a_padded_batch_is_what_a_request_alone_holds(
 
 @pytest.mark.parametrize(("family", "batches"), [("qwen3_next", True), ("mamba", False)])
 def test_the_server_computes_such_a_models_requests_one_at_a_time(
-    family: str, batches: bool, tmp_path: Any
+    family: str, batches: bool
 ) -> None:
-    folder = make_model(tmp_path / "model", family)
-    flags = {
-        "adapter_path": None,
-        "draft_model": None,
-        "pipeline": False,
-        "trust_remote_code": False,
-        "chat_template": "",
-        "use_default_chat_template": False,
-    }
-    provider = WatchedProvider(Namespace(model=str(folder), **flags))
-    provider.load(str(folder), None, None)
+    provider = SimpleNamespace(is_batchable=True, model=model_of(family))
+    refuse_batches(provider)
     assert provider.is_batchable is batches

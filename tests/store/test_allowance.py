@@ -11,7 +11,7 @@ from kit.storage import Story, commit, set_budget
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.answers import encoded
 from omlx_cache.control.operations import operations
-from omlx_cache.integrations.mlx_lm.server.inventory import inventory
+from omlx_cache.integrations.mlx_lm.holdings import inventory
 from omlx_cache_storage.cold.budget import Budget
 
 MIB = 1 << 20
@@ -35,7 +35,7 @@ def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However busy the machine is, the disk is waited for.
-    monkeypatch.setattr("omlx_cache.integrations.mlx_lm.server.inventory.ANSWER_SECONDS", 60)
+    monkeypatch.setattr("omlx_cache.integrations.mlx_lm.holdings.ANSWER_SECONDS", 60)
     with _store(tmp_path, cold_bytes=8 * MIB) as first, _store(tmp_path, cold_bytes=MIB) as second:
         for name in ("ps", "stats"):
             cold = _asked(second, name)["cold"]

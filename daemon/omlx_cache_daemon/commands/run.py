@@ -1,11 +1,10 @@
 """`omlx-cache run SERVER`: another project's server, its own flags, with this cache in place."""
 
 import argparse
-import atexit
-import os
-import sys
+from typing import NoReturn
 
 from omlx_cache.integrations.servers import SERVERS
+from omlx_cache_daemon.ending import end_process
 from omlx_cache_daemon.errors import UsageError
 
 
@@ -30,7 +29,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.set_defaults(passes_on=True)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> NoReturn:
     if args.server is None:
         raise UsageError(f"name a server: {', '.join(SERVERS)}; see omlx-cache run --help")
     from omlx_cache.integrations.launching import UnknownServer, launch
@@ -39,9 +38,4 @@ def run(args: argparse.Namespace) -> int:
         code = launch(args.server, args.arguments)
     except UnknownServer as error:
         raise UsageError(str(error)) from error
-    # MLX frees what a thread compiled after Python has joined it, and needs the interpreter for
-    # that: if it is being taken down by then, the process aborts.
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    end_process(code)

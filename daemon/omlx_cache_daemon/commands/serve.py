@@ -1,13 +1,13 @@
-"""`omlx-cache serve`: mlx-lm's OpenAI-compatible server, with prompts kept across restarts."""
+"""`omlx-cache serve`: `omlx-cache run mlx_lm.server`, with the cache's settings as flags."""
 
 import argparse
 import logging
-import os
+from typing import NoReturn
 
-from omlx_cache.mlx_lm_versions import check
+from omlx_cache_daemon.ending import end_process
 from omlx_cache_daemon.logs import show_logs
-from omlx_cache_daemon.options import positive_seconds
 from omlx_cache_daemon.server_flags import (
+    add_help,
     add_limits,
     add_model,
     add_server,
@@ -18,6 +18,20 @@ from omlx_cache_daemon.server_flags import (
 
 _log = logging.getLogger(__name__)
 
+USUAL = (
+    "--model",
+    "--host",
+    "--port",
+    "--log-level",
+    "--max-tokens",
+    "--max-prompt-tokens",
+    "--hot-bytes",
+    "--cold-dir",
+    "--cold-bytes",
+    "--status",
+)
+"""The flags that `--help` shows."""
+
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
@@ -26,35 +40,29 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Runs mlx-lm's server with this cache in place of its own. The first Ctrl-C "
         "or SIGTERM finishes the requests under way and writes the cache; a second one cuts "
         "them off.",
+        add_help=False,
     )
+    add_help(parser, USUAL)
     add_model(parser)
     add_server(parser)
     add_limits(parser)
     add_settings(parser)
-    parser.add_argument(
-        "--drain-timeout",
-        type=positive_seconds,
-        default=30.0,
-        metavar="SECONDS",
-        help="how long requests under way may take to end (default: %(default)s)",
-    )
 
 
-def run(args: argparse.Namespace) -> int:
-    check("omlx-cache serve")
+def run(args: argparse.Namespace) -> NoReturn:
     level = show_logs(given_level(args), args.log_level)
     if args.model:
         # Before MLX is imported, which takes seconds on a cold disk.
         _log.info("loading %s ...", args.model)
-    from omlx_cache.integrations.mlx_lm.server.limits import Limits
-    from omlx_cache.integrations.mlx_lm.server.serve import serve
+    from omlx_cache.integrations.launching import launch
+    from omlx_cache.settings import CacheSettings
 
-    limits = Limits(
-        args.max_body_bytes, args.max_prompt_tokens, args.max_requests, args.receive_timeout
-    )
-    settings = {**level, **given_settings(args)}
-    code = serve(args, settings, args.drain_timeout, limits)
-    # MLX frees the generation thread's compiled functions after Python has joined it, and needs
-    # the interpreter for that: if it is being taken down by then, the process aborts. What was
-    # written is flushed already; a thread that was left behind may hold what flushing waits for.
-    os._exit(code)
+    given = given_settings(args)
+    options = {
+        "body_bytes": args.max_body_bytes,
+        "prompt_tokens": args.max_prompt_tokens,
+        "drain_seconds": args.drain_timeout,
+        "given": (*given, *(("log_level",) if given_level(args) else ())),
+    }
+    settings = CacheSettings(**{**level, **given})
+    end_process(launch("mlx_lm.server", args.passed_on, settings, has_status=True, **options))

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             report = warm_through(server, prompts, args.chat_template_args, bar.update)
     elif args.model:
         check("omlx-cache warm")
-        from omlx_cache.integrations.mlx_lm.server.warm import warm
+        from omlx_cache.integrations.mlx_lm.warm import warm
 
         with Progress("warming", unit="tokens", shown=shown) as bar:
             report = warm(args, settings, prompts, bar.update)

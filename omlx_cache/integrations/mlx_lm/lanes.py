@@ -81,14 +81,15 @@ class Lane:
         """Return how much of a sequence the budgets hold; None before one was stored."""
         return self._target.budgets.fit()
 
-    def worth_waiting(self, tokens: Tokens, found: int) -> bool:
-        """True while another request computes a block or more of a prompt beyond the `found` tokens
-        that are kept, or beyond what of them is worth reading."""
+    def worth_waiting(self, tokens: Tokens) -> bool:
+        """True while another request computes a block or more of a prompt beyond what is kept of
+        it, or beyond what of that is worth reading. Any thread may ask."""
         target = self._target
         flights = target.store.flights
         if not target.supported or flights.idle:
             return False
         chain = target.chain(tokens)
+        found = target.find(chain, len(tokens) - 1, wait=0.0).position
         if flights.awaited(chain, found) is not None:
             return True
         worth = target.find(chain, found, worth=True, wait=0.0).position

@@ -3,6 +3,7 @@
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 import mlx.core as mx
@@ -11,8 +12,10 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 from omlx_cache.adapters.registry import blank_like
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.integrations.naming import model_name
+from omlx_cache.prefix import PrefixCache
 from omlx_cache.scope import Scopes
 from omlx_cache.store import BlockStore
+from omlx_cache_storage.errors import CacheError
 
 
 class ModelSource(Protocol):
@@ -46,6 +49,27 @@ class ModelCaches(NamedTuple):
     target: Scopes
     draft: Scopes | None
     model: Any
+
+
+class CannotLoad(CacheError):
+    """A model, an adapter or a draft model is not there, or is none."""
+
+
+def load_default(provider: Any) -> None:
+    """Load what a provider's flags name, on the calling thread; raises CannotLoad, in one line."""
+    flags = provider.cli_args
+    try:
+        for place in filter(None, (flags.model, flags.adapter_path, flags.draft_model)):
+            is_path = place[0] in "./~" or place.count("/") > 1
+            if is_path and not Path(place).expanduser().exists():
+                # mlx-lm would look for it on the hub.
+                raise FileNotFoundError(f"there is no folder {place}")
+        provider.load_default()
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        adapter = f" with adapter {flags.adapter_path}" if flags.adapter_path else ""
+        draft = f" with draft model {flags.draft_model}" if flags.draft_model else ""
+        raise CannotLoad(f"cannot load {flags.model}{adapter}{draft}: {lines[0]}") from error
 
 
 class Served(TypedDict):
@@ -93,6 +117,16 @@ def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
         policy = source.codec_policy
     target = Scopes(source.model, store, codec_policy=policy, **described)
     return ModelCaches(target, draft, weakref.ref(source.model))
+
+
+def cache_of(
+    model: Any, store: BlockStore, model_path: str | None, adapter_path: str | None = None
+) -> PrefixCache:
+    """Return a prefix cache that the server finds the pages of: `warm` writes what it reads.
+
+    Does not keep the model alive.
+    """
+    return PrefixCache(model, store, **served(model, model_path, adapter_path))
 
 
 class _Unknown:

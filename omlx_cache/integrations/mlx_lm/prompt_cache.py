@@ -4,16 +4,18 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
-from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.lanes import (
     QUANTIZED_KV_START,
@@ -31,7 +33,6 @@ from omlx_cache.integrations.mlx_lm.models import (
     caches_of,
     unknown_model,
 )
-from omlx_cache.integrations.mlx_lm.unended import Unended
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.scope import hint_or
 from omlx_cache.settings import CacheSettings
@@ -47,6 +48,52 @@ MODELS = 8
 
 INSERT_SECONDS = 1.0
 """How long a fetch waits for an insert on another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one fetch found, for a log line. `restored_tokens` = hot + cold."""
+
+    prompt_tokens: int
+    restored_tokens: int
+    cold_tokens: int
+    seconds: float
+    miss_reason: str | None
+    asked: AskedRequest
+
+
+UNENDED = 64
+"""What ended otherwise, by an abort or an error, is among them until newer ones push it out."""
+
+
+class _Unended:
+    """Knows the prompts that were asked for, and ends a request when its prompt is stored with an
+    answer behind it. Of one thread at a time, which alone changes `_requests`."""
+
+    def __init__(self) -> None:
+        self._requests: deque[tuple[Tokens, AskedRequest | None]] = deque(maxlen=UNENDED)
+
+    def begin(self, prompt: Tokens, asked: AskedRequest | None) -> None:
+        """Know a prompt; `asked` is None where something else ends the request."""
+        self._requests.append((prompt, asked))
+
+    def stored(self, tokens: Tokens) -> int:
+        """End the request that these tokens answer, if one does: of several the one with the
+        longest prompt, and of equal ones that which came first. Return the length of the longest
+        prompt that they begin with, 0 without one."""
+        begun = [
+            request
+            for request in self._requests
+            if 0 < len(request[0]) <= len(tokens)
+            and np.array_equal(tokens[: len(request[0])], request[0])
+        ]
+        answered = [request for request in begun if len(request[0]) < len(tokens)]
+        if answered:
+            prompt, asked = found = max(answered, key=lambda request: len(request[0]))
+            self._requests = deque((one for one in self._requests if one is not found), UNENDED)
+            if asked is not None:
+                asked.ended(len(tokens) - len(prompt))
+        return max((len(prompt) for prompt, _ in begun), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +147,7 @@ class TieredPromptCache:
         self._known: OrderedDict[Any, _Known] = OrderedDict()
         self._ledger = SequenceLedger(self._store)
         self._inserting = threading.RLock()
-        self._unended = Unended()
+        self._unended = _Unended()
         self._followed: deque[Following] = deque(maxlen=REMEMBERED)
         self.last: Fetched | None = None
 
@@ -230,20 +277,17 @@ class TieredPromptCache:
         return followed
 
     def worth_waiting(self, model: Any, tokens: Tokens) -> bool:
-        """True while another request computes a block or more of a prompt that is not kept yet."""
-        known = self._lanes(model)
-        found = None if known is None else nearest(known.lanes.values(), tokens)
-        return found is not None and found[0].worth_waiting(tokens, found[1].position)
+        """True while another request computes a block or more of a prompt that is not kept yet. Any
+        thread may ask."""
+        return any(lane.worth_waiting(tokens) for lane in self.lanes_of(model))
 
     def flight(
         self, model: Any, tokens: Sequence[int], start: int, stops: Sequence[int]
     ) -> PromptFlight | None:
         """Note a prompt, dense, that is about to be computed from `start` on, for others to wait
-        for; its owner ends the flight. None when nobody waits."""
-        known = self._lanes(model)
-        if known is None:
-            return None
-        return known.lanes[None].fly(as_tokens(tokens), start, stops)
+        for; its owner ends the flight. None for a model that is not known. Any thread may call."""
+        known = self._known.get(model)
+        return None if known is None else known.lanes[None].fly(as_tokens(tokens), start, stops)
 
     def _along(self, chain: KeyChain) -> Along:
         """Return what was stored of a sequence while it grew: a server that inserts it when it has
@@ -350,3 +394,104 @@ class TieredPromptCache:
         while len(self._known) > MODELS:
             self._known.popitem(last=False)
         return known
+
+
+class ServedPromptCache(TieredPromptCache):
+    """Also keeps what is computed alone, and hears how answers end. On the generation thread.
+
+    `key` is the model that was asked for last, `_how_ended` the end of the answer that is inserted
+    next, and `_lent` the caches that mlx-lm feeds alone, within `lending`.
+    """
+
+    insert_ends_request = False
+
+    def __init__(self, *args: Any, fetched: Callable[[Fetched], None], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.key: Any = None
+        self._how_ended: Ended | None = None
+        self._fetched = fetched
+        self._lending = False
+        self._lent: _Lent | None = None
+
+    @contextmanager
+    def lending(self) -> Iterator[None]:
+        """Follow the caches that are fetched in this block, until its end."""
+        self._lending = True
+        try:
+            yield
+        finally:
+            self._lending = False
+            if self._lent is not None:
+                for following in self._lent.followed:
+                    following.close()
+            self._lent = None
+
+    def fetch_nearest_cache(self, model: Any, tokens: Any) -> tuple[list[Any] | None, list[int]]:
+        self.key = model
+        caches, rest = super().fetch_nearest_cache(model, tokens)
+        if self.last is not None:
+            self._fetched(self.last)
+        if self._lending and (fresh := self.fresh(model)):
+            start = len(tokens) - len(rest)
+            caches = fresh if caches is None else caches
+            followed = self.followers(model, tokens[:start], start)
+            self._lent = _Lent(list(tokens), caches, start, followed)
+        return caches, rest
+
+    def insert_cache(self, model: Any, tokens: Any, prompt_cache: Any, **options: Any) -> None:
+        ended, self._how_ended = self._how_ended, None
+        super().insert_cache(model, tokens, prompt_cache, ended=ended, **options)
+
+    def note_end(self, how_ended: Ended | None) -> None:
+        """Note how the answer ended that is inserted next."""
+        self._how_ended = how_ended
+
+    def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
+        """Return what is kept of a sequence that is computed again after an error."""
+        found = super().fetch_nearest_cache(self.key, tokens)
+        if self.last is not None:
+            self.last.asked.ended(0)
+        return found
+
+    def prefilled(self, count: int) -> None:
+        """Store what the lent caches hold, now that `count` tokens were fed to them."""
+        lent = self._lent
+        if lent is None or not 0 < count < len(lent.tokens) - lent.start:
+            return
+        prefix = lent.tokens[: lent.start + count]
+        first = 0
+        for following in lent.followed:
+            size = len(lent.caches) if len(lent.followed) == 1 else following.layers
+            own = lent.caches[first : first + size]
+            following.caches(prefix, own, keep=len(prefix) == len(lent.tokens) - 1)
+            first += size
+
+    def follow(self, tokens: Sequence[int]) -> Following | None:
+        """Return what stores a row of the model that was asked for last, while it grows."""
+        found = self.followers(self.key, tokens, 0)
+        return found[0] if len(found) == 1 else None
+
+    def fly(self, tokens: Sequence[int], start: int, ends: Sequence[int]) -> PromptFlight | None:
+        """Note a row of the model that was asked for last: it is about to be computed."""
+        return self.flight(self.key, tokens, start, ends)
+
+    def room_for(self, count: int) -> str:
+        """Return in words what the budgets do not hold of so many tokens of the model that was
+        asked for last; empty when they hold all."""
+        fit = self.fit(self.key)
+        block = self._store.settings.block_size
+        if fit is None or count // block * block <= fit.tokens:
+            return ""
+        if fit.in_memory > fit.tokens and count // block * block <= fit.in_memory:
+            return f", {count - fit.tokens} not on the disk (no_room: {fit.setting})"
+        kept = max(fit.tokens, fit.in_memory)
+        return f", {count - kept} not kept (no_room: {fit.setting})"
+
+
+class _Lent(NamedTuple):
+    """Caches that mlx-lm feeds: they hold the first `start` of the tokens, at first."""
+
+    tokens: list[int]
+    caches: list[Any]
+    start: int
+    followed: Sequence[Following]

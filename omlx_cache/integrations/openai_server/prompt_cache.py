@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from omlx_cache.integrations.mlx_lm.fetched import Fetched
 from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
 from omlx_cache.integrations.mlx_lm.models import LoadedModel, ModelSource
-from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
+from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched, TieredPromptCache
 from omlx_cache.integrations.old_batches import batchable
 from omlx_cache.integrations.openai_server.host import HANDLER, HOST, SCHEDULER
 from omlx_cache.integrations.padding import heeds_padding

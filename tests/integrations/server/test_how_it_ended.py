@@ -1,25 +1,28 @@
 """A server knows how its answers ended from what its clients are sent."""
 
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import make_text_state_machine
+from mlx_lm.server import GenerationContext, Response
 
 from kit import zoo
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
-from omlx_cache.integrations.mlx_lm.server.ending import Ending
-from omlx_cache.integrations.mlx_lm.server.responses import ServerPromptCache
+from omlx_cache.integrations.mlx_lm.prompt_cache import ServedPromptCache
+from omlx_cache.integrations.mlx_lm.requests import ServedRequest
 from omlx_cache_storage.hot import HotTier
 
 PATIENCE_NS = 25_000_000_000
 
 
-def context(*, tools: bool = True, thinking: bool = False) -> Any:
+def end(pieces: list[str], reason: str, *, tools: bool = True, offered: bool = True) -> Any:
+    """How an answer ended, as the cache hears it before the answer is inserted."""
     tokenizer = SimpleNamespace(
-        has_thinking=thinking,
+        has_thinking=True,
         think_start="<think>",
         think_end="</think>",
         has_tool_calling=tools,
@@ -28,15 +31,16 @@ def context(*, tools: bool = True, thinking: bool = False) -> Any:
         response_transitions={},
         structural_markers=[],
     )
+    ends: list[Any] = []
+    request = ServedRequest(ends.append, offered)
+    request.queue = Queue()
     machine = make_text_state_machine(tokenizer)
-    return SimpleNamespace(text_sm=machine, initial_state="normal", has_tool_calling=tools)
-
-
-def end(pieces: list[str], reason: str, made: Any, *, offered: bool = True) -> str | None:
-    ending = Ending(made, offered)
+    request.put(GenerationContext(tools, True, None, machine, "normal", [1]))
     for piece in pieces[:-1]:
-        assert ending.read(piece, None) is None
-    return ending.read(pieces[-1], reason)
+        request.put(Response(piece, 1, 0.0, None, ()))
+        assert not ends
+    request.put(Response(pieces[-1], 1, 0.0, reason, ()))
+    return ends[0]
 
 
 @pytest.mark.parametrize(
@@ -52,22 +56,21 @@ def end(pieces: list[str], reason: str, made: Any, *, offered: bool = True) -> s
 def test_a_client_that_offers_tools_is_back_when_one_is_called(
     pieces: list[str], reason: str, ended: str
 ) -> None:
-    assert end(pieces, reason, context()) == ended
+    assert end(pieces, reason) == ended
 
 
 def test_thinking_is_no_call() -> None:
     pieces = ["<think>I could call a tool</think>", "No.", ""]
-    assert end(pieces, "stop", context(thinking=True)) == "turn"
+    assert end(pieces, "stop") == "turn"
 
 
 def test_nothing_is_guessed_for_a_client_that_offers_no_tools() -> None:
-    assert end(["It is done.", ""], "stop", context(), offered=False) is None
-    assert end(["It is done."], "length", context(), offered=False) == "length"
+    assert end(["It is done.", ""], "stop", offered=False) is None
+    assert end(["It is done."], "length", offered=False) == "length"
 
 
 def test_nothing_is_guessed_where_mlx_lm_does_not_say_what_a_tool_call_is() -> None:
-    assert end(["It is done.", ""], "stop", context(tools=False)) is None
-    assert end(["It is done.", ""], "stop", SimpleNamespace()) is None
+    assert end(["It is done.", ""], "stop", tools=False) is None
 
 
 def test_the_answer_that_is_stored_next_is_the_one_whose_end_was_read(
@@ -78,16 +81,14 @@ def test_the_answer_that_is_stored_next_is_the_one_whose_end_was_read(
     settings = CacheSettings(hot_cache_only=True, hot_bytes="64MiB", socket="off", block_size=32)
     with BlockStore(settings) as store:
         key = ("m", None, None)
-        prompts = ServerPromptCache(store, LoadedModel(key, model))
-        rows = []
-        for seed, ended in enumerate(("turn", "tool_call", None)):
+        prompts = ServedPromptCache(store, LoadedModel(key, model), fetched=lambda found: None)
+        ends: tuple[Any, ...] = ("turn", "tool_call", None)
+        for seed, ended in enumerate(ends):
             tokens = mx.random.randint(0, 256, (64,), key=mx.random.key(seed)).tolist()
             prompts.fetch_nearest_cache(key, tokens)
             caches = prompts.fresh(key)
             model(mx.array([tokens]), cache=caches)
-            rows.append((tokens, caches, SimpleNamespace(ended=ended)))
-        prompts.ending([(caches, reply) for _tokens, caches, reply in rows])
-        for tokens, caches, _reply in rows:
+            prompts.note_end(ended)
             prompts.insert_cache(key, tokens, caches, cache_type="assistant")
         by_age = [entry.meta.position for entry in store.hot.entries()]
         stamps = [entry.stamp_ns for entry in store.hot.entries()]

@@ -272,68 +272,20 @@ def test_those_that_wait_are_cut_off_when_the_server_ends(start: Start, gate: Ga
             assert (each.result().status, each.result().error) == (503, "the server is ending")
 
 
-@pytest.mark.parametrize("reason", some(["another model", "a seed"], "a seed"))
-def test_a_request_that_cannot_join_the_batch_comes_after_those_that_wait(
-    reason: str, start: Start, gate: Gate, models: dict[str, Path]
-) -> None:
-    with asking(start()) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
-        held = [server.ask([*agent(1), 9]), server.ask([*agent(2), 9, 9])]
-        server.until_held(2)
-        fields = {"model": str(models["wide"])} if reason == "another model" else {"seed": 1}
-        other = server.ask(tokens(70, 7), **fields)
-        gate.open()
-        assert other.result().status == 200
-        assert first.done()
-        assert all(each.result().cached > len(PREFIX) - BLOCK for each in held)
-        order = server.lengths_in_order()
-        assert max(order.index(n) for n in set(order) - {70}) < order.index(70)
-        late = server.ask(agent(3)).result()
-        assert late.cached > len(PREFIX) - BLOCK
-
-
-def test_requests_served_one_by_one_share_what_the_earlier_ones_stored(
-    start: Start, gate: Gate
-) -> None:
-    with asking(start()) as server:
-        first = server.ask(agent(0), seed=1)
-        server.until_computing(len(agent(0)))
-        others = [server.ask(agent(n), seed=1) for n in (1, 2)]
-        gate.open()
-        assert_shared("dense", first.result(), [other.result() for other in others])
-
-
 def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
     start: Start, gate: Gate, models: dict[str, Path], theirs: Server
 ) -> None:
-    """A retry of the same prompt is refused without being computed."""
     bad = [*agent(0), BAD, *tokens(90, 3)]
     with asking(start()) as server:
         first = server.ask(bad)
         server.until_computing(len(bad))
-        others, retry = [server.ask(agent(n)) for n in (1, 2)], server.ask(bad)
-        server.until_held(3)
+        others = [server.ask(agent(n)) for n in (1, 2)]
+        server.until_held(2)
         gate.open()
         assert first.result().status == 500
-        assert "failed before" in retry.result().error
         for number, other in enumerate(others, 1):
             assert other.result().cached > len(PREFIX) - BLOCK
             assert other.result().text == alone(theirs, models["dense"], agent(number))
-
-
-def test_an_error_in_what_is_shared_ends_each_request_and_not_the_server(
-    start: Start, gate: Gate
-) -> None:
-    prompts = [[*PREFIX[:600], BAD, *PREFIX[600:], *tokens(20, 10 + n)] for n in range(3)]
-    with asking(start()) as server:
-        first = server.ask(prompts[0])
-        server.until_computing(len(prompts[0]))
-        others = [server.ask(prompt) for prompt in prompts[1:]]
-        server.until_held(2)
-        gate.open()
-        assert [each.result().status for each in [first, *others]] == [500] * 3
-        assert server.ask(tokens(30, 5)).result().status == 200
 
 
 def test_an_error_of_the_servers_loop_spares_those_that_wait(
@@ -348,19 +300,6 @@ def test_an_error_of_the_servers_loop_spares_those_that_wait(
         assert (odd.result().status, first.result().status) == (500, 500)
         gate.open()
         assert held.result().text == alone(theirs, models["dense"], agent(1))
-
-
-def test_a_prompt_that_is_refused_while_others_compute_is_refused_at_once(
-    start: Start, gate: Gate
-) -> None:
-    with asking(start("--max-prompt-tokens", "800")) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
-        refused = server.ask(PREFIX + PREFIX).result()
-        assert (refused.status, first.done()) == (400, False)
-        assert "800 is the most" in refused.error
-        gate.open()
-        assert first.result().status == 200
 
 
 def test_the_record_of_a_request_says_how_long_it_was_held(

@@ -9,7 +9,7 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, commit, open_store
 from omlx_cache import BlockStore
-from omlx_cache.integrations.mlx_lm.server.leaving import LastWords, last_words, unwritten
+from omlx_cache.integrations.mlx_lm.holdings import LastWords, last_words, unwritten
 
 STORY = Story("leaving")
 

@@ -8,8 +8,8 @@ import pytest
 
 from kit.examples import some
 from kit.tinylm import Server, serve_ours
-from kit.wire import completion, exchange, filled, read_answer, request
-from omlx_cache.integrations.mlx_lm.server.limits import CONTEXT_TOKENS, Limits, context_of
+from kit.wire import completion, exchange, request
+from omlx_cache.integrations.mlx_lm.serving import CONTEXT_TOKENS, context_of
 
 MIB = 1 << 20
 
@@ -18,7 +18,7 @@ MIB = 1 << 20
 def small(
     models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
 ) -> Iterator[Server]:
-    flags = ["--max-body-bytes", "96MiB", "--max-prompt-tokens", "500", "--max-requests", "2"]
+    flags = ["--max-body-bytes", "96MiB", "--max-prompt-tokens", "500"]
     flags += ["--model", str(models["dense"])]
     server = serve_ours(tmp_path_factory.mktemp("small"), *flags, forked=True)
     yield server
@@ -82,18 +82,6 @@ def test_a_prompt_of_just_the_limit_is_computed(small: Server) -> None:
     assert (answer.status, "has 501 tokens" in answer.error) == (400, True)
 
 
-def test_more_requests_than_may_be_held_are_told_to_come_again(small: Server) -> None:
-    """Two clients that have sent half a body each hold the two places there are."""
-    half = request(b'{"prompt": "a", ', "/v1/completions", "Content-Length: 32")
-    with filled(small.url, half, 2) as (holders, answer):
-        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-        assert "--max-requests" in answer.error
-        for holder in holders:
-            holder.sendall(b'"max_tokens": 1}')
-            assert read_answer(holder).status == 200
-    assert exchange(small.url, completion(prompt="b")).status == 200
-
-
 def test_the_default_is_the_context_that_the_model_names(ours: Server) -> None:
     answer = exchange(ours.url, completion(prompt=[5] * 32_769), 120)
     assert answer.status == 400
@@ -119,19 +107,3 @@ def test_the_default_is_the_context_that_the_model_names(ours: Server) -> None:
 def test_scaled_positions_count(config: dict[str, object], tokens: int, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "x", **config}))
     assert context_of(str(tmp_path)) == tokens
-    assert Limits().tokens_of(str(tmp_path)) == tokens
-    assert Limits(prompt_tokens=7).tokens_of(str(tmp_path)) == 7
-
-
-def test_the_bytes_of_all_bodies_together_are_limited(
-    models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
-) -> None:
-    flags = ["--max-body-bytes", "1000", "--model", str(models["dense"])]
-    server = serve_ours(tmp_path_factory.mktemp("held"), *flags, forked=True)
-    half = request(b"{", "/v1/completions", "Content-Length: 1000")
-    try:
-        with filled(server.url, half, 8) as (_, answer):
-            assert answer.status == 503
-            assert "8000 is the most" in answer.error
-    finally:
-        server.kill()

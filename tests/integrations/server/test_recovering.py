@@ -11,15 +11,7 @@ from kit.examples import some
 from kit.versions import stops
 from kit.zoo.family import build_model
 from kit.zoo.registry import FAMILIES
-from omlx_cache.integrations.mlx_lm.server.failures import (
-    FIRST_SECONDS,
-    LONGEST_SECONDS,
-    MOST,
-    FailedInputs,
-    digest_of,
-)
-from omlx_cache.integrations.mlx_lm.server.recovering import RecoveringBatchGenerator
-from omlx_cache.integrations.mlx_lm.server.refusals import ComputationFailed
+from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.mlx_lm_versions import stop_options
 
@@ -28,14 +20,27 @@ PROMPTS = [[3 + (n * 11 + i * i) % 200 for i in range(20 + 9 * n)] for n in rang
 TOKENS = 24
 
 
-class Reply:
+class FailingRequest:
     """Keeps the error that a row was ended with."""
+
+    flight = fetched = None
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
 
     def fail(self, error: Exception) -> None:
         self.errors.append(error)
+
+
+class NoCache:
+    """Keeps nothing: rows are computed again from their first token on."""
+
+    def follow(self, tokens: Any) -> None: ...
+
+    def fly(self, *prompt: Any) -> None: ...
+
+    def refetch(self, tokens: list[int]) -> tuple[None, list[int]]:
+        return None, tokens
 
 
 class Failing:
@@ -55,30 +60,24 @@ class Failing:
         return getattr(self._model, name)
 
 
-@pytest.fixture(params=["qwen3", "gemma3_text", "qwen3_next"], scope="module")
+@pytest.fixture(params=some(["qwen3", "gemma3_text", "qwen3_next"], "qwen3_next"), scope="module")
 def model(request: pytest.FixtureRequest) -> Any:
     family = FAMILIES[request.param]
     return build_model(family.config["model_type"], dict(family.config), family.dtype, 0)
 
 
 @pytest.fixture
-def reply() -> Reply:
-    return Reply()
+def request_() -> FailingRequest:
+    return FailingRequest()
 
 
 @pytest.fixture
-def make(reply: Reply) -> Iterator[Any]:
+def make(request_: FailingRequest) -> Iterator[Any]:
     made = []
 
-    def generator(model: Any) -> RecoveringBatchGenerator:
-        made.append(
-            RecoveringBatchGenerator(
-                model,
-                prefill_step_size=16,
-                reply=lambda: reply,  # type: ignore[arg-type, return-value]
-                restore=lambda tokens: (None, tokens),
-            )
-        )
+    def generator(model: Any) -> ServedBatches:
+        request: Any = request_
+        made.append(ServedBatches(NoCache(), lambda: request, model, prefill_step_size=16))
         return made[-1]
 
     yield generator
@@ -111,31 +110,31 @@ def run(generator: Any, most: int = 400) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("position", some([0, 1, 17, 40], 0, 17))
 def test_a_bad_prompt_costs_the_others_nothing(
-    position: int, model: Any, make: Any, reply: Reply
+    position: int, model: Any, make: Any, request_: FailingRequest
 ) -> None:
     generator = make(Failing(model))
     uids = generator.insert(PROMPTS, [TOKENS] * 4)
     for _ in range(5):
         generator.next()
-    begun = {uid: list(job.said) for uid, job in generator._jobs.items()}
+    begun = {uid: list(row.said) for uid, row in generator._rows.items()}
     filler = [7] * 41
     filler[position] = BAD
     generator.insert([filler], [TOKENS])
     rest = run(generator)
     assert [begun[uid] + rest[uid] for uid in uids] == expected(model)
-    assert [str(error) for error in reply.errors] == ["the bad token"]
-    assert not generator._jobs
+    assert [str(error) for error in request_.errors] == ["the bad token"]
+    assert not generator._rows
 
 
 @pytest.mark.parametrize("calls", some([1, 3, 6, 9, 15], 1, 9))
 def test_an_error_that_no_row_repeats_costs_nobody_anything(
-    calls: int, model: Any, make: Any, reply: Reply
+    calls: int, model: Any, make: Any, request_: FailingRequest
 ) -> None:
     generator = make(Failing(model, calls))
     uids = generator.insert(PROMPTS, [TOKENS] * 4)
     found = run(generator)
     assert [found[uid] for uid in uids] == expected(model)
-    assert reply.errors == []
+    assert request_.errors == []
 
 
 def test_rows_that_are_removed_while_each_is_computed_alone_are_not_missed(
@@ -148,7 +147,7 @@ def test_rows_that_are_removed_while_each_is_computed_alone_are_not_missed(
             generator.next()
         while generator._tried not in (uids[gone], None):
             generator.next()
-        said = {uid: [*job.spoken, *job.said] for uid, job in generator._jobs.items()}
+        said = {uid: list(row.said) for uid, row in generator._rows.items()}
         generator.remove([uids[gone]])
         rest = run(generator)
         assert set(rest) == set(uids) - {uids[gone]}
@@ -168,29 +167,3 @@ def test_a_stop_sequence_that_was_half_seen_still_stops(model: Any, make: Any) -
         generator = make(Failing(model, calls))
         uid = generator.insert(PROMPTS, [TOKENS] * 4, **stopped)[0]
         assert len(run(generator)[uid]) == ends
-
-
-def test_an_input_that_failed_is_refused_for_longer_each_time_and_only_for_a_while() -> None:
-    now = 0.0
-    failures = FailedInputs(lambda: now)
-    digest = digest_of("model", [1, 2, -(2**60)])
-    wait = FIRST_SECONDS
-    for _ in range(12):
-        failures.add(digest, "why")
-        now += wait - 0.5
-        with pytest.raises(ComputationFailed, match="why; this input failed before"):
-            failures.check(digest)
-        now += 1
-        failures.check(digest)
-        wait = min(LONGEST_SECONDS, 2 * wait)
-    failures.check(digest_of("model", [1, 2]))
-    failures.check(digest_of("another", [1, 2, -(2**60)]))
-
-
-def test_only_so_many_failed_inputs_are_remembered() -> None:
-    failures = FailedInputs(lambda: 0.0)
-    for number in range(MOST + 1):
-        failures.add(digest_of("model", [number]), "why")
-    failures.check(digest_of("model", [0]))
-    with pytest.raises(ComputationFailed):
-        failures.check(digest_of("model", [1]))

@@ -38,11 +38,7 @@ def start(
         server.kill()
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [b"", b"POST /v1/comp", HALF[:40], HALF, b"GET /health\r\n"],
-    ids=["nothing", "half a line", "half a header", "half a body", "HTTP/0.9"],
-)
+@pytest.mark.parametrize("sent", some([b"", HALF[:40], HALF], HALF), ids=len)
 @pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_a_client_that_stalls_does_not_hold_up_the_end(
     sent: bytes, number: signal.Signals, start: Start
@@ -54,53 +50,7 @@ def test_a_client_that_stalls_does_not_hold_up_the_end(
         began = time.monotonic()
         assert server.stop(number) == 0, server.text()
         assert time.monotonic() - began < 8
-        status = read_answer(connection).status
-        assert status == 503 if sent == HALF else status in (0, 400, 408, 411)
-    assert "Traceback" not in server.text()
-
-
-def test_a_client_that_stalls_is_told_and_cut_off(start: Start) -> None:
-    server = start("--receive-timeout", "0.5")
-    with connected(server.url) as header, connected(server.url) as body:
-        header.sendall(HALF[:40])
-        body.sendall(HALF)
-        answer = read_answer(body)
-        assert (answer.status, answer.error) == (408, "only 16 of 32 bytes came in time")
-        assert read_answer(header).status == 0
-    assert exchange(server.url, completion(prompt="a")).status == 200
-
-
-@pytest.mark.nightly
-def test_a_client_that_sends_drop_by_drop_is_cut_off(start: Start) -> None:
-    """It never pauses for the half second that it may, and yet has only ten times that."""
-    server = start("--receive-timeout", "0.3")
-    ended = threading.Event()
-    with connected(server.url) as connection:
-        connection.sendall(request(b"{", "/v1/completions", "Content-Length: 1000000"))
-
-        def drip() -> None:
-            while not ended.wait(0.05):
-                try:
-                    connection.send(b" ")
-                except OSError:
-                    return
-
-        dripping = threading.Thread(target=drip)
-        dripping.start()
-        began = time.monotonic()
-        status = read_answer(connection).status
-        ended.set()
-        dripping.join()
-    assert status == 408
-    assert time.monotonic() - began < 15
-
-
-def test_half_a_body_and_gone_is_no_error(start: Start) -> None:
-    server = start()
-    with connected(server.url) as connection:
-        connection.sendall(HALF)
-    assert exchange(server.url, completion(prompt="a")).status == 200
-    assert server.stop() == 0
+        assert read_answer(connection).status == 0
     assert "Traceback" not in server.text()
 
 

@@ -2,20 +2,28 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from copy import deepcopy
+from typing import Any, NamedTuple
 
 import mlx.core as mx
-from mlx_lm import load
+from mlx_lm.server import ModelProvider, process_message_content
 
-from omlx_cache.integrations.mlx_lm.server.loading import check_cold_dir, check_opened, loading
-from omlx_cache.integrations.mlx_lm.server.warmable import Warmable, warmable
-from omlx_cache.integrations.mlx_lm.shared import cache_of
+from omlx_cache.integrations.launching import check_cold_dir
+from omlx_cache.integrations.mlx_lm.holdings import check_opened
+from omlx_cache.integrations.mlx_lm.models import cache_of, load_default
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import LONGEST_WAIT, ConfigError
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.prompt_file import Prompt
 from omlx_cache.tools.warm_report import Progress, WarmReport
+
+
+class Warmable(NamedTuple):
+    """Tokens worth keeping, and the token counts inside at which a chat's parts end."""
+
+    tokens: list[int]
+    segments: list[int]
 
 
 def warm(
@@ -34,8 +42,9 @@ def warm(
     if cache_settings.hot_cache_only:
         raise ConfigError("hot_cache_only leaves nothing behind when this command ends")
     check_cold_dir(cache_settings)
-    with loading(args):
-        model, tokenizer, draft = _load(args)
+    provider = ModelProvider(args)
+    load_default(provider)
+    model, tokenizer, draft = provider.model, provider.tokenizer, provider.draft_model
     jobs = [warmable(prompt, tokenizer, args.chat_template_args) for prompt in prompts]
     with BlockStore(cache_settings, name="warm") as store:
         check_opened(store)
@@ -49,20 +58,6 @@ def warm(
     return WarmReport(
         len(jobs), counts[0], counts[1], written, str(cache_settings.cold_dir), durable
     )
-
-
-def _load(args: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """Return the model, its tokenizer, and the draft model or None."""
-    model, tokenizer = load(
-        args.model,
-        adapter_path=args.adapter_path,
-        tokenizer_config=_tokenizer_config(args),
-        trust_remote_code=args.trust_remote_code,
-    )
-    if args.use_default_chat_template and tokenizer.chat_template is None:
-        tokenizer.chat_template = tokenizer.default_chat_template
-    draft = None if args.draft_model is None else load(args.draft_model)[0]
-    return model, tokenizer, draft
 
 
 def _run(
@@ -102,8 +97,39 @@ def _prefill(model: Any, cache: PrefixCache, job: Warmable, step: int) -> Any:
         session.commit()
 
 
-def _tokenizer_config(args: argparse.Namespace) -> dict[str, Any]:
-    config: dict[str, Any] = {"trust_remote_code": args.trust_remote_code}
-    if args.chat_template:
-        config["chat_template"] = args.chat_template
-    return config
+def warmable(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> Warmable:
+    """Return what a request with this prompt could restore: all of it but its last token.
+
+    A chat of system messages only gives what every chat that begins with them shares.
+    """
+    if not prompt.messages:
+        return Warmable(list(tokenizer.encode(prompt.text))[:-1], [])
+    messages = [dict(message) for message in deepcopy(list(prompt.messages))]
+    process_message_content(messages)
+    options = {**template, "tools": prompt.tools}
+    count = next((i for i, m in enumerate(messages) if m["role"] != "system"), len(messages))
+    system = _shared(messages[:count], tokenizer, options) if count else []
+    if count == len(messages):
+        return Warmable(system, [])
+    tokens = _render(messages, tokenizer, options)[:-1]
+    shared = len(system) if tokens[: len(system)] == system else 0
+    return Warmable(tokens, [shared] if shared else [])
+
+
+def _shared(system: list[dict[str, Any]], tokenizer: Any, options: Mapping[str, Any]) -> list[int]:
+    """Return the tokens with which every chat of these system messages begins."""
+    one, two = (
+        _render([*system, {"role": "user", "content": content}], tokenizer, options)
+        for content in ("", "x")
+    )
+    pairs = enumerate(zip(one, two, strict=False))
+    return one[: next((i for i, (a, b) in pairs if a != b), min(len(one), len(two)))]
+
+
+def _render(
+    messages: list[dict[str, Any]], tokenizer: Any, options: Mapping[str, Any]
+) -> list[int]:
+    rendered = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, **options
+    )
+    return [int(token) for token in rendered]

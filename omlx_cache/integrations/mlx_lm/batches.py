@@ -1,0 +1,280 @@
+"""mlx-lm's BatchGenerator, whose rows are stored while they are computed, and fail alone."""
+
+import gc
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
+from mlx_lm.models.cache import make_prompt_cache
+
+from omlx_cache.flights import PromptFlight
+from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.mlx_lm.prompt_cache import ServedPromptCache
+from omlx_cache.integrations.mlx_lm.requests import ServedRequest
+from omlx_cache.integrations.old_batches import row_caches
+from omlx_cache.integrations.rows import BatchTimer, row_of, stop_row_at
+from omlx_cache.mlx_lm_versions import is_old
+from omlx_cache.requests.log import AskedRequest
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Row:
+    """What a row was inserted with: its `prompt`, what its caches hold of it included, where the
+    prompt's segments end, and how it is sampled. `said` are the tokens that its client got, `stops`
+    where its prompt stops for others."""
+
+    prompt: list[int]
+    ends: list[int]
+    max_tokens: int
+    sampling: tuple[Any, ...]
+    until: Any
+    request: ServedRequest | None
+    flight: PromptFlight | None
+    following: Following | None = None
+    said: list[int] = field(default_factory=list)
+    stops: set[int] = field(default_factory=set)
+
+
+class _Resumed:
+    """Stop sequences of which a row has seen a part."""
+
+    def __init__(self, stops: Any, said: Sequence[int]) -> None:
+        self._stops, self._said = stops, said
+
+    def matcher(self) -> Any:
+        matcher = self._stops.matcher()
+        for token in self._said:
+            matcher.advance(token)
+        return matcher
+
+    def make_state(self) -> Any:
+        """As `matcher`, for mlx-lm before 0.32."""
+        state = self._stops.make_state()
+        for token in self._said:
+            state, _sequence, _name = self._stops.match(state, token)
+        return state
+
+    def match(self, state: Any, token: int) -> Any:
+        return self._stops.match(state, token)
+
+
+class ServedBatches(BatchGenerator):  # type: ignore[misc]
+    """Stores each row's blocks after each step, as far as the tiers take them at once, and tells
+    those who wait for them.
+
+    After an error each row at work is computed alone, up to its next token, from what the cache has
+    of it. The row that fails alone has failed; the others go on together. `current` gives the
+    request of the row that is inserted. Mutable by the generation thread: `_rows` by uid; after an
+    error `_suspects`, `_tried`, the one that is computed, `_alone`, its queue, and `_cleared`,
+    batches of one.
+    """
+
+    def __init__(
+        self,
+        cache: ServedPromptCache,
+        current: Callable[[], ServedRequest | None],
+        *args: Any,
+        **options: Any,
+    ) -> None:
+        self._cache, self._current = cache, current
+        self._rows: dict[int, _Row] = {}
+        self._suspects: deque[int] = deque()
+        self._tried: int | None = None
+        self._alone: deque[Any] = deque()
+        self._cleared: list[Any] = []
+        self._timer = BatchTimer(self._asked)
+        self._unprocessed_sequences: deque[Any]
+        super().__init__(*args, **options)
+
+    def insert_segments(
+        self, segments: Any, max_tokens: Any = None, caches: Any = None, *args: Any, **options: Any
+    ) -> Any:
+        if is_old():
+            caches = [row_caches(self, row) for row in caches or [None] * len(segments)]
+        uids = super().insert_segments(segments, max_tokens, caches, *args, **options)
+        for inserted in list(self._unprocessed_sequences)[-len(uids) :]:
+            uid, parts, most, _caches, held, *sampling, until = inserted
+            prompt = [*held, *chain.from_iterable(parts)]
+            *ends, _all = accumulate(map(len, parts), initial=len(held))
+            request = self._current()
+            flight = None if request is None else request.flight
+            if flight is None:
+                flight = self._cache.fly(prompt, len(held), ends)
+            self._rows[uid] = _Row(prompt, ends, most, tuple(sampling), until, request, flight)
+        return uids
+
+    def next(self) -> tuple[list[Any], list[Any]]:
+        for uid, row in self._rows.items():
+            if row.flight is not None:
+                row.stops.update(set(row.flight.take_wanted()) - set(row.ends))
+            for position in row.stops:
+                # Each time: a row that has begun again knows nothing of it.
+                stop_row_at(self, uid, position)
+        began = time.perf_counter()
+        try:
+            trial = self._tried is not None or self._suspects
+            prompts, generated = self._next_alone() if trial else super().next()
+        except Exception as error:
+            return self._failed(error), []
+        self._timer.step(prompts, time.perf_counter() - began)
+        for response in prompts:
+            self._prompted(response)
+        for response in generated:
+            if response.finish_reason is not None:
+                self._forget(response.uid)
+            elif response.uid in self._rows:
+                self._rows[response.uid].said.append(response.token)
+                self._store(response.uid)
+        return prompts, generated
+
+    def remove(self, uids: Sequence[int], *args: Any, **options: Any) -> Any:
+        for uid in uids:
+            self._forget(uid)
+            if uid in self._suspects:
+                self._suspects.remove(uid)
+            if uid == self._tried:
+                self._tried = None
+                self._alone.clear()
+        self._cleared = [batch for batch in self._cleared if not set(batch.uids) & set(uids)]
+        removed = super().remove(uids, *args, **options)
+        self._end_trial()
+        return removed
+
+    def close(self) -> None:
+        for uid in list(self._rows):
+            self._forget(uid)
+        super().close()
+
+    def _asked(self, uid: Any) -> AskedRequest | None:
+        row = self._rows.get(uid)
+        found = None if row is None or row.request is None else row.request.fetched
+        return None if found is None else found.asked
+
+    def _prompted(self, response: Any) -> None:
+        row, place = self._rows.get(response.uid), row_of(self, response.uid)
+        if row is None:
+            return
+        if response.end_of_prompt:
+            if row.flight is not None:
+                row.flight.end()
+                row.flight = None
+            row.stops.clear()
+        elif place is not None:
+            position = len(place.tokens)
+            is_stop = position in row.stops
+            self._store(response.uid, keep=is_stop)
+            if is_stop:
+                # What mlx-lm does at the end of a segment it does with that segment's type.
+                response.end_of_segment = False
+            row.stops = {stop for stop in row.stops if stop > position}
+            if row.flight is not None:
+                row.flight.reach(position)
+
+    def _store(self, uid: int, *, keep: bool = False) -> None:
+        row, place = self._rows[uid], row_of(self, uid)
+        if place is None:
+            return
+        if row.following is None:
+            row.following = self._cache.follow(place.tokens)
+        if row.following is not None:
+            row.following.row(place, lambda: self.extract_cache([uid])[uid][0], keep=keep)
+
+    def _forget(self, uid: int) -> None:
+        row = self._rows.pop(uid, None)
+        if row is not None:
+            self._unfollow(uid, row)
+            if row.flight is not None:
+                row.flight.end()
+
+    def _unfollow(self, uid: int, row: _Row) -> None:
+        self._timer.forget(uid)
+        if row.following is not None:
+            row.following.close()
+            row.following = None
+
+    def _failed(self, error: Exception) -> list[Any]:
+        """Empty the batches; returns what has the server take a failed request out of its books."""
+        queued = {inserted[0] for inserted in self._unprocessed_sequences} | set(self._suspects)
+        failed = [uid for uid in self._rows if uid not in queued]
+        if self._tried is not None:
+            failed = [self._tried]
+        self._tried = None
+        self._alone.clear()
+        self._empty()
+        for uid in failed:
+            self._unfollow(uid, self._rows[uid])
+        gc.collect()
+        mx.clear_cache()
+        if len(failed) != 1:
+            # To put rows together again may be what failed.
+            self._cleared.clear()
+            self._suspects.extend(failed)
+            _log.warning(
+                "an error in a batch of %d: each is computed alone: %s", len(failed), error
+            )
+            return []
+        request = self._rows[failed[0]].request
+        self._forget(failed[0])
+        self._end_trial()
+        if request is not None:
+            request.fail(error)
+        return [PromptProcessingBatch.Response(failed[0], (0, 0), False, True)]
+
+    def _next_alone(self) -> tuple[list[Any], list[Any]]:
+        """Compute the next suspect, and nothing else: what waits goes on waiting."""
+        if self._tried is None:
+            self._tried = self._suspects.popleft()
+            self._alone = deque([self._again(self._tried)])
+        waiting, self._unprocessed_sequences = self._unprocessed_sequences, self._alone
+        try:
+            prompts, generated = super().next()
+        finally:
+            self._unprocessed_sequences = waiting
+        if generated:
+            if len(self._generation_batch):
+                self._cleared.append(self._generation_batch)
+            self._empty()
+            self._tried = None
+            self._end_trial()
+        return prompts, generated
+
+    def _end_trial(self) -> None:
+        """Put the rows that were cleared together again, when nobody is suspected any more."""
+        if self._tried is None and not self._suspects:
+            for batch in self._cleared:
+                self._generation_batch.extend(batch)
+            self._cleared.clear()
+
+    def _empty(self) -> None:
+        self._prompt_batch = PromptProcessingBatch.empty(
+            self.model, self.sampler, prefill_step_size=self.prefill_step_size
+        )
+        self._generation_batch = GenerationBatch.empty(self.model, self.sampler)
+        self._currently_processing: list[Any] = []
+
+    def _again(self, uid: int) -> tuple[Any, ...]:
+        """Return a row as mlx-lm queues it, which goes on after what its client was told."""
+        row = self._rows[uid]
+        tokens = [*row.prompt, *row.said]
+        restored, rest = self._cache.refetch(tokens)
+        cache = row_caches(self, restored)
+        start = len(tokens) - len(rest)
+        last = len(tokens) - 1
+        cuts = sorted({start, *(end for end in row.ends if start < end < last), last, last + 1})
+        return (
+            uid,
+            [tokens[a:b] for a, b in pairwise(cuts)],
+            row.max_tokens - len(row.said),
+            make_prompt_cache(self.model, self.max_kv_size) if cache is None else cache,
+            tokens[:start],
+            *row.sampling,
+            _Resumed(row.until, row.said),
+        )

@@ -1,0 +1,312 @@
+"""The HTTP side: mlx-lm's handler within limits, and a listener that ends within a deadline."""
+
+import errno
+import json
+import logging
+import resource
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+from mlx_lm.server import APIHandler, get_system_fingerprint
+
+from omlx_cache.control.answers import encoded
+from omlx_cache.integrations.mlx_lm.lookup import PromptLookup
+from omlx_cache.integrations.mlx_lm.requests import BadRequest, Refused, TooLarge, Unavailable
+from omlx_cache.status.answer import JSON, Answer
+from omlx_cache.status.routes import LOOKUP, Routes, is_status_path
+
+_log = logging.getLogger(__name__)
+
+CONNECTIONS = 1024
+"""Connections that are served at once; the system's queue holds more."""
+_CLIENT_SECONDS = 60.0
+"""What a client may take to send or read a piece."""
+_STATUS_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+_LINGER_SECONDS = 5.0
+_LINGER_BYTES = 1 << 30
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket with this address (port 0: any free one), which does not listen yet.
+
+    Raises OSError when the address cannot be had.
+    """
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        bound = socket.socket(infos[0][0], socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(infos[0][4])
+        except OSError:
+            bound.close()
+            raise
+    except (OSError, UnicodeError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        is_taken = getattr(error, "errno", None) == errno.EADDRINUSE
+        hint = "; `omlx-cache ps` shows running servers, and --port takes another" * is_taken
+        raise OSError(f"cannot listen on {host}, port {port}: {why}{hint}") from error
+    return bound
+
+
+class Handler(APIHandler):  # type: ignore[misc]
+    """Answers one request of one connection, and ends it. `_has_begun` says whether headers were
+    sent, `_is_unread` that the client may still be sending."""
+
+    server: "HttpServer"
+    timeout = _CLIENT_SECONDS
+    _has_begun = False
+    _is_unread = False
+    _headers_buffer: list[bytes]
+
+    def do_GET(self) -> None:
+        status = self.server.status
+        if status is None or not is_status_path(self.path):
+            super().do_GET()
+        else:
+            peer = str(self.client_address[0])
+            self._show(status.answer(self.command, self.path, self.headers, peer))
+
+    def do_HEAD(self) -> None:
+        """Answer the status paths as for GET, without the content."""
+        self.do_GET()
+
+    def do_POST(self) -> None:
+        try:
+            self._check_length()
+            if self.path == LOOKUP and self.server.status is not None:
+                self._look_up(self.server.status)
+            else:
+                super().do_POST()
+        except OSError:
+            raise
+        except Refused as error:
+            self._refuse(error)
+        except Exception as error:
+            # Before a request is understood, its client is who can help.
+            self._refuse(BadRequest(f"{type(error).__name__}: {error}"))
+
+    def _check_length(self) -> None:
+        """Raise Refused for a body that is too large; what is no number is for mlx-lm to refuse."""
+        most = self.server.body_bytes
+        with suppress(ValueError):
+            length = int(self.headers.get("Content-Length") or 0)
+            if length < 0:
+                raise BadRequest("Content-Length must be 0 or more")
+            if length > most:
+                raise TooLarge(
+                    f"the body must have at most {most} bytes (serve --max-body-bytes), "
+                    f"not {length}"
+                )
+
+    def _look_up(self, status: Routes) -> None:
+        """Say how much of a prompt could be restored, to whom a status path is answered."""
+        no = status.refused(self.headers, str(self.client_address[0]))
+        if no is not None:
+            self._is_unread = True
+            return self._show(no)
+        length = int(self.headers.get("Content-Length") or 0)
+        try:
+            body = json.loads(self.rfile.read(length))
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"Invalid JSON in request body: {error}") from None
+        return self._show(Answer(200, JSON, encoded(self.server.lookup(body))))
+
+    def _show(self, answer: Answer) -> None:
+        """Send an answer of the status paths."""
+        self.connection.settimeout(_STATUS_SECONDS)
+        try:
+            self.send_response(answer.status)
+            for name, value in answer.all_headers().items():
+                self.send_header(name, value)
+            # No header for other origins: what mlx-lm sends with its answers has no place here.
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
+                for piece in answer.stream or ():
+                    self.wfile.write(piece)
+        finally:
+            answer.release()
+
+    def handle_completion(self, request: Any, stop_words: list[str]) -> None:
+        """Answer a request that has come in; an error ends it, and tells its client."""
+        try:
+            with self.server.answering():
+                super().handle_completion(request, stop_words)
+        except OSError:
+            raise
+        except Refused as error:
+            self._refuse(error)
+        except Exception as error:
+            _log.exception("a request ended by an error")
+            self._refuse(Refused(f"{type(error).__name__}: {error}"))
+
+    def _refuse(self, error: Refused) -> None:
+        """Send the reason; as an event of a stream that has begun."""
+        self._is_unread = True
+        if not self._has_begun:
+            self._headers_buffer = []
+            self._set_completion_headers(error.status)
+            content = json.dumps({"error": str(error)}).encode()
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+        elif self.stream:
+            told = {"error": {"message": str(error), "code": error.status}}
+            self.wfile.write(f"data: {json.dumps(told)}\n\n".encode())
+
+    def _set_completion_headers(self, status_code: int = 200) -> None:
+        # mlx-lm answers 404 whatever went wrong before the first token.
+        error = sys.exc_info()[1]
+        super()._set_completion_headers(error.status if isinstance(error, Refused) else status_code)
+
+    def flush_headers(self) -> None:
+        self._has_begun = True
+        super().flush_headers()
+
+    def finish(self) -> None:
+        super().finish()
+        if self._is_unread:
+            _linger(self.connection)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        _log.debug("%s %s", self.address_string(), format % args)
+
+
+class HttpServer(ThreadingHTTPServer):
+    """Listens on a bound socket, which it owns, and answers with a response generator.
+
+    Raises OSError when another process listens there by now. `_changed` guards `_answering`, the
+    count of requests under way: those that have come in whole.
+    """
+
+    # The system shortens it to what it gives: 4096 on Linux, 128 on macOS.
+    request_queue_size = 4096
+    # They end with the process.
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        responses: Any,
+        body_bytes: int,
+        lookup: PromptLookup,
+        status: Routes | None = None,
+    ) -> None:
+        self.responses, self.lookup, self.status = responses, lookup, status
+        self.body_bytes = body_bytes
+        self._fingerprint = get_system_fingerprint()
+        self._places = threading.Semaphore(_most_connections())
+        self._changed = threading.Condition()
+        self._answering = 0
+        self._is_ending = False
+        self.address_family = bound.family
+        super().__init__(bound.getsockname(), Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = bound
+        self.server_activate()
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it."""
+        host, port = self.server_address[:2]
+        shown = f"[{host!s}]" if ":" in str(host) else str(host)
+        return f"http://{shown}:{port}"
+
+    def serve_forever(self, poll_interval: float = _POLL_SECONDS) -> None:
+        super().serve_forever(poll_interval)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        Handler(self.responses, request, client_address, self, system_fingerprint=self._fingerprint)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer on a thread; waits for a place, with the next clients in the system's queue."""
+        while not self._places.acquire(timeout=_POLL_SECONDS):
+            if self._is_ending:
+                return self.shutdown_request(request)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what went wrong on a connection; what a client may cause is no error of ours."""
+        if isinstance(sys.exc_info()[1], OSError):
+            _log.debug("a connection ended", exc_info=True)
+        else:
+            _log.exception("a connection ended by an error")
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a request as under way while the block runs; raises Unavailable at the end."""
+        with self._changed:
+            if self._is_ending:
+                raise Unavailable("the server is ending")
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._answering -= 1
+                self._changed.notify_all()
+
+    def stop_listening(self) -> None:
+        """Take no more connections and no more requests."""
+        with self._changed:
+            self._is_ending = True
+        if self.status is not None:
+            self.status.close()
+        self.shutdown()
+        self.socket.close()
+
+    def wait(self, seconds: float, hurry: threading.Event) -> bool:
+        """Block until no request is under way; False after `seconds`, or soon after `hurry`."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while self._answering and not hurry.is_set():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, _POLL_SECONDS))
+            return not self._answering
+
+
+def _linger(connection: socket.socket) -> None:
+    """Let a client that still sends read its answer, for some seconds: closing with bytes of it
+    unread would reset the connection, and lose the answer."""
+    deadline = time.monotonic() + _LINGER_SECONDS
+    left = _LINGER_BYTES
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while left > 0 and (wait := deadline - time.monotonic()) > 0:
+            connection.settimeout(min(wait, 1.0))
+            received = len(connection.recv(1 << 16))
+            if not received:
+                return
+            left -= received
+
+
+def _most_connections() -> int:
+    """Raise this process's limit of descriptors to what the system lets it, and return how many
+    connections leave enough of them to the cold tier."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * CONNECTIONS if hard == resource.RLIM_INFINITY else min(4 * CONNECTIONS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return CONNECTIONS if soft == resource.RLIM_INFINITY else max(8, min(CONNECTIONS, soft // 2))

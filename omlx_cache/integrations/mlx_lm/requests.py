@@ -1,0 +1,170 @@
+"""ServedRequest: one request of mlx-lm's server, from its arrival to its last token."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mlx_lm.server import GenerationContext, Response
+
+from omlx_cache.flights import PromptFlight
+from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched
+from omlx_cache.requests.explanation import brief
+from omlx_cache_storage.hints import Ended
+
+_log = logging.getLogger(__name__)
+
+CLIENT_LEFT = "client left"
+CUT_OFF = "cut off"
+FAILED = "failed"
+
+
+class Refused(Exception):
+    """A request is not answered; the text is for its client, as is the HTTP status."""
+
+    status = 500
+
+
+class BadRequest(Refused):
+    """The client asked for something impossible; the text says what was expected."""
+
+    status = 400
+
+
+class TooLarge(Refused):
+    """The body is larger than the server takes; the text names the flag that changes it."""
+
+    status = 413
+
+
+class Unavailable(Refused):
+    """The server is ending."""
+
+    status = 503
+
+
+class EarlyContext(GenerationContext):  # type: ignore[misc]
+    """What a client is answered while its request waits: it hears that it is alive, and can leave.
+    To stop it stops what it becomes."""
+
+    becomes: Any = None
+
+    def stop(self) -> None:
+        super().stop()
+        if self.becomes is not None:
+            self.becomes.stop()
+
+
+class ServedRequest:
+    """Stands in for the queue on which mlx-lm's generation thread answers one client.
+
+    The client's thread makes it, and sets, before it is queued, `parts`, its tokenised prompt,
+    `tokenizer`, by which, `flight` and `held_seconds`. After that the generation thread sets them,
+    `queue`, `fetched`, `is_over`, `_context`, `_machine`, `_state`, `_called`, and `alone`, which
+    takes what is computed of a request that is served alone. `note_end` hears how the answer ended.
+    """
+
+    def __init__(self, note_end: Callable[[Ended | None], None], offered_tools: bool) -> None:
+        self.arrived = time.perf_counter()
+        self.held_seconds = 0.0
+        self.parts: tuple[Any, ...] | None = None
+        self.tokenizer: Any = None
+        self.flight: PromptFlight | None = None
+        self.queue: Any = None
+        self.fetched: Fetched | None = None
+        self.alone: Callable[[Any], None] | None = None
+        self.is_over = False
+        self._note_end = note_end
+        self._context: Any = None
+        self._knows_end = offered_tools
+        self._machine: Any = None
+        self._state: Any = None
+        self._called = False
+
+    def put(self, item: Any) -> None:
+        """Send an item to the client's thread. An error after the prompt was accepted is a failed
+        computation."""
+        if isinstance(item, Exception) and self._context is not None:
+            return self.fail(item)
+        if isinstance(item, GenerationContext):
+            self._begin(item)
+        elif self.alone is not None:
+            self.alone(item)
+        if isinstance(item, Response) and item.finish_reason is not None:
+            self._note_end(self._how_ended(item.finish_reason))
+        elif isinstance(item, Response):
+            self._read(item.text)
+        self.is_over = self.is_over or item is None
+        self.queue.put(item)
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error; one that has its answer keeps it."""
+        self.land()
+        if self.is_over:
+            return
+        self.is_over = True
+        if not isinstance(error, Refused):
+            text = f"the model failed: {type(error).__name__}: {error}"
+            _log.error("%s", text, exc_info=error)
+            error = Refused(text)
+        if self._context is not None:
+            self._context.stop()
+        self.queue.put(error)
+
+    def land(self) -> None:
+        """Say that no more of the prompt is computed, to those who wait for it."""
+        if self.flight is not None:
+            self.flight.end()
+
+    def _begin(self, context: Any) -> None:
+        self._context = context
+        # mlx-lm before 0.32 has no machine that could tell.
+        self._machine = getattr(context, "text_sm", None)
+        self._knows_end &= bool(self._machine and context.has_tool_calling)
+        if self._knows_end:
+            self._state = self._machine.make_state(context.initial_state)
+
+    def _read(self, text: str) -> None:
+        """Look for a tool call in the next piece of an answer, as the client's handler does."""
+        if not self._knows_end or self._called:
+            return
+        try:
+            self._state, segments = self._machine.split(self._state, text)
+            self._called = any(state == "tool" for state, _text in segments)
+        except Exception:
+            _log.debug("how an answer ends is not known", exc_info=True)
+            self._knows_end = False
+
+    def _how_ended(self, finish_reason: str) -> Ended | None:
+        """Return how an answer ended. Nobody knows for a client that offered no tools: it may call
+        them in words of its own."""
+        if finish_reason == "length":
+            return "length"
+        if not self._knows_end:
+            return None
+        return "tool_call" if self._called else "turn"
+
+    def line(self, out: int, first: float | None, early: str, notes: str) -> str:
+        """Return the line for the log: tokens `out`, seconds to the first of them, and in words why
+        it ended early, "" when it did not. What was not computed is not said to be."""
+        ends = f"{f', {early}' if early else ''}"
+        if self.fetched is None:
+            tokens = len(self.parts[0]) if self.parts else 0
+            seconds = time.perf_counter() - self.arrived
+            return (
+                f"request: {tokens} tokens in, ended before its turn, total {seconds:.3f} s{ends}"
+            )
+        record, told = self.fetched.asked.record, self.fetched.asked.explanation
+        restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens
+        where = f"{restored - cold - remote} hot, {cold} cold" + f", {remote} remote" * bool(remote)
+        rest = record.prompt_tokens - restored
+        computed = f"{record.computed_tokens} of {rest}" if early and not out else str(rest)
+        why = "" if told is None else brief(told)
+        begun = "" if first is None else f", first token {first:.3f} s"
+        held = record.held_seconds
+        notes += f", held {held:.1f} s for another request" if held else ""
+        return (
+            f"request {record.number}: {record.prompt_tokens} tokens in, {restored} restored "
+            f"({where}), {computed} recomputed{why}, {out} out{begun}, "
+            f"total {record.total_seconds or 0.0:.3f} s{ends}{notes}"
+        )

@@ -1,0 +1,422 @@
+"""mlx-lm's ResponseGenerator with this cache: requests wait for shared blocks, are measured, and
+end alone where they fail."""
+
+import gc
+import json
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import accumulate
+from queue import Empty, Queue
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm import server
+from mlx_lm.server import Response, ResponseGenerator, TimeBudget
+
+from omlx_cache.arrays.mlxio import allocate_payload
+from omlx_cache.integrations.mlx_lm.batches import ServedBatches
+from omlx_cache.integrations.mlx_lm.host import HOST
+from omlx_cache.integrations.mlx_lm.lookup import furthest
+from omlx_cache.integrations.mlx_lm.models import load_default, served_as
+from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched, ServedPromptCache
+from omlx_cache.integrations.mlx_lm.requests import (
+    CLIENT_LEFT,
+    CUT_OFF,
+    FAILED,
+    BadRequest,
+    EarlyContext,
+    Refused,
+    ServedRequest,
+    Unavailable,
+)
+from omlx_cache.integrations.padding import refuse_batches
+from omlx_cache.mlx_lm_versions import as_prompt_parts, context_fields, has_images, prompt_parts
+from omlx_cache.store import BlockStore
+from omlx_cache_storage.keys import as_tokens
+from omlx_cache_storage.page import REMOTE
+
+_log = logging.getLogger(__name__)
+
+PACKING = ("kv_bits", "kv_group_size", "quantized_kv_start")
+AHEAD_SECONDS = 30.0
+"""A request is queued by then, whatever has come: what is missing is read when its turn comes."""
+LOOK_SECONDS = 1.0
+"""A waiting request looks again after so long although nothing happened: a flight may stall."""
+PAUSES = 10.0
+"""A look takes at most one part in so many of the time that a request waits."""
+ALIVE_SECONDS = 5.0
+"""How often a client that waits is told that its request is alive."""
+CHARACTERS = 16
+"""Characters of a token, at most, in a prompt: tokenising a longer text takes gigabytes."""
+_HURRY_SECONDS = 2.0
+
+
+class Responses(ResponseGenerator):  # type: ignore[misc]
+    """Answers requests with what a store keeps.
+
+    A client's thread tokenises its prompt, reads ahead, and waits while another request computes
+    the next blocks; then the request is queued. `_arriving` makes one of several alike the first.
+    An error on the generation thread ends the requests that are computed, and the thread goes on.
+    `put_batches` has mlx-lm's server make its batches otherwise, `tokens_of` limits a prompt for a
+    model. `failure` is why the default model could not be loaded, written before `loaded` is set;
+    `cutting` is set once, by `stop`; `_current`, `_looked_at` are the generation thread's.
+    """
+
+    def __init__(
+        self,
+        provider: Any,
+        store: BlockStore,
+        put_batches: Callable[[Callable[..., Any]], None],
+        tokens_of: Callable[[str], int],
+    ) -> None:
+        flags = provider.cli_args
+        # mlx-lm before 0.32 has none of these.
+        options = {name: getattr(flags, name) for name in PACKING if hasattr(flags, name)}
+        self._store = store
+        self._put_batches = put_batches
+        self._tokens_of = tokens_of
+        self.cache = ServedPromptCache(store, provider, fetched=self._note_fetched, **options)
+        self.loaded = threading.Event()
+        self.failure: Exception | None = None
+        self.cutting = False
+        self._generation_failed = False
+        self._arriving = threading.Lock()
+        self._at_work: weakref.WeakSet[ServedRequest] = weakref.WeakSet()
+        self._current: ServedRequest | None = None
+        self._looked_at: Callable[[], Any] = lambda: None
+        super().__init__(provider, self.cache)
+
+    # On clients' threads.
+
+    def generate(
+        self,
+        request: Any,
+        generation_args: Any,
+        progress_callback: Callable[[int, int], None] | None = None,
+    ) -> tuple[Any, Iterator[Any]]:
+        if self.cutting or not self.generation_available():
+            raise Unavailable("the server is ending")
+        request.served = served = ServedRequest(self.cache.note_end, bool(request.tools))
+        answer = partial(super().generate, request, generation_args, progress_callback)
+        if self._is_next(request, generation_args):
+            tokenizer = self.model_provider.tokenizer
+            served.parts = self._parts(tokenizer, request, generation_args)
+            served.tokenizer = tokenizer
+            self._read_ahead(served.parts[0])
+            if not self._is_first(served):
+                _stops, machine = self._made(tokenizer, generation_args)
+                early = EarlyContext(
+                    has_tool_calling=tokenizer.has_tool_calling,
+                    has_thinking=tokenizer.has_thinking,
+                    tool_parser=tokenizer.tool_parser,
+                    prompt=served.parts[0],
+                    **context_fields(machine, served.parts[3]),
+                )
+                answers = self._in_turn(served, early, answer, progress_callback)
+                return early, self._measured(served, answers)
+        context, answers = answer()
+        return context, self._measured(served, answers)
+
+    def _is_next(self, request: Any, args: Any) -> bool:
+        """True for a request that a batch of the loaded model computes, as far as is known."""
+        provider = self.model_provider
+        key, asked = provider.model_key, args.model
+        return (
+            key is not None
+            and served_as(key, asked.model)
+            and asked.adapter is None
+            and asked.draft in (None, "default_model")
+            and super()._is_batchable(args)
+            and not has_images(request.messages)
+        )
+
+    def _read_ahead(self, prompt: list[int]) -> None:
+        """Bring what other machines have of a prompt into free memory; raises nothing. The thread
+        that computes answers would wait for the network, and with it all who are answered."""
+        if self._store.remote is None:
+            return
+        try:
+            lanes = self.cache.lanes_of(self.model_provider.model_key)
+            uses = furthest(lanes, as_tokens(prompt), asks=True).point.uses
+            far = [use for each in uses.values() for use in each if use.info.tier == REMOTE]
+            far.sort(key=lambda use: use.info.position)
+            if far:
+                pages = [use.page for use in far]
+                self._store.prefetch(pages, allocate_payload).wait(AHEAD_SECONDS)
+        except Exception:
+            _log.debug("nothing was read ahead", exc_info=True)
+
+    def _is_first(self, served: ServedRequest, *, last: bool = False) -> bool:
+        """Return False while another request computes what this one needs next; else note that this
+        one computes it. With `last` it waits no more."""
+        assert served.parts is not None
+        key, prompt = self.model_provider.model_key, served.parts[0]
+        with self._arriving:
+            if not last and self.cache.worth_waiting(key, as_tokens(prompt)):
+                return False
+            *ends, _all = accumulate(map(len, served.parts[1]))
+            served.flight = self.cache.flight(key, prompt, 0, ends)
+        return True
+
+    def _in_turn(
+        self,
+        served: ServedRequest,
+        early: EarlyContext,
+        answer: Callable[[], tuple[Any, Iterator[Any]]],
+        progress: Callable[[int, int], None] | None,
+    ) -> Iterator[Any]:
+        """Wait until the shared blocks are there, and then answer."""
+        flights, count = self._store.flights, len(early.prompt)
+        _log.info("a request of %d tokens waits for another that computes its prefix", count)
+        until = time.monotonic() + flights.wait_seconds
+        told = 0.0
+        while True:
+            seen, began = flights.changes, time.monotonic()
+            if self._is_first(served, last=began >= until):
+                break
+            if self.cutting:
+                raise Unavailable("the server is ending")
+            if progress is not None and began - told >= ALIVE_SECONDS:
+                told = began
+                progress(0, count)
+            time.sleep(PAUSES * (time.monotonic() - began))
+            with flights.lock:
+                if flights.changes == seen:
+                    flights.on_change.wait(LOOK_SECONDS)
+        served.held_seconds = time.perf_counter() - served.arrived
+        context, answers = answer()
+        early.becomes = context
+        for each in answers:
+            early.prompt_cache_count = context.prompt_cache_count
+            yield each
+
+    def _measured(self, served: ServedRequest, answers: Iterator[Any]) -> Iterator[Any]:
+        """Yield a request's answers, and log it when its last token is out, or its client gone."""
+        first: float | None = None
+        count, early = 0, FAILED
+        try:
+            for answer in answers:
+                if first is None:
+                    first = time.perf_counter() - served.arrived
+                count += 1
+                if answer.finish_reason is not None:
+                    early = ""
+                yield answer
+            early = ""
+        except Unavailable:
+            early = CUT_OFF
+            raise
+        except (GeneratorExit, ConnectionError, TimeoutError):
+            early = CLIENT_LEFT if early else ""
+            raise
+        finally:
+            served.land()
+            notes = ""
+            if served.fetched is not None:
+                served.fetched.asked.ended(count)
+                prompt = served.fetched.prompt_tokens
+                notes = self.cache.room_for(prompt + count)
+            _log.info("%s", served.line(count, first, early, notes))
+
+    def stop(self, seconds: float, hurry: threading.Event) -> bool:
+        """End what is computed, and the thread; False when that takes longer than `seconds`, or
+        than a moment after `hurry` is set."""
+        self.cutting = self._stop = True
+        deadline = time.monotonic() + seconds
+        while self._generation_thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+            self._generation_thread.join(min(left, 0.1))
+            if hurry.is_set():
+                deadline = min(deadline, time.monotonic() + _HURRY_SECONDS)
+                hurry = threading.Event()
+        ended = Unavailable("the server is ending")
+        for served in list(self._at_work):
+            served.fail(ended)
+        while True:
+            try:
+                self.requests.get_nowait()[0].put(ended)
+            except Empty:
+                return not self._generation_thread.is_alive()
+
+    def generation_available(self) -> bool:
+        """True while the thread that computes is alive, and has not given up."""
+        return self._generation_thread.is_alive() and not self._generation_failed
+
+    def tokens_of(self, request: Any, args: Any) -> list[int]:
+        """Return a prompt's tokens; raises Refused. Any thread may ask."""
+        return list(self._parts(self.model_provider.tokenizer, request, args)[0])
+
+    # On either.
+
+    def _parts(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
+        """Return a prompt, tokenised; raises BadRequest."""
+        most = self._tokens_of(self.model_provider.model_key[0])
+        if _length(request) > CHARACTERS * most:
+            raise _too_long(f"more than {most}", most)
+        prompt = request.prompt
+        try:
+            if isinstance(prompt, list):
+                _check_tokens(prompt, tokenizer)
+                parts: tuple[Any, ...] = (prompt, [prompt], ["assistant"], "normal", None)
+            else:
+                parts = prompt_parts(super()._tokenize(tokenizer, request, args))
+        except Exception as error:
+            raise BadRequest(f"this prompt cannot be tokenised: {error}") from error
+        if len(parts[0]) > most:
+            raise _too_long(str(len(parts[0])), most)
+        if not parts[0]:
+            raise BadRequest("the prompt has no tokens")
+        return parts
+
+    def _made(self, tokenizer: Any, args: Any) -> Any:
+        """Return what mlx-lm makes of a request's options, where an error of theirs would end its
+        thread; raises BadRequest."""
+        try:
+            _check_tokens(args.logits.logit_bias or (), tokenizer)
+            server._make_sampler(args, tokenizer)
+            server._make_logits_processors(args)
+            key = self.model_provider.model_key
+            return self._make_state_machine(key, tokenizer, args.stop_words)
+        except Exception as error:
+            raise BadRequest(f"these options cannot be used: {error}") from error
+
+    # On the generation thread.
+
+    def _generate(self) -> None:
+        try:
+            provider = self.model_provider
+            load_default(provider)
+            self._look_at_model()
+            require = self._store.settings.require
+            if provider.model is not None and not HOST.takes(
+                provider, (), lambda: provider.model, require=require
+            ):
+                self.prompt_cache = server.LRUPromptCache(self.cli_args.prompt_cache_size)
+            elif provider.model is not None:
+                # So that the first request does not wait for what is done once for each model.
+                self.cache.fresh(provider.model_key)
+        except Exception as error:
+            self.failure = error
+            return
+        finally:
+            self.loaded.set()
+        self._time_budget = _Budget(self.requests)
+        if self.prompt_cache is self.cache:
+            self._put_batches(partial(ServedBatches, self.cache, lambda: self._current))
+        while not self._generated():
+            gc.collect()
+            mx.clear_cache()
+
+    def _generated(self) -> bool:
+        """Compute until the server stops; False after an error that ended those at work only."""
+        try:
+            super()._generate()
+        except Exception as error:
+            _log.exception("generation failed")
+            at_work = [served for served in self._at_work if not served.is_over]
+            for served in at_work:
+                served.fail(error)
+            self._generation_failed = self.cutting or not at_work
+            return self._generation_failed
+        return True
+
+    def _next_request(self, timeout: float | None = None) -> Any:
+        found = super()._next_request(timeout)
+        if found is None:
+            return None
+        queue, request, args = found
+        request.served.queue = queue
+        self._at_work.add(request.served)
+        return request.served, request, args
+
+    def _tokenize(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
+        self._current = served = request.served
+        if served.tokenizer is not tokenizer:
+            served.parts, served.tokenizer = self._parts(tokenizer, request, args), tokenizer
+        self._made(tokenizer, args)
+        parts = served.parts
+        # mlx-lm cuts what was restored off the segments.
+        return as_prompt_parts((parts[0], list(map(list, parts[1])), list(parts[2]), *parts[3:]))
+
+    def _is_batchable(self, args: Any) -> bool:
+        self._look_at_model()
+        return bool(super()._is_batchable(args))
+
+    def _look_at_model(self) -> None:
+        """Have a model whose states take padding for tokens served one request at a time."""
+        provider = self.model_provider
+        if provider.model is not None and self._looked_at() is not provider.model:
+            self._looked_at = weakref.ref(provider.model)
+            refuse_batches(provider)
+
+    def _log_cache_stats(self) -> None:
+        """mlx-lm counts the sequences of its own cache here, at each request."""
+
+    def _note_fetched(self, found: Fetched) -> None:
+        if self._current is not None:
+            self._current.fetched = found
+            found.asked.arrived(self._current.arrived)
+            if self._current.held_seconds:
+                found.asked.waited(self._current.held_seconds)
+        found.asked.begin_chunk(found.restored_tokens)
+
+    def _serve_single(self, request: Any, *stream: Any) -> None:
+        request[0].alone = partial(self._computed_alone, request[0])
+        with self.cache.lending():
+            super()._serve_single(request, *stream)
+
+    def _computed_alone(self, served: ServedRequest, item: Any) -> None:
+        """Measure and store what was computed before an item of a request served alone: progress,
+        a token, or the end. Raises Unavailable for one that is cut off: mlx-lm would go on."""
+        if self.cutting and item is not None:
+            raise Unavailable("the server is ending")
+        if served.fetched is None:
+            return
+        asked, start = served.fetched.asked, served.fetched.restored_tokens
+        if isinstance(item, tuple):
+            asked.end_chunk(start + item[0])
+            self.cache.prefilled(item[0])
+            asked.begin_chunk(start + item[0])
+        elif isinstance(item, Response):
+            asked.end_chunk()
+
+
+class _Budget(TimeBudget):  # type: ignore[misc]
+    """How long mlx-lm computes before it looks for requests: one step when one is there."""
+
+    def __init__(self, requests: "Queue[Any]") -> None:
+        super().__init__()
+        self._requests = requests
+
+    def __iter__(self) -> Iterator[None]:
+        super().__iter__()
+        with suppress(StopIteration):
+            while True:
+                yield super().__next__()
+                if not self._requests.empty():
+                    return
+
+
+def _check_tokens(tokens: Iterable[Any], tokenizer: Any) -> None:
+    """Raise ValueError for what is no token: MLX would read or write beyond its arrays."""
+    vocabulary = len(tokenizer.get_vocab())
+    if any(type(token) is not int or not 0 <= token < vocabulary for token in tokens):
+        raise ValueError(f"tokens are whole numbers from 0 to {vocabulary - 1}")
+
+
+def _length(request: Any) -> int:
+    """Return how many characters a request has, 0 for one with images."""
+    if has_images(request.messages):
+        return 0
+    return len(json.dumps([request.prompt, request.messages, request.tools], ensure_ascii=False))
+
+
+def _too_long(tokens: str, most: int) -> Refused:
+    return BadRequest(
+        f"the prompt has {tokens} tokens, and {most} is the most for this model "
+        "(serve --max-prompt-tokens)"
+    )

@@ -1,1 +1,0 @@
-"""mlx-lm's OpenAI-compatible server with this project's cache: `omlx-cache serve` and `warm`."""

@@ -1,0 +1,246 @@
+"""mlx-lm's server with this cache: load, listen, answer, drain."""
+
+import json
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from huggingface_hub import try_to_load_from_cache
+
+from omlx_cache.integrations.mlx_lm.holdings import (
+    check_opened,
+    inventory,
+    last_words,
+    unwritten,
+)
+from omlx_cache.integrations.mlx_lm.http import HttpServer, bind
+from omlx_cache.integrations.mlx_lm.lookup import PromptLookup
+from omlx_cache.integrations.mlx_lm.responses import Responses
+from omlx_cache.integrations.mlx_lm.signals import POLL_SECONDS, Signals, attended
+from omlx_cache.integrations.naming import model_name
+from omlx_cache.settings.names import ConfigError
+from omlx_cache.status.routes import Routes
+from omlx_cache.store import BlockStore
+
+_log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 120.0
+CLOSE_MARGIN_SECONDS = 5.0
+"""What is left of them when a disk has not taken everything by then."""
+STOP_SECONDS = 30.0
+"""What a chunk that is being computed may take to end, when its request is cut off."""
+LAST_WORDS_SECONDS = 2.0
+"""What handlers may take to tell clients that their requests were cut off."""
+CONTEXT_TOKENS = 1 << 20
+"""For a model whose configuration names no context."""
+
+_CONTEXT_FIELDS = (
+    "max_position_embeddings",
+    "max_sequence_length",
+    "max_seq_len",
+    "model_max_length",
+    "n_positions",
+    "n_ctx",
+    "seq_length",
+)
+_PARTS = ("text_config", "llm_config", "language_config")
+_SCALINGS = ("rope_scaling", "rope_parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What `omlx-cache serve` adds to mlx-lm's flags. `prompt_tokens` None: the model's context;
+    `has_status`: the status paths are answered at the server's own port; `given`: the settings that
+    were flags."""
+
+    body_bytes: int = 32 << 20
+    prompt_tokens: int | None = None
+    drain_seconds: float = 30.0
+    has_status: bool = False
+    given: tuple[str, ...] = ()
+
+    def tokens_of(self, model: str) -> int:
+        """Return how many tokens a prompt for this model may have."""
+        return self.prompt_tokens or context_of(model)
+
+
+def serve(
+    open_store: Callable[[], BlockStore],
+    serving: Serving,
+    put_batches: Callable[[Callable[..., Any]], None],
+    upstream: Callable[..., Any],
+    host: str,
+    port: int,
+    provider: Any,
+    *_: Any,
+    **__: Any,
+) -> None:
+    """Answer requests until SIGINT or SIGTERM, then finish those under way and write; `host` and
+    all after it are what mlx-lm calls its `run` with.
+
+    Raises SystemExit: 0 when everything that was accepted is on the disk, 1 when not, or when the
+    generation thread died, and a line when the model could not be loaded. A second signal may leave
+    threads behind: the caller is to end the process. Raises ConfigError for bits that MLX lacks,
+    CannotKeep, and OSError for an address that cannot be had, before any thread runs MLX.
+    """
+    if mx.distributed.init().size() > 1:
+        # The ranks must restore the same prefix at the same time; their tiers may differ.
+        _log.warning("more than one rank: the prompt cache is mlx-lm's own, in memory")
+        upstream(host, port, provider)
+        return
+    with bind(host, port) as bound, Signals() as signals:
+        store = open_store()
+        store.service = _service(provider.cli_args, serving, bound)
+        check_opened(store)
+        try:
+            responses = Responses(provider, store, put_batches, serving.tokens_of)
+        except ValueError as error:
+            store.close(CLOSE_SECONDS)
+            raise ConfigError(str(error)) from error
+        raise SystemExit(_Run(serving, store, responses, signals).run(bound))
+
+
+class _Run:
+    """One run of the server: what it needs from its start to its end."""
+
+    def __init__(
+        self, serving: Serving, store: BlockStore, responses: Responses, signals: Signals
+    ) -> None:
+        self._serving, self._store = serving, store
+        self._responses, self._signals = responses, signals
+        self._args = responses.model_provider.cli_args
+
+    def run(self, bound: socket.socket) -> int | str:
+        """Load, serve until a signal, end; returns the exit code, or what ended the start."""
+        store, responses, model = self._store, self._responses, self._args.model
+        store.decoder = self._decoded
+        # While the model is loaded.
+        _log.info("%s", inventory(store, model_name(model)))
+        while not responses.loaded.is_set():
+            time.sleep(POLL_SECONDS)
+            if self._signals.count:
+                return 0 if attended(lambda hurry: self._close(), self._signals) else 1
+        if responses.failure is not None:
+            store.close(CLOSE_SECONDS)
+            return f"omlx-cache: {responses.failure}"
+        lookup = PromptLookup(store, responses)
+        try:
+            httpd = HttpServer(bound, responses, self._serving.body_bytes, lookup, self._status())
+        except OSError as error:
+            self._end(None, None)
+            return f"omlx-cache: {error}"
+        listener = threading.Thread(target=httpd.serve_forever, name="omlx-cache-http")
+        listener.start()
+        if model:
+            store.add_label(model_name(model))
+        store.service = {**store.service, "url": httpd.url}
+        sys.stdout.write(f"Listening on {httpd.url}\n")
+        sys.stdout.flush()
+        if httpd.status is not None:
+            _log.info("status page: %s/status", httpd.url)
+        while not self._signals.count and responses.generation_available():
+            time.sleep(POLL_SECONDS)
+        is_healthy = self._signals.count > 0
+        code = self._end(httpd, listener)
+        return code if is_healthy else 1
+
+    def _decoded(self, tokens: list[int], model: str) -> str | None:
+        """Return tokens as text for `omlx-cache why`, None for a model that is not loaded."""
+        provider = self._responses.model_provider
+        key, tokenizer = provider.model_key, provider.tokenizer
+        if key is None or tokenizer is None or model_name(key[0]) != model:
+            return None
+        # Images are named by numbers that no vocabulary has.
+        return str(tokenizer.decode([token for token in tokens if token >= 0]))
+
+    def _status(self) -> Routes | None:
+        """Return the status paths, None unless they were asked for."""
+        settings = self._store.settings
+        if settings.status == "off" or not self._serving.has_status:
+            return None
+        return Routes(self._store.operations, settings.token, samples=True)
+
+    def _end(self, httpd: HttpServer | None, listener: threading.Thread | None) -> int:
+        """End what was begun, within deadlines; returns the exit code."""
+
+        def work(hurry: threading.Event) -> bool:
+            try:
+                if httpd is not None and listener is not None:
+                    httpd.stop_listening()
+                    listener.join()
+                    _log.info("Draining; a second signal cuts off the requests under way.")
+                    if not httpd.wait(self._serving.drain_seconds, hurry):
+                        _log.warning("requests under way are cut off")
+                has_ended = self._responses.stop(STOP_SECONDS, hurry)
+                if httpd is not None:
+                    httpd.wait(LAST_WORDS_SECONDS, threading.Event())
+            finally:
+                is_clean = self._close()
+            return is_clean and has_ended
+
+        return 0 if attended(work, self._signals) else 1
+
+    def _close(self) -> bool:
+        """Write what is pending, say what is on the disk and what is not, and return whether all
+        that the disk accepted is there."""
+        deadline = time.monotonic() + CLOSE_SECONDS
+        self._store.end_soon()
+        self._store.flush(CLOSE_SECONDS - CLOSE_MARGIN_SECONDS)
+        left = unwritten(self._store)
+        is_clean = self._store.close(max(0.0, deadline - time.monotonic()))
+        words = last_words(self._store, left, is_clean)
+        _log.log(logging.INFO if words.complete else logging.WARNING, "%s", words.text)
+        return is_clean
+
+
+def _service(args: Any, serving: Serving, bound: socket.socket) -> dict[str, object]:
+    """Return what a server says of itself to `omlx-cache ps`; its `url` comes once it listens."""
+    is_folder = args.model and Path(args.model).is_dir()
+    return {
+        "port": bound.getsockname()[1],
+        "url": None,
+        "model": args.model,
+        "folder": str(Path(args.model).resolve()) if is_folder else None,
+        "adapter": args.adapter_path,
+        "draft_model": args.draft_model,
+        "flags": sorted(serving.given),
+    }
+
+
+@lru_cache(maxsize=32)
+def context_of(model: str) -> int:
+    """Return how many tokens a model was made for, scaled positions included; reads one file."""
+    folder = Path(model).expanduser()
+    found = folder / "config.json"
+    try:
+        path = found if folder.is_dir() else try_to_load_from_cache(model, "config.json")
+        config = json.loads(Path(path).read_text(encoding="utf-8"))  # type: ignore[arg-type]
+        parts = [config, *(config[name] for name in _PARTS if isinstance(config.get(name), dict))]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return CONTEXT_TOKENS
+    return max(map(_context, parts)) or CONTEXT_TOKENS
+
+
+def _context(config: Mapping[str, Any]) -> int:
+    named = max(_positive(config.get(name)) for name in _CONTEXT_FIELDS)
+    most = named
+    for name in _SCALINGS:
+        scaling = config.get(name)
+        if isinstance(scaling, dict):
+            # Some configurations name the context before scaling, some the one after it.
+            original = _positive(scaling.get("original_max_position_embeddings")) or named
+            most = max(most, _positive(scaling.get("factor")) * original)
+    return int(min(most, 1e12))
+
+
+def _positive(value: object) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and value > 0 else 0.0  # type: ignore[operator, arg-type]
