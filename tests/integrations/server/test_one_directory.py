@@ -14,7 +14,7 @@ from kit.examples import some
 from kit.tinylm import Server, serve_ours
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.control.paths import socket_name
-from omlx_cache.integrations.mlx_lm.shared import cache_of
+from omlx_cache.integrations.mlx_lm import cache_of
 from omlx_cache_daemon.client import Client
 
 from .conftest import SYSTEM, Turn, ask
