@@ -25,9 +25,10 @@ _CODES = {status: code for code, status in STATUS_OF.items()}
 class Client:
     """One store's control socket. Holds no connection between calls, so a store may restart."""
 
-    def __init__(self, path: Path, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self.path = path
-        self.timeout = timeout
+    def __init__(
+        self, path: Path, timeout: float = DEFAULT_TIMEOUT, pid: int | None = None
+    ) -> None:
+        self.path, self.pid, self.timeout = path, pid, timeout
 
     def call(self, op: str, **args: object) -> object:
         """Return the store's result; blocks for `timeout` seconds at most.
@@ -62,20 +63,6 @@ class Client:
                 if len(answer) > MOST_BYTES:
                     raise ControlError("too_large", f"the answer has more than {MOST_BYTES} bytes")
         raise TimeoutError
-
-
-def is_listening(path: Path, timeout: float = 1.0) -> bool:
-    """Tell whether somebody accepts connections at a path."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(timeout)
-        try:
-            sock.connect(os.fspath(path))
-        except (TimeoutError, BlockingIOError):
-            # So many ask that one more has to wait: on Linux a full backlog fails at once.
-            return True
-        except OSError:
-            return False
-        return True
 
 
 def encode_request(op: str, args: Mapping[str, object]) -> bytes:

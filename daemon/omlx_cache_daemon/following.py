@@ -1,10 +1,12 @@
 """The logs of a store, read so that each row is seen once: requests, and what happened to pages."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from omlx_cache.control.replies import RecordPage
 from omlx_cache.requests.explanation import RequestRecord
+from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.replies import Map, as_answer, as_map, as_maps, count_of
 
@@ -13,18 +15,12 @@ _MODEL_CHARACTERS, _SALT_DIGITS, _NAMESPACE_DIGITS, _KEY_DIGITS = 24, 8, 8, 12
 
 
 class Row(NamedTuple):
-    """One line of a log: when, in seconds since the epoch, as JSON, and a cell for each column."""
+    """One line of a log: when, in seconds since the epoch, as JSON, and a cell for each column.
+    Without cells it says how many lines were `missed`: forgotten before they were asked for."""
 
     at: float
     document: Map
     cells: Sequence[object] = ()
-
-
-class News(NamedTuple):
-    """What has come, in the order in which it was told, and how many rows were forgotten before."""
-
-    rows: list[Row]
-    missed: int
 
 
 class Follower:
@@ -35,35 +31,32 @@ class Follower:
     operation = ""
     columns: Sequence[tuple[str, int]] = ()
 
-    def __init__(self, pid: int | None, **first: object) -> None:
+    def __init__(self, **first: object) -> None:
         """`first` are the arguments of the first question; with `after` among them its answer is
         asked for to its end."""
-        self.pid = pid
         self._arguments = first
         self._after: int | None = None
         self._began: object = None
 
-    def news(self, call: Callable[..., object]) -> News:
-        """Return what has come since the last time, asking with `call` (`Client.call`)."""
+    def news(self, client: Client) -> list[Row]:
+        """Return what has come since the last time, in the order in which it was told."""
         rows: list[Row] = []
-        missed = 0
         while True:
             before, is_whole = self._after, "after" not in self._arguments
-            reply = as_map(call(self.operation, **self._arguments))
+            reply = as_map(client.call(self.operation, **self._arguments))
             upto, began = count_of(reply, "upto"), self._began
             self._began = reply.get("began")
             if before is not None and (upto < before or began != self._began):
                 # Another store has taken the place of the one before: its numbers begin again.
                 upto = 0
             else:
-                found = self._taken(reply, before)
-                rows, missed = rows + found.rows, missed + found.missed
+                rows += self._rows(reply, before, client.pid)
             self._after = upto
             self._arguments |= {"after": upto, "limit": AT_A_TIME}
             if is_whole or before == upto:
-                return News(rows, missed)
+                return rows
 
-    def _taken(self, reply: Map, after: int | None) -> News:
+    def _rows(self, reply: Map, after: int | None, pid: int | None) -> list[Row]:
         raise NotImplementedError
 
 
@@ -91,22 +84,21 @@ class Requests(Follower):
         ("REASON", -1),
     )
 
-    def __init__(self, pid: int | None, *, shows_begun: bool) -> None:
-        super().__init__(pid, after=0, limit=AT_A_TIME)
+    def __init__(self, *, shows_begun: bool) -> None:
+        super().__init__(after=0, limit=AT_A_TIME)
         self._shows_begun = shows_begun
         self._open: set[int] = set()
 
-    def _taken(self, reply: Map, after: int | None) -> News:
-        records = [as_answer(RequestRecord, one) for one in as_maps(reply.get("records"))]
-        new = [record for record in records if record.number > (after or 0)]
-        forgotten = self._open - {record.number for record in records}
-        skipped = 0 if after is None else count_of(reply, "upto") - after - len(new)
-        self._open = {record.number for record in records if record.total_seconds is None}
+    def _rows(self, reply: Map, after: int | None, pid: int | None) -> list[Row]:
+        page = as_answer(RecordPage, reply)
+        new = [record for record in page.records if record.number > (after or 0)]
+        forgotten = self._open - {record.number for record in page.records}
+        skipped = 0 if after is None else page.upto - after - len(new)
+        self._open = {r.number for r in page.records if r.total_seconds is None}
         self._arguments["open"] = sorted(self._open)
         begun = new if self._shows_begun else []
-        shown = [r for r in records if r.total_seconds is not None or r in begun]
-        rows = [_request(self.pid, one) for one in shown]
-        return News(rows, len(forgotten) + max(0, skipped))
+        shown = [r for r in page.records if r.total_seconds is not None or r in begun]
+        return [*_missed(pid, len(forgotten) + max(0, skipped)), *(_request(pid, r) for r in shown)]
 
 
 class Events(Follower):
@@ -127,15 +119,19 @@ class Events(Follower):
         ("DETAIL", -1),
     )
 
-    def _taken(self, reply: Map, after: int | None) -> News:
-        self.pid = count_of(reply, "pid")
-        events = [{"pid": self.pid, **one} for one in as_maps(reply.get("events", []))]
-        batches = [{"pid": self.pid, **one} for one in as_maps(reply.get("batches", []))]
-        rows = [*map(_event, events), *(Row(_number(one.get("ts")), one) for one in batches)]
-        return News(rows, count_of(reply, "dropped"))
+    def _rows(self, reply: Map, after: int | None, pid: int | None) -> list[Row]:
+        pid = count_of(reply, "pid")
+        told = [{"pid": pid, **one} for one in as_maps(reply.get("events", []))]
+        batches = [{"pid": pid, **one} for one in as_maps(reply.get("batches", []))]
+        rows = [Row(_number(one.get("ts")), one, ("batch",)) for one in batches]
+        return [*_missed(pid, count_of(reply, "dropped")), *map(_event, told), *rows]
 
 
-def _request(pid: object, record: RequestRecord) -> Row:
+def _missed(pid: int | None, count: int) -> list[Row]:
+    return [Row(0.0, {"pid": pid, "missed": count})] if count else []
+
+
+def _request(pid: int | None, record: RequestRecord) -> Row:
     ended = record.asked_at + (record.total_seconds or 0.0)
     restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens
     computed = record.computed_tokens

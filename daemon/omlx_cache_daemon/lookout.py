@@ -1,18 +1,18 @@
 """What stores do, looked at again and again: their figures, rates and latest requests."""
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
 from omlx_cache.control.replies import ExplainedRequest
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.figures import Known, Rates, ask_figures, rates
+from omlx_cache_daemon.render import text
 from omlx_cache_daemon.replies import as_answer
 from omlx_cache_daemon.stores import RunningStore
-from omlx_cache_daemon.watching import Asking, Reply
+from omlx_cache_daemon.watching import StoreQuestion, StoreReply
 from omlx_cache_storage.stats import Stats
 
 ANSWER_SECONDS = 2.0
@@ -24,7 +24,8 @@ STEP_SECONDS, STEPS = 5.0, 240
 """What a value of a series stands for, and how many there are at most: requests are remembered for
 as long as they last."""
 _GONE_SECONDS = 60.0
-_FIRST_REQUESTS, _REQUESTS = 512, 128
+_REQUESTS, _ALL_REQUESTS = 40, 512
+"""As many are asked for at each look, and as many where some came in between."""
 
 
 class Watched(NamedTuple):
@@ -47,39 +48,39 @@ class Lookout:
     def __init__(self, find: Callable[[], Sequence[RunningStore]]) -> None:
         self.gone: list[tuple[float, str]] = []
         self._find = find
-        self._asking = Asking(self._look, ANSWER_SECONDS)
-        self._here: dict[str, Reply] = {}
+        self._asking = StoreQuestion(self._look, ANSWER_SECONDS)
+        self._here: dict[str, StoreReply] = {}
         self._samples: dict[str, deque[tuple[float, Stats]]] = {}
         self._requests: dict[str, dict[int, ExplainedRequest]] = {}
 
-    def look(self, seconds: float) -> list[Reply]:
+    def look(self, seconds: float) -> list[StoreReply]:
         """Ask all stores, wait for so long, and return the replies of those that are there."""
         replies = self._asking.ask(self._find(), seconds)
         here = {str(reply.store.path): reply for reply in replies if not reply.has_gone}
         now = time.monotonic()
-        went = [reply for path, reply in self._here.items() if path not in here and reply.answer]
-        self.gone += [
-            (now, f"{r.answer.known.title}, process {r.store.pid}, has gone") for r in went
-        ]
+        for path, reply in self._here.items():
+            if path not in here:
+                self.gone.append((now, f"{name_of(reply)}, process {reply.store.pid}, has gone"))
         self.gone = [(at, said) for at, said in self.gone if now - at < _GONE_SECONDS]
         self._here = here
-        return sorted(here.values(), key=lambda reply: reply.store.pid or 0)
+        return list(here.values())
 
     def _look(self, client: Client) -> Watched:
         path = str(client.path)
         figures = ask_figures(client)
         known = self._requests.setdefault(path, {})
-        limit = _REQUESTS if known else _FIRST_REQUESTS
-        told = as_answer(tuple[ExplainedRequest, ...], client.call("recent", limit=limit))
+        told = _recent(client, _REQUESTS)
+        if told and told[-1].number > max(known, default=0) + 1:
+            told = _recent(client, _ALL_REQUESTS)
         # Numbers that begin again are those of another store in the same place.
         newest, oldest = told[0].number if told else 0, time.time() - STEP_SECONDS * STEPS
-        kept = [
-            one
+        kept = {
+            number: one
             for number, one in known.items()
             if number < newest and one.total_seconds and one.asked_at > oldest
-        ]
-        known = self._requests[path] = {one.number: one for one in (*kept, *told)}
-        latest = [known[number] for number in sorted(known, reverse=True)]
+        }
+        self._requests[path] = kept | {one.number: one for one in told}
+        latest = sorted(self._requests[path].values(), key=attrgetter("number"), reverse=True)
         return Watched(figures, self._rates(path, figures.stats), latest)
 
     def _rates(self, path: str, stats: Stats) -> Rates:
@@ -92,34 +93,23 @@ class Lookout:
         return {} if before is None else rates(before, stats)
 
 
-@dataclass(slots=True)
-class Busy:
-    """A namespace with what was asked of it lately."""
-
-    namespace: str
-    model: str
-    salt: str
-    requests: int = 0
-    asked_tokens: int = 0
-    restored_tokens: int = 0
-    last_at: float = 0.0
-
-    @property
-    def hit_ratio(self) -> float:
-        return self.restored_tokens / self.asked_tokens if self.asked_tokens else 0.0
+def name_of(reply: StoreReply) -> str:
+    """Return what a store is called."""
+    return text(reply.answer.known.title) if reply.answer else "store"
 
 
-def busiest(told: Sequence[ExplainedRequest], now: float) -> list[Busy]:
-    """Return the namespaces of the requests of the last `LATELY_SECONDS`, most restored first."""
-    found: dict[str, Busy] = {}
-    for record in (one for one in told if now - one.asked_at <= LATELY_SECONDS):
-        fresh = Busy(record.namespace, record.model, record.salt)
-        known = found.setdefault(record.namespace, fresh)
-        known.requests += 1
-        known.asked_tokens += record.prompt_tokens
-        known.restored_tokens += record.restored_tokens
-        known.last_at = max(known.last_at, record.asked_at)
-    return sorted(found.values(), key=attrgetter("restored_tokens"), reverse=True)
+def _recent(client: Client, limit: int) -> Sequence[ExplainedRequest]:
+    return as_answer(tuple[ExplainedRequest, ...], client.call("recent", limit=limit))
+
+
+def busiest(requests: Sequence[ExplainedRequest], now: float) -> list[Sequence[ExplainedRequest]]:
+    """Return the requests of the last `LATELY_SECONDS` by namespace, most restored first; the
+    requests stay in their order."""
+    found = defaultdict[str, list[ExplainedRequest]](list)
+    for one in requests:
+        if now - one.asked_at <= LATELY_SECONDS:
+            found[one.namespace].append(one)
+    return sorted(found.values(), key=lambda each: -sum(one.restored_tokens for one in each))
 
 
 def series(told: Sequence[ExplainedRequest], now: float, steps: int) -> list[int]:

@@ -21,10 +21,18 @@ from omlx_cache.control.replies import ExplainedRequest, last_name
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.ending import sigterm_raises
 from omlx_cache_daemon.figures import Rates, added, rate, size, total
-from omlx_cache_daemon.lookout import STEP_SECONDS, STEPS, Busy, Lookout, busiest, series
-from omlx_cache_daemon.render import duration, text, uses_styles
+from omlx_cache_daemon.lookout import (
+    ANSWER_SECONDS,
+    STEP_SECONDS,
+    STEPS,
+    Lookout,
+    busiest,
+    name_of,
+    series,
+)
+from omlx_cache_daemon.render import duration, is_interactive, text, uses_styles
 from omlx_cache_daemon.stores import RunningStore
-from omlx_cache_daemon.watching import Reply
+from omlx_cache_daemon.watching import StoreReply
 from omlx_cache_storage.stats import Stats
 
 _BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
@@ -70,13 +78,17 @@ _REQUESTS = (
 )
 
 
-def watch(find: Callable[[], Sequence[RunningStore]], seconds: float) -> None:
+def show(find: Callable[[], Sequence[RunningStore]], seconds: float) -> None:
     """Show the screen, with a look every so many seconds, until q, Ctrl-C or SIGTERM; the terminal
-    is left as it was."""
+    is left as it was. Without a terminal print one picture, as long as there is to say."""
     console = Console(color_system="auto" if uses_styles(sys.stdout) else None, highlight=False)
     screen, lookout = Screen(console), Lookout(find)
+    is_screen = is_interactive(sys.stdout) and sys.stdin.isatty()
     # So that the first picture has figures, if they come soon.
-    screen.take(lookout.look(_FIRST_SECONDS))
+    screen.take(lookout.look(_FIRST_SECONDS if is_screen else ANSWER_SECONDS + 1))
+    if not is_screen:
+        console.print(screen.picture(None))
+        return
     due = time.monotonic() + seconds
     with (
         sigterm_raises(),
@@ -90,14 +102,6 @@ def watch(find: Callable[[], Sequence[RunningStore]], seconds: float) -> None:
             if time.monotonic() >= due:
                 due = time.monotonic() + seconds
                 screen.take(lookout.look(_DRAW_SECONDS), lookout.gone)
-
-
-def snapshot(find: Callable[[], Sequence[RunningStore]], seconds: float) -> None:
-    """Print one picture as plain text, as long as there is to say; waits for so long."""
-    console = Console(color_system=None, highlight=False)
-    screen = Screen(console)
-    screen.take(Lookout(find).look(seconds))
-    console.print(screen.picture(None))
 
 
 @contextmanager
@@ -125,9 +129,9 @@ class Screen:
         self.is_done = self._is_paused = False
         self._console = console
         self._chosen: str | None = None
-        self._at, self._replies, self._gone = 0.0, list[Reply](), list[str]()
+        self._at, self._replies, self._gone = 0.0, list[StoreReply](), list[str]()
 
-    def take(self, replies: list[Reply], gone: Iterable[tuple[float, str]] = ()) -> None:
+    def take(self, replies: list[StoreReply], gone: Iterable[tuple[float, str]] = ()) -> None:
         """Show what stores have said from now on, unless it is paused."""
         if not self._is_paused:
             self._at, self._replies, self._gone = time.time(), replies, [said for _, said in gone]
@@ -178,23 +182,19 @@ class Screen:
         layout.split_column(Layout(body), Layout(footer, size=1))
         return layout
 
-    def _heads(self, here: Sequence[Reply]) -> Iterator[Text]:
+    def _heads(self, here: Sequence[StoreReply]) -> Iterator[Text]:
         """Yield the title, and the stores that can be chosen where there are several."""
         what = f"{len(here)} stores" if here else "no store is running; waiting for one"
         if len(here) == 1:
             answer = here[0].answer
-            what = f"{_name(here[0])}, process {here[0].store.pid}"
+            what = f"{name_of(here[0])}, process {here[0].store.pid}"
             what += f", up {duration(answer.known.stats.uptime_seconds)}" if answer else ""
         title = Text(f" omlx-cache ps  {_clock(self._at)}  {what}", "reverse", no_wrap=True)
         title.truncate(self._console.width, pad=True)
         yield title
         if len(self._replies) > 1:
-            names = [f"{n} {_name(reply)}" for n, reply in enumerate(self._replies[:9], 1)]
+            names = [f"{n} {name_of(reply)}" for n, reply in enumerate(self._replies[:9], 1)]
             yield _words("0 all", ("  ".join(names), ""))
-
-
-def _name(reply: Reply) -> str:
-    return text(reply.answer.known.title) if reply.answer else "store"
 
 
 def _figures(stats: Stats, now: Rates, width: int, ink: str) -> Iterator[Text]:
@@ -268,7 +268,7 @@ def _losses(usage: object, *names: str) -> Iterator[Part]:
             yield f"{count:,} {name}", "red"
 
 
-def _troubles(here: Sequence[Reply]) -> Iterator[str]:
+def _troubles(here: Sequence[StoreReply]) -> Iterator[str]:
     """Yield what is wrong with each store: no answer, or a disk or remote store that is off."""
     for reply in here:
         stats, pid = reply.answer and reply.answer.known.stats, reply.store.pid
@@ -319,16 +319,20 @@ def _table(columns: Sequence[Column], rows: Iterable[Sequence[object]], width: i
     return table
 
 
-def _busy_cells(busy: Busy) -> Sequence[object]:
+def _busy_cells(requests: Sequence[ExplainedRequest]) -> Sequence[object]:
+    latest = requests[0]
+    asked, restored = (
+        sum(getattr(one, f"{what}_tokens") for one in requests) for what in ("prompt", "restored")
+    )
     return (
-        last_name(busy.model) or busy.namespace[:16],
-        busy.salt.rpartition(":")[2][:8] or None,
-        f"{busy.restored_tokens:,}",
-        f"{busy.asked_tokens:,}",
-        f"{busy.hit_ratio:.1%}",
-        busy.requests,
-        busy.namespace[:12],
-        _clock(busy.last_at),
+        last_name(latest.model) or latest.namespace[:16],
+        latest.salt.rpartition(":")[2][:8] or None,
+        f"{restored:,}",
+        f"{asked:,}",
+        f"{restored / max(1, asked):.1%}",
+        len(requests),
+        latest.namespace[:12],
+        _clock(latest.asked_at),
     )
 
 

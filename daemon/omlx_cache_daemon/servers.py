@@ -8,9 +8,9 @@ from typing import NamedTuple
 from omlx_cache.control.errors import ControlError
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import NobodyThere
+from omlx_cache_daemon.render import text
 from omlx_cache_daemon.replies import Map, as_map, directory_of
 from omlx_cache_daemon.stores import running
-from omlx_cache_daemon.titles import service_of, title
 
 _TIMEOUT_SECONDS = 5.0
 _IDENTIFYING = ("block_size", "codec", "cold_codec")
@@ -64,16 +64,17 @@ def find_servers(wanted: Wanted) -> Found:
         if wanted.model is not None and not shares:
             continue
         url, trouble = _url(info), _mismatch(info, theirs, wanted)
+        title = text(info.get("title"))
         if url is not None and not trouble:
-            found.servers.append(Server(client, store.pid, title(info), url, cold_dir))
+            found.servers.append(Server(client, store.pid, title, url, cold_dir))
         elif shares:
-            found.others.append(f"{title(info)} uses this directory, {trouble}")
+            found.others.append(f"{title} uses this directory, {trouble}")
     return found
 
 
 def _mismatch(info: Map, theirs: object, wanted: Wanted) -> str:
     """Return in words why a store cannot prefill what is wanted, empty when it can."""
-    service = service_of(info)
+    service = as_map(info.get("service") or {})
     if not service:
         return "and is no server"
     if _url(info) is None:
@@ -105,5 +106,5 @@ def _same_place(one: str, two: str) -> bool:
 
 
 def _url(info: Map) -> str | None:
-    url = service_of(info).get("url")
+    url = as_map(info.get("service") or {}).get("url")
     return url if isinstance(url, str) else None

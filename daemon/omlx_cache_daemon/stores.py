@@ -8,13 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import SocketName, search_places, services_in, sockets_in, why_unseen
+from omlx_cache.control.paths import (
+    SocketName,
+    is_listening,
+    search_places,
+    services_in,
+    sockets_in,
+    why_unseen,
+)
 from omlx_cache.settings.machine import expand, is_auto
 from omlx_cache.settings.names import SOCKET_VARIABLE
-from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, is_listening
+from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client
 from omlx_cache_daemon.errors import NobodyThere, UsageError
 from omlx_cache_daemon.options import positive_seconds
-from omlx_cache_daemon.titles import title
+from omlx_cache_daemon.render import text
 
 _INTRODUCTION_SECONDS = 1.0
 
@@ -27,7 +34,7 @@ class RunningStore:
     pid: int | None
 
     def client(self, timeout: float = DEFAULT_TIMEOUT) -> Client:
-        return Client(self.path, timeout)
+        return Client(self.path, timeout, self.pid)
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
@@ -58,13 +65,20 @@ def services(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
     return [service for service in _each(named, set()) if is_listening(service.path)]
 
 
+def candidates(args: argparse.Namespace) -> list[RunningStore]:
+    """Return the stores that --pid and --socket leave, whether anybody listens or not, in the order
+    of their process ids."""
+    if args.socket is not None:
+        return [RunningStore(args.socket, None)]
+    found = (store for store in known() if args.pid in (None, store.pid))
+    return sorted(found, key=lambda store: store.pid or 0)
+
+
 def chosen(args: argparse.Namespace) -> list[RunningStore]:
     """Return the running stores that --pid and --socket leave; raises NobodyThere for none."""
-    if args.socket is not None:
-        if not is_listening(args.socket):
-            raise NobodyThere(f"{args.socket}: no store listens there")
-        return [RunningStore(args.socket, None)]
-    stores = [store for store in running() if args.pid in (None, store.pid)]
+    stores = [store for store in candidates(args) if is_listening(store.path)]
+    if not stores and args.socket is not None:
+        raise NobodyThere(f"{args.socket}: no store listens there")
     if not stores:
         whose = "no store is running" if args.pid is None else f"process {args.pid} has no store"
         raise NobodyThere(f"{whose} (looked in {', '.join(map(_place, search_places()))})")
@@ -150,5 +164,5 @@ def _introduce(store: RunningStore) -> str:
         name = "does not answer"
     else:
         if isinstance(reply, dict):
-            pid, name = reply.get("pid", pid), title(reply)
+            pid, name = reply.get("pid", pid), text(reply.get("title"))
     return f"--pid {pid}  --socket {store.path}  {name}".rstrip()

@@ -1,4 +1,4 @@
-"""Asking stores: all of them at once, and again and again until somebody has seen enough."""
+"""StoreQuestion stores: all of them at once, and again and again until somebody has seen enough."""
 
 import sys
 import threading
@@ -12,7 +12,7 @@ from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.stores import RunningStore
 
 
-class Reply(NamedTuple):
+class StoreReply(NamedTuple):
     """What a store answered last, None for nothing yet; `error` says why it does not answer now.
     One that `has_gone` does not listen any more."""
 
@@ -22,7 +22,7 @@ class Reply(NamedTuple):
     has_gone: bool = False
 
 
-class Asking:
+class StoreQuestion:
     """Puts one question to stores, to each in a thread of its own: one that hangs holds up nobody.
 
     One thread may call `ask`. Mutable: `_threads`, and `_replies`, in which each thread replaces
@@ -33,9 +33,9 @@ class Asking:
         """`question` has a client that waits for each answer as long as `timeout`."""
         self._question, self._timeout = question, timeout
         self._threads: dict[str, threading.Thread] = {}
-        self._replies: dict[str, Reply] = {}
+        self._replies: dict[str, StoreReply] = {}
 
-    def ask(self, stores: Sequence[RunningStore], seconds: float | None = None) -> list[Reply]:
+    def ask(self, stores: Sequence[RunningStore], seconds: float | None = None) -> list[StoreReply]:
         """Ask the stores that owe no answer, wait for all for so long (else for longer than each
         may take), and return the latest reply of each that has given one, in the order of the
         stores. Ctrl-C ends the waiting."""
@@ -53,11 +53,11 @@ class Asking:
     def _put(self, path: str, store: RunningStore) -> None:
         before = self._replies.get(path)
         try:
-            self._replies[path] = Reply(store, self._question(store.client(self._timeout)))
+            self._replies[path] = StoreReply(store, self._question(store.client(self._timeout)))
         except (CommandError, ControlError) as error:
             has_gone = isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError)
             said = str(error).removeprefix(f"{path}: ")
-            self._replies[path] = Reply(store, before and before.answer, said, has_gone)
+            self._replies[path] = StoreReply(store, before and before.answer, said, has_gone)
 
 
 def until_interrupted(step: Callable[[], None], seconds: float) -> None:

@@ -1,4 +1,5 @@
-"""A listening Unix socket that owns its file: made privately, removed once, never another's."""
+"""A listening Unix socket that owns its file: made privately, removed once, never another's; and
+who is at the other end of it, as the kernel says."""
 
 import contextlib
 import errno
@@ -6,6 +7,8 @@ import logging
 import os
 import socket
 import stat
+import struct
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +20,7 @@ from omlx_cache.control.paths import (
     check_length,
     first_usable,
     is_by_name,
+    is_listening,
     meeting_place,
     prepare,
     service_name,
@@ -31,6 +35,10 @@ _log = logging.getLogger(__name__)
 _BACKLOG = 128
 _PROBE_SECONDS = 0.2
 _MOST_LINKS = 100
+_LINUX_UCRED = struct.Struct("3i")
+_XUCRED_SIZE = 76
+_SOL_LOCAL = 0
+_LOCAL_PEERCRED = 1
 
 # Between `bind` and `listen` a socket looks abandoned; within a process this lock hides that.
 _binding = threading.Lock()
@@ -123,7 +131,7 @@ def remove_stale(directory: Path) -> list[Path]:
     with _binding:
         for name in (*sockets_in(directory), *services_in(directory)):
             own = name.pid == os.getpid()
-            if (own or not is_running(name.pid)) and not _answers(name.path):
+            if (own or not is_running(name.pid)) and not is_listening(name.path, _PROBE_SECONDS):
                 name.path.unlink(missing_ok=True)
                 removed.append(name.path)
     return removed
@@ -180,21 +188,27 @@ def _remove_abandoned(path: Path) -> bool:
         return False
     if not stat.S_ISSOCK(info.st_mode):
         return False
-    if _answers(path):
+    if is_listening(path, _PROBE_SECONDS):
         return True
     if info.st_uid == os.geteuid():
         path.unlink(missing_ok=True)
     return False
 
 
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(_PROBE_SECONDS)
-        try:
-            sock.connect(os.fspath(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            # A full backlog, or no permission: somebody is there.
-            return True
-        return True
+def peer_uid(connection: socket.socket) -> int:
+    """Return the peer's effective user id; raises OSError when the kernel does not say."""
+    if sys.platform == "darwin":
+        return parse_xucred(connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_SIZE))
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _LINUX_UCRED.size)
+    _, uid, _ = _LINUX_UCRED.unpack(raw)
+    return int(uid)
+
+
+def parse_xucred(raw: bytes) -> int:
+    """Return the uid of macOS's `struct xucred`: version, uid, groups. Raises OSError."""
+    if len(raw) < 8:
+        raise OSError("LOCAL_PEERCRED gave no credentials")
+    version, uid = struct.unpack_from("=II", raw)
+    if version != 0:
+        raise OSError(f"LOCAL_PEERCRED gave credentials of unknown version {version}")
+    return int(uid)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import stat
 import sys
 from collections.abc import Mapping
@@ -192,6 +193,22 @@ def why_unseen(directory: Path) -> str:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     return ""
+
+
+def is_listening(path: Path, timeout: float = 1.0) -> bool:
+    """Tell whether somebody accepts connections at a path, or may do: when that cannot be known,
+    somebody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(timeout)
+        try:
+            sock.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            # So many ask that one more has to wait (on Linux a full backlog fails at once), or a
+            # permission is lacking.
+            return True
+        return True
 
 
 def _is_own_socket(entry: os.DirEntry[str]) -> bool:

@@ -23,10 +23,10 @@ from omlx_cache.control.listener import (
     listen_as_service,
     listen_at,
     listen_for_all_sessions,
+    peer_uid,
     remove_all,
 )
 from omlx_cache.control.paths import candidates
-from omlx_cache.control.peer import peer_uid
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.access import is_loopback
 from omlx_cache.status.routes import Operations, Routes

@@ -18,10 +18,6 @@ ALWAYS = {
 """No header lets another origin in: what a browser shows of this comes from here."""
 
 
-def _nothing() -> None:
-    """Release nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A status, a body and headers; with a `stream` the body follows piece by piece, until the
@@ -32,7 +28,7 @@ class Answer:
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     stream: Iterable[bytes] | None = None
-    release: Callable[[], None] = _nothing
+    release: Callable[[], None] = lambda: None
 
     def all_headers(self) -> dict[str, str]:
         """Return every header to send, but `Connection` and `Date`."""

@@ -31,7 +31,7 @@ from omlx_cache.status.access import refused
 from omlx_cache.status.answer import EVENTS, JSON, Answer, refusal
 from omlx_cache.status.history import SAMPLE_SECONDS, StatusHistory
 from omlx_cache.status.page import status_page
-from omlx_cache.status.streams import MOST_STREAMS, Streams
+from omlx_cache.status.streams import MOST_STREAMS, stream
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +73,9 @@ class Routes:
         samples: bool = False,
         most_streams: int = MOST_STREAMS,
     ) -> None:
-        self._operations, self._token = operations, token
-        self.streams = Streams(most_streams)
+        self._operations, self._token, self.most_streams = operations, token, most_streams
+        self.ending = threading.Event()
+        self.places = threading.BoundedSemaphore(most_streams)
         self.history = StatusHistory(partial(self.ask, "processes", {}))
         self._sampling = threading.Thread(
             target=self._sample, name="omlx-cache-status-history", daemon=True
@@ -131,17 +132,17 @@ class Routes:
 
     def close(self, timeout: float = 0.0) -> None:
         """End the streams and the sampling; waits at most `timeout` seconds for the latter."""
-        self.streams.close()
+        self.ending.set()
         if self._sampling.ident is not None:
             self._sampling.join(timeout)
 
     def _sample(self) -> None:
-        while not self.streams.ending.is_set():
+        while not self.ending.is_set():
             try:
                 self.history.sample(time.time())
             except Exception:
                 _log.debug("status: no sample", exc_info=True)
-            self.streams.ending.wait(SAMPLE_SECONDS)
+            self.ending.wait(SAMPLE_SECONDS)
 
 
 def asked_path(target: str) -> str:
@@ -194,14 +195,11 @@ def _seconds(value: object) -> float:
     return float(min(value, LONGEST_SECONDS))
 
 
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise ValueError("a list")
-    return value
-
-
 def _items(value: object) -> list[object]:
-    return list(value.split(",")) if isinstance(value, str) else _list(value)
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list):
+        raise ValueError("a list")
+    return items
 
 
 def _wholes(value: object) -> list[int]:
@@ -218,7 +216,7 @@ _READ: Final[Mapping[str, Callable[[object], object]]] = {
     "after": _whole,
     "before_ns": _whole,
     "dry_run": _switch,
-    "keep": _list,
+    "keep": _items,
     "keys": _items,
     "kinds": _items,
     "kv": _switch,
@@ -267,12 +265,8 @@ def _read(name: str, value: object) -> object:
         raise ControlError("bad_request", wrong) from None
 
 
-def _json(document: object) -> Answer:
-    return Answer(200, JSON, encoded(document))
-
-
-def _operation(name: str, request: ApiRequest) -> Answer:
-    return _json(request.routes.ask(name, request.values))
+def _operation(name: str, request: ApiRequest, **usual: object) -> Answer:
+    return Answer(200, JSON, encoded(request.routes.ask(name, {**usual, **request.values})))
 
 
 def _metrics(request: ApiRequest) -> Answer:
@@ -294,11 +288,7 @@ def _overview(request: ApiRequest) -> Answer:
         "processes": request.routes.ask("processes", {}),
         "history": request.routes.history.rows(),
     }
-    return _json(document)
-
-
-def _listed(name: str, request: ApiRequest) -> Answer:
-    return _json(request.routes.ask(name, {"limit": USUAL, **request.values}))
+    return Answer(200, JSON, encoded(document))
 
 
 def _stream(request: ApiRequest) -> Answer:
@@ -309,13 +299,13 @@ def _stream(request: ApiRequest) -> Answer:
         after = int(last)
     if request.is_head:
         return Answer(200, EVENTS, b"")
-    asked = {"kv": request.values.get("kv", False), "after": after}
-    if not routes.streams.take():
-        most = routes.streams.most
+    if routes.ending.is_set() or not routes.places.acquire(blocking=False):
+        most = routes.most_streams
         text = f"{most} streams are open, and there can be no more; ask /status/events.json"
         return refusal(503, text, Retry_After="5")
-    chunks = routes.streams.chunks(partial(routes.ask, "events"), asked)
-    return Answer(200, EVENTS, b"", stream=chunks, release=routes.streams.leave)
+    asked = {"kv": request.values.get("kv", False), "after": after}
+    pieces = stream(partial(routes.ask, "events"), asked, routes.ending)
+    return Answer(200, EVENTS, b"", stream=pieces, release=routes.places.release)
 
 
 _LEVEL = ("namespace", "parent", "limit", "text")
@@ -343,9 +333,11 @@ ROUTES: Final[Mapping[str, Route]] = {
     PAGE: Route(_page),
     "/status/overview.json": Route(_overview),
     "/status/settings.json": Route(partial(_operation, "settings")),
-    "/status/requests.json": Route(partial(_listed, "recent"), ("limit",)),
-    "/status/prefixes.json": Route(partial(_listed, "prefixes"), _LEVEL),
-    "/status/events.json": Route(partial(_listed, "events"), ("after", "limit", "kv")),
+    "/status/requests.json": Route(partial(_operation, "recent", limit=USUAL), ("limit",)),
+    "/status/prefixes.json": Route(partial(_operation, "prefixes", limit=USUAL), _LEVEL),
+    "/status/events.json": Route(
+        partial(_operation, "events", limit=USUAL), ("after", "limit", "kv")
+    ),
     LOOKUP: Route(partial(_operation, "lookup"), _CHAIN),
     "/status/events": Route(_stream, ("after", "kv")),
     **{

@@ -1,4 +1,4 @@
-"""Events as a stream that a client follows (Server-Sent Events), bounded in number."""
+"""Events as a stream that a client follows (Server-Sent Events)."""
 
 import threading
 import time
@@ -16,42 +16,22 @@ Ask = Callable[[Mapping[str, object]], Mapping[str, Any]]
 """The operation `events`."""
 
 
-class Streams:
-    """The places for streams of one server; `ending` is set once."""
-
-    def __init__(self, most: int = MOST_STREAMS) -> None:
-        self.most = most
-        self.ending = threading.Event()
-        self._places = threading.BoundedSemaphore(most)
-
-    def take(self) -> bool:
-        """Take a place; False when there is none, or no longer."""
-        return not self.ending.is_set() and self._places.acquire(blocking=False)
-
-    def leave(self) -> None:
-        """Give a place back, once."""
-        self._places.release()
-
-    def close(self) -> None:
-        """End all streams, within a poll; there will be no others."""
-        self.ending.set()
-
-    def chunks(self, ask: Ask, values: Mapping[str, object]) -> Iterator[bytes]:
-        """Yield what to send of what comes beyond the number `after`, until the streams are closed
-        or the source fails. Events come at least once: a client that was cut off says in
-        `Last-Event-ID` how far it had come."""
-        yield b"retry: 2000\n\n"
-        last, after = time.monotonic(), values.get("after")
-        while not self.ending.is_set():
-            found = ask({**values, "after": after, "limit": BATCH})
-            text, after = _written(found), found["upto"]
-            if not text and time.monotonic() - last >= ALIVE_SECONDS:
-                text = b": alive\n\n"
-            if text:
-                yield text
-                last = time.monotonic()
-            else:
-                self.ending.wait(POLL_SECONDS)
+def stream(ask: Ask, values: Mapping[str, object], ending: threading.Event) -> Iterator[bytes]:
+    """Yield what to send of what comes beyond the number `after`, until `ending` is set or the
+    source fails. Events come at least once: a client that was cut off says in `Last-Event-ID` how
+    far it had come."""
+    yield b"retry: 2000\n\n"
+    last, after = time.monotonic(), values.get("after")
+    while not ending.is_set():
+        found = ask({**values, "after": after, "limit": BATCH})
+        text, after = _written(found), found["upto"]
+        if not text and time.monotonic() - last >= ALIVE_SECONDS:
+            text = b": alive\n\n"
+        if text:
+            yield text
+            last = time.monotonic()
+        else:
+            ending.wait(POLL_SECONDS)
 
 
 def _written(found: Mapping[str, Any]) -> bytes:
@@ -59,10 +39,9 @@ def _written(found: Mapping[str, Any]) -> bytes:
     lines: list[bytes] = []
     if found["dropped"]:
         lines.append(b'event: dropped\ndata: {"dropped": %d}\n\n' % found["dropped"])
-    for event in found.get("events", ()):
-        lines.append(b"event: %s\ndata: %s\n\n" % (event["kind"].encode(), encoded(event)))
-    for batch in found.get("batches", ()):
-        lines.append(b"event: batch\ndata: %s\n\n" % encoded(batch))
+    named = [(event["kind"], event) for event in found.get("events", ())]
+    named += [("batch", batch) for batch in found.get("batches", ())]
+    lines += [b"event: %s\ndata: %s\n\n" % (name.encode(), encoded(one)) for name, one in named]
     if lines:
         lines[-1] = b"id: %d\n%s" % (found["upto"], lines[-1])
     return b"".join(lines)

@@ -39,7 +39,7 @@ def test_stats_are_three_lines_and_with_all_every_counter(
         "holds memory 3.91 KiB of 7.81 KiB, disk 8.79 KiB of 97.66 KiB",
     ]
     assert whole[:3] == brief
-    assert {"hot", "nbytes 3.91 KiB", "misses.absent 7", "uptime_seconds 1.5 s"} <= set(whole)
+    assert {"hot.nbytes 3.91 KiB", "requests.misses.absent 7", "uptime_seconds 1.5 s"} <= set(whole)
 
 
 def test_ps_lists_every_store(cli: Cli, start_store: StartStore) -> None:

@@ -1,5 +1,7 @@
 """Whoever follows the requests of a store sees each of them end once, or learns how many not."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.control.answers import encoded
 from omlx_cache.requests.log import AskedRequest, RequestLog
-from omlx_cache_daemon.following import Events, Requests
+from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.following import Events, Follower, Requests
 from omlx_cache_storage.stats import Counters
 
 REMEMBERED = 8
@@ -25,7 +29,7 @@ class Followed:
 
     def __init__(self, store: BlockStore) -> None:
         self._store = store
-        self._follower = Requests(7, shows_begun=False)
+        self._follower = Requests(shows_begun=False)
         self.begin()
 
     def begin(self) -> None:
@@ -37,14 +41,19 @@ class Followed:
 
     def look(self) -> tuple[list[int], int]:
         """Return the numbers of those that have ended, and how many were missed."""
-        news = self._follower.news(self._call)
-        numbers = [row.document["number"] for row in news.rows]
-        return [number for number in numbers if isinstance(number, int)], news.missed
+        client = Client(Path("/s"))
+        client.call = self._call  # type: ignore[method-assign]
+        return _told(self._follower, client)
 
-    def _call(self, operation: str, **asked: Any) -> object:
-        assert operation == "requests"
-        page = self.log.page(asked["after"], asked.get("open", ()), 3)
-        return {"upto": page.upto, "records": [record.to_dict() for record in page.records]}
+    def _call(self, op: str, **asked: Any) -> object:
+        assert op == "requests"
+        return json.loads(encoded(self.log.page(asked["after"], asked.get("open", ()), 3)))
+
+
+def _told(follower: Follower, client: Client) -> tuple[list[int], int]:
+    documents: list[Any] = [row.document for row in follower.news(client)]
+    missed = sum(one.get("missed", 0) for one in documents)
+    return [one["number"] for one in documents if "number" in one], missed
 
 
 def test_requests_are_seen_as_they_end_and_not_in_the_order_in_which_they_began(
@@ -108,12 +117,12 @@ def test_an_event_log_that_begins_again_is_read_from_its_start() -> None:
     ]
     asked: list[object] = []
 
-    def call(operation: str, **arguments: object) -> object:
+    def call(op: str, **arguments: object) -> object:
         asked.append(arguments.get("after"))
         return {"pid": 7, **answers[len(asked) - 1]}
 
-    follower = Events(None, limit=1)
-    assert [row.document["number"] for row in follower.news(call).rows] == [9]
-    news = follower.news(call)
-    assert ([row.document["number"] for row in news.rows], news.missed) == ([11, 12], 4)
+    follower, client = Events(limit=1), Client(Path("/s"))
+    client.call = call  # type: ignore[method-assign]
+    assert _told(follower, client) == ([9], 0)
+    assert _told(follower, client) == ([11, 12], 4)
     assert asked == [None, 9, 0, 12]

@@ -254,7 +254,7 @@ def test_the_latest_events_are_a_plain_table_in_a_pipe(
     store: BlockStore, cli_in_process: Cli
 ) -> None:
     story = _fill(store, "story", 1, 2)
-    ended = cli_in_process("log", "--kinds", "stored")
+    ended = cli_in_process("log", "--events", "stored")
     header, *rows = [line.split() for line in ended.out.splitlines()]
     assert header[:6] == ["TIME", "PID", "EVENT", "TIER", "NAMESPACE", "KEY"]
     keys = [page.key.hex()[:12] for page in story.ids(1, 2)]
@@ -270,7 +270,7 @@ def test_the_events_of_several_stores_are_gathered_in_their_order(
     story = _fill(store, "one", 1)
     _commit_there(other, "other")
     store.delete(dict.fromkeys(story.ids(1), 0), 10)
-    events = shown("--kinds", "stored,removed")
+    events = shown("--events", "stored,removed")
     assert [(e["pid"], e["kind"], e["key"]) for e in events if e["tier"] == "hot"] == [
         (own, "stored", story.id(1).key.hex()),
         (other.pid, "stored", Story("other").id(1).key.hex()),
@@ -282,7 +282,7 @@ def test_the_events_of_several_stores_are_gathered_in_their_order(
 
 def test_an_event_is_shown_when_it_happens(store: BlockStore, follow: Follow) -> None:
     story = _fill(store, "story", 1)
-    process, out = follow("--kinds", "stored,cleared", "--limit", "1")
+    process, out = follow("--events", "stored,cleared", "--limit", "1")
     assert json.loads(out.readline())["kind"] == "stored"
     store.clear(story.namespace)
     assert [json.loads(out.readline())["tier"] for _ in range(2)] == ["hot", "cold"]
@@ -292,7 +292,7 @@ def test_an_event_is_shown_when_it_happens(store: BlockStore, follow: Follow) ->
 def test_a_reader_that_falls_behind_is_told_how_much_it_has_missed(
     store: BlockStore, follow: Follow
 ) -> None:
-    process, out = follow("--kinds", "restored", "--limit", "1")
+    process, out = follow("--events", "restored", "--limit", "1")
     _restore(store, 1)
     first = json.loads(out.readline())["number"]
     process.send_signal(signal.SIGSTOP)
@@ -313,7 +313,7 @@ def test_stores_that_come_and_go_are_followed_until_the_last_has_gone(
     follow: Follow, start: Callable[[], Process], store: BlockStore
 ) -> None:
     story = _fill(store, "story", 1)
-    process, out = follow("--kinds", "stored,cleared", "--limit", "1")
+    process, out = follow("--events", "stored,cleared", "--limit", "1")
     assert json.loads(out.readline())["key"] == story.id(1).key.hex()
     later = start()
     _commit_there(later, "other")
@@ -336,7 +336,7 @@ def test_a_reader_that_is_killed_costs_the_store_nothing(follow: Follow, store: 
 
 
 def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(cli_in_process: Cli) -> None:
-    ended = cli_in_process("log", "--kinds", "stored,lost")
+    ended = cli_in_process("log", "--events", "stored,lost")
     assert (ended.code, ended.out) == (2, "")
     assert "'lost' is no kind of event: stored, restored" in ended.err
 

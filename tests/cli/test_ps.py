@@ -12,7 +12,7 @@ from omlx_cache.control.replies import ColdHolding, Holding, RemoteHolding
 from omlx_cache_daemon.commands import ps
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.stores import RunningStore
-from omlx_cache_daemon.watching import Reply
+from omlx_cache_daemon.watching import StoreReply
 
 from .conftest import Cli
 
@@ -40,6 +40,14 @@ def test_those_that_hang_are_waited_for_together(
     ]
 
 
+def test_a_server_whose_model_is_being_read_is_loading() -> None:
+    server = process_row(service={"port": 8080, "model": "org/tiny"})
+    assert (server.place, server.title) == ("serve :8080 (loading)", "serve :8080 (loading), tiny")
+    assert (
+        replace(server, service={**server.service, "url": "http://"}).title == "serve :8080, tiny"
+    )
+
+
 @pytest.mark.parametrize(
     ("column", "holds", "shown"),
     [
@@ -58,5 +66,5 @@ def test_those_that_hang_are_waited_for_together(
 )
 def test_what_a_store_holds_is_said_of_how_much(column: str, holds: object, shown: object) -> None:
     process = process_row(**{column.lower(): holds})
-    row = ps._row(Reply(RunningStore(Path("/s"), 1), (process, 0.001)))
+    row = ps._row(StoreReply(RunningStore(Path("/s"), 1), (process, 0.001)))
     assert row[ps._HEADERS.index(column)] == shown

@@ -98,7 +98,7 @@ def test_stats_and_metrics_say_how_long_its_look_ups_and_pages_took(cli: Cli) ->
         assert took["count"] == 1
         assert 0 < took["sum"] < 30
         assert f'omlx_cache_{name}_count{{pid="1",store="serve"}} 1.0' in metrics
-        (line,) = [one for one in cli("stats", "--all").out.splitlines() if f" {name} " in one]
+        (line,) = [one for one in cli("stats", "--all").out.splitlines() if f".{name} " in one]
         assert "1, mean " in line
         assert "95 % within" in line
 

@@ -18,7 +18,7 @@ from omlx_cache_daemon.lookout import Lookout, Watched, busiest, series
 from omlx_cache_daemon.replies import as_answer
 from omlx_cache_daemon.screen import Screen
 from omlx_cache_daemon.stores import RunningStore
-from omlx_cache_daemon.watching import Reply
+from omlx_cache_daemon.watching import StoreReply
 from omlx_cache_storage.stats import ColdUsage, MemoryUsage, RemoteUsage, Stats, WriterUsage
 
 _NOW = 1_000_000.0
@@ -42,21 +42,25 @@ def _told(number: int, **more: Any) -> ExplainedRequest:
     return replace(request, **more)
 
 
-def _reply(pid: int, **more: Any) -> Reply:
+def _reply(pid: int, **more: Any) -> StoreReply:
     known = as_answer(Stats, figures(asked_tokens=10**10, restored_tokens=10**9, saved_seconds=3.0))
     stats = replace(known, writer=WriterUsage(0, 5, 0, 10, 0, 0, 0, 2, 0), **more)
     told = [_told(number) for number in range(1, 60)]
     watched = Watched(Known(f"serve :{pid}, 模型\x07", "/cache", stats), _RATES, told)
-    return Reply(RunningStore(Path(f"/{pid}.sock"), pid), watched)
+    return StoreReply(RunningStore(Path(f"/{pid}.sock"), pid), watched)
 
 
 def _lines(
-    *replies: Reply, width: int = 120, height: int | None = 40, keys: str = "", ascii: bool = False
+    *replies: StoreReply,
+    width: int = 120,
+    height: int | None = 40,
+    keys: str = "",
+    ascii: bool = False,
 ) -> list[str]:
     """What a terminal shows of these replies after these keys."""
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii" if ascii else "utf-8", errors="replace")
-    console = Console(file=file, width=width, height=height or 25, color_system=None)
+    console = Console(file=file, width=width, height=height, color_system=None)
     screen = Screen(console)
     screen.take(list(replies), [(0.0, "alpha has gone")])
     screen.press(keys)
@@ -126,7 +130,7 @@ def test_a_number_chooses_a_store_zero_all_and_p_stops_the_picture() -> None:
 
 def test_the_busiest_are_of_the_last_minutes_and_steps_keep_their_columns() -> None:
     told = [_told(1), _told(4, asked_at=_NOW - 1000), _told(7)]
-    assert [(busy.requests, busy.restored_tokens) for busy in busiest(told, _NOW)] == [(2, 1800)]
+    assert [[one.number for one in each] for each in busiest(told, _NOW)] == [[1, 7]]
     assert series(told, _NOW, 4) == [0, 900, 900, 0]
 
 

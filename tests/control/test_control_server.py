@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.paths import is_listening
 from omlx_cache.control.server import ApiServer, serve_socket
 from omlx_cache_daemon import client
 from omlx_cache_daemon.client import Client
@@ -167,4 +168,4 @@ def test_a_store_that_many_ask_at_once_is_seen_as_there(runtime_dir: Path) -> No
         busy.bind(str(runtime_dir / "a.sock"))
         busy.listen(0)
         other.connect(busy.getsockname())
-        assert client.is_listening(runtime_dir / "a.sock")
+        assert is_listening(runtime_dir / "a.sock")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from omlx_cache.control import handler, server
-from omlx_cache.control.peer import parse_xucred, peer_uid
+from omlx_cache.control.listener import parse_xucred, peer_uid
 from omlx_cache.control.server import PARALLEL, ApiServer
 
 from .conftest import Connect, RawClient

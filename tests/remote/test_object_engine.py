@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from kit.remote.engines import engine_at, reason_of, write
+from kit.remote.processes import until
 from kit.remote.proxy import Proxy, Way, proxy_to
 from kit.remote.s3_server import LOCAL, SECRET, S3Server, s3_server
-from omlx_cache_storage.remote.engine import Part
+from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
 
 IMPATIENT = {"lookup_seconds": 0.3, "read_seconds": 0.6}
 WAITS_TO_BEGIN = {"lookup_seconds": 30.0, "read_seconds": 0.6}
@@ -124,7 +125,14 @@ def test_an_answer_that_breaks_off_is_no_value(
         proxy.rules(down=way)
         assert reason_of(engine.read, [WHOLE]).reason == reason
         proxy.free()
-        assert [len(found or b"") for found in engine.read([WHOLE])] == [LARGE]
+        # What was already sent on a connection of the client's pool may still fail with it.
+        until(lambda: _came(engine))
+
+
+def _came(engine: RemoteEngine) -> bool:
+    with contextlib.suppress(RemoteError):
+        return [len(found or b"") for found in engine.read([WHOLE])] == [LARGE]
+    return False
 
 
 def test_a_write_that_breaks_off_leaves_nothing(url: str, proxy: Proxy) -> None:

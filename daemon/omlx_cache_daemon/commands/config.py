@@ -14,7 +14,6 @@ from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, table, text, uses_styles
 from omlx_cache_daemon.replies import Map, as_map
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running
-from omlx_cache_daemon.titles import service_of, title
 
 _DEFAULT_OF_SERVER = "default of serve"
 _EVERY: Final = ""
@@ -131,7 +130,7 @@ def _of_store(store: RunningStore, timeout: float) -> dict[str, Any]:
             "--here shows this shell's"
         ) from error
     theirs = {name: as_map(setting) for name, setting in as_map(reply.get("settings")).items()}
-    flags = service_of(reply).get("flags")
+    flags = as_map(reply.get("service") or {}).get("flags")
     if isinstance(flags, list):
         theirs = {name: _of_server(name, setting, flags) for name, setting in theirs.items()}
     notes = reply.get("notes")
@@ -144,7 +143,11 @@ def _of_store(store: RunningStore, timeout: float) -> dict[str, Any]:
         }
     except ConfigError as error:
         said.append(f"a store cannot be started here: {error}")
-    process = {"pid": reply.get("pid"), "title": title(reply), "socket": str(store.path)}
+    process = {
+        "pid": reply.get("pid"),
+        "title": text(reply.get("title")),
+        "socket": str(store.path),
+    }
     return {"process": process, "settings": theirs, "here": here, "notes": said}
 
 

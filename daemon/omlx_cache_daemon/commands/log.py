@@ -5,15 +5,16 @@ import sys
 import time
 from collections.abc import Sequence
 from operator import attrgetter
+from pathlib import Path
 from queue import SimpleQueue
 
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import OK, NobodyThere
-from omlx_cache_daemon.following import AT_A_TIME, Events, Follower, News, Requests, Row
+from omlx_cache_daemon.following import AT_A_TIME, Events, Follower, Requests, Row
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import Lines, print_json_line, text
-from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running
-from omlx_cache_daemon.watching import Asking, until_interrupted
+from omlx_cache_daemon.stores import add_store_options, chosen
+from omlx_cache_daemon.watching import StoreQuestion, until_interrupted
 from omlx_cache_storage.stats import KINDS
 
 _LOOK_SECONDS = 0.25
@@ -41,9 +42,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--begin", action="store_true", help="show requests as they begin, too")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--events", action="store_true", help="what happened to pages")
     what.add_argument(
-        "--kinds", type=_kinds, metavar="KIND,...", help=f"only these events: {', '.join(KINDS)}"
+        "--events",
+        type=_kinds,
+        nargs="?",
+        const=KINDS,
+        metavar="KIND,...",
+        help=f"what happened to pages: all of it, or of {', '.join(KINDS)}",
     )
     what.add_argument(
         "--kv",
@@ -56,7 +61,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    log = _Log(args, chosen(args))
+    log = _Log(args)
     log.begin()
     if args.follow:
         until_interrupted(log.look, _LOOK_SECONDS)
@@ -64,80 +69,64 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Log:
-    """The logs of all stores as one. Mutable: `_stores`, those that are asked, `_looked`, when
-    others were looked for, and `_followers`, by socket; threads fill `_news`."""
+    """The logs of all stores as one. Mutable: `_stores`, which are looked for again when `_due`,
+    `_most`, how many lines of each are shown first, None for all, and `_followers`, by socket;
+    threads fill `_rows`."""
 
-    def __init__(self, args: argparse.Namespace, stores: Sequence[RunningStore]) -> None:
-        self._args, self._stores = args, stores
-        self._looked = time.monotonic()
-        self._news: SimpleQueue[tuple[int | None, News]] = SimpleQueue()
-        self._asking = Asking(self._read, args.timeout)
-        most = None if args.kv else _FOLLOWED_FROM if args.follow else _SHOWN
-        self._most = most if args.limit is None else args.limit
-        self._followers = {store.path: self._follower(store, self._most) for store in stores}
-        self._lines = None
-        if not args.kv and args.format != "json":
-            self._lines = Lines((Events if args.events or args.kinds else Requests).columns)
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args, self._stores, self._due = args, chosen(args), time.monotonic() + _STORES_SECONDS
+        self._most = None if args.kv else _FOLLOWED_FROM if args.follow else _SHOWN
+        if args.limit is not None:
+            self._most = args.limit
+        self._followers: dict[Path, Follower] = {}
+        self._rows: SimpleQueue[Row] = SimpleQueue()
+        self._question = StoreQuestion(self._read, args.timeout)
+        is_json = args.kv or args.format == "json"
+        self._lines = None if is_json else Lines((Events if args.events else Requests).columns)
 
     def begin(self) -> None:
-        """Print the latest rows of all stores; raises NobodyThere where none answers."""
-        replies = self._asking.ask(self._stores)
-        for reply in replies:
-            if reply.error is not None:
-                path = text(reply.store.path)
-                sys.stderr.write(f"omlx-cache: passed over: {path}: {reply.error}\n")
-        self._show(self._most)
-        if all(reply.error is not None for reply in replies):
-            raise NobodyThere("no store answers")
+        """Print the latest lines of all stores; raises NobodyThere where none answers."""
+        replies = self._question.ask(self._stores)
+        self._print(self._most)
+        # Of a store that comes later, all that it remembers.
+        self._most = None
+        errors = [f"{reply.store.path}: {reply.error}" for reply in replies if reply.error]
+        if len(errors) == len(replies):
+            raise NobodyThere("; ".join(errors))
+        for error in errors:
+            sys.stderr.write(f"omlx-cache: passed over: {text(error)}\n")
 
     def look(self) -> None:
-        """Print what has come anywhere, on stores that came later too; raises NobodyThere when the
-        last store has gone."""
-        is_due = time.monotonic() - self._looked >= _STORES_SECONDS
-        if is_due and self._args.pid is None and self._args.socket is None:
-            self._looked, self._stores = time.monotonic(), running()
-            for store in self._stores:
-                # All that one remembers that came meanwhile.
-                self._followers.setdefault(store.path, self._follower(store, None))
-        replies = self._asking.ask(self._stores, _LOOK_SECONDS)
-        self._show(None)
-        errors = [reply.error for reply in replies if reply.error is not None]
-        if len(errors) == len(replies):
-            raise NobodyThere(errors[0] if errors else "no store is running")
-
-    def _follower(self, store: RunningStore, most: int | None) -> Follower:
-        """Return what reads a store from its latest rows on; with None from all that it remembers.
-        Of requests it remembers few."""
-        args = self._args
-        if not (args.events or args.kinds or args.kv):
-            return Requests(store.pid, shows_begun=args.begin or not args.follow)
-        first: dict[str, object] = {"kinds": args.kinds, "kv": args.kv or None}
-        if most is None:
-            return Events(store.pid, after=0, limit=AT_A_TIME, **first)
-        return Events(store.pid, limit=max(1, most), **first)
+        """Print what has come anywhere; raises NobodyThere when the last store has gone."""
+        if time.monotonic() >= self._due:
+            self._stores, self._due = chosen(self._args), time.monotonic() + _STORES_SECONDS
+        self._question.ask(self._stores, _LOOK_SECONDS)
+        self._print(None)
 
     def _read(self, client: Client) -> None:
-        follower = self._followers[client.path]
-        news = follower.news(client.call)
-        self._news.put((follower.pid, news))
+        follower = self._followers.setdefault(client.path, self._follower())
+        for row in follower.news(client):
+            self._rows.put(row)
 
-    def _show(self, most: int | None) -> None:
-        """Print the latest of what was read, `most` of it, and on standard error, in JSON in a line
-        of its own too, what was missed."""
-        rows: list[Row] = []
-        while not self._news.empty():
-            pid, news = self._news.get()
-            rows += news.rows
-            if news.missed:
-                what = f"{news.missed:,} lines of process {pid} not seen"
-                sys.stderr.write(f"omlx-cache: {what}: forgotten by then\n")
-                if self._lines is None:
-                    print_json_line({"pid": pid, "missed": news.missed})
-        rows.sort(key=attrgetter("at"))
+    def _follower(self) -> Follower:
+        args, most = self._args, self._most
+        if args.kv or args.events:
+            what = {"kv": True} if args.kv else {"kinds": list(args.events)}
+            first = {"after": 0, "limit": AT_A_TIME} if most is None else {"limit": max(1, most)}
+            return Events(**what, **first)
+        return Requests(shows_begun=args.begin or not args.follow)
+
+    def _print(self, most: int | None) -> None:
+        """Print the latest of what was read, `most` of it; what was missed goes to standard error,
+        in JSON as a line of its own too."""
+        rows = sorted((self._rows.get() for _ in range(self._rows.qsize())), key=attrgetter("at"))
         for row in rows if most is None else rows[len(rows) - min(most, len(rows)) :]:
+            if not row.cells:
+                what = "{missed:,} lines of process {pid} not seen".format(**row.document)
+                sys.stderr.write(f"omlx-cache: {what}: forgotten by then\n")
             if self._lines is None:
                 print_json_line(row.document)
-            else:
+            elif row.cells:
                 self._lines.print(row.cells)
 
 

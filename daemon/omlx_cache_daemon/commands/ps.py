@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from omlx_cache.control.answers import document
 from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow, RemoteHolding, last_name
@@ -11,17 +12,17 @@ from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_seconds
-from omlx_cache_daemon.render import duration, is_interactive, print_json, table, uses_styles
+from omlx_cache_daemon.render import duration, print_json, table, uses_styles
 from omlx_cache_daemon.replies import Map, as_answer
 from omlx_cache_daemon.stores import (
     RunningStore,
     add_store_options,
+    candidates,
     chosen,
-    known,
     running,
     services,
 )
-from omlx_cache_daemon.watching import Asking, Reply
+from omlx_cache_daemon.watching import StoreQuestion, StoreReply
 
 _HEADERS = (
     *("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "REMOTE", "PENDING", "SESSIONS"),
@@ -53,7 +54,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     if args.watch is not None:
         return _watch(args)
-    replies = Asking(_ask, args.timeout).ask(_shown(args))
+    replies = StoreQuestion(_ask, args.timeout).ask(_shown(args))
     if args.format == "json":
         print_json([_document(reply) for reply in replies])
     else:
@@ -67,19 +68,10 @@ def _watch(args: argparse.Namespace) -> int:
         raise UsageError(
             "--watch is a screen: stats --watch and log --follow print JSON as it comes"
         )
-    from omlx_cache_daemon.screen import snapshot, watch
+    from omlx_cache_daemon.screen import show
 
-    first = chosen(args)
-
-    def find() -> list[RunningStore]:
-        if args.socket is not None:
-            return first
-        return [store for store in known() if args.pid in (None, store.pid)]
-
-    if is_interactive(sys.stdout) and sys.stdin.isatty():
-        watch(find, args.watch)
-    else:
-        snapshot(find, args.timeout)
+    chosen(args)
+    show(partial(candidates, args), args.watch)
     return OK
 
 
@@ -97,7 +89,7 @@ def _ask(client: Client) -> tuple[ProcessRow, float]:
     return as_answer(ProcessRow, reply), time.perf_counter() - began
 
 
-def _document(reply: Reply) -> Map:
+def _document(reply: StoreReply) -> Map:
     path = str(reply.store.path)
     if reply.answer is None:
         return {"pid": reply.store.pid, "error": reply.error, "socket": path}
@@ -105,7 +97,7 @@ def _document(reply: Reply) -> Map:
     return {**document(process), "answered_s": seconds, "socket": path}
 
 
-def _row(reply: Reply) -> Sequence[object]:
+def _row(reply: StoreReply) -> Sequence[object]:
     # One stuck store must not hide the others.
     if reply.answer is None:
         shown = (reply.store.pid, f"does not answer: {reply.error}")

@@ -22,7 +22,7 @@ from omlx_cache_daemon.render import (
 )
 from omlx_cache_daemon.replies import Map, as_answer
 from omlx_cache_daemon.stores import add_store_options, chosen, the_one
-from omlx_cache_daemon.watching import Asking, Reply, until_interrupted
+from omlx_cache_daemon.watching import StoreQuestion, StoreReply, until_interrupted
 from omlx_cache_storage.stats import Stats
 
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.watch is not None:
         _watch(the_one(args), args.watch, as_json=as_json)
         return OK
-    replies = Asking(ask_figures, args.timeout).ask(chosen(args))
+    replies = StoreQuestion(ask_figures, args.timeout).ask(chosen(args))
     sums = total([reply.answer[1:] for reply in replies if reply.answer is not None])
     if sums is None:
         raise NobodyThere("; ".join(f"{reply.store.path}: {reply.error}" for reply in replies))
@@ -67,18 +67,15 @@ def run(args: argparse.Namespace) -> int:
             sys.stderr.write(f"omlx-cache: passed over: {reply.store.path}: {reply.error}\n")
     parts = [_brief(sums)]
     if args.all:
-        parts.append(_all(sums.to_dict()))
-        if len(replies) > 1:
-            parts += [
-                f"{text(one.title)}, process {reply.store.pid}\n\n{_all(one.stats.to_dict())}"
-                for reply in replies
-                if (one := reply.answer) is not None
-            ]
+        parts.append(_all(sums))
+        for store, known, _, _ in replies if len(replies) > 1 else ():
+            if known is not None:
+                parts.append(f"{text(known.title)}, process {store.pid}\n\n{_all(known.stats)}")
     sys.stdout.write("\n".join(parts))
     return OK
 
 
-def _process(reply: Reply) -> Map:
+def _process(reply: StoreReply) -> Map:
     known = reply.answer
     return {
         "pid": reply.store.pid,
@@ -110,15 +107,9 @@ def _brief(stats: Stats) -> str:
     return facts([("tokens", share), ("time", saved), ("holds", held)])
 
 
-def _all(stats: Mapping[str, object]) -> str:
-    """Return statistics as text: plain values first, then a section for each inner map."""
-    plain = [(name, value) for name, value in stats.items() if not isinstance(value, dict)]
-    parts = [facts((name, quantity(name, value)) for name, value in plain)]
-    for name, value in stats.items():
-        if isinstance(value, dict):
-            pairs = ((path, quantity(path, leaf)) for path, leaf in _leaves(value))
-            parts.append(f"{name}\n{facts(pairs, indent='  ')}")
-    return "\n".join(parts)
+def _all(stats: Stats) -> str:
+    """Return every counter as a line, in the unit that its name ends with."""
+    return facts((name, quantity(name, value)) for name, value in _leaves(stats.to_dict()))
 
 
 def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

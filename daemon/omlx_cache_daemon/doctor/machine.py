@@ -9,14 +9,20 @@ from functools import partial
 from pathlib import Path
 
 from omlx_cache import __version__
-from omlx_cache.control.paths import candidates, search_places, services_in, sockets_in, why_unseen
+from omlx_cache.control.paths import (
+    candidates,
+    is_listening,
+    search_places,
+    services_in,
+    sockets_in,
+    why_unseen,
+)
 from omlx_cache.identity.parts import software
 from omlx_cache.mlx_lm_versions import UntestedVersion, check
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.derived import memory_to_leave
 from omlx_cache.settings.machine import probe, text_of
 from omlx_cache.upkeep.memory import Level, level_of, reader
-from omlx_cache_daemon.client import is_listening
 from omlx_cache_daemon.doctor.examination import Context, Finding
 from omlx_cache_daemon.render import quantity
 from omlx_cache_storage.documents import MLX, MLX_LM, as_versions

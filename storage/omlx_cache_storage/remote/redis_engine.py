@@ -85,6 +85,9 @@ class RedisEngine:
             "socket_timeout": options.read_seconds,
             "socket_connect_timeout": min(options.lookup_seconds, options.read_seconds),
             "socket_keepalive": True,
+            # At the client's own 64 KiB threads that read wait for each other more than for bytes:
+            # restores took 1.5 times as long.
+            "socket_read_size": 256 << 10,
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
             **tls,

@@ -11,6 +11,7 @@ from mlx_lm import load
 
 from kit.drive import request, settings
 from kit.examples import some
+from kit.remote.processes import until
 from kit.tinylm import Server, serve_ours
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.control.paths import socket_name
@@ -34,10 +35,17 @@ class Embedded(NamedTuple):
 
     def ask(self, messages: Messages) -> Turn:
         """One chat completion, greedy, flushed."""
-        tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+        tokens = self.tokens(messages)
         turn = request(self.model, self.cache, tokens, step=512, new=NEW)
         assert self.cache.store.flush(30)
         return Turn(self.tokenizer.decode(turn.answer), len(tokens), turn.cached)
+
+    def tokens(self, messages: Messages) -> list[int]:
+        return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+
+    def wait_for(self, messages: Messages) -> None:
+        """Wait until what others wrote of a prompt is known here: a session does so for 2 s."""
+        until(lambda: self.cache.lookup(self.tokens(messages)).cached_tokens > 0)
 
 
 Start = Callable[[], Server]
@@ -103,6 +111,7 @@ def test_what_one_computed_the_others_restore_without_a_restart(
         flush(computes, home)
         other = second if computes is first else first
         assert_restored(ask(other, model, messages, max_tokens=NEW), expected)
+        embedded.wait_for(messages)
         assert_restored(embedded.ask(messages), expected)
     messages = about(f"plums for {model.name}")
     expected = ask(ours, model, messages, max_tokens=NEW)
