@@ -16,9 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from kit.remote.processes import until
+from omlx_cache.status.kv_events import events_document
+from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import NobodyThere
-from omlx_cache_daemon.service.machine import Ask, Gathered, Peer, Peers, merged
+from omlx_cache_daemon.service.machine import MachineStatus, Peers, merged
 from omlx_cache_daemon.stores import RunningStore
+from omlx_cache_storage.events import OTHER_PROCESS, EventLog
 
 from .conftest import Daemon, started
 
@@ -117,45 +120,74 @@ def test_one_port_shows_every_process_and_waits_for_none_that_hangs(machine: Mac
     assert machine.daemon.end() == 0
 
 
-def _reply(first: int, upto: int, began: float = 1.0, dropped: int = 0) -> dict[str, object]:
-    events = [{"number": n, "kind": "stored", "detail": ""} for n in range(first, upto + 1)]
-    return {"events": events, "upto": upto, "dropped": dropped, "began": began}
+class _Store:
+    """What a store answers: a log of events, or nothing for as long as it hangs."""
+
+    def __init__(self, pid: int) -> None:
+        self.store = RunningStore(Path(f"/nowhere/{pid}-0.sock"), pid)
+        self.log, self.hangs, self.asked = EventLog(8), False, 0
+
+    def note(self, count: int, detail: str = "") -> None:
+        for _ in range(count):
+            self.log.note_tier("stored", "hot", b"\1", detail)
+
+    def call(self, name: str, **values: Any) -> object:
+        self.asked += name == "events"
+        if self.hangs:
+            raise NobodyThere("it did not answer")
+        found = events_document(self.log, values.get("after"), values.get("limit", 1000), None)
+        return {"pid": self.store.pid, **found}
 
 
-def test_events_of_several_processes_become_one_sequence() -> None:
-    gathered = Gathered()
-    for source, reply in (
-        ("a", _reply(1, 3)),
-        ("b", _reply(1, 2)),
-        ("a", _reply(2, 4)),
-        ("a", _reply(2, 4)),
-    ):
-        gathered.add(source, {"a": 10, "b": 20}[source], reply)
-    document = gathered.document(None, 100)
-    assert [event["pid"] for event in document["events"]] == [10, 10, 10, 20, 20, 10]
-    assert [event["number"] for event in document["events"]] == [1, 2, 3, 4, 5, 6]
-    assert gathered.cursors() == {"a": 4, "b": 2}
-    assert [event["number"] for event in gathered.document(4, 100)["events"]] == [5, 6]
-    assert [gathered.document(after, 1)["upto"] for after in (4, 6)] == [5, 6]
-    # One that began anew is heard from its first event, and one that has ended is not heard of.
-    gathered.add("a", 10, _reply(6, 5, began=2.0))
-    assert gathered.cursors() == {"b": 2}
-    gathered.add("a", 10, _reply(1, 2, began=2.0))
-    gathered.keep({"b"})
-    assert len(gathered.document(0, 100)["events"]) == 8
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> list[_Store]:
+    made = [_Store(10), _Store(20)]
+    calls = {one.store.path: one.call for one in made}
+    monkeypatch.setattr(Client, "call", lambda self, *args, **kw: calls[self.path](*args, **kw))
+    return made
+
+
+def test_events_of_several_processes_become_one_sequence(stores: list[_Store]) -> None:
+    one, two = stores
+    own = {"events": lambda args: _Store(1).call("events", **args)}
+    status = MachineStatus(own, Peers(lambda: [store.store for store in stores]))
+
+    def pids(after: int) -> list[int]:
+        found = status.events({"after": after, "limit": 100})["events"]
+        assert [event["number"] for event in found] == [after + n + 1 for n in range(len(found))]
+        return [event["pid"] for event in found]
+
+    one.note(3)
+    two.note(2)
+    assert pids(0) == [10, 10, 10, 20, 20]
+    one.note(1)
+    assert pids(5) == [10]
+    assert status.events({"after": 2, "limit": 1})["upto"] == 3
+    # What is forgotten before somebody asked is counted.
+    one.note(10)
+    assert status.events({"after": 0, "limit": 100})["dropped"] == 2
+    # One that began anew is heard from its first event.
+    one.log = EventLog(8)
+    one.note(2)
+    assert pids(14) == [10, 10]
     # What others did they tell themselves.
-    other = {"number": 1, "kind": "stored", "detail": "other process"}
-    gathered.add("c", 30, {**_reply(1, 0), "events": [other], "upto": 1})
-    assert len(gathered.document(0, 100)["events"]) == 8
+    two.note(1, OTHER_PROCESS)
+    assert pids(16) == []
 
 
-def test_events_that_were_forgotten_are_counted() -> None:
-    gathered = Gathered(most=4)
-    gathered.add("a", 10, _reply(1, 3, dropped=5))
-    gathered.add("a", 10, _reply(4, 6, dropped=2))
-    document = gathered.document(0, 100)
-    assert document["dropped"] == 2 + 2
-    assert [event["number"] for event in document["events"]] == [3, 4, 5, 6]
+@pytest.mark.parametrize("is_work", [False, True])
+def test_whoever_is_late_is_left_alone_but_with_work(stores: list[_Store], is_work: bool) -> None:
+    peers = Peers(lambda: [store.store for store in stores])
+
+    def errors() -> list[bool]:
+        replies = peers.ask(lambda client: client.call("events"), is_work=is_work)
+        return [bool(reply.error) for reply in replies]
+
+    stores[0].hangs = True
+    assert errors() == errors() == [True, False]
+    assert stores[0].asked == (2 if is_work else 1)
+    stores[0].hangs = False
+    until(lambda: errors() == [False, False])
 
 
 def _row(
@@ -173,16 +205,3 @@ def test_memory_counts_together_and_the_directory_once() -> None:
     assert [row["key"] for row in level["rows"]] == ["b", "a"]
     assert level["rows"][1] == _row("a", 5, 5, 4.0, "said")
     assert merged([], 5)["rows"] == []
-
-
-@pytest.mark.parametrize("is_work", [False, True])
-def test_whoever_is_late_is_left_alone_but_with_work(is_work: bool) -> None:
-    def late(peer: Peer, ask: Ask) -> object:
-        raise NobodyThere("it did not answer in time")
-
-    peers = Peers(lambda: [RunningStore(Path("/nowhere/store-10.sock"), 10)])
-    [reply] = peers.ask(late, is_work=is_work)
-    assert reply.error
-    [reply] = peers.ask(lambda peer, ask: "here")
-    assert (reply.answer, bool(reply.error)) == (("here", False) if is_work else (None, True))
-    peers.close()

@@ -144,7 +144,6 @@ class Service:
         deadline = time.monotonic() + self._configuration.options.drain_seconds
         for server in self._servers:
             server.close(max(0.1, min(1.0, deadline - time.monotonic())))
-        self._machine.close()
         if not self._upkeep.stop(max(0.0, deadline - time.monotonic())):
             _log.warning("ends in the middle of its work: the disk does not answer in time")
             logging.shutdown()
