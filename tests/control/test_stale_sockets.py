@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from omlx_cache.control.listener import listen_at, listen_in, remove_stale
-from omlx_cache.control.paths import sockets_in
 from omlx_cache.control.server import ApiServer, serve_socket
 from omlx_cache.status.routes import Routes
 
@@ -43,6 +42,7 @@ def _end(process: "subprocess.Popen[str]") -> int:
 
 def test_the_socket_of_a_killed_process_is_removed_at_the_next_start(runtime_dir: Path) -> None:
     process, path = _start(runtime_dir)
+    assert remove_stale(runtime_dir) == []
     process.send_signal(signal.SIGKILL)
     _end(process)
     assert path.exists()
@@ -50,13 +50,6 @@ def test_the_socket_of_a_killed_process_is_removed_at_the_next_start(runtime_dir
         assert not path.exists()
         assert server.path is not None
         assert server.path.name == f"{os.getpid()}-0.sock"
-
-
-def test_the_socket_of_a_running_process_stays(runtime_dir: Path) -> None:
-    process, path = _start(runtime_dir)
-    assert remove_stale(runtime_dir) == []
-    assert path.exists()
-    assert _end(process) == 0
 
 
 @pytest.mark.parametrize("arguments", [(), ("close",)])
@@ -75,15 +68,6 @@ def test_a_killed_process_s_socket_at_a_chosen_path_is_replaced(runtime_dir: Pat
     _end(process)
     with ApiServer(listen_at(path), Routes({})):
         assert path.exists()
-
-
-def test_two_stores_of_one_process_have_two_sockets(runtime_dir: Path) -> None:
-    with (
-        ApiServer(listen_in(runtime_dir), Routes({})) as first,
-        ApiServer(listen_in(runtime_dir), Routes({})) as second,
-    ):
-        assert [name.path for name in sockets_in(runtime_dir)] == [first.path, second.path]
-        assert [name.number for name in sockets_in(runtime_dir)] == [0, 1]
 
 
 def test_the_setting_decides_where_a_store_listens(

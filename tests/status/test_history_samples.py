@@ -1,12 +1,11 @@
 """The last two hours in samples, of one process and of several."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kit.status import process, statistics
-from kit.storage import Story, commit, open_store
 from omlx_cache.status.history import PROCESSES, SAMPLE_SECONDS, SAMPLES, StatusHistory
 from omlx_cache.status.process import ProcessStatus
 
@@ -29,39 +28,28 @@ def _process(
     return process(pid, title=f"store {pid}", uptime_seconds=up, cold_dir=directory, **given)
 
 
-def test_counts_are_those_since_the_sample_before() -> None:
-    source = Processes(_process(1, 500))
-    history = StatusHistory(source)
-    for at, asked in ((0.0, 500), (10.0, 700), (20.0, 700)):
-        source.answers = [_process(1, asked)]
-        history.sample(at)
-    (row,) = history.rows()
-    assert row["at"] == [0.0, 10.0, 20.0]
-    assert row["asked_tokens"] == [0.0, 200.0, 0.0]
-    assert row["restored_tokens"] == [0.0, 100.0, 0.0]
-    assert row["hot_bytes"] == [4000, 4000, 4000]
-
-
-def test_a_process_that_has_just_begun_counts_from_its_start() -> None:
+@pytest.mark.parametrize(
+    ("steps", "counted"),
+    [
+        pytest.param([(0, 500, 99), (10, 700, 99), (20, 700, 99)], [0, 200, 0], id="since"),
+        pytest.param([(0, None, 0), (10, 300, 4), (20, 40, 2)], [0, 300, 40], id="just begun"),
+        pytest.param([(0, 100, 99), (10, None, 0), (20, 160, 99)], [0, 0, 60], id="no answer"),
+        pytest.param([(0, 0, 99), (1, 5, 99), (10, 7, 99), (12, 8, 99)], [0, 7], id="too early"),
+        pytest.param([(1000, 0, 99), (9000, 9, 99), (1020, 30, 99)], [0, 21], id="set back"),
+    ],
+)
+def test_counts_are_those_since_the_sample_before(
+    steps: list[tuple[float, int | None, float]], counted: list[float]
+) -> None:
     source = Processes()
     history = StatusHistory(source)
-    history.sample(0.0)
-    source.answers = [_process(1, 300, up=4.0)]
-    history.sample(10.0)
-    source.answers = [_process(1, 40, up=2.0)]
-    history.sample(20.0)
-    assert history.rows()[0]["asked_tokens"] == [0.0, 300.0, 40.0]
-
-
-def test_a_process_that_does_not_answer_loses_nothing() -> None:
-    source = Processes(_process(1, 100))
-    history = StatusHistory(source)
-    history.sample(0.0)
-    source.answers = [_process(1, 0, error="does not answer", stats=None)]
-    history.sample(10.0)
-    source.answers = [_process(1, 160)]
-    history.sample(20.0)
-    assert history.rows()[0]["asked_tokens"] == [0.0, 0.0, 60.0]
+    for at, asked, up in steps:
+        known = {} if asked is not None else {"stats": None, "error": "does not answer"}
+        source.answers = [_process(1, asked or 0, up=up, **known)]
+        history.sample(at)
+    row = history.rows()[0]
+    assert row["asked_tokens"] == counted
+    assert row["restored_tokens"] == [tokens / 2 for tokens in counted]
 
 
 def test_a_directory_that_two_processes_share_is_counted_once() -> None:
@@ -85,38 +73,3 @@ def test_the_ring_is_bounded_in_time_and_in_processes() -> None:
     assert len(rows) == PROCESSES + 1
     assert len(rows[0]["at"]) == SAMPLES  # type: ignore[arg-type]
     assert SAMPLES * SAMPLE_SECONDS >= 3600
-
-
-def test_a_clock_that_is_set_back_leaves_nothing_in_the_future() -> None:
-    source = Processes(_process(1, 0), _process(2, 0))
-    history = StatusHistory(source)
-    for now in (1000.0, 90_000.0, 90_010.0):
-        history.sample(now)
-    source.answers = [_process(1, 30)]
-    history.sample(1020.0)
-    all_of_them, *each = history.rows()
-    assert all_of_them["at"] == [1000.0, 1020.0]
-    assert all_of_them["asked_tokens"] == [0, 30]
-    assert [row["at"] for row in each] == [[1000.0, 1020.0], [1000.0]]
-
-
-def test_a_sample_that_is_asked_for_too_early_is_none() -> None:
-    history = StatusHistory(Processes(_process(1, 0)))
-    for at in (0.0, 1.0, 5.0, 10.0, 12.0, 20.0):
-        history.sample(at)
-    assert history.rows()[0]["at"] == [0.0, 10.0, 20.0]
-
-
-def test_a_real_store_is_sampled(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        history = StatusHistory(lambda: store.operations["processes"]({}))
-        history.sample(0.0)
-        asked = store.requests.ask("ab" * 32, {"label": "llama"}, 100)
-        asked.restored(80, 0, 0.1, None)
-        asked.ended(1)
-        commit(store, Story(), 1)
-        history.sample(10.0)
-        (row,) = history.rows()
-        assert (row["asked_tokens"], row["restored_tokens"]) == ([0.0, 100.0], [0.0, 80.0])
-        assert row["hot_bytes"] == [0, 4096]
-        json.dumps(row)

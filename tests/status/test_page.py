@@ -149,34 +149,10 @@ def _overflow(page: Page) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
 
-def _stopped(visitor: Visitor, server: ApiServer) -> Page:
-    """Return the page with its clock stopped, waiting to ask again."""
-    page = visitor.page()
-    page.clock.install(time=0)
-    page.goto(server.url)
-    expect(page.locator("#live")).to_contain_text("Live")
-    page.clock.pause_at(3600)
-    _answered(page)
-    return page
-
-
-def _answered(page: Page) -> None:
+def _wait(page: Page, condition: str) -> None:
     deadline = time.monotonic() + 20
-    while page.evaluate("state.busy"):
-        assert time.monotonic() < deadline
-
-
-def _next_poll(page: Page) -> int:
-    """Let the page's clock go on until it asks again; return after how many milliseconds, when the
-    answer is there."""
-    delay = int(page.evaluate("state.delay"))
-    asked = page.evaluate("state.polls")
-    page.clock.run_for(delay - 100)
-    assert page.evaluate("state.polls") == asked
-    page.clock.run_for(100)
-    assert page.evaluate("state.polls") == asked + 1
-    _answered(page)
-    return delay
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
 
 
 def _samples(per_sample: int = 1000, count: int = 200) -> list[dict[str, object]]:
@@ -213,6 +189,10 @@ def test_every_combination_fits_and_reads_well(
     page.click("#all-settings")
     assert _overflow(page) <= 0
     assert page.evaluate(LOW_CONTRAST) == []
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    parts = [node for node in nodes if node.get("role", {}).get("value") in ACTIVE]
+    assert {node["role"]["value"] for node in parts} >= {"button", "combobox", "meter", "image"}
+    assert all(node["name"]["value"].strip() for node in parts if not node.get("ignored"))
 
 
 def test_without_anything_it_says_what_to_do(visitor: Visitor) -> None:
@@ -228,52 +208,6 @@ def test_without_anything_it_says_what_to_do(visitor: Visitor) -> None:
     assert _overflow(page) <= 0
     source.known = []
     expect(page.locator("#nobody")).to_contain_text("omlx-cache serve")
-
-
-@pytest.mark.nightly
-def test_the_tree_is_walked_with_the_keyboard(visitor: Visitor, source: MadeUp) -> None:
-    page = visitor.open(source)
-    first = page.locator("#tree .open").first
-    first.focus()
-    page.keyboard.press("Enter")
-    expect(first).to_have_attribute("aria-expanded", "true")
-    inner = page.locator("#tree ul .open").first
-    expect(inner).to_be_visible()
-    page.keyboard.press("ArrowDown")
-    expect(inner).to_be_focused()
-    page.keyboard.press("ArrowRight")
-    expect(page.locator("#tree ul ul .leaf").first).to_be_visible()
-    page.keyboard.press("ArrowRight")
-    expect(page.locator("#tree ul ul .leaf").first).to_be_focused()
-    page.keyboard.press("End")
-    expect(page.locator("#tree .more")).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(page.locator("#tree ul ul .leaf")).to_have_count(100)
-    page.keyboard.press("ArrowLeft")
-    expect(inner).to_be_focused()
-    page.keyboard.press("ArrowLeft")
-    expect(inner).to_have_attribute("aria-expanded", "false")
-    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-
-
-@pytest.mark.nightly
-def test_every_control_has_a_name(visitor: Visitor, source: MadeUp) -> None:
-    source.known = [process(), process(2, title="other")]
-    page = visitor.open(source, history=_samples())
-    _open_tree(page)
-    page.click("#texts")
-    expect(page.locator("#tree .text").first).to_be_visible()
-    session = page.context.new_cdp_session(page)
-    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-    named: dict[str, list[str]] = {}
-    for node in nodes:
-        role = node.get("role", {}).get("value")
-        if role in ACTIVE and not node.get("ignored"):
-            named.setdefault(role, []).append(node.get("name", {}).get("value", ""))
-    without = {role for role, names in named.items() if not all(name.strip() for name in names)}
-    assert not without
-    assert {"button", "combobox", "meter", "image", "region"} <= named.keys()
-    assert any("Prompt tokens in the last 34 min" in name for name in named["image"])
 
 
 def test_labels_are_data_and_never_markup(visitor: Visitor) -> None:
@@ -331,112 +265,37 @@ def test_a_token_goes_into_a_header_and_never_into_an_address(visitor: Visitor) 
 
 
 @pytest.mark.nightly
-def test_a_server_that_goes_is_missed_and_one_that_comes_back_is_found(visitor: Visitor) -> None:
-    source = MadeUp(3)
-    visitor.expected = ("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
-    with serve(source) as server:
-        page = _stopped(visitor, server)
-    delays = [_next_poll(page) for _ in range(7)]
-    expect(page.locator("#live")).to_contain_text("No answer since")
-    assert delays == [2000, 2000, 4000, 8000, 16_000, 30_000, 30_000]
-    assert page.title() == "no answer · omlx-cache"
-    visitor.serve(source, port=server.port)
-    assert _next_poll(page) == 30_000
-    expect(page.locator("#live")).to_contain_text("Live")
-    expect(page.locator("#tree .open").first).to_be_visible()
-    assert _next_poll(page) == 2000
-
-
-@pytest.mark.nightly
-def test_a_hidden_tab_asks_for_nothing(visitor: Visitor) -> None:
-    server = visitor.serve(MadeUp(3))
-    page = _stopped(visitor, server)
-    assert _next_poll(page) == 2000
-    hide = """hidden => {
-      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
-      document.dispatchEvent(new Event("visibilitychange"));
-    }"""
-    page.evaluate(hide, True)
-    before = len(visitor.addresses)
-    page.clock.run_for(120_000)
-    assert len(visitor.addresses) == before
-    with page.expect_response("**/overview.json"):
-        page.evaluate(hide, False)
-
-
-@pytest.mark.nightly
-def test_several_processes_are_summed_and_one_can_be_chosen(visitor: Visitor) -> None:
+def test_several_processes_are_summed_and_what_failed_is_said_with_its_remedy(
+    visitor: Visitor,
+) -> None:
     source, empty = MadeUp(3), {"pages": 0, "nbytes": 0, "limit_bytes": 0, "allowed_bytes": 0}
+    failed = {"kind": "failed", "at": time.time(), "key": "cd" * 32, "detail": "No space left"}
+    source.happened = [{**failed, "kind": "stored"}, failed]
     source.known = [
         process(),
         process(2, title="run, gemma"),
-        process(3, title="store", stats=None, error="it did not answer within 1 s"),
         process(4, title="omlx-cached", role="service", stats=stats(hot=empty, requests={})),
     ]
     source.found = [request(1), request(2, pid=2, why="the next block was evicted")]
     page = visitor.open(source)
     expect(page.locator("#figures")).to_contain_text("2,804,224")
-    expect(page.locator("#processes")).to_contain_text("did not answer within 1 s")
-    expect(page.locator("#alert")).to_contain_text("One thing went wrong")
+    expect(page.locator("#all-well")).to_be_visible()
+    assert "events" not in source.asked
     assert page.get_by_role("meter", name="Memory of").count() == 2
     # One directory is counted once, however many use it.
     assert page.get_by_role("meter", name="Disk").count() == 1
+    full = stats()
+    full["writer"]["failed_pages"] = 3
+    gone = process(3, title="store", stats=None, error="it did not answer within 1 s")
+    source.known = [process(stats=full), process(2, title="run, gemma"), gone]
+    expect(page.locator("#processes")).to_contain_text("did not answer within 1 s")
+    expect(page.locator("#problems")).to_contain_text("3 pages could not be written")
+    expect(page.locator("#failures li")).to_have_count(1)
+    expect(page.locator("#alert")).to_contain_text("2 things went wrong")
     page.select_option("#process", "2")
     expect(page.locator("#figures")).to_contain_text("1,402,112")
     expect(page.locator("#requests tbody tr")).to_have_count(1)
     expect(page.locator("#requests")).to_contain_text("the next block was evicted")
-
-
-@pytest.mark.nightly
-def test_what_failed_is_said_with_its_remedy_and_when(visitor: Visitor) -> None:
-    source = MadeUp(0)
-    stored = {"kind": "stored", "at": time.time(), "key": "cd" * 32, "detail": ""}
-    failed = {**stored, "kind": "failed", "detail": "No space left on device"}
-    source.happened = [stored, failed]
-    page = visitor.open(source)
-    expect(page.locator("#all-well")).to_be_visible()
-    assert "events" not in source.asked
-    full = stats()
-    full["writer"]["failed_pages"] = 3
-    full["cold"]["state"] = "no space left on device"
-    source.known = [process(stats=full)]
-    expect(page.locator("#problems")).to_contain_text("3 pages could not be written")
-    expect(page.locator("#problems")).to_contain_text("the disk is asked again by itself")
-    expect(page.locator("#failures li")).to_have_count(1)
-    expect(page.locator("#failures")).to_contain_text("No space left on device")
-    expect(page.locator("#alert")).to_contain_text("2 things went wrong")
-
-
-def test_a_store_that_machines_share_is_a_tier_of_its_own(visitor: Visitor, source: MadeUp) -> None:
-    source.known = [process(pid, stats=stats(remote=remote())) for pid in (1, 2)]
-    source.known[0]["stats"]["requests"]["restored_remote_tokens"] = 600_000
-    source.found = [request(1, remote_tokens=11_776), request(2, remote_tokens=5, cold_tokens=6)]
-    page = visitor.open(source)
-    tiers = page.locator("#tiers")
-    expect(tiers.get_by_role("heading", name="Other machines")).to_have_count(1)
-    expect(tiers).to_contain_text("148 GiB read, 42 GiB written")
-    expect(tiers).to_contain_text("in use")
-    expect(tiers).to_contain_text("rediss://cache.lab.example.org:6379")
-    expect(tiers).to_contain_text("0.42 ms away")
-    expect(page.locator("#figures")).to_contain_text("from other machines")
-    expect(page.locator("#requests")).to_contain_text("from other machines")
-    expect(page.locator("#requests")).to_contain_text("part from disk and other machines")
-
-
-@pytest.mark.parametrize("width", some(WIDTHS, 390))
-@pytest.mark.parametrize("scheme", some(SCHEMES, "dark"))
-def test_a_store_that_rests_is_said_with_what_helps(
-    visitor: Visitor, source: MadeUp, width: int, scheme: str
-) -> None:
-    why = "remote_timeout: <b>nothing</b> came from " + "cache" * 30
-    resting = remote(state=f"resting: {why}", bad_pages=3, failed_pages=1, dropped_pages=9)
-    source.known = [process(stats=stats(remote=resting))]
-    page = visitor.open(source, width, scheme)
-    expect(page.locator("#tiers .state.bad")).to_have_text(f"Left alone for a while: {why}")
-    expect(page.locator("#main")).to_contain_text("3 pages from other machines' store were not")
-    expect(page.locator("#main")).to_contain_text("omlx-cache doctor --remote")
-    assert _overflow(page) <= 0
-    assert page.evaluate(LOW_CONTRAST) == []
 
 
 def test_a_request_has_its_number_and_its_first_token_rounded_as_everywhere(
@@ -456,21 +315,53 @@ def test_a_request_has_its_number_and_its_first_token_rounded_as_everywhere(
     assert page.evaluate("list => list.map(bytes)", list(sizes)) == list(map(format_size, sizes))
 
 
-def test_charts_are_as_long_as_there_are_samples(visitor: Visitor) -> None:
+def test_charts_are_as_long_as_there_are_samples_and_have_a_table(visitor: Visitor) -> None:
     page = visitor.open(MadeUp(0), history=_samples(1000, 30))
     figure = page.locator("#c-tokens")
     expect(figure).to_contain_text("22,500 of 30,000 from the cache in the last 6 min")
-    assert figure.locator("rect.hit").count() == 30
+    figure.locator("summary").click()
+    expect(figure.locator("tbody tr").first).to_be_visible()
+    assert figure.locator("rect.hit").count() == figure.locator("tbody tr").count() == 30
+    assert page.locator("#c-saved rect.loss").count() > 0
+
+
+@pytest.mark.parametrize("width", some(WIDTHS, 390))
+@pytest.mark.parametrize("scheme", some(SCHEMES, "dark"))
+def test_a_store_that_machines_share_is_a_tier_and_says_what_helps_when_it_rests(
+    visitor: Visitor, source: MadeUp, width: int, scheme: str
+) -> None:
+    source.known = [process(pid, stats=stats(remote=remote())) for pid in (1, 2)]
+    source.known[0]["stats"]["requests"]["restored_remote_tokens"] = 600_000
+    source.found = [request(1, remote_tokens=11_776), request(2, remote_tokens=5, cold_tokens=6)]
+    page = visitor.open(source, width, scheme)
+    expect(page.locator("#tiers")).to_contain_text("148 GiB read, 42 GiB written")
+    expect(page.locator("#tiers")).to_contain_text("0.42 ms away")
+    expect(page.locator("#figures")).to_contain_text("from other machines")
+    expect(page.locator("#requests")).to_contain_text("part from disk and other machines")
+    why = "remote_timeout: <b>nothing</b> came from " + "cache" * 30
+    source.known = [process(stats=stats(remote=remote(state=f"resting: {why}", bad_pages=3)))]
+    expect(page.locator("#tiers .state.bad")).to_have_text(f"Left alone for a while: {why}")
+    expect(page.locator("#main")).to_contain_text("omlx-cache doctor --remote")
+    assert _overflow(page) <= 0
+    assert page.evaluate(LOW_CONTRAST) == []
 
 
 @pytest.mark.nightly
-def test_what_is_over_time_is_a_picture_and_a_table(visitor: Visitor) -> None:
-    page = visitor.open(MadeUp(0), history=_samples(1000))
-    figure = page.locator("#c-tokens")
-    expect(figure).to_contain_text("150,000 of 200,000 from the cache")
-    figure.locator("summary").click()
-    expect(figure.locator("tbody tr").first).to_be_visible()
-    assert figure.locator("rect.hit").count() == figure.locator("tbody tr").count() > 30
-    page.select_option("#span", "600")
-    expect(figure).not_to_contain_text("200,000")
-    assert page.locator("#c-saved rect.loss").count() > 0
+def test_it_asks_ever_more_seldom_while_nobody_answers_and_not_at_all_when_hidden(
+    visitor: Visitor,
+) -> None:
+    visitor.expected = ("ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
+    page = visitor.page()
+    with serve(MadeUp(3)) as server:
+        page.goto(server.url)
+        expect(page.locator("#live")).to_contain_text("Live")
+    expect(page.locator("#live")).to_contain_text("No answer since")
+    _wait(page, "state.delay === 4000")
+    visitor.serve(MadeUp(3), port=server.port)
+    page.evaluate("state.delay = POLL; tick()")
+    expect(page.locator("#live")).to_contain_text("Live")
+    page.evaluate("""Object.defineProperty(document, "hidden", { value: true })""")
+    _wait(page, "!state.busy")
+    asked = page.evaluate("state.polls")
+    page.evaluate("tick()")
+    assert page.evaluate("state.polls") == asked

@@ -3,16 +3,12 @@
 import json
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from kit.status import Known, get, operations
 from kit.storage import Story, commit, open_store
-from omlx_cache import BlockStore, CacheSettings
+from omlx_cache import BlockStore
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.status.prefix_lookup import MOST_KEYS, TierTokens, by_tier
+from omlx_cache.status.prefix_lookup import MOST_KEYS
 from omlx_cache.status.routes import Operations, Routes, is_status_path
-from omlx_cache_storage.page import PageInfo
 
 BLOCK = 16
 HERE = {"Host": "127.0.0.1:9000"}
@@ -21,10 +17,6 @@ HERE = {"Host": "127.0.0.1:9000"}
 def _register(store: BlockStore, story: Story, groups: tuple[str, ...] = ("paged",)) -> Namespace:
     document = {"label": "llama", "block_size": BLOCK, "key_hash": "sha256", "salt": "text:77"}
     return store.register(Namespace(story.namespace, document, groups))
-
-
-def hot_only() -> CacheSettings:
-    return CacheSettings(hot_cache_only=True, socket="off", hot_bytes="8MiB")
 
 
 def _keys(story: Story, *blocks: int) -> str:
@@ -57,15 +49,8 @@ def test_a_router_learns_the_namespaces_and_then_how_far_a_prompt_reaches(tmp_pa
         assert told["cached_tokens"] == 32
         assert told["requests"] == 0
         assert store.stats().requests == before.requests
-
-
-def test_tokens_are_told_by_the_tier_that_has_them(tmp_path: Path) -> None:
-    story = Story("llama")
     with open_store(tmp_path) as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush()
-    with open_store(tmp_path) as store:
-        told = _ask(store, f"?namespace={story.namespace.hex()}&keys={_keys(story, 1, 2, 3)}")
+        told = _ask(store, f"?namespace={known['namespace']}&keys={_keys(story, 1, 2, 3)}")
         assert (told["cached_tokens"], told["hot_tokens"], told["cold_tokens"]) == (48, 0, 48)
 
 
@@ -78,7 +63,7 @@ def test_a_boundary_without_its_window_or_state_is_no_place_to_go_on_from(tmp_pa
         assert _ask(store, query)["cached_tokens"] == 0
 
 
-def test_what_cannot_be_asked_is_told_in_words() -> None:
+def test_what_cannot_be_asked_is_told_in_words(tmp_path: Path) -> None:
     def refused(query: str, known: Operations) -> str:
         found = Routes(known).answer("GET", f"/lookup{query}", HERE, "127.0.0.1")
         assert found.status in (400, 404)
@@ -86,7 +71,7 @@ def test_what_cannot_be_asked_is_told_in_words() -> None:
 
     assert is_status_path("/lookup?keys=ab")
     assert "each store" in refused("", operations(Known()))
-    with BlockStore(hot_only()) as store:
+    with open_store(tmp_path) as store:
         source = store.operations
         assert "with the namespace" in refused("?keys=ab", source)
         many = ",".join(["ab" * 32] * (MOST_KEYS + 1))
@@ -95,24 +80,10 @@ def test_what_cannot_be_asked_is_told_in_words() -> None:
         assert "needs the keys" in refused(f"?namespace={'ab' * 32}", source)
 
 
-def test_the_most_keys_fit_into_a_request_of_the_status_port() -> None:
-    with BlockStore(hot_only()) as store:
+def test_the_most_keys_fit_into_a_request_of_the_status_port(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
         server = store.serve_status()
         keys = ",".join(["ab" * 32] * MOST_KEYS)
         status, _, body = get(server, f"/lookup?namespace={'cd' * 32}&keys={keys}")
         assert (status, json.loads(body)["cached_tokens"]) == (200, 0)
         assert get(server, "/lookup", method="POST")[0] == 405
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["hot", "cold", "remote", "pending"])))
-)
-def test_tokens_by_tier_add_up(stretches: list[tuple[int, str]]) -> None:
-    end, pages = 0, []
-    for tokens, tier in stretches:
-        end += tokens
-        pages.append(PageInfo(end, tokens, 1, tier))
-    found = by_tier(pages)
-    assert found.cached_tokens == end == found.hot_tokens + found.cold_tokens + found.remote_tokens
-    assert found.cold_tokens == sum(n for n, tier in stretches if tier == "cold")
-    assert by_tier([]) == TierTokens()

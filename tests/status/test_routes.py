@@ -179,21 +179,6 @@ def test_documents_are_json_for_every_reader() -> None:
     assert document["processes"][0]["stats"]["hot"]["patience_seconds"] is None
 
 
-def test_streams_are_few_and_one_that_ends_makes_room() -> None:
-    routes = Routes(operations(Known()), most_streams=2)
-
-    def follow(method: str = "GET") -> Answer:
-        return routes.answer(method, "/status/events", HERE, "127.0.0.1")
-
-    first, second, third = follow(), follow(), follow()
-    assert (first.status, second.status, third.status) == (200, 200, 503)
-    assert b"2 streams" in third.body
-    first.release()
-    assert [follow().status, follow().status] == [200, 503]
-    head = follow("HEAD")
-    assert (head.status, head.stream) == (200, None)
-
-
 def test_what_commands_ask_is_for_this_user_alone() -> None:
     own = [path for path, route in ROUTES.items() if route.is_own]
     assert {"/store/ping", "/store/clear", "/store/why"} <= set(own)

@@ -1,6 +1,5 @@
 """What one store's status has, from a real store."""
 
-import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from omlx_cache import BlockStore
 from omlx_cache.control.answers import encoded
 from omlx_cache.control.errors import ControlError
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.status.routes import Routes
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.hints import PinRecord
-from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
+from omlx_cache_storage.keys import KeyChain, as_tokens
 
 BLOCK = 16
 
@@ -33,20 +31,6 @@ def _level(
 def _registered(story: Story) -> Namespace:
     document = {"label": "llama", "block_size": BLOCK, "key_hash": "sha256"}
     return Namespace(story.namespace, document)
-
-
-def test_a_process_says_who_it_is_and_what_it_holds(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        store.add_label("models/llama-8b")
-        store.service = {"port": 8080, "url": "http://localhost:8080"}
-        (process,) = _ask(store, "processes")
-        assert process["title"] == "store :8080, llama-8b"
-        assert (process["role"], process["error"]) == ("store", None)
-        assert process["cold_dir"] == str(tmp_path)
-        stats = process["stats"]
-        assert isinstance(stats, dict)
-        assert stats["hot"]["limit_bytes"] == store.settings.hot_bytes
-        json.dumps(process)
 
 
 def test_the_tree_is_asked_level_by_level(tmp_path: Path) -> None:
@@ -138,20 +122,3 @@ def test_bad_questions_are_answered_in_words(tmp_path: Path) -> None:
                 _level(store, namespace, parent, limit)
         (settings,) = _ask(store, "settings")
         assert "hot_bytes" in settings["settings"]
-
-
-def test_a_closed_store_still_answers_and_a_lost_one_is_let_go(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    routes = Routes(store.operations)
-    store.close()
-    assert len(_ask(store, "processes")) == 1
-    assert _level(store, None, None, 5)["rows"] == []
-    del store
-    gc.collect()
-    assert routes.answer("GET", "/status/overview.json", {}, None).status == 500
-
-
-def test_a_root_is_found_by_short_and_long_keys(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        found = _level(store, "ab" * 32, BlockKey(b"k" * 16).hex(), 5)
-        assert found["found"] is False
