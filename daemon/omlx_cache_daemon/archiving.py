@@ -14,10 +14,11 @@ from omlx_cache.settings.model import CacheSettings
 from omlx_cache_daemon.archive.manifest import Document, Manifest
 from omlx_cache_daemon.archive.members import PageAt
 from omlx_cache_daemon.archive.packing import Packed, in_order, pack
-from omlx_cache_daemon.cold import reading
+from omlx_cache_daemon.cold import Files
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.selection import Selection, select
-from omlx_cache_storage.cold.catalog import ColdEntry, entries, namespaces, read_namespace, scan
+from omlx_cache_daemon.targets import Target
+from omlx_cache_storage.cold.catalog import ColdEntry, namespaces, read_namespace, scan
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.documents import label, versions
 from omlx_cache_storage.page import Page, PageId, WriteResult
@@ -27,18 +28,16 @@ class Export:
     """Pages of a directory that are to become an archive. Reads the directory when it is made, and
     raises CommandError for nothing."""
 
-    def __init__(self, cold_dir: Path, target: str | None, kind: str | None, shown: str) -> None:
+    def __init__(self, cold_dir: Path, target: Target | None) -> None:
         self.cold_dir = cold_dir
         self.chain_is_whole = True
         found: Sequence[ColdEntry]
         if target is None:
-            what = "everything"
-            with reading(cold_dir):
-                found = entries(cold_dir)
+            what, found = "everything", Files(cold_dir).entries()
         else:
-            selection = select(cold_dir, target, kind, shown)
+            selection = select(cold_dir, target)
             what, found = _named(selection), selection.pages
-            self.chain_is_whole = selection.chain is None or selection.chain.is_whole
+            self.chain_is_whole = selection.is_whole
         if not found:
             raise CommandError(f"there are no pages in {cold_dir}")
         self.pages = in_order(found)
@@ -55,8 +54,8 @@ class Export:
 
 def _named(selection: Selection) -> str:
     """Return what is exported, in words for people; of a salt not the salt."""
-    if selection.chain is not None:
-        return f"the chain to {selection.chain.keys[-1].hex()}"
+    if selection.chain:
+        return f"the chain to {selection.chain[-1].hex()}"
     names = sorted({row.namespace for row in selection.rows})
     if selection.kind == "model":
         return f"model {selection.rows[0].label}"

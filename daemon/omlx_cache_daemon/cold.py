@@ -2,15 +2,14 @@
 
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from os import environ, geteuid
 from pathlib import Path
 
 from omlx_cache.control.listing import (
-    Chosen,
-    Documents,
     ListedPage,
     NoSuchNamespace,
     Pruning,
@@ -24,9 +23,11 @@ from omlx_cache.control.listing import (
 from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow
 from omlx_cache.settings.machine import cold_dir_from_environment, default_cold_dir, state_dir
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
-from omlx_cache_daemon.changing import Deleted, remove_namespace, remove_pages
+from omlx_cache_daemon.changing import remove_namespace, remove_pages
 from omlx_cache_daemon.errors import CommandError, NobodyThere
+from omlx_cache_daemon.places import EVERY
 from omlx_cache_daemon.render import text
+from omlx_cache_daemon.replies import Map
 from omlx_cache_storage.cold.catalog import (
     ColdEntry,
     created_ns,
@@ -34,12 +35,10 @@ from omlx_cache_storage.cold.catalog import (
     pins_in,
     read_namespace,
     root_bytes,
-    scan,
 )
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.cold.small_files import read_pins
-from omlx_cache_storage.documents import Versions
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.private import trouble
 
@@ -64,74 +63,66 @@ def root_of(cold_dir: Path) -> Root:
     return Root(cold_dir, FileSystem(), memory=memory, parents=whole)
 
 
-def cold_namespaces(cold_dir: Path, limit: int) -> list[NamespaceRow]:
-    """Return a row for each namespace. Opens no page. Raises NobodyThere without a directory."""
-    return namespace_rows(
-        _pages(cold_dir), _document_of(cold_dir), limit, partial(created_ns, cold_dir)
-    )
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The pages of a directory, by their files. Each method raises NobodyThere without a directory,
+    CommandError for one that cannot be read, or when the disk refuses."""
 
+    directory: Path
 
-def cold_pages(cold_dir: Path, prefix: str, limit: int) -> list[PageRow]:
-    """Return a row for each page of the namespace that begins with `prefix`, oldest token first.
+    def entries(self) -> list[ColdEntry]:
+        """Return every page file. Opens none."""
+        with reading(self.directory):
+            return entries(self.directory)
 
-    Raises CommandError when no namespace, or more than one, begins so.
-    """
-    pages = _pages(cold_dir)
-    try:
-        return page_rows(pages, find_namespace(pages, prefix), limit)
-    except NoSuchNamespace as error:
-        raise CommandError(f"{error} in {cold_dir}") from error
+    def namespaces(self, limit: int = EVERY) -> list[NamespaceRow]:
+        """Return a row for each namespace. Opens no page."""
+        created_of = partial(created_ns, self.directory)
+        return namespace_rows(self._pages(), self._document, limit, created_of)
 
+    def pages(self, prefix: str, limit: int) -> list[PageRow]:
+        """Return a row for each page of the namespace that begins with `prefix`, oldest token
+        first. Raises CommandError when no namespace, or more than one, begins so."""
+        pages = self._pages()
+        try:
+            return page_rows(pages, find_namespace(pages, prefix), limit)
+        except NoSuchNamespace as error:
+            raise CommandError(f"{error} in {self.directory}") from error
 
-def cold_details(cold_dir: Path, prefix: str, limit: int) -> list[PageDetails]:
-    """Return what the files of the pages say whose keys begin with `prefix`.
+    def details(self, key_prefix: str, limit: int) -> list[PageDetails]:
+        """Return what the headers of the pages say whose keys begin so; one that cannot be read is
+        in the list with an `error`."""
+        return detail_rows(self._pages(), key_prefix, limit)
 
-    A page that cannot be read is in the list with an `error`. Reads headers, no payload.
-    """
-    return detail_rows(_pages(cold_dir), prefix, limit)
+    def prune(self, asked: Mapping[str, object], *, dry_run: bool) -> Map:
+        """Choose pages by the arguments of `Pruning`, and delete them unless `dry_run`, of each
+        chain the deep end first; return how many and why."""
+        with reading(self.directory):
+            pages = list_pages((), entries(self.directory))
+            namespaces = {page.namespace for page in pages}
+            pins = pins_in(self.directory, read_pins(self.directory), namespaces)
+            pruning = Pruning(**asked)  # type: ignore[arg-type]
+            chosen = choose(pages, pruning, self._document, pins, root_bytes(self.directory))
+            if not dry_run:
+                every = (*chosen.stale, *chosen.older, *chosen.surplus)
+                remove_pages(self.directory, [p.cold.stored for p in every if p.cold is not None])
+            return chosen.to_dict()
 
+    def clear(self, digest: str) -> int:
+        """Delete the pages of a namespace; return how many."""
+        with reading(self.directory):
+            return remove_namespace(self.directory, BlockKey(bytes.fromhex(digest))).pages
 
-def remove_cold(cold_dir: Path, digest: str) -> Deleted:
-    """Delete the pages of a namespace; raises CommandError when the disk refuses."""
-    with reading(cold_dir):
-        return remove_namespace(cold_dir, BlockKey(bytes.fromhex(digest)))
+    def _document(self, namespace: BlockKey) -> dict[str, object]:
+        return read_namespace(self.directory, namespace)
 
-
-def choose_cold(
-    cold_dir: Path,
-    *,
-    keep: list[Versions] | None,
-    before_ns: int | None,
-    to_bytes: int | None,
-) -> Chosen:
-    """Return the pages of a directory that shall go. Opens no page."""
-    with reading(cold_dir):
-        pages = list_pages((), entries(cold_dir))
-        asked = Pruning(keep, before_ns, to_bytes)
-        pins = pins_in(cold_dir, read_pins(cold_dir), {page.namespace for page in pages})
-        return choose(pages, asked, _document_of(cold_dir), pins, root_bytes(cold_dir))
-
-
-def remove_chosen(cold_dir: Path, chosen: Chosen) -> int:
-    """Delete pages, of each chain the deep end first; raises CommandError when the disk refuses."""
-    with reading(cold_dir):
-        every = (*chosen.stale, *chosen.older, *chosen.surplus)
-        return remove_pages(
-            cold_dir, [page.cold.stored for page in every if isinstance(page.cold, ColdEntry)]
-        )
-
-
-def _document_of(cold_dir: Path) -> Documents:
-    return lambda name: read_namespace(cold_dir, name)
-
-
-def _pages(cold_dir: Path) -> list[ListedPage]:
-    with reading(cold_dir):
-        # It is shown all the same: whoever looks may want to know what lies there.
-        found = trouble(cold_dir, cold_dir.stat())
-        if found:
-            sys.stderr.write(f"omlx-cache: no store uses this directory: {text(found)}\n")
-        return list_pages((), scan(cold_dir))
+    def _pages(self) -> list[ListedPage]:
+        with reading(self.directory):
+            # It is shown all the same: whoever looks may want to know what lies there.
+            found = trouble(self.directory, self.directory.stat())
+            if found:
+                sys.stderr.write(f"omlx-cache: no store uses this directory: {text(found)}\n")
+            return list_pages((), entries(self.directory))
 
 
 @contextmanager

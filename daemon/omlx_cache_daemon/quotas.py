@@ -1,34 +1,59 @@
-"""The budget of a cold directory as people and programs see it: plain values, read from files."""
+"""The budget and the pins of a cold directory as people and programs see them: read from files."""
 
+from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from omlx_cache.control.listing import Footprint, list_pages
-from omlx_cache_daemon.changing import change_budget
-from omlx_cache_daemon.cold import reading, root_of
+from omlx_cache.identity.parts import salt_digest
+from omlx_cache_daemon.changing import change_budget, change_pins
+from omlx_cache_daemon.cold import Files, reading, root_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import Map
+from omlx_cache_daemon.targets import Target
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.catalog import entries, namespace_directories, root_bytes
+from omlx_cache_storage.cold.catalog import (
+    ColdEntry,
+    namespace_directories,
+    pins_in,
+    read_namespace,
+    root_bytes,
+)
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.root import DirectoryGone
-from omlx_cache_storage.cold.small_files import read_budget
+from omlx_cache_storage.cold.small_files import PINS, read_budget, read_pins
+from omlx_cache_storage.documents import label
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE
+from omlx_cache_storage.hints import SHARE, PinRecord, Pins
+from omlx_cache_storage.keys import BlockKey
+
+_LAST_SECOND = 253_402_300_799
+"""Of the year 9999: a file may say that it is of the year 300,000."""
 
 
 def described(cold_dir: Path) -> Map:
-    """Return a directory's budget and what is used of it. Opens no page; raises NobodyThere without
-    a directory."""
+    """Return a directory's budget, what is used of it, its pins, what is there of each, and what
+    all of them may have. Opens no page; raises NobodyThere without a directory."""
+    pages = Files(cold_dir).entries()
     with reading(cold_dir):
-        budget = read_budget(cold_dir)
+        budget, pins = read_budget(cold_dir), read_pins(cold_dir)
         used = Footprint(root_bytes(cold_dir))
-        for page in list_pages((), entries(cold_dir)):
+        for page in list_pages((), pages):
             used.add(page)
+        namespaces = {page.namespace for page in pages}
+        kept = _pages_of(pins_in(cold_dir, pins, namespaces), pages)
+        each = [_pages_of(pins_in(cold_dir, [pin], namespaces), pages) for pin in pins]
         return {
             "directory": str(cold_dir),
             "bytes": None if budget is None else budget.nbytes,
             "set_by": None if budget is None else budget.set_by,
             "used_bytes": used.nbytes,
+            "pinned_pages": len(kept),
+            "pinned_bytes": sum(page.stored.cost for page in kept),
+            "pinned_limit_bytes": None if budget is None else budget.nbytes // SHARE,
+            "pins_readable": PINS.is_readable(cold_dir),
+            "pins": [_row(cold_dir, *one) for one in zip(pins, each, strict=True)],
         }
 
 
@@ -45,6 +70,43 @@ def change(cold_dir: Path, nbytes: int | None, *, make: bool) -> None:
     with reading(cold_dir):
         _refuse_other_things(cold_dir)
         change_budget(cold_dir, lambda known: _resized(known, nbytes))
+
+
+def pin(cold_dir: Path, added: Iterable[PinRecord]) -> None:
+    """Have pins in a directory, in place of those of the same pages; raises ChangeRefused."""
+    pins = list(added)
+    with reading(cold_dir):
+        change_pins(cold_dir, lambda known: (*_without(known, pins), *pins))
+
+
+def unpin(cold_dir: Path, target: Target | None) -> list[PinRecord]:
+    """End the pins that a target names, all of them for None, and return them. Raises CommandError
+    for none, and for several that begin so; ChangeRefused."""
+    with reading(cold_dir):
+        known = read_pins(cold_dir)
+        ended = list(known) if target is None else _meant(known, target)
+        change_pins(cold_dir, lambda pins: _without(pins, ended))
+    return ended
+
+
+def pins_of(cold_dir: Path | None, digests: Iterable[str]) -> list[PinRecord]:
+    """Return the pins that keep something of namespaces."""
+    if cold_dir is None:
+        return []
+    namespaces = [BlockKey(bytes.fromhex(digest)) for digest in digests]
+    with reading(cold_dir):
+        pins = read_pins(cold_dir)
+        return [p for p in pins if pins_in(cold_dir, [p], namespaces).namespaces & {*namespaces}]
+
+
+def forget(cold_dir: Path, pins: Iterable[PinRecord]) -> None:
+    """End those of some pins that keep nothing of what a directory still has; raises
+    ChangeRefused."""
+    left = {page.namespace for page in Files(cold_dir).entries()}
+    with reading(cold_dir):
+        ended = [p for p in pins if not pins_in(cold_dir, [p], left).namespaces & left]
+        if ended:
+            change_pins(cold_dir, lambda known: _without(known, ended))
 
 
 def _refuse_other_things(cold_dir: Path) -> None:
@@ -66,3 +128,57 @@ def _resized(known: Budget | None, nbytes: int | None) -> Budget:
             "the directory has no budget yet: give it one first, such as omlx-cache quota 20GiB"
         )
     return replace(known, set_by="free space")
+
+
+def _without(pins: Iterable[PinRecord], others: Iterable[PinRecord]) -> list[PinRecord]:
+    """Return the pins that are not of the same pages as any of `others`."""
+    targets = {one.target for one in others}
+    return [one for one in pins if one.target not in targets]
+
+
+def _meant(known: Iterable[PinRecord], target: Target) -> list[PinRecord]:
+    name, digests = target.name, {salt_digest(salt) for salt in target.salts()}
+    of_kind = {
+        "salt": lambda pinned: pinned in digests,
+        "model": lambda pinned: name in (pinned, pinned.rpartition("/")[2]),
+    }
+
+    def is_digits(pinned: str) -> bool:
+        return pinned.startswith(name.lower())
+
+    kinds = [one for one in known if target.kind in (None, one.kind)]
+    found = [one for one in kinds if of_kind.get(one.kind, is_digits)(one.name)]
+    if not found:
+        raise CommandError(f"nothing is pinned as {target.shown}; omlx-cache quota shows what is")
+    if len({one.target for one in found}) > 1:
+        names = ", ".join(f"{one.kind} {one.name}" for one in found)
+        raise CommandError(f"{target.shown} may be {names}: say more of it, or which with --as")
+    return found
+
+
+def _pages_of(wanted: Pins, pages: Iterable[ColdEntry]) -> list[ColdEntry]:
+    return [page for page in pages if wanted.until(page.namespace, page.page.key)]
+
+
+def _row(cold_dir: Path, one: PinRecord, pages: list[ColdEntry]) -> Map:
+    row: Map = {
+        "kind": one.kind,
+        "name": one.name,
+        "since": _date(one.since_ns),
+        "until": None if one.until_ns is None else _date(one.until_ns),
+        "pages": len(pages),
+        "bytes": sum(page.stored.nbytes for page in pages),
+    }
+    if one.namespace is not None:
+        row |= {
+            "namespace": one.namespace.hex(),
+            "model": label(read_namespace(cold_dir, one.namespace)),
+            "blocks": len(one.keys),
+            "blocks_here": len({page.page.key for page in pages}),
+        }
+    return row
+
+
+def _date(stamp_ns: int) -> str:
+    seconds = min(stamp_ns // 10**9, _LAST_SECOND)
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -1,8 +1,11 @@
-"""Which namespaces a person means: by the beginning of a digest, by a model, or by a salt."""
+"""What a person names: a namespace by its digest's beginning, a model, a salt, or a block by its
+key's beginning; and which namespaces those are."""
 
+import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from omlx_cache.control.replies import NamespaceRow, last_name
 from omlx_cache.identity.parts import salt_digest
@@ -12,52 +15,84 @@ from omlx_cache_storage.documents import shortened_salt
 
 _SHOWN_DIGITS = 16
 _SHOWN_MATCHES = 5
-_HEX = set("0123456789abcdef")
+KEY: Final = "key"
+NAMES: Final = "NAMESPACE|MODEL|SALT"
+ABOUT: Final = (
+    "how a namespace's digest begins, a model's name or directory, or a salt{key}; see ls. "
+    "- reads it from standard input, where no list of processes shows it"
+)
 
 
-def given_target(given: str) -> tuple[str, str]:
-    """Return what was given, and what may be shown of it; raises UsageError for nothing."""
-    if given != "-":
-        target, shown = given, text(given)
-    else:
-        target, shown = sys.stdin.readline().rstrip("\r\n"), "what was given"
-    if not target:
+class Target(NamedTuple):
+    """A name, and of which kind it is, if that was said; `shown` stands for it in what is said of
+    it: a salt may be a secret."""
+
+    name: str
+    kind: str | None
+    shown: str
+
+    @property
+    def digits(self) -> str:
+        """The name in lower case if it can be the beginning of a digest or key, else nothing."""
+        lowered = self.name.lower()
+        return "" if set(lowered) - set("0123456789abcdef") else lowered
+
+    def salts(self) -> tuple[str, bytes]:
+        """Return the salts that the name may stand for: itself, and its bytes."""
+        return self.name, self.name.encode("utf-8", "surrogateescape")
+
+
+def add_kind(parser: argparse.ArgumentParser, *, with_key: bool) -> None:
+    """Add --as, which says of which kind a target is."""
+    kinds = (*KINDS, KEY) if with_key else tuple(KINDS)
+    parser.add_argument("--as", dest="kind", choices=kinds, help="what the name is of")
+
+
+def given_target(given: str, kind: str | None) -> Target:
+    """Return what was named; raises UsageError for nothing."""
+    target = Target(given, kind, text(given))
+    if given == "-":
+        target = Target(sys.stdin.readline().rstrip("\r\n"), kind, "what was given")
+    if not target.name:
         raise UsageError("an empty text names nothing")
-    return target, shown
+    return target
 
 
-def meant(
-    rows: Sequence[NamespaceRow], target: str, kind: str | None, shown: str
-) -> list[NamespaceRow]:
-    """Return the namespaces that a target names, those of one kind of name.
+def meant(rows: Sequence[NamespaceRow], target: Target) -> tuple[str, list[NamespaceRow]]:
+    """Return the kind of a name, and the namespaces of that name.
 
-    A digest's beginning names one; a model and a salt name all of theirs. `shown` stands for the
-    target in what is said of it: a salt may be a secret. Raises CommandError for none, and for
-    what may be meant in two ways.
+    A digest's beginning names one; a model and a salt name all of theirs. Raises CommandError for
+    none, and for what may be meant in two ways.
     """
-    kinds = KINDS if kind is None else {kind: KINDS[kind]}
+    kinds = KINDS if target.kind is None else {target.kind: KINDS[target.kind]}
     found = {name: matches for name, of in kinds.items() if (matches := of(rows, target))}
     digests = {frozenset(row.namespace for row in matches) for matches in found.values()}
     if not found:
-        raise CommandError(_unknown(kind, shown) + _there_are(rows))
+        raise CommandError(_unknown(target) + _there_are(rows))
     if len(digests) > 1:
         raise CommandError(
-            f"{shown} may be a {' or a '.join(found)}: say which with --as {'|'.join(found)}"
+            f"{target.shown} may be a {' or a '.join(found)}: say which with --as {'|'.join(found)}"
         )
-    matches = next(iter(found.values()))
+    kind, matches = next(iter(found.items()))
     if len(matches) > 1 and set(found) == {"namespace"}:
         names = [row.namespace[:_SHOWN_DIGITS] for row in matches[:_SHOWN_MATCHES]]
         more = ", ..." if len(matches) > len(names) else ""
         raise CommandError(
-            f"{len(matches)} namespaces begin with {shown}: {', '.join(names)}{more}"
+            f"{len(matches)} namespaces begin with {target.shown}: {', '.join(names)}{more}"
         )
-    return matches
+    return kind, matches
 
 
-def _unknown(kind: str | None, shown: str) -> str:
-    if kind is None:
-        return f"no model and no salt is {shown}, and no namespace begins with {shown}"
-    return f"no {kind} begins with {shown}" if kind == "namespace" else f"no {kind} is {shown}"
+def _unknown(target: Target) -> str:
+    match target.kind:
+        case None:
+            return (
+                f"no model and no salt is {target.shown}, and no namespace begins with "
+                f"{target.shown}"
+            )
+        case "namespace":
+            return f"no namespace begins with {target.shown}"
+    return f"no {target.kind} is {target.shown}"
 
 
 def _there_are(rows: Sequence[NamespaceRow]) -> str:
@@ -69,32 +104,26 @@ def _there_are(rows: Sequence[NamespaceRow]) -> str:
     return f"; there are pages of {', '.join(labels[:_SHOWN_MATCHES])}{more}"
 
 
-def _by_digest(rows: Sequence[NamespaceRow], target: str) -> list[NamespaceRow]:
-    lowered = target.lower()
-    if not lowered or set(lowered) - _HEX:
-        return []
-    return [row for row in rows if row.namespace.startswith(lowered)]
+def _by_digest(rows: Sequence[NamespaceRow], target: Target) -> list[NamespaceRow]:
+    digits = target.digits
+    return [row for row in rows if digits and row.namespace.startswith(digits)]
 
 
-def _by_model(rows: Sequence[NamespaceRow], target: str) -> list[NamespaceRow]:
+def _by_model(rows: Sequence[NamespaceRow], target: Target) -> list[NamespaceRow]:
     """A model is named by its label in full, by a hub id's last part, or by its directory."""
-    path = Path(target).expanduser()
-    names = {target, path.resolve().name} if path.is_dir() else {target}
+    path = Path(target.name).expanduser()
+    names = {target.name, path.resolve().name} if path.is_dir() else {target.name}
     return [row for row in rows if names & ({row.label, last_name(row.label)} - {""})]
 
 
-def _by_salt(rows: Sequence[NamespaceRow], target: str) -> list[NamespaceRow]:
+def _by_salt(rows: Sequence[NamespaceRow], target: Target) -> list[NamespaceRow]:
     """A salt was given to the cache as this text, or as its bytes."""
-    raw = target.encode("utf-8", "surrogateescape")
-    digests = {shortened_salt(salt_digest(salt)) for salt in (target, raw)}
+    digests = {shortened_salt(salt_digest(salt)) for salt in target.salts()}
     return [row for row in rows if row.salt in digests]
 
 
-KINDS: dict[str, Callable[[Sequence[NamespaceRow], str], list[NamespaceRow]]] = {
+KINDS: Final[Mapping[str, Callable[[Sequence[NamespaceRow], Target], list[NamespaceRow]]]] = {
     "namespace": _by_digest,
     "model": _by_model,
     "salt": _by_salt,
 }
-KEY = "key"
-PIN_KINDS = (*KINDS, KEY)
-"""A block is named by how its key begins."""

@@ -1,14 +1,10 @@
-"""Which page a member is, and whether its bytes are that page's."""
+"""Which page a member is."""
 
 from typing import NamedTuple
 
 from omlx_cache_daemon.archive.manifest import ArchiveError
-from omlx_cache_storage.errors import CorruptPage, ForeignPage
-from omlx_cache_storage.format.header import Header, decode_header, payload_checksum
-from omlx_cache_storage.format.names import PageName, format_name, name_of, parse_name, shard_of
-from omlx_cache_storage.format.wrapping import unwrapped
+from omlx_cache_storage.format.names import PageName, format_name, parse_name, shard_of
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page
 
 MAX_PAGE_BYTES = 1 << 30
 
@@ -40,24 +36,3 @@ def parse_path(path: str) -> PageAt:
     if page is None or page.path != "/".join(parts):
         raise ArchiveError(f"{path[:200]!r} is no name of a page")
     return page
-
-
-def checked(raw: bytes, at: PageAt) -> Page:
-    """Return the page of a file's bytes, as it lies on the disk; raises PageError unless it is
-    whole, undamaged, and the one that its name says."""
-    header = decode_header(raw)
-    _check_name(header, at)
-    payload = memoryview(raw)[header.data_offset :]
-    if payload.nbytes != header.meta.nbytes:
-        raise CorruptPage(
-            f"a payload of {payload.nbytes} bytes, its header says {header.meta.nbytes}"
-        )
-    if payload_checksum(payload) != header.checksum:
-        raise CorruptPage("the payload does not match its checksum")
-    return Page(header.meta, payload)
-
-
-def _check_name(header: Header, at: PageAt) -> None:
-    meta = unwrapped(header.meta)
-    if (meta.namespace, name_of(meta)) != (at.namespace, at.name):
-        raise ForeignPage("the file holds another page than its name says")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
 from omlx_cache_daemon.archive.manifest import MANIFEST_FILE, Manifest, encode_manifest
-from omlx_cache_daemon.archive.members import PageAt, checked
+from omlx_cache_daemon.archive.members import PageAt
+from omlx_cache_daemon.page_files import checked, read_file
 from omlx_cache_storage.cold.disk import DISK, FileSystem
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
@@ -68,8 +69,8 @@ def _add(cold_dir: Path, entry: Entry, to: IO[bytes], fs: FileSystem, done: Pack
     page = entry.stored
     at = PageAt(page.namespace, page.name)
     try:
-        raw = _read(page_path(cold_dir, page.namespace, page.name), fs)
-        checked(raw, at)
+        raw = read_file(page_path(cold_dir, page.namespace, page.name), fs)
+        checked(raw, page.namespace, page.name)
     except FileNotFoundError:
         done.gone += 1
     except (OSError, PageError):
@@ -78,16 +79,6 @@ def _add(cold_dir: Path, entry: Entry, to: IO[bytes], fs: FileSystem, done: Pack
         _write(at.path, raw, entry.used_ns, to)
         done.pages += 1
         done.nbytes += len(raw)
-
-
-def _read(path: str, fs: FileSystem) -> bytes:
-    """Return a file's bytes; one that is deleted meanwhile is whole all the same."""
-    with fs.reading(path) as fd:
-        size, parts, came = fs.size(fd), [], 0
-        while came < size and (part := fs.read(fd, size - came, came)):
-            parts.append(part)
-            came += len(part)
-        return b"".join(parts)
 
 
 def _write(name: str, raw: bytes, time_ns: int, to: IO[bytes]) -> None:

@@ -21,7 +21,8 @@ from omlx_cache_daemon.archive.manifest import (
     Manifest,
     decode_manifest,
 )
-from omlx_cache_daemon.archive.members import MAX_PAGE_BYTES, PageAt, checked, parse_path
+from omlx_cache_daemon.archive.members import MAX_PAGE_BYTES, PageAt, parse_path
+from omlx_cache_daemon.page_files import checked
 from omlx_cache_storage.errors import PageError, UndecodablePage
 from omlx_cache_storage.page import Page, WriteResult
 
@@ -189,7 +190,7 @@ class Archive:
         if target.has(at):
             return "present"
         try:
-            page = checked(self._read(member), at)
+            page = checked(self._read(member), at.namespace, at.name)
         except UndecodablePage:
             return "undecodable"
         except PageError as error:

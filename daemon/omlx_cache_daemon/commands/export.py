@@ -12,28 +12,27 @@ from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.source import add_source_options, used_directory
-from omlx_cache_daemon.targets import PIN_KINDS, given_target
+from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, given_target
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "export",
-        help="write pages into one archive for another machine",
         description="Writes the pages of a namespace, a model or a salt, the chain up to a block, "
         "or everything into one tar archive, which omlx-cache import reads. Stores may run "
         "meanwhile.",
         epilog="examples: omlx-cache export Qwen3-8B-4bit -o qwen.tar; "
         "omlx-cache export 3f9a02c1d4 -o - | ssh other omlx-cache import -",
     )
+    about = ABOUT.format(key=", or how a block's key begins")
     parser.add_argument(
         "target",
         nargs="?",
-        metavar="NAMESPACE|MODEL|SALT|KEY",
-        help="how a namespace's digest begins, a model's name or directory, a salt, or how a "
-        "block's key begins; see ls. - reads it from standard input. Everything unless it is given",
+        metavar=f"{NAMES}|KEY",
+        help=f"{about}. Everything unless it is given",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive, or -")
-    parser.add_argument("--as", dest="kind", choices=PIN_KINDS, help="what is meant")
+    add_kind(parser, with_key=True)
     add_source_options(parser, "this directory, whoever uses it")
     add_format_option(parser)
 
@@ -44,13 +43,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("-o - writes the archive on standard output: send that elsewhere, as text")
     if args.target is None and args.kind is not None:
         raise UsageError("say what to export; without a target it is everything")
-    target, shown = (None, "") if args.target is None else given_target(args.target)
+    target = None if args.target is None else given_target(args.target, args.kind)
     directory = used_directory(args)
     # Reading the directory needs NumPy; a wrong command line does not.
     from omlx_cache_daemon.archive.packing import Packed
     from omlx_cache_daemon.archiving import Export
 
-    export, done = Export(directory, target, args.kind, shown), Packed()
+    export, done = Export(directory, target), Packed()
     if not export.chain_is_whole:
         sys.stderr.write("omlx-cache: the chain of this block has a gap: nobody can restore it\n")
     with (

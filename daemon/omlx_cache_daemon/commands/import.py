@@ -27,7 +27,6 @@ _NOTES = {
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "import",
-        help="take in the pages of an archive that export wrote",
         description="Checks every page of an archive, and publishes those that are not there yet, "
         "within the directory's budget. Running stores find them at once. What was interrupted is "
         "run again: it goes on where it was. A page says what the machine computed that wrote it: "

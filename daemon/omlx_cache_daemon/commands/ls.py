@@ -1,4 +1,4 @@
-"""`omlx-cache ls`: the namespaces of a store, or the pages of one."""
+"""`omlx-cache ls`: the namespaces of a store, the pages of one, or one page in full."""
 
 import argparse
 import sys
@@ -6,18 +6,18 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from omlx_cache.control.replies import NamespaceRow, PageRow, ProcessRow
-from omlx_cache_daemon.errors import OK
+from omlx_cache.control.answers import document
+from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow
+from omlx_cache_daemon.errors import FAILURE, OK, CommandError
 from omlx_cache_daemon.options import add_format_option, hex_prefix, positive_count
-from omlx_cache_daemon.render import duration, print_json, quantity, table, uses_styles
-from omlx_cache_daemon.replies import as_answer
-from omlx_cache_daemon.source import add_source_options, offline_directory
+from omlx_cache_daemon.places import StorePages, place_of, process_of
+from omlx_cache_daemon.render import duration, facts, print_json, quantity, table, uses_styles
+from omlx_cache_daemon.source import add_source_options
 from omlx_cache_daemon.staleness import with_staleness
-from omlx_cache_daemon.stores import the_one
 
 _SHOWN_DIGITS = 16
 _SHOWN_SALT_DIGITS = 8
-_NAMESPACE_COLUMNS = (
+_NAMESPACE_COLUMNS: tuple[str, ...] = (
     "namespace",
     "label",
     "salt",
@@ -30,78 +30,105 @@ _NAMESPACE_COLUMNS = (
     "tiers",
     "groups",
 )
-_PAGE_COLUMNS = ("key", "group", "position", "tokens", "bytes", "tiers", "age_s")
+_PAGE_COLUMNS: tuple[str, ...] = ("key", "group", "position", "tokens", "bytes", "tiers", "age_s")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "ls",
-        help="list namespaces, or the pages of one",
-        description="Lists the namespaces of a store, or the pages of one. When no store is "
-        "running, the cold directory is read. A namespace of other versions of mlx, mlx-lm or the "
-        "page format than are installed here, or used by the store, is marked as stale.",
+        description="Lists the namespaces of a store, the pages of one, or pages in full: with "
+        "their tensors and checksums, and whether their files hold what these say. When no store "
+        "is running, the cold directory is read. A namespace of other versions of mlx, mlx-lm or "
+        "the page format than are installed here, or used by the store, is marked as stale. Exits "
+        "with 1 when a page cannot be read or is damaged.",
     )
     parser.add_argument(
-        "namespace", nargs="?", type=hex_prefix, metavar="NAMESPACE", help="how its digest begins"
+        "where",
+        nargs="?",
+        type=_where,
+        metavar="NAMESPACE[/KEY]",
+        help="how a namespace's digest begins, and a key; /KEY looks in every namespace",
     )
-    parser.add_argument("--limit", type=positive_count, default=1000, help="default: %(default)s")
+    parser.add_argument("--limit", type=positive_count, help="default: 1000, of pages in full 20")
     add_source_options(parser)
     add_format_option(parser)
 
 
+def _where(given: str) -> tuple[str, str]:
+    """Return how a digest begins and how a key begins, each empty where it was not given."""
+    namespace, slash, key = given.partition("/")
+    if not slash:
+        return hex_prefix(namespace), ""
+    return hex_prefix(namespace) if namespace else "", hex_prefix(key)
+
+
 def run(args: argparse.Namespace) -> int:
-    rows = _rows(args)
+    namespace, key = args.where or ("", "")
+    limit, place = args.limit or (20 if key else 1000), place_of(args)
+    if key:
+        return _show_details(place.details(key, limit), namespace, key, args.format == "json")
+    rows: Sequence[NamespaceRow | PageRow]
+    if namespace:
+        rows, columns = place.pages(namespace, limit), _PAGE_COLUMNS
+    else:
+        theirs = [dict(process_of(place.client).versions)] if isinstance(place, StorePages) else []
+        rows, columns = with_staleness(place.namespaces(limit), theirs), _NAMESPACE_COLUMNS
     if args.format == "json":
         print_json(rows)
         return OK
-    columns = _NAMESPACE_COLUMNS if args.namespace is None else _PAGE_COLUMNS
-    cells = [[_cell(column, _shown(column, row)) for column in columns] for row in rows]
+    cells = [[_cell(column, row) for column in columns] for row in rows]
     headers = [column.removesuffix("_s").removesuffix("_at").upper() for column in columns]
     sys.stdout.write(table(headers, cells, bold=uses_styles(sys.stdout)))
-    if not rows:
-        sys.stderr.write("omlx-cache: no pages\n")
-    if len(rows) == args.limit:
-        sys.stderr.write(f"omlx-cache: only the first {args.limit}; see --limit\n")
     stale = sum(isinstance(row, NamespaceRow) and bool(row.stale) for row in rows)
-    if stale:
-        sys.stderr.write(f"omlx-cache: {stale} stale; see omlx-cache prune --stale --dry-run\n")
+    told = {
+        "no pages": not rows,
+        f"only the first {limit}; see --limit": len(rows) == limit,
+        f"{stale} stale; see omlx-cache rm --stale --dry-run": bool(stale),
+    }
+    sys.stderr.writelines(f"omlx-cache: {line}\n" for line, is_so in told.items() if is_so)
     return OK
 
 
-def _rows(args: argparse.Namespace) -> Sequence[NamespaceRow | PageRow]:
-    directory = offline_directory(args)
-    if directory is None:
-        client = the_one(args, on_disk=True)
-        if args.namespace is not None:
-            reply = client.call("ls", limit=args.limit, namespace=args.namespace)
-            return as_answer(tuple[PageRow, ...], reply)
-        theirs = as_answer(ProcessRow, client.call("ps")).versions
-        reply = client.call("ls", limit=args.limit)
-        return with_staleness(as_answer(tuple[NamespaceRow, ...], reply), [dict(theirs)])
-    # Reading the directory needs NumPy; asking a store does not.
-    from omlx_cache_daemon.cold import cold_namespaces, cold_pages
+def _show_details(found: Sequence[PageDetails], namespace: str, key: str, as_json: bool) -> int:
+    # Only here: it reads whole pages, and brings NumPy.
+    from omlx_cache_daemon.page_files import with_verdict
 
-    if args.namespace is None:
-        return with_staleness(cold_namespaces(directory, args.limit), [])
-    return cold_pages(directory, args.namespace, args.limit)
-
-
-def _shown(column: str, row: NamespaceRow | PageRow) -> object:
-    """Return a row's value; of the versions a stale one says that they are, and what was not there
-    is left out."""
-    if column != "versions" or not isinstance(row, NamespaceRow):
-        return getattr(row, column)
-    named = ", ".join(f"{name} {version}" for name, version in row.versions.items() if version)
-    return (f"{named} (stale)" if row.stale else named) or "-"
+    rows = [with_verdict(page) for page in found if page.namespace.startswith(namespace)]
+    if not rows:
+        raise CommandError(
+            f"no page has a key that begins with {key}; omlx-cache ls shows namespaces, and "
+            "omlx-cache ls NAMESPACE the keys of its pages"
+        )
+    if as_json:
+        print_json(rows)
+    else:
+        sys.stdout.write("\n".join(map(_details, rows)))
+    return FAILURE if any(row.error is not None for row in rows) else OK
 
 
-def _cell(column: str, value: object) -> object:
-    if column in ("namespace", "key") and isinstance(value, str):
-        return value[:_SHOWN_DIGITS]
-    if column == "salt" and isinstance(value, str):
-        return value.rpartition(":")[2][:_SHOWN_SALT_DIGITS] or "-"
-    if column.endswith("_at"):
-        return _moment(column, value)
+def _details(page: PageDetails) -> str:
+    known = [(name, value) for name, value in document(page).items() if name != "tensors"]
+    if page.error is None:
+        known.remove(("error", None))
+    shown = facts((name, quantity(name, value)) for name, value in known)
+    if not page.tensors:
+        return shown
+    rows = [[one.name, one.dtype, " x ".join(map(str, one.shape))] for one in page.tensors]
+    return shown + "\n" + table(("TENSOR", "DTYPE", "SHAPE"), rows)
+
+
+def _cell(column: str, row: NamespaceRow | PageRow) -> object:
+    value = getattr(row, column)
+    match column:
+        case "namespace" | "key":
+            return value[:_SHOWN_DIGITS]
+        case "salt":
+            return value.rpartition(":")[2][:_SHOWN_SALT_DIGITS] or "-"
+        case "versions":
+            named = ", ".join(f"{name} {version}" for name, version in value.items() if version)
+            return (f"{named} (stale)" if getattr(row, "stale", None) else named) or "-"
+        case "created_at" | "used_at":
+            return _moment(column, value)
     return quantity(column, value)
 
 

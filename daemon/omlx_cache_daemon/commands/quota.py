@@ -1,67 +1,86 @@
-"""`omlx-cache quota`: the budget of a cold directory, for all processes that use it."""
+"""`omlx-cache quota`: what a directory may take, and what is pinned in it."""
 
 import argparse
 import sys
+import time
+from pathlib import Path
 
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, parse_size
 from omlx_cache_daemon.errors import OK, UsageError
-from omlx_cache_daemon.options import add_format_option
-from omlx_cache_daemon.render import facts, print_json, quantity
-from omlx_cache_daemon.replies import Map
+from omlx_cache_daemon.options import add_format_option, period_seconds
+from omlx_cache_daemon.quotas import change, described, pin, unpin
+from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles
+from omlx_cache_daemon.replies import Map, as_maps, count_of
+from omlx_cache_daemon.selection import select
 from omlx_cache_daemon.source import add_source_options, used_directory
+from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
     "free space": "a store, from free space",
     "store": "a store, as its cold_bytes",
     "quota": "omlx-cache quota",
 }
+_HEADERS = ("PINNED", "NAME", "MODEL", "SINCE", "UNTIL", "PAGES", "BYTES", "BLOCKS")
+_SHOWN_DIGITS = 21
+"""A salt's kind and its first digits, as `ls` shows them."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "quota",
-        help="show or change what a cold directory may take",
         description="Shows the budget of a cold directory, which all processes share that use it, "
-        "and what is used of it; or changes it. Running stores go by it at once, without a "
-        "restart.",
-        epilog="examples: omlx-cache quota 40GiB; omlx-cache quota auto",
+        "what is used of it, and what is pinned; or changes one of these. Running stores go by it "
+        "at once, without a restart. No process evicts a pinned page from the disk, nor a pinned "
+        "chain from memory, whether it is there already or comes later. All pins together take "
+        "half of the budget at most.",
+        epilog="examples: omlx-cache quota 40GiB; omlx-cache quota auto; "
+        "omlx-cache quota --pin Qwen3-8B-4bit --for 7d",
     )
-    parser.add_argument(
+    wanted = parser.add_mutually_exclusive_group()
+    wanted.add_argument(
         "amount",
         nargs="?",
         metavar="SIZE",
         help="the budget (40GiB), which stays until it is changed here; auto: what the stores' "
         "cold_bytes say, or free space",
     )
+    names = f"{NAMES}|KEY"
+    about = ABOUT.format(key=", or how a block's key begins: the chain of pages up to it")
+    wanted.add_argument("--pin", metavar=names, help=f"keep these pages: {about}")
+    wanted.add_argument("--unpin", metavar=names, help="end a pin; the pages count as used now")
+    wanted.add_argument("--unpin-all", action="store_true", help="end every pin of the directory")
+    parser.add_argument(
+        "--for",
+        dest="period",
+        type=period_seconds,
+        metavar="PERIOD",
+        help="how long a pin lasts (7d, 12h); until --unpin unless it is given",
+    )
+    add_kind(parser, with_key=True)
     add_source_options(parser, "this directory, whoever uses it")
     add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.period is not None and args.pin is None:
+        raise UsageError("--for says how long --pin lasts; see omlx-cache quota --help")
     amount = None if args.amount is None else args.amount.strip().lower()
     wanted = None if amount in (None, "auto") else _budget(args.amount)
-    directory = used_directory(args)
-    # Reading the directory needs NumPy; a wrong command line does not.
-    from omlx_cache_daemon.quotas import change, described
-
+    named = args.unpin if args.pin is None else args.pin
+    target = None if named is None else given_target(named, args.kind)
+    directory, ended = used_directory(args), []
     if amount is not None:
         change(directory, wanted, make=args.cold_dir is None)
-    state = described(directory)
+    if args.pin is not None and target is not None:
+        _pin(directory, target, args.period)
+    elif target is not None or args.unpin_all:
+        ended = [{"kind": one.kind, "name": one.name} for one in unpin(directory, target)]
+    state = {**described(directory), "unpinned": ended}
     if args.format == "json":
         print_json(state)
     else:
         _print(state)
-    if amount == "auto":
-        sys.stderr.write(
-            f"omlx-cache: {quantity('bytes', state['bytes'])} counts until a store opens the "
-            "directory that is alone there\n"
-        )
-    nbytes, used = state["bytes"], state["used_bytes"]
-    if isinstance(nbytes, int) and isinstance(used, int) and used > nbytes:
-        sys.stderr.write(
-            "omlx-cache: the directory holds more: a running store evicts it within seconds, else "
-            "the next one that opens\n"
-        )
+    _warn(state, amount)
     return OK
 
 
@@ -80,10 +99,58 @@ def _budget(given: str) -> int:
     return nbytes
 
 
+def _pin(directory: Path, target: Target, period: float | None) -> None:
+    selection, now_ns = select(directory, target), time.time_ns()
+    pin(directory, selection.pins(now_ns, None if period is None else now_ns + int(period * 1e9)))
+    if not selection.is_whole:
+        sys.stderr.write(
+            "omlx-cache: the chain of this block has a gap: what lies before it is not pinned\n"
+        )
+
+
 def _print(state: Map) -> None:
-    nbytes, set_by = state["bytes"], state["set_by"]
     budget = "none yet: the first store that opens the directory sets it"
-    if set_by is not None:
-        budget = f"{quantity('bytes', nbytes)}, set by {_SET_BY.get(str(set_by), set_by)}"
-    used = quantity("bytes", state["used_bytes"])
-    sys.stdout.write(facts([("directory", state["directory"]), ("budget", budget), ("used", used)]))
+    if state["set_by"] is not None:
+        set_by = _SET_BY.get(str(state["set_by"]), state["set_by"])
+        budget = f"{quantity('bytes', state['bytes'])}, set by {set_by}"
+    pinned = quantity("bytes", state["pinned_bytes"])
+    if state["pinned_limit_bytes"] is not None:
+        pinned += f" of at most {quantity('bytes', state['pinned_limit_bytes'])}"
+    known = [("directory", state["directory"]), ("budget", budget)]
+    known += [("used", quantity("bytes", state["used_bytes"]))]
+    sys.stdout.write(facts([*known, ("pinned", pinned)]))
+    for one in as_maps(state["unpinned"]):
+        print(f"unpinned {one['kind']} {text(one['name'])}")
+    if state["pins"]:
+        rows = [_row(one) for one in as_maps(state["pins"])]
+        sys.stdout.write("\n" + table(_HEADERS, rows, bold=uses_styles(sys.stdout)))
+
+
+def _row(one: Map) -> tuple[object, ...]:
+    name = text(one["name"])
+    return (
+        one["kind"],
+        name if one["kind"] == "model" else name[:_SHOWN_DIGITS],
+        one.get("model"),
+        one["since"],
+        one["until"] or "no end",
+        quantity("pages", one["pages"]),
+        quantity("bytes", one["bytes"]),
+        f"{one['blocks_here']} of {one['blocks']}" if "blocks" in one else "-",
+    )
+
+
+def _warn(state: Map, amount: str | None) -> None:
+    """Say on standard error what else a person should know."""
+    limit, most_pinned = state["bytes"], state["pinned_limit_bytes"]
+    told = {
+        f"{quantity('bytes', limit)} counts until a store opens the directory that is alone "
+        "there": amount == "auto",
+        "the directory holds more: a running store evicts it within seconds, else the next one "
+        "that opens": isinstance(limit, int) and count_of(state, "used_bytes") > limit,
+        "pins.json says more than this version understands": not state["pins_readable"],
+        "that is more than half of the budget, which is what all pins together may have: the deep "
+        "ends are not kept": isinstance(most_pinned, int)
+        and count_of(state, "pinned_bytes") > most_pinned,
+    }
+    sys.stderr.writelines(f"omlx-cache: {line}\n" for line, is_so in told.items() if is_so)

@@ -1,124 +1,188 @@
-"""`omlx-cache rm`: delete everything that is cached in a namespace, for a model or under a salt."""
+"""`omlx-cache rm`: delete namespaces whole, or what is of old versions, unused, or too much."""
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
+import time
 
 from omlx_cache.control.answers import document
-from omlx_cache.control.replies import NamespaceRow
-from omlx_cache_daemon.deletion import Place, add_deletion_options, chosen_place, confirmed
-from omlx_cache_daemon.errors import FAILURE, OK
-from omlx_cache_daemon.options import add_format_option
-from omlx_cache_daemon.render import print_json, quantity, text
-from omlx_cache_daemon.replies import as_map, count_of
-from omlx_cache_daemon.targets import KINDS, given_target, meant
+from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
+from omlx_cache_daemon.options import add_format_option, period_seconds, size
+from omlx_cache_daemon.places import Users, process_of
+from omlx_cache_daemon.quotas import forget, pins_of
+from omlx_cache_daemon.render import duration, lines, print_json, quantity, text
+from omlx_cache_daemon.replies import Map, as_map, count_of
+from omlx_cache_daemon.source import add_source_options
+from omlx_cache_daemon.staleness import current_versions
+from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, given_target, meant
+from omlx_cache_storage.documents import Versions
 
-if TYPE_CHECKING:
-    from omlx_cache_storage.hints import PinRecord
+_TIMEOUT_SECONDS = 60.0
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "rm",
-        help="delete the pages of a namespace, a model or a salt",
-        description="Deletes every page of one namespace, of a model or of a salt, from the "
-        "memory and the disk of the running stores that use a directory, or from the directory "
-        "when none does. Asks first.",
+        description="Deletes every page of one namespace, of a model or of a salt, with the pins "
+        "that keep it; or pages that are stale, old or too many, where options may be combined and "
+        "what is pinned stays. It deletes from the memory and the disk of the running stores that "
+        "use a directory, or from the directory when none does, once: see omlx-cache quota for a "
+        "lasting limit. Asks first.",
+    )
+    parser.add_argument("target", nargs="?", metavar=NAMES, help=ABOUT.format(key=""))
+    add_kind(parser, with_key=False)
+    parser.add_argument(
+        "--stale",
+        action="store_true",
+        help="namespaces of other versions of mlx, mlx-lm or the page format than are installed "
+        "here or used by a running store of the directory. A program of another environment, or "
+        "one without a control socket, may still want them: look with --dry-run first",
     )
     parser.add_argument(
-        "target",
-        metavar="NAMESPACE|MODEL|SALT",
-        help="how a namespace's digest begins, a model's name or directory, or a salt; see ls. "
-        "- reads it from standard input, where no list of processes shows it",
+        "--older",
+        type=period_seconds,
+        metavar="PERIOD",
+        help="pages not used for so long (30d, 12h), and those that newer ones have superseded",
     )
-    parser.add_argument("--as", dest="kind", choices=tuple(KINDS), help="what is meant")
-    add_deletion_options(parser)
+    parser.add_argument(
+        "--to",
+        type=size,
+        metavar="SIZE",
+        help="the pages least worth keeping, until the directory takes no more than this (20GiB)",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be deleted")
+    add_source_options(parser, "delete in this directory and ask no store")
+    parser.set_defaults(timeout=_TIMEOUT_SECONDS)
     add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    target, shown = given_target(args.target)
-    place = chosen_place(args)
-    rows = meant(place.namespaces(), target, args.kind, shown)
-    pins = _pins(place, rows)
-    names = _named(pins) if pins else []
-    what = _described(rows) + "".join(f"\n  pinned as {name}" for name in names)
-    if not args.dry_run and not args.yes and not confirmed(what):
+    by_use = args.stale or args.older is not None or args.to is not None
+    if by_use is (args.target is not None):
+        raise UsageError(f"say what to delete: {NAMES}, or --stale, --older PERIOD, --to SIZE")
+    deletion = _Unwanted(args) if by_use else _Named(args)
+    what, users = deletion.what, deletion.users
+    asks = bool(what.get("pages")) and not args.dry_run
+    if asks and not args.yes and not _confirmed(deletion.described()):
         return FAILURE
-    deleted = [0 if args.dry_run else _delete(place, row, args.timeout) for row in rows]
-    if pins and not args.dry_run:
-        _forget(place, pins)
+    done: Map = deletion.delete() if asks else {"deleted_pages": 0}
     if args.format == "json":
-        print_json(
-            {
-                "pins": names,
-                "pages": sum(row.pages for row in rows),
-                "bytes": sum(row.bytes for row in rows),
-                "deleted_pages": sum(deleted),
-                "namespaces": [
-                    {**document(row), "deleted_pages": count}
-                    for row, count in zip(rows, deleted, strict=True)
-                ],
-            }
-        )
+        directory = None if users.directory is None else str(users.directory)
+        print_json({"directory": directory, **what, **done})
+    elif not what.get("pages"):
+        print(f"nothing to delete in {users}{deletion.left()}")
     elif args.dry_run:
-        print(f"would delete {what}")
+        print(f"would delete {deletion.described()}{deletion.left()}")
     else:
-        for row, count in zip(rows, deleted, strict=True):
-            print(f"deleted {count:,} pages of {text(row.namespace)}")
+        print(f"deleted {count_of(done, 'deleted_pages'):,} pages from {users}{deletion.left()}")
     return OK
 
 
-def _pins(place: Place, rows: list[NamespaceRow]) -> "list[PinRecord]":
-    """Return what keeps pages of namespaces."""
-    if not _has_pins(place):
-        return []
-    from omlx_cache_daemon.pinned import pins_of
+class _Named:
+    """The deletion of namespaces that a target names."""
 
-    return pins_of(place.on_disk(), (row.namespace for row in rows))
+    def __init__(self, args: argparse.Namespace) -> None:
+        target = given_target(args.target, args.kind)
+        self._timeout = args.timeout
+        self.users = Users.of(args)
+        _, self._rows = meant(self.users.namespaces(), target)
+        self._digests = [row.namespace for row in self._rows]
+        self._pins = pins_of(self.users.directory, self._digests) if self.users.has_files else []
+        self.what: Map = {
+            "pages": sum(row.pages for row in self._rows),
+            "bytes": sum(row.bytes for row in self._rows),
+            "namespaces": self._rows,
+            "pins": [f"{pin.kind} {pin.name}" for pin in self._pins],
+        }
 
+    def described(self) -> str:
+        rows = [
+            f"{_summed(document(row))} of {text(row.namespace)}, {text(row.label)}"
+            for row in self._rows
+        ]
+        if len(rows) > 1:
+            rows.insert(0, f"{_summed(self.what)} of {len(rows)} namespaces:")
+        pins = [f"pinned as {pin.kind} {text(pin.name)}" for pin in self._pins]
+        return "\n  ".join([*rows, *pins])
 
-def _named(pins: "list[PinRecord]") -> list[str]:
-    from omlx_cache_daemon.pinned import named
+    def left(self) -> str:
+        return ""
 
-    return [text(named(pin)) for pin in pins]
-
-
-def _forget(place: Place, pins: "list[PinRecord]") -> None:
-    from omlx_cache_daemon.pinned import forget
-
-    forget(place.on_disk(), pins)
-
-
-def _has_pins(place: Place) -> bool:
-    # Reading what is pinned needs NumPy, which a directory without pins need not wait for.
-    return place.directory is not None and (place.directory / "pins.json").exists()
-
-
-def _described(rows: list[NamespaceRow]) -> str:
-    if len(rows) == 1:
-        return _row(rows[0])
-    pages, nbytes = sum(row.pages for row in rows), sum(row.bytes for row in rows)
-    total = f"{pages:,} pages ({quantity('bytes', nbytes)})"
-    return "\n  ".join([f"{total} of {len(rows)} namespaces:", *map(_row, rows)])
-
-
-def _row(row: NamespaceRow) -> str:
-    label = text(row.label)
-    return f"{row.pages} pages ({quantity('bytes', row.bytes)}) of {text(row.namespace)}" + (
-        f", {label}" if label else ""
-    )
+    def delete(self) -> Map:
+        deleted = [self.users.clear(digest, self._timeout) for digest in self._digests]
+        if self._pins and self.users.directory is not None:
+            forget(self.users.directory, self._pins)
+        return {"deleted_pages": sum(deleted)}
 
 
-def _delete(place: Place, row: NamespaceRow, timeout: float) -> int:
-    """Delete a namespace, and return how many pages the one had who had most of it, with what no
-    running store knew of."""
-    digest, deleted = row.namespace, 0
-    for client in place.clients:
-        # The store waits for what it is writing; the other half of the time is for the deletion.
-        reply = as_map(client.call("clear", namespace=digest, timeout=timeout / 2))
-        deleted = max(deleted, count_of(reply, "pages"))
-    if place.clients and (place.directory is None or not place.directory.is_dir()):
-        return deleted
-    from omlx_cache_daemon.cold import remove_cold
+class _Unwanted:
+    """The deletion of pages that are stale, old or too many."""
 
-    return deleted + remove_cold(place.on_disk(), digest).pages
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.users = Users.of(args)
+        self._args = args
+        before_ns = None if args.older is None else time.time_ns() - int(args.older * 1e9)
+        self._asked: Map = {
+            "keep": _versions_in_use(self.users) if args.stale else None,
+            "before_ns": None if before_ns is None else max(0, before_ns),
+            "to_bytes": args.to,
+        }
+        self.what = self.users.prune(self._asked, args.timeout, dry_run=True)
+
+    def described(self) -> str:
+        """Return a line with the sum, and one for each reason."""
+        older, to = self._args.older, self._args.to
+        reasons = {
+            "stale": "of other versions",
+            "older": f"not used for {duration(older or 0)}, or superseded",
+            "surplus": f"beyond {quantity('bytes', to)}",
+        }
+        parts = [f"{_summed(self.what)} from {self.users}"]
+        for name, why in reasons.items():
+            part = as_map(self.what.get(name))
+            if part.get("pages"):
+                parts.append(f"{_summed(part)} {why}")
+        return "\n  ".join(parts)
+
+    def left(self) -> str:
+        """Return what pins keep of that; nothing for a store of a version without pins."""
+        pinned = self.what.get("pinned")
+        if not isinstance(pinned, dict) or not pinned.get("pages"):
+            return ""
+        return f"; left {_summed(pinned)} that are pinned"
+
+    def delete(self) -> Map:
+        done = self.users.prune(self._asked, self._args.timeout, dry_run=False)
+        return {"deleted_pages": count_of(done, "pages")}
+
+
+def _versions_in_use(users: Users) -> list[Versions]:
+    """Return the versions that stay: the installed ones, and those of the running stores.
+
+    Raises CommandError when a store does not say its own, and when there is nothing to stay.
+    """
+    theirs = []
+    for client in users.clients:
+        theirs.append(dict(process_of(client).versions))
+        if not theirs[-1]:
+            raise CommandError(f"{client.path}: the store does not say its versions")
+    current = current_versions(theirs)
+    if not current:
+        raise CommandError("--stale: mlx is not installed here, so no version is the current one")
+    return current
+
+
+def _confirmed(what: str) -> bool:
+    """Ask whether something shall be deleted; raises UsageError when nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked, since this is no terminal: give --yes or --dry-run")
+    sys.stderr.write(f"Delete {lines(what)}? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    sys.stderr.write("omlx-cache: nothing was deleted\n")
+    return False
+
+
+def _summed(what: Map) -> str:
+    return f"{quantity('pages', what.get('pages'))} pages ({quantity('bytes', what.get('bytes'))})"

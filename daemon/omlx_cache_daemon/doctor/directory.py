@@ -188,7 +188,7 @@ def pins_file(context: Context) -> Iterator[Finding]:
             f"{path} cannot be understood, or says more than this version understands",
             "what a person pinned may be evicted",
             "use the version of omlx-cache that wrote it; or omlx-cache doctor --fix sets it "
-            "aside, then omlx-cache pin",
+            "aside, then omlx-cache quota --pin",
             None if is_newer else partial(_set_aside, path),
         )
 

@@ -114,7 +114,7 @@ def budget(context: Context) -> Iterator[Finding]:
         "the stores that use it should have evicted what is too much"
         if is_used
         else "the next store that opens it evicts what is too much",
-        f"omlx-cache prune --to {context.budget.nbytes} {context.option}",
+        f"omlx-cache rm --to {context.budget.nbytes} {context.option}",
     )
 
 
@@ -146,7 +146,7 @@ def stale_pages(context: Context) -> Iterator[Finding]:
             f"{len(old):,} namespaces ({size}) are of other versions of mlx, mlx-lm or the page "
             "format",
             "they are not restored, and leave as room is needed",
-            f"omlx-cache prune --stale --dry-run {context.option}",
+            f"omlx-cache rm --stale --dry-run {context.option}",
         )
 
 

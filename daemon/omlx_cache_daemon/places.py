@@ -1,0 +1,153 @@
+"""Where a command finds pages, and deletes them: in running stores, or in a directory's files."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow, ProcessRow
+from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.errors import CommandError, NobodyThere
+from omlx_cache_daemon.render import text
+from omlx_cache_daemon.replies import Map, as_answer, as_map, count_of
+from omlx_cache_daemon.source import offline_directory
+from omlx_cache_daemon.stores import running, the_one
+
+if TYPE_CHECKING:
+    from omlx_cache_daemon.cold import Files
+
+EVERY = 2**31 - 1
+COUNTS = ("pages", "bytes")
+
+
+class Place(Protocol):
+    """What has namespaces and pages; a running store, and `cold.Files`."""
+
+    def namespaces(self, limit: int = EVERY) -> Sequence[NamespaceRow]: ...
+    def pages(self, prefix: str, limit: int) -> Sequence[PageRow]: ...
+    def details(self, key_prefix: str, limit: int) -> Sequence[PageDetails]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StorePages:
+    """The pages of a running store."""
+
+    client: Client
+
+    def namespaces(self, limit: int = EVERY) -> Sequence[NamespaceRow]:
+        return as_answer(tuple[NamespaceRow, ...], self.client.call("ls", limit=limit))
+
+    def pages(self, prefix: str, limit: int) -> Sequence[PageRow]:
+        reply = self.client.call("ls", limit=limit, namespace=prefix)
+        return as_answer(tuple[PageRow, ...], reply)
+
+    def details(self, key_prefix: str, limit: int) -> Sequence[PageDetails]:
+        reply = self.client.call("inspect", key_prefix=key_prefix, limit=limit)
+        return as_answer(tuple[PageDetails, ...], reply)
+
+
+def process_of(client: Client) -> ProcessRow:
+    """Return what a store says of itself."""
+    return as_answer(ProcessRow, client.call("ps"))
+
+
+def place_of(args: argparse.Namespace) -> Place:
+    """Return the running store that is meant, or the directory that was named, or is configured
+    when no store runs."""
+    directory = offline_directory(args)
+    return StorePages(the_one(args, on_disk=True)) if directory is None else _files(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """A directory and the running stores that use it, maybe none; its path is None for a store
+    without a disk."""
+
+    directory: Path | None
+    clients: Sequence[Client]
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> "Users":
+        """Return what a command line means. Raises CommandError when a store does not say where its
+        pages are: it may use the directory."""
+        directory = offline_directory(args)
+        if directory is not None:
+            return cls(directory, _users(directory, args.timeout))
+        client = the_one(args, on_disk=True)
+        told = process_of(client).cold_dir
+        if told is None:
+            return cls(None, [client])
+        others = (one for one in _users(Path(told), args.timeout) if one.path != client.path)
+        return cls(Path(told), [client, *others])
+
+    def __str__(self) -> str:
+        return "memory" if self.directory is None else text(self.directory)
+
+    def namespaces(self) -> Sequence[NamespaceRow]:
+        """Return a row for each namespace: of those that several have, the row of the one that has
+        most of it."""
+        if not self.clients:
+            return self.files().namespaces()
+        found: dict[str, NamespaceRow] = {}
+        for row in (row for one in self.clients for row in StorePages(one).namespaces()):
+            if row.pages > found.setdefault(row.namespace, row).pages:
+                found[row.namespace] = row
+        return list(found.values())
+
+    def clear(self, digest: str, timeout: float) -> int:
+        """Delete a namespace; return how many pages the store had that had most of it, with those
+        that no store knew of."""
+        # A store waits for what it is writing; the other half of the time is for the deletion.
+        asked: Map = {"namespace": digest, "timeout": timeout / 2}
+        replies = [as_map(client.call("clear", **asked)) for client in self.clients]
+        deleted = max((count_of(reply, "pages") for reply in replies), default=0)
+        return deleted + (self.files().clear(digest) if self.has_files else 0)
+
+    def prune(self, asked: Map, timeout: float, *, dry_run: bool) -> Map:
+        """Choose pages by the arguments of `Pruning`, and delete them unless `dry_run`; return how
+        many, as the store says that has most of them."""
+        if not self.clients:
+            return self.files().prune(asked, dry_run=dry_run)
+        asked_of_stores: Map = {**asked, "dry_run": dry_run, "timeout": timeout / 2}
+        # Of several, each records what it used, so that all of them know what any of them did.
+        for _ in range(2 if dry_run and len(self.clients) > 1 else 1):
+            replies = [as_map(client.call("prune", **asked_of_stores)) for client in self.clients]
+        most = max(replies, key=lambda reply: count_of(reply, "pages"))
+        if dry_run or not self.has_files:
+            return most
+        # What no running store knew of: one of another version sees only what it wrote. Not by
+        # age, since it does not say what it used.
+        rest = self.files().prune({**asked, "before_ns": None}, dry_run=False)
+        return {**most, **{name: count_of(most, name) + count_of(rest, name) for name in COUNTS}}
+
+    @property
+    def has_files(self) -> bool:
+        """True when there may be files of which no store knows."""
+        return self.directory is not None and (not self.clients or self.directory.is_dir())
+
+    def files(self) -> "Files":
+        assert self.directory is not None
+        return _files(self.directory)
+
+
+def _files(directory: Path) -> "Files":
+    # Only here: reading a directory needs NumPy, and asking a store does not.
+    from omlx_cache_daemon.cold import Files
+
+    return Files(directory)
+
+
+def _users(directory: Path, timeout: float) -> list[Client]:
+    """Return the running stores that use a directory."""
+    found = []
+    for client in (store.client(timeout) for store in running()):
+        try:
+            used = process_of(client).cold_dir
+        except (NobodyThere, ControlError) as error:
+            raise CommandError(f"{directory} may be in use: {error}") from error
+        if used is not None and os.path.realpath(used) == os.path.realpath(directory):
+            found.append(client)
+    return found
