@@ -1,7 +1,6 @@
-"""`omlx-cache quota`: the budget of a directory, shown and changed."""
+"""`omlx-cache quota`: a budget and pins of a directory, shown and changed for all processes."""
 
 import json
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,36 +9,46 @@ from typing import Any
 import pytest
 
 from kit.embedded import embedded_stores
-from kit.examples import some
 from kit.storage import Story, disk_usage, open_cold, set_budget
 from omlx_cache.identity.parts import salt_digest
+from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.small_files import read_budget
+from omlx_cache_storage.cold.small_files import read_budget, read_pins
 
 Cli = Callable[..., Any]
-LIMIT = 1 << 24
+LIMIT = 1 << 21
+PAGES = 6
 
 _EMBED = """
 import sys
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
-with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
-    commit(store, Story("running", nbytes=2**16), *range(1, 9))
-    assert store.flush()
+with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**21, hot_bytes=2**20)) as store:
     print("ready", flush=True)
     for line in sys.stdin:
+        for name in line.split():
+            for number in range(1, 33):
+                commit(store, Story(name, nbytes=2**16), number)
+                assert store.flush()
         store.cold.settle()
-        print(store.stats().cold.limit_bytes, store.stats().cold.nbytes, flush=True)
+        usage = store.stats().cold
+        kept = sum(page in store.cold for page in Story("a").ids(*range(1, 7)))
+        print(kept, usage.limit_bytes, usage.nbytes, flush=True)
 """
 
 
 @pytest.fixture
+def cli(cli_in_process: Cli) -> Cli:
+    return cli_in_process
+
+
+@pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
-    """Pages of two tenants and two models, of a store whose budget is 16 MiB."""
+    """Pages of two tenants and two models, of a store whose budget is 2 MiB."""
     tier = open_cold(tmp_path / "cold", LIMIT)
-    for name, salt, label in (("a", "alice", "llama"), ("b", "alice", "qwen"), ("c", None, "qwen")):
+    for name, salt, label in (("a", "alice", "meta/llama"), ("b", "bob", "qwen")):
         document = {"model": name * 64, "salt": salt_digest(salt), "label": label}
-        for page in Story(name).pages(1, 2, 3):
+        for page in Story(name, nbytes=2**14).pages(*range(1, PAGES + 1)):
             assert tier.write(page, time.time_ns(), document) == "written"
     tier.close()
     return tmp_path / "cold"
@@ -51,168 +60,199 @@ def embed(environment: dict[str, str]) -> Iterator[Callable[..., Any]]:
         yield lambda **variables: run({**environment, **variables})
 
 
+def _asked(process: Any, names: str = "") -> list[int]:
+    """Have a store write stories; return how many pages of the first it has, its budget and use."""
+    process.stdin.write(names + "\n")
+    process.stdin.flush()
+    return [int(word) for word in process.stdout.readline().split()]
+
+
 def _state(result: Any) -> Any:
     assert result.code == 0, result.err
     return json.loads(result.out)
 
 
+def _key(number: int) -> str:
+    return Story("a", nbytes=2**14).id(number).key.hex()
+
+
 def test_it_shows_the_budget_who_set_it_and_what_is_used(cli: Cli, cold_dir: Path) -> None:
-    result = cli("quota")
-    assert result.code == 0
-    assert str(cold_dir) in result.out
-    assert "16 MiB, set by a store, as its cold_bytes" in result.out
+    shown = cli("quota").out
+    assert "2 MiB, set by a store, as its cold_bytes" in shown
+    assert "PINNED" not in shown
     state = _state(cli("quota", "--format", "json"))
-    assert (state["bytes"], state["set_by"]) == (LIMIT, "store")
-    assert disk_usage(cold_dir) <= state["used_bytes"] <= LIMIT
-
-
-def test_what_it_says_is_used_lies_on_the_disk_and_is_no_more_than_a_store_counts(
-    cli: Cli, cold_dir: Path
-) -> None:
-    state = _state(cli("quota", "--format", "json"))
+    assert (state["bytes"], state["set_by"], state["directory"]) == (LIMIT, "store", str(cold_dir))
     tier = open_cold(cold_dir, LIMIT)
     assert disk_usage(cold_dir) <= state["used_bytes"] <= tier.usage().nbytes
     tier.close()
 
 
 def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -> None:
-    for amount, expected in (
-        ("1 GiB", Budget(1 << 30, "quota")),
-        ("auto", Budget(1 << 30, "free space")),
-        ("0", Budget(0, "quota")),
+    # The shares of an earlier version go with the first change.
+    set_budget(cold_dir, Budget(LIMIT, "store", {"salt": {"*": {"fraction": 0.125}}}))
+    for amount, expected, says in (
+        ("1 GiB", Budget(1 << 30, "quota"), ""),
+        ("auto", Budget(1 << 30, "free space"), "1 GiB counts until a store opens the directory"),
+        ("0", Budget(0, "quota"), "the directory holds more"),
     ):
-        assert cli("quota", amount).code == 0
-        assert read_budget(cold_dir) == expected
-
-
-def test_a_size_takes_the_shares_of_an_earlier_version_out_of_the_file(
-    cli: Cli, cold_dir: Path
-) -> None:
-    shares = {"salt": {"*": {"fraction": 0.125}}}
-    set_budget(cold_dir, Budget(LIMIT, "store", shares))
-    assert cli("quota").code == 0
-    assert read_budget(cold_dir) == Budget(LIMIT, "store", shares)
-    assert cli("quota", "1GiB").code == 0
-    assert read_budget(cold_dir) == Budget(1 << 30, "quota")
+        ended = cli("quota", amount)
+        assert (ended.code, read_budget(cold_dir)) == (0, expected)
+        assert says in ended.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
-    some(
-        [
-            (["40G"], 2, "unknown unit"),
-            (["25%"], 2, "or auto"),
-            (["-5"], 2, "'-5': not a size"),
-            (["40"], 2, "40 B has no room for a page; give a unit"),
-            (["none"], 2, "or auto"),
-            (["--each-salt", "10%"], 2, "unknown flag"),
-        ],
+    [
         (["40G"], 2, "unknown unit"),
+        (["25%"], 2, "or auto"),
+        (["-5"], 2, "'-5': not a size"),
         (["40"], 2, "40 B has no room for a page; give a unit"),
-    ),
+        (["--each-salt", "10%"], 2, "unknown flag"),
+        (["10MiB", "--pin", "llama"], 2, "not allowed with"),
+        (["--pin", "nobody"], 1, "no namespace begins with nobody; there are pages of "),
+        (["--pin", "ff" * 32, "--as", "key"], 1, "no block's key begins"),
+        (["--for", "7d"], 2, "--for says how long --pin lasts"),
+        (["--pin", "llama", "--for", "soon"], 2, "not a period"),
+        (["--pin", ""], 2, "names nothing"),
+        (["--unpin", "llama"], 1, "nothing is pinned as llama"),
+        (["--pin", "llama", "--cold-dir", "/nowhere"], 1, "there is no directory"),
+    ],
 )
-def test_what_is_no_budget_is_refused_and_changes_nothing(
+def test_what_it_cannot_do_it_says_and_changes_nothing(
     cli: Cli, cold_dir: Path, arguments: list[str], code: int, says: str
 ) -> None:
     result = cli("quota", *arguments)
     assert (result.code, result.out) == (code, "")
     assert says in result.err
-    assert read_budget(cold_dir) == Budget(LIMIT, "store")
+    assert (read_budget(cold_dir), read_pins(cold_dir)) == (Budget(LIMIT, "store"), ())
 
 
 def test_a_directory_can_have_a_budget_before_the_first_store_opens_it(
-    cli: Cli, tmp_path: Path
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = cli("quota")
-    assert missing.code == 69
-    assert "no cold directory" in missing.err
-    assert cli("quota", "auto").code == 69
+    for arguments in ((), ("auto",)):
+        assert cli("quota", *arguments).code == 69
     assert not (tmp_path / "cold").exists()
     assert cli("quota", "10MiB").code == 0
     assert (tmp_path / "cold").stat().st_mode & 0o777 == 0o700
     tier = open_cold(tmp_path / "cold", LIMIT)
     assert tier.usage().limit_bytes == 10 << 20
     tier.close()
+    # The disk of one whose parents are missing may not be mounted yet.
+    monkeypatch.setenv("OMLX_CACHE_COLD_DIR", str(tmp_path / "away" / "cold"))
+    ended = cli("quota", "1GiB")
+    assert (ended.code, f"{tmp_path / 'away'} is missing" in ended.err) == (1, True)
+    assert not (tmp_path / "away").exists()
 
 
-def test_a_named_directory_that_is_missing_is_not_made(cli: Cli, tmp_path: Path) -> None:
-    result = cli("quota", "10MiB", "--cold-dir", str(tmp_path / "typo"))
-    assert result.code == 1
-    assert "there is no directory" in result.err
-    assert not (tmp_path / "typo").exists()
-
-
-def test_a_directory_of_other_things_gets_no_budget(cli: Cli, tmp_path: Path) -> None:
+def test_a_directory_that_is_missing_or_somebodys_gets_no_budget(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    result = cli("quota", "10MiB", "--cold-dir", str(tmp_path))
-    assert (result.code, result.out) == (1, "")
-    assert "holds other things" in result.err
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir(mode=0o700)
     (tmp_path / "empty" / ".DS_Store").write_text("")
-    assert cli("quota", "10MiB", "--cold-dir", str(tmp_path / "empty")).code == 0
-
-
-def test_auto_says_what_counts_until_a_store_sets_it(cli: Cli, cold_dir: Path) -> None:
-    assert cli("quota", "1GiB").err == ""
-    assert "1 GiB counts until a store opens the directory" in cli("quota", "auto").err
+    for name, code, says in (
+        ("typo", 1, "there is no directory"),
+        ("", 1, "holds other things"),
+        ("empty", 0, ""),
+    ):
+        result = cli("quota", "10MiB", "--cold-dir", tmp_path / name)
+        assert (result.code, says in result.err) == (code, True)
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "empty"}
 
 
 def test_a_directory_without_a_budget_has_none_to_give_back(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "cold").mkdir(mode=0o700)
     assert "none yet" in cli("quota").out
     result = cli("quota", "auto")
-    assert result.code == 1
-    assert "omlx-cache quota 20GiB" in result.err
+    assert (result.code, "omlx-cache quota 20GiB" in result.err) == (1, True)
 
 
 def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     cli: Cli, embed: Callable[..., Any], tmp_path: Path
 ) -> None:
-    process = embed(OMLX_CACHE_COLD_DIR=str(tmp_path / "elsewhere"))
-    half = disk_usage(tmp_path / "elsewhere") // 2
+    one = embed(OMLX_CACHE_COLD_DIR=str(tmp_path / "one"))
+    assert _asked(one, "x")
+    half = disk_usage(tmp_path / "one") // 2
     result = cli("quota", str(half))
-    assert result.code == 0
-    assert str(tmp_path / "elsewhere") in result.out
     assert "evicts it within seconds" in result.err
-    process.stdin.write("settle\n")
-    process.stdin.flush()
-    limit, used = map(int, process.stdout.readline().split())
+    _, limit, used = _asked(one)
     assert limit == half >= used
-    assert disk_usage(tmp_path / "elsewhere") <= half
-
-
-@pytest.mark.nightly
-def test_stores_on_several_directories_are_not_guessed_between(
-    cli: Cli, embed: Callable[..., Any], tmp_path: Path
-) -> None:
-    processes = [embed(OMLX_CACHE_COLD_DIR=str(tmp_path / name)) for name in ("one", "two")]
+    two = embed(OMLX_CACHE_COLD_DIR=str(tmp_path / "two"))
     result = cli("quota", "1GiB")
-    assert (result.code, result.out) == (2, "")
-    assert f"--cold-dir {tmp_path / 'one'}" in result.err
-    assert cli("quota", "1GiB", "--pid", str(processes[1].pid)).code == 0
+    assert (result.code, f"--cold-dir {tmp_path / 'one'}" in result.err) == (2, True)
+    assert cli("quota", "1GiB", "--pid", two.pid).code == 0
     assert read_budget(tmp_path / "two") == Budget(1 << 30, "quota")
 
 
-@pytest.mark.nightly
-def test_a_store_that_does_not_answer_can_be_passed_over(
-    cli: Cli, embed: Callable[..., Any], tmp_path: Path
+def test_what_is_pinned_outlives_a_process_that_fills_the_directory_and_its_restart(
+    cli: Cli, cold_dir: Path, embed: Callable[..., Any]
 ) -> None:
-    process = embed()
-    process.send_signal(signal.SIGSTOP)
-    try:
-        result = cli("quota", "--timeout", "0.2")
-        assert (result.code, result.out) == (69, "")
-        assert "--cold-dir names the directory, and no store" in result.err
-        assert cli("quota", "--cold-dir", str(tmp_path / "cold"), "1GiB").code == 0
-    finally:
-        process.send_signal(signal.SIGCONT)
+    running = embed()
+    assert cli("quota", "--pin", _key(3)).code == 0
+    assert _asked(running, "x y z v w q p")[0] == 3
+    running.kill()
+    running.wait(60)
+    again = embed()
+    assert _asked(again, "r")[0] == 3
+    assert len(_state(cli("quota", "--unpin-all", "--format", "json"))["unpinned"]) == 1
+    assert _asked(again, "t")[0] == 0
 
 
-def test_a_directory_whose_parents_are_missing_is_not_made(cli: Cli, tmp_path: Path) -> None:
-    """Its disk may not be mounted yet."""
-    cold = tmp_path / "away" / "cold"
-    ended = cli("quota", "1GiB", OMLX_CACHE_COLD_DIR=str(cold))
-    assert ended.code == 1
-    assert f"{cold.parent} is missing" in ended.err
-    assert not cold.parent.exists()
+@pytest.mark.parametrize(
+    ("arguments", "kind", "name", "pages"),
+    [
+        (["meta/llama"], "model", "meta/llama", PAGES),
+        (["llama"], "model", "meta/llama", PAGES),
+        (["bob"], "salt", salt_digest("bob"), PAGES),
+        ([Story("b").namespace.hex()[:10]], "namespace", Story("b").namespace.hex(), PAGES),
+        ([_key(4)[:12], "--as", "key"], "key", _key(4), 4),
+        ([_key(4)], "key", _key(4), 4),
+    ],
+)
+def test_a_pin_names_a_namespace_a_model_a_salt_or_a_chain(
+    cli: Cli, cold_dir: Path, arguments: list[str], kind: str, name: str, pages: int
+) -> None:
+    shown = _state(cli("quota", "--pin", *arguments, "--for", "7d", "--format", "json"))
+    (pin,) = shown["pins"]
+    assert (pin["kind"], pin["name"], pin["pages"]) == (kind, name, pages)
+    (known,) = read_pins(cold_dir)
+    assert known.until_ns is not None
+    assert 6.9 * 86_400 < known.until_ns / 1e9 - time.time() <= 7 * 86_400
+    assert name[:12] in cli("quota").out
+    # Named again it is the same pin, with another end.
+    assert len(_state(cli("quota", "--pin", *arguments, "--format", "json"))["pins"]) == 1
+    assert cli("quota", "--unpin", *arguments).code == 0
+    assert read_pins(cold_dir) == ()
+
+
+def test_pins_of_one_chain_by_several_processes_are_ended_together(
+    cli: Cli, cold_dir: Path
+) -> None:
+    story = Story("a", nbytes=2**14)
+    mine, theirs = (story.pin(1, 2, since_ns=since) for since in (1, 2))
+    change_pins(cold_dir, lambda pins: (mine, theirs))
+    assert _state(cli("quota", "--format", "json"))["pinned_pages"] == 2
+    assert cli("quota", "--unpin", _key(2)).code == 0
+    assert read_pins(cold_dir) == ()
+
+
+def test_rm_takes_a_pin_with_the_name_that_it_kept(cli: Cli, cold_dir: Path) -> None:
+    assert cli("quota", "--pin", "llama").code == 0
+    assert "pinned as model meta/llama" in cli("rm", "llama", "--dry-run").out
+    assert cli("rm", "bob", "--yes").code == 0
+    assert len(read_pins(cold_dir)) == 1
+    assert cli("rm", "llama", "--yes").code == 0
+    assert read_pins(cold_dir) == ()
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_rm_by_use_leaves_what_is_pinned_and_says_how_much(
+    cli: Cli, cold_dir: Path, embed: Callable[..., Any], runs: bool
+) -> None:
+    assert cli("quota", "--pin", _key(2)).code == 0
+    if runs:
+        embed()
+    shown = _state(cli("rm", "--to", "0", "--older", "0.001s", "--yes", "--format", "json"))
+    assert shown["pinned"]["pages"] == 2
+    assert shown["deleted_pages"] == 2 * PAGES - 2
+    assert "left 2 pages" in cli("rm", "--to", "0", "--yes").out
+    assert len(list(cold_dir.rglob("*.safetensors"))) == 2

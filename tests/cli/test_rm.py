@@ -1,10 +1,13 @@
-"""`omlx-cache rm`: on a running store, or on the directory when no store runs on it."""
+"""`omlx-cache rm`: by name, versions, last use and size; in a directory and in running stores."""
 
+import contextlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,287 +16,368 @@ import pytest
 
 from kit.embedded import embedded_stores
 from kit.examples import some
-from kit.storage import Story, files_in, open_cold
-from omlx_cache.identity.parts import salt_digest
+from kit.storage import Story, disk_usage, files_in, open_cold
+from omlx_cache.identity.parts import salt_digest, software
+from omlx_cache_storage.cold.tier import ColdTier
 
 Cli = Callable[..., Any]
+Process = subprocess.Popen[str]
+DAY = 86_400 * 10**9
+OTHER = {"mlx": "0.1.2", "mlx-lm": "0.3.4"}
 
 _EMBED = """
-import sys
+import os, sys, time
+from importlib import metadata
+real = metadata.version
+if sys.argv[1:]:
+    metadata.version = lambda name: sys.argv[1] if name == "mlx" else real(name)
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.identity.namespace import Namespace
+from omlx_cache.identity.parts import software
+story = Story("mine")
 with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
-    for name in ("one", "two"):
-        story = Story(name)
-        commit(store, story, 1, 2, 3)
+    for name, made_by in (("mine", software()), ("foreign", {"mlx": "9", "mlx-lm": "9"})):
+        store.register(Namespace(Story(name).namespace, {"format": 1, "software": made_by}))
+    commit(store, story, *range(1, 7))
     assert store.flush()
+    month = time.time_ns() - 31 * 86_400 * 10**9
+    for tier in (store.hot, store.cold):
+        if tier is not None:
+            tier.demote(story.ids(*range(1, 7)), month)
+    for entry in () if store.cold is None else store.cold.entries():
+        os.utime(entry.path, ns=(month, month))
     print("ready", flush=True)
-    sys.stdin.read()
+    for line in sys.stdin:
+        what, name, *numbers = line.split()
+        if what == "use":
+            store.touch(Story(name).ids(*map(int, numbers)))
+        elif what == "write":
+            commit(store, Story(name), *map(int, numbers))
+            assert store.flush()
+        store.refresh()
+        store.hot.check_integrity()
+        store.cold.check_integrity()
+        held = [n for n in range(1, 7) if store.hot.get(Story(name).id(n)) is not None]
+        on_disk = [n for n in range(1, 7) if store.cold.info(Story(name).id(n)) is not None]
+        print("disk", *on_disk, "memory", *held, flush=True)
 """
 
 
 @pytest.fixture
-def cold_dir(tmp_path: Path) -> Path:
-    """Three pages of one namespace and one of another, written and left."""
-    tier = open_cold(tmp_path / "cold")
-    for name, numbers in (("one", (1, 2, 3)), ("two", (1,))):
-        story = Story(name)
-        for page in story.pages(*numbers):
-            assert tier.write(page, 10**18, {"model_id": name}) == "written"
-    return tmp_path / "cold"
+def cli(cli_in_process: Cli) -> Cli:
+    return cli_in_process
 
 
 @pytest.fixture
-def embedded(environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """A store that holds three pages in each of two namespaces."""
+def start(environment: dict[str, str]) -> Iterator[Callable[..., Process]]:
+    """Starts stores that have used the six pages of a namespace a month ago."""
     with embedded_stores(_EMBED) as run:
-        yield run(environment)
+        yield lambda *mlx, **variables: run({**environment, **variables}, *mlx)
+
+
+@pytest.fixture
+def cold_dir(tmp_path: Path) -> Path:
+    """Namespaces of these versions, of others, of another format, and one without versions."""
+    tier = open_cold(tmp_path / "cold")
+    _write(tier, "now", range(1, 6), 1, format=1, software=software())
+    _write(tier, "unused", range(1, 4), 40, format=1, software=software())
+    _write(tier, "other", range(1, 3), 1, format=1, software=OTHER)
+    _write(tier, "format", range(1, 2), 1, format=77, software=software())
+    _write(tier, "unknown", range(1, 2), 1, model="x")
+    return tmp_path / "cold"
+
+
+def _write(tier: ColdTier, name: str, numbers: range, age_days: float, **document: object) -> None:
+    stamp = time.time_ns() - int(age_days * DAY)
+    for page in Story(name).pages(*numbers):
+        assert tier.write(page, stamp, document) == "written"
+
+
+def _tell(process: Process, line: str) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
 
 
 def _digest(name: str) -> str:
     return Story(name).namespace.hex()
 
 
-def test_a_namespace_is_deleted_from_a_directory_that_no_store_uses(
-    cli: Cli, cold_dir: Path
-) -> None:
-    strange = cold_dir / _digest("one") / "notes.txt"
+def _left(directory: Path, *names: str) -> list[int]:
+    return [len(files_in(directory / _digest(name))) for name in names]
+
+
+def test_a_namespace_goes_and_what_is_no_page_stays(cli: Cli, cold_dir: Path) -> None:
+    strange = cold_dir / _digest("now") / "notes.txt"
     strange.write_text("not a page")
-    result = cli("rm", _digest("one")[:12], "--yes")
-    assert result.code == 0
-    assert result.out == f"deleted 3 pages of {_digest('one')}\n"
-    assert len(files_in(cold_dir)) == 1
-    assert strange.exists()
-    assert cli("rm", _digest("two"), "--yes").code == 0
-    assert not (cold_dir / _digest("two")).exists()
-
-
-def test_a_dry_run_says_what_would_go_and_deletes_nothing(cli: Cli, cold_dir: Path) -> None:
-    result = cli("rm", _digest("one"), "--dry-run")
-    assert result.code == 0
-    assert result.out.startswith("would delete 3 pages (")
-    assert f"of {_digest('one')}, one" in result.out
-    row = json.loads(cli("rm", _digest("one"), "--dry-run", "--format", "json").out)
-    assert (row["pages"], row["deleted_pages"]) == (3, 0)
-    assert [(each["pages"], each["label"]) for each in row["namespaces"]] == [(3, "one")]
-    assert len(files_in(cold_dir)) == 4
-
-
-def test_without_a_terminal_nothing_is_deleted_unasked(cli: Cli, cold_dir: Path) -> None:
-    result = cli("rm", _digest("one"))
-    assert (result.code, result.out) == (2, "")
-    assert "give --yes" in result.err
-    assert len(files_in(cold_dir)) == 4
+    said = json.loads(cli("rm", _digest("now"), "--dry-run", "--format", "json").out)
+    assert (said["pages"], said["deleted_pages"], said["directory"]) == (5, 0, str(cold_dir))
+    assert [row["namespace"] for row in said["namespaces"]] == [_digest("now")]
+    assert _digest("now") in cli("rm", _digest("now"), "--dry-run").out
+    assert len(files_in(cold_dir)) == 12
+    assert "deleted 5 pages" in cli("rm", _digest("now")[:12], "--yes").out
+    assert (strange.exists(), _left(cold_dir, "now")) == (True, [0])
+    assert cli("rm", _digest("other"), "--yes").code == 0
+    assert not (cold_dir / _digest("other")).exists()
 
 
 @pytest.mark.parametrize(
-    ("answer", "left"), some([("y\n", 1), ("n\n", 4), ("\n", 4), ("\x04", 4)], ("y\n", 1))
+    "arguments",
+    [
+        (),
+        ("",),
+        (_digest("now"), "--stale"),
+        ("--older", "30"),
+        ("--older", "soon"),
+        ("--to", "20G"),
+        ("--as", "model"),
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_say_what_to_delete_is_a_usage_error(
+    cli: Cli, cold_dir: Path, arguments: tuple[str, ...]
+) -> None:
+    assert cli("rm", *arguments, "--yes").code == 2
+    assert len(files_in(cold_dir)) == 12
+
+
+def test_without_a_terminal_nothing_is_deleted_unasked(cli: Cli, cold_dir: Path) -> None:
+    for what in ((_digest("now"),), ("--older", "1s")):
+        result = cli("rm", *what)
+        assert (result.code, result.out) == (2, "")
+        assert "give --yes" in result.err
+    assert len(files_in(cold_dir)) == 12
+
+
+@pytest.mark.parametrize(
+    ("answer", "left"), some([("y\n", 9), ("n\n", 12), ("\x04", 12)], ("y\n", 9), ("n\n", 12))
 )
 def test_on_a_terminal_it_asks_first(
     on_a_terminal: Callable[..., tuple[int, str]], cold_dir: Path, answer: str, left: int
 ) -> None:
-    code, out = on_a_terminal(answer, "rm", _digest("one"))
+    code, out = on_a_terminal(answer, "rm", "--older", "30d")
     assert "Delete 3 pages (" in out
-    assert len(files_in(cold_dir)) == left
-    assert code == (0 if left == 1 else 1)
-    assert ("nothing was deleted" in out) == (left == 4)
+    assert (code, len(files_in(cold_dir))) == (0 if left == 9 else 1, left)
 
 
-def test_an_ambiguous_prefix_is_refused_with_its_matches(cli: Cli, tmp_path: Path) -> None:
+def test_a_name_of_several_things_or_of_none_is_refused(cli: Cli, tmp_path: Path) -> None:
     tier = open_cold(tmp_path / "cold")
     stories = [Story(f"{n}") for n in range(17)]
     for story in stories:
         assert tier.write(story.page(1), 10**18, {}) == "written"
-    digests = sorted(story.namespace.hex() for story in stories)
+    digests = [story.namespace.hex() for story in stories]
     digit = next(d[0] for d in digests if sum(o[0] == d[0] for o in digests) > 1)
-    matches = [digest for digest in digests if digest[0] == digit]
-    result = cli("rm", digit, "--yes")
-    assert (result.code, result.out) == (1, "")
-    assert f"{len(matches)} namespaces begin with {digit}: {matches[0][:16]}" in result.err
-    assert len(files_in(tmp_path)) == 17
-    unknown = cli("rm", "0" * 64, "--yes")
-    assert (unknown.code, unknown.out) == (1, "")
-    assert f"no namespace begins with {'0' * 64}\n" in unknown.err
-
-
-@pytest.mark.nightly
-def test_no_directory_is_69_and_an_empty_target_2(cli: Cli, tmp_path: Path) -> None:
-    assert cli("rm", "ab", "--yes").code == 69
-    assert cli("rm", "", "--yes").code == 2
-    assert cli("rm").code == 2
-
-
-def test_a_running_store_forgets_the_namespace_in_memory_too(
-    cli: Cli, embedded: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
-    result = cli("rm", _digest("one")[:10], "--yes", "--format", "json")
-    assert result.code == 0, result.err
-    assert json.loads(result.out)["deleted_pages"] == 3
-    (left,) = json.loads(cli("ls", "--format", "json").out)
-    assert (left["namespace"], left["pages"]) == (_digest("two"), 3)
-    assert len(files_in(tmp_path / "cold")) == 3
-
-
-def test_a_directory_that_a_store_uses_is_left_to_that_store(
-    cli: Cli, embedded: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
-    (tmp_path / "other name").symlink_to(tmp_path / "cold")
-    result = cli("rm", _digest("one"), "--yes", "--cold-dir", str(tmp_path / "other name"))
-    assert result.code == 0
-    (left,) = json.loads(cli("ls", "--format", "json").out)
-    assert left["namespace"] == _digest("two")
-
-
-@pytest.mark.nightly
-def test_another_directory_is_cleared_beside_a_running_store(
-    cli: Cli, embedded: "subprocess.Popen[str]", tmp_path: Path
-) -> None:
-    tier = open_cold(tmp_path / "archive")
-    assert tier.write(Story("one").page(1), 10**18, {}) == "written"
-    result = cli("rm", _digest("one"), "--yes", "--cold-dir", str(tmp_path / "archive"))
-    assert (result.code, files_in(tmp_path / "archive")) == (0, [])
-    assert len(files_in(tmp_path / "cold")) == 6
-
-
-def test_a_store_that_does_not_say_what_it_uses_forbids_a_deletion_beside_it(
-    cli: Cli, cold_dir: Path, start_store: Callable[..., Any]
-) -> None:
-    stuck = start_store("stuck")
-    os.kill(stuck.pid, signal.SIGSTOP)
-    arguments = ("--yes", "--timeout", "0.3", "--cold-dir", str(cold_dir))
-    result = cli("rm", _digest("one"), *arguments)
-    assert (result.code, result.out) == (1, "")
-    assert "may be in use" in result.err
-    assert len(files_in(cold_dir)) == 4
+    assert "namespaces begin with" in cli("rm", digit, "--yes").err
+    assert "no namespace begins with" in cli("rm", "0" * 64, "--yes").err
+    assert tier.write(Story("x").page(1), 10**18, {"label": digit}) == "written"
+    assert "--as namespace|model" in cli("rm", digit, "--yes").err
+    assert len(files_in(tmp_path)) == 18
+    assert cli("rm", digit, "--as", "model", "--yes").code == 0
+    assert _left(tmp_path / "cold", "x") == [0]
 
 
 @pytest.fixture
 def tenants(tmp_path: Path) -> dict[str, Story]:
     """A page in each of four namespaces: two models, one of them under two salts as well."""
-    tier = open_cold(tmp_path / "cold")
-    stories = {}
-    for label, salt in (
+    tier, stories = open_cold(tmp_path / "cold"), {}
+    for name, salt in (
         ("org/llama", None),
-        ("org/llama", "tenant-a"),
-        ("org/llama", b"tenant-b"),
+        ("org/llama", "a"),
+        ("org/llama", b"b"),
         ("qwen", None),
     ):
-        name = f"{label} {salt!r}"
-        stories[name] = Story(name)
-        document = {"label": label, "salt": salt_digest(salt)}
-        assert tier.write(stories[name].page(1), 10**18, document) == "written"
+        stories[f"{name} {salt!r}"] = story = Story(f"{name} {salt!r}")
+        document = {"label": name, "salt": salt_digest(salt)}
+        assert tier.write(story.page(1), 10**18, document) == "written"
     return stories
 
 
-def _left(directory: Path, stories: dict[str, Story]) -> list[str]:
-    return [name for name, story in stories.items() if files_in(directory / story.namespace.hex())]
-
-
 @pytest.mark.parametrize(
-    ("target", "left"),
-    some(
-        [
-            ("org/llama", ["qwen None"]),
-            ("llama", ["qwen None"]),
-            ("qwen", ["org/llama None", "org/llama 'tenant-a'", "org/llama b'tenant-b'"]),
-            ("tenant-a", ["org/llama None", "org/llama b'tenant-b'", "qwen None"]),
-            ("tenant-b", ["org/llama None", "org/llama 'tenant-a'", "qwen None"]),
-        ],
-        ("llama", ["qwen None"]),
-        ("tenant-a", ["org/llama None", "org/llama b'tenant-b'", "qwen None"]),
-    ),
+    ("target", "deleted"),
+    [
+        ("org/llama", {"org/llama None", "org/llama 'a'", "org/llama b'b'"}),
+        ("llama", {"org/llama None", "org/llama 'a'", "org/llama b'b'"}),
+        ("models/qwen", {"qwen None"}),
+        ("b", {"org/llama b'b'"}),
+        ("a", {"org/llama 'a'"}),
+    ],
 )
 def test_a_model_or_a_salt_names_all_of_its_namespaces(
-    cli: Cli, tmp_path: Path, tenants: dict[str, Story], target: str, left: list[str]
-) -> None:
-    assert cli("rm", target, "--yes").code == 0
-    assert _left(tmp_path / "cold", tenants) == left
-
-
-def test_every_namespace_of_a_model_is_named_before_it_is_deleted(
-    cli: Cli, tenants: dict[str, Story]
-) -> None:
-    first, *others = cli("rm", "llama", "--dry-run").out.splitlines()
-    assert first.startswith("would delete 3 pages (")
-    assert first.endswith(" of 3 namespaces:")
-    mine = {story.namespace.hex() for name, story in tenants.items() if "llama" in name}
-    assert {line.split()[-2].rstrip(",") for line in others} == mine
-
-
-def test_a_model_is_named_by_its_directory(
-    cli: Cli, tmp_path: Path, tenants: dict[str, Story]
+    cli: Cli,
+    tmp_path: Path,
+    tenants: dict[str, Story],
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    deleted: set[str],
 ) -> None:
     (tmp_path / "models" / "qwen").mkdir(parents=True)
-    assert cli("rm", str(tmp_path / "models" / "qwen"), "--yes").code == 0
-    assert "qwen None" not in _left(tmp_path / "cold", tenants)
+    monkeypatch.chdir(tmp_path)
+    kind = ("--as", "salt") if target in ("a", "b") else ()
+    told = cli("rm", target, *kind, "--dry-run").out
+    assert all(tenants[name].namespace.hex() in told for name in deleted)
+    assert cli("rm", target, *kind, "--yes").code == 0
+    gone = {n for n, s in tenants.items() if not _files(tmp_path / "cold", s)}
+    assert gone == deleted
+
+
+def _files(directory: Path, story: Story) -> list[Path]:
+    return files_in(directory / story.namespace.hex())
 
 
 def test_a_salt_from_standard_input_is_told_to_nobody(
-    environment: dict[str, str], tmp_path: Path, tenants: dict[str, Story]
+    cli: Cli, tmp_path: Path, tenants: dict[str, Story], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rm(salt: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "omlx_cache_daemon", "rm", "-", "--as", "salt", "--yes"],
-            env=environment,
-            input=f"{salt}\n",
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    wrong, right = rm("tenant-x"), rm("tenant-a")
-    assert (wrong.returncode, right.returncode) == (1, 0)
-    assert "tenant" not in wrong.stdout + wrong.stderr + right.stdout + right.stderr
-    assert len(_left(tmp_path / "cold", tenants)) == 3
+    told = ""
+    for salt, code in (("tenant-x", 1), ("a", 0)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(f"{salt}\n"))
+        result = cli("rm", "-", "--as", "salt", "--yes")
+        assert result.code == code
+        told += result.out + result.err
+    assert "tenant" not in told
+    assert len(files_in(tmp_path / "cold")) == 3
+    listed = cli("ls", "--format", "json").out
+    assert all(salt_digest(salt) not in listed for salt in ("a", b"b"))
 
 
-def test_a_salt_is_in_no_listing(cli: Cli, tenants: dict[str, Story]) -> None:
-    listed = cli("ls", "--format", "json").out + cli("ls").out
-    assert "tenant" not in listed
-    salts = {row["salt"] for row in json.loads(cli("ls", "--format", "json").out)}
-    assert len(salts) == 3
-    assert all(digest not in listed for digest in map(salt_digest, ("tenant-a", b"tenant-b")))
+def test_stale_deletes_namespaces_of_other_versions_and_keeps_unknown_ones(
+    cli: Cli, cold_dir: Path
+) -> None:
+    report = json.loads(cli("rm", "--stale", "--yes", "--format", "json").out)
+    assert _left(cold_dir, "now", "unused", "other", "format", "unknown") == [5, 3, 0, 0, 1]
+    assert not (cold_dir / _digest("other")).exists()
+    assert report["stale"]["namespaces"] == sorted(map(_digest, ("other", "format")))
+    assert (report["pages"], report["deleted_pages"]) == (3, 3)
 
 
-def test_a_name_with_two_meanings_is_refused_until_one_is_said(cli: Cli, tmp_path: Path) -> None:
+def test_older_deletes_pages_by_their_last_use_and_the_superseded_ones(
+    cli: Cli, cold_dir: Path
+) -> None:
+    tier = open_cold(cold_dir)
+    tier.touch(Story("unused").ids(1), time.time_ns())
+    tier.demote(Story("now").ids(5))
+    tier.settle()
+    # A root that a killed process left old outlives its deep end.
+    root = next(p for p in files_in(cold_dir) if Story("now").id(1).key.hex() in p.name)
+    os.utime(root, (0, time.time() - 90 * 86_400))
+    assert "deleted 3 pages" in cli("rm", "--older", "30d", "--yes").out
+    assert root.exists()
+    assert _left(cold_dir, "now", "unused", "other", "format", "unknown") == [4, 1, 2, 1, 1]
+    assert cli("rm", "--older", "12h", "--yes").code == 0
+    assert _left(cold_dir, "now", "unused", "other", "format", "unknown") == [0, 1, 0, 0, 0]
+
+
+def test_to_deletes_the_oldest_and_deepest_until_the_directory_is_that_small(
+    cli: Cli, tmp_path: Path
+) -> None:
+    cold_dir = tmp_path / "cold"
+    with contextlib.closing(ColdTier(cold_dir, 2**24)) as tier:
+        tier.open()
+        for name, age in (("first", 3), ("second", 2), ("third", 1)):
+            for page in Story(name, nbytes=64 * 1024).pages(*range(1, 11)):
+                tier.write(page, time.time_ns() - age * DAY, {})
+    limit = disk_usage(cold_dir) // 2
+    assert cli("rm", "--to", f"{limit}", "--yes").code == 0
+    assert limit - 2 * 96 * 1024 < disk_usage(cold_dir) <= limit
+    first, kept, third = _left(cold_dir, "first", "second", "third")
+    assert (first, third) == (0, 10)
+    names = {path.name[:64] for path in files_in(cold_dir / _digest("second"))}
+    assert names == {Story("second").id(n).key.hex() for n in range(1, kept + 1)}
+    assert "nothing to delete" in cli("rm", "--to", f"{limit}", "--yes").out
+
+
+def test_options_combine_and_a_page_counts_for_one_reason(cli: Cli, cold_dir: Path) -> None:
+    asked = ("rm", "--stale", "--older", "30d", "--to", "0", "--dry-run")
+    report = json.loads(cli(*asked, "--format", "json").out)
+    parts = [report[name]["pages"] for name in ("stale", "older", "surplus")]
+    assert (parts, report["pages"], report["deleted_pages"]) == ([3, 3, 6], 12, 0)
+    assert len(files_in(cold_dir)) == 12
+    assert len(cli(*asked).out.splitlines()) == 4
+
+
+def test_a_store_that_does_not_answer_forbids_a_deletion_beside_it(
+    cli: Cli, cold_dir: Path, start_store: Callable[..., Any]
+) -> None:
+    stuck = start_store("stuck")
+    os.kill(stuck.pid, signal.SIGSTOP)
+    for what in (_digest("now"), "--stale"):
+        result = cli("rm", what, "--yes", "--timeout", "0.3", "--cold-dir", str(cold_dir))
+        assert (result.code, result.out) == (1, "")
+        assert "may be in use" in result.err
+    assert len(files_in(cold_dir)) == 12
+
+
+@pytest.mark.parametrize("place", [False, True])
+def test_a_name_goes_from_the_memory_of_all_stores_of_a_directory(
+    cli: Cli, start: Callable[..., Process], tmp_path: Path, place: bool
+) -> None:
+    first, second, hidden = start(), start(), start(OMLX_CACHE_SOCKET="off")
+    assert _tell(first, "write other 1 2")
+    assert _tell(second, "write other 3 4 5")
+    (tmp_path / "link").symlink_to(tmp_path / "cold")
+    arguments = ("--cold-dir", str(tmp_path / "link")) if place else ()
+    result = cli("rm", _digest("other"), "--yes", "--format", "json", *arguments)
+    assert (json.loads(result.out)["deleted_pages"], result.err) == (5, "")
+    assert cli("rm", _digest("mine"), "--yes", *arguments).code == 0
+    for process in (first, second):
+        assert _tell(process, "look mine") == _tell(process, "look other") == "disk memory"
+    # It has no socket to be asked by, and misses what is gone from its next look-up on.
+    assert _tell(hidden, "look mine").startswith("disk memory")
+    assert files_in(tmp_path / "cold") == []
+
+
+def test_what_one_store_has_used_since_is_not_old_whoever_is_asked_first(
+    cli: Cli, start: Callable[..., Process], tmp_path: Path
+) -> None:
+    processes = sorted((start(), start()), key=lambda process: process.pid)
+    for number, process in enumerate(processes, 1):
+        _tell(process, f"use mine {number}")
+    arguments = ("rm", "--older", "30d", "--format", "json")
+    assert json.loads(cli(*arguments, "--dry-run").out)["pages"] == 4
+    assert json.loads(cli(*arguments, "--yes").out)["deleted_pages"] == 4
+    for process in processes:
+        assert _tell(process, "look mine").startswith("disk 1 2 memory")
+
+
+def test_a_running_store_keeps_in_memory_what_its_disk_had_too_much_of(
+    cli: Cli, start: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = start()
     tier = open_cold(tmp_path / "cold")
-    digit = _digest("one")[0]
-    for name, document in (("one", {"salt": ""}), ("two", {"label": digit})):
-        assert tier.write(Story(name).page(1), 10**18, document) == "written"
-    refused = cli("rm", digit, "--yes")
-    assert (refused.code, refused.out) == (1, "")
-    assert "--as namespace|model" in refused.err
-    assert len(files_in(tmp_path)) == 2
-    assert (
-        cli("rm", digit, "--as", "model", "--yes").out == f"deleted 1 pages of {_digest('two')}\n"
-    )
+    _write(tier, "beside", range(1, 3), 1, format=1, software=OTHER)
+    assert cli("rm", "--to", "0", "--yes").code == 0
+    assert files_in(tmp_path / "cold") == []
+    assert _tell(process, "look mine") == "disk memory 1 2 3 4 5 6"
 
 
-@pytest.mark.nightly
-def test_no_salt_and_no_model_is_not_every_namespace(
-    cli: Cli, tmp_path: Path, tenants: dict[str, Story]
+def test_what_a_running_store_of_other_versions_uses_is_not_stale(
+    cli: Cli, start: Callable[..., Process], tmp_path: Path
 ) -> None:
-    for arguments in (("nothing",), ("", "--as", "salt"), ("none", "--as", "model")):
-        assert cli("rm", *arguments, "--yes").code in (1, 2)
-    assert len(_left(tmp_path / "cold", tenants)) == 4
+    process = start("0.0.7")
+    assert _tell(process, "write foreign 1 2 3")
+    rows = {row["namespace"]: row["stale"] for row in json.loads(cli("ls", "--format", "json").out)}
+    assert rows == {_digest("mine"): False, _digest("foreign"): True}
+    for place in ((), ("--cold-dir", str(tmp_path / "cold"))):
+        assert cli("rm", "--stale", "--yes", *place).code == 0
+        assert _left(tmp_path / "cold", "mine", "foreign") == [6, 0]
+    process.communicate(timeout=60)
+    assert cli("rm", "--stale", "--yes").code == 0
+    assert _left(tmp_path / "cold", "mine") == [0]
 
 
-@pytest.mark.nightly
-def test_a_running_store_deletes_by_salt(
-    cli: Cli, environment: dict[str, str], tmp_path: Path, tenants: dict[str, Story]
+def test_stores_without_the_directory_are_passed_over_and_several_are_chosen_from(
+    cli: Cli, start: Callable[..., Process], tmp_path: Path
 ) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _EMBED],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    try:
-        assert cli("rm", "tenant-a", "--yes").code == 0
-        assert len(_left(tmp_path / "cold", tenants)) == 3
-        assert len(json.loads(cli("ls", "--format", "json").out)) == 5
-    finally:
-        process.communicate(timeout=60)
+    start()
+    passing = start(OMLX_CACHE_HOT_CACHE_ONLY="1")
+    for command in (["ls"], ["rm", "--older", "1d", "--dry-run"]):
+        ended = cli(*command)
+        assert ended.code == 0
+        assert f"passed over, without a directory: --pid {passing.pid}\n" in ended.err
+    start(OMLX_CACHE_COLD_DIR=str(tmp_path / "other"))
+    for command in (["ls"], ["ls", "/ab"], ["rm", "--older", "1d"], ["rm", "one"]):
+        ended = cli(*command)
+        assert ended.code == 2
+        assert "stores are running; choose one" in ended.err

@@ -167,7 +167,7 @@ def test_what_goes_wrong_cannot_control_the_terminal(
         ("ps", "--socket", str(strange)),
         ("no\x1b[31m-such",),
         ("stats", "--no\x1b[31m"),
-        ("prune", "--to", "0", "--cold-dir", str(strange), "--yes"),
+        ("rm", "--to", "0", "--cold-dir", str(strange), "--yes"),
     ):
         ended = subprocess.run(
             [*_CLI, *arguments], env=environment, capture_output=True, text=True, timeout=60
@@ -177,7 +177,7 @@ def test_what_goes_wrong_cannot_control_the_terminal(
         assert not {"\x1b", "\x9b"} & set(ended.stdout + ended.stderr), arguments
     strange.mkdir(mode=0o700)
     pruned = subprocess.run(
-        [*_CLI, "prune", "--to", "0", "--cold-dir", str(strange), "--yes"],
+        [*_CLI, "rm", "--to", "0", "--cold-dir", str(strange), "--yes"],
         env=environment,
         capture_output=True,
         text=True,

@@ -35,7 +35,7 @@ def _loaded(environment: dict[str, str], *arguments: str) -> tuple[int, set[str]
 
 @pytest.mark.parametrize(
     "arguments",
-    [("log",), ("stats",), ("ps",), ("ls",), ("ls", "cd"), ("inspect", "ab"), ("why",)],
+    [("log",), ("stats",), ("ps",), ("ls",), ("ls", "cd"), ("why",)],
     ids=" ".join,
 )
 def test_asking_a_store_imports_nothing_heavy(
@@ -65,7 +65,7 @@ def test_the_overview_imports_no_command_and_no_parser(
         ("ls",),
         ("rm", "x", "--dry-run"),
         ("quota",),
-        ("prune", "--stale", "--to", "0", "--dry-run"),
+        ("rm", "--stale", "--to", "0", "--dry-run"),
     ],
     ids=" ".join,
 )

@@ -42,7 +42,7 @@ def main() -> None:
     child.ask({"do": "reopen", "settings": settings(directory, **PLAIN)})
     assert child.end() == 0
     command(env, "quota", "7MiB", "--cold-dir", str(directory))
-    command(env, "pin", "tenant", "--as", "salt", "--cold-dir", str(directory))
+    command(env, "quota", "--pin", "tenant", "--as", "salt", "--cold-dir", str(directory))
     expected["files"] = {
         str(path.relative_to(directory)): path.stat().st_mtime_ns
         for path in sorted(directory.rglob("*.safetensors"))
