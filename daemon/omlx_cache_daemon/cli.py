@@ -103,7 +103,7 @@ def _run(arguments: Sequence[str]) -> int:
         return _print(f"omlx-cache {__version__}")
     if not name:
         raise UsageError("the following arguments are required: COMMAND; see omlx-cache --help")
-    if not _is_installed(name):
+    if name not in command_names():
         if name in OLD_NAMES:
             raise UsageError(f"omlx-cache {name} is now omlx-cache {OLD_NAMES[name]}")
         raise UsageError(refusal("flag" if name.startswith("-") else "command", name, _known()))
@@ -112,11 +112,6 @@ def _run(arguments: Sequence[str]) -> int:
 
     command = load(name)
     return command.run(parse(command, arguments))
-
-
-def _is_installed(name: str) -> bool:
-    module = f"{name.replace('-', '_')}.py"
-    return os.path.exists(os.path.join(os.path.dirname(__file__), "commands", module))
 
 
 def _known() -> list[str]:

@@ -25,7 +25,6 @@ from omlx_cache.settings.machine import cold_dir_from_environment, default_cold_
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_daemon.changing import remove_namespace, remove_pages
 from omlx_cache_daemon.errors import CommandError, NobodyThere
-from omlx_cache_daemon.places import EVERY
 from omlx_cache_daemon.render import text
 from omlx_cache_daemon.replies import Map
 from omlx_cache_storage.cold.catalog import (
@@ -75,7 +74,7 @@ class Files:
         with reading(self.directory):
             return entries(self.directory)
 
-    def namespaces(self, limit: int = EVERY) -> list[NamespaceRow]:
+    def namespaces(self, limit: int) -> list[NamespaceRow]:
         """Return a row for each namespace. Opens no page."""
         created_of = partial(created_ns, self.directory)
         return namespace_rows(self._pages(), self._document, limit, created_of)

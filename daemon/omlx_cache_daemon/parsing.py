@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 def load(name: str) -> Command:
     """Import the module of a command."""
-    return cast(Command, import_module(f"omlx_cache_daemon.commands.{name.replace('-', '_')}"))
+    return cast(Command, import_module(f"omlx_cache_daemon.commands.{name}"))
 
 
 def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:

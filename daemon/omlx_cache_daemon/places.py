@@ -26,7 +26,7 @@ COUNTS = ("pages", "bytes")
 class Place(Protocol):
     """What has namespaces and pages; a running store, and `cold.Files`."""
 
-    def namespaces(self, limit: int = EVERY) -> Sequence[NamespaceRow]: ...
+    def namespaces(self, limit: int) -> Sequence[NamespaceRow]: ...
     def pages(self, prefix: str, limit: int) -> Sequence[PageRow]: ...
     def details(self, key_prefix: str, limit: int) -> Sequence[PageDetails]: ...
 
@@ -37,7 +37,7 @@ class StorePages:
 
     client: Client
 
-    def namespaces(self, limit: int = EVERY) -> Sequence[NamespaceRow]:
+    def namespaces(self, limit: int) -> Sequence[NamespaceRow]:
         return as_answer(tuple[NamespaceRow, ...], self.client.call("ls", limit=limit))
 
     def pages(self, prefix: str, limit: int) -> Sequence[PageRow]:
@@ -90,9 +90,9 @@ class Users:
         """Return a row for each namespace: of those that several have, the row of the one that has
         most of it."""
         if not self.clients:
-            return self.files().namespaces()
+            return self.files().namespaces(EVERY)
         found: dict[str, NamespaceRow] = {}
-        for row in (row for one in self.clients for row in StorePages(one).namespaces()):
+        for row in (row for one in self.clients for row in StorePages(one).namespaces(EVERY)):
             if row.pages > found.setdefault(row.namespace, row).pages:
                 found[row.namespace] = row
         return list(found.values())

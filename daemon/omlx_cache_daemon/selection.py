@@ -9,6 +9,7 @@ from omlx_cache.control.replies import NamespaceRow
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.cold import Files
 from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.places import EVERY
 from omlx_cache_daemon.targets import KEY, KINDS, Target, meant
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.documents import shortened_salt
@@ -56,7 +57,7 @@ def select(cold_dir: Path, target: Target) -> Selection:
     """Return the pages of a directory that a target names; reads no page. Raises CommandError for
     none, and for what may be meant in two ways."""
     files = Files(cold_dir)
-    pages, rows = files.entries(), files.namespaces()
+    pages, rows = files.entries(), files.namespaces(EVERY)
     block = _block(pages, target) if target.kind in (None, KEY) else None
     if block is None:
         if target.kind == KEY:

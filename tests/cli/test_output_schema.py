@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pkgutil import iter_modules
 from typing import Any
 
 import jsonschema
@@ -18,8 +17,7 @@ import pytest
 from kit.embedded import embedded_stores
 from kit.output import check_output, schema
 from kit.storage import Story
-from omlx_cache_daemon import commands
-from omlx_cache_daemon.cli import main
+from omlx_cache_daemon.cli import command_names, main
 from omlx_cache_daemon.parsing import load
 
 from .conftest import Cli
@@ -180,8 +178,7 @@ def test_stats_of_several_stores_are_their_sums_and_each_of_them(
 def test_every_command_with_a_json_format_has_a_schema_that_is_checked() -> None:
     subparsers = argparse.ArgumentParser().add_subparsers()
     missing = []
-    for module in iter_modules(commands.__path__):
-        name = module.name.replace("_", "-")
+    for name in command_names():
         load(name).add_parser(subparsers)
         takes_json = any(
             "--format" in action.option_strings for action in subparsers.choices[name]._actions
