@@ -56,7 +56,7 @@ def _whose(store: BlockStore, counts: Counter[BlockKey], model: str) -> str:
         elif model and label(document) == model:
             own += count
     said = [f"{own:,} of {model}"] * bool(model)
-    said += [f"{stale:,} of other versions: omlx-cache prune --stale"] * bool(stale)
+    said += [f"{stale:,} of other versions: omlx-cache rm --stale"] * bool(stale)
     return f" ({', '.join(said)})" if said else ""
 
 
