@@ -22,10 +22,10 @@ def flag_help(text: str, flag: str) -> str:
 
 @pytest.mark.parametrize(
     ("flag", "default"),
-    [("--host", "127.0.0.1"), ("--port", "8080"), ("--max-tokens", "512"), ("--temp", "0.0")],
+    [("--host", "127.0.0.1"), ("--port", "8080"), ("--max-tokens", "512"), ("--top-p", "1.0")],
 )
 def test_serve_says_its_defaults(cli: Cli, flag: str, default: str) -> None:
-    assert f"(default: {default})" in flag_help(cli("serve", "--help").out, flag)
+    assert f"(default: {default})" in flag_help(cli("serve", "--help-all").out, flag)
 
 
 def test_a_directory_that_is_named_to_a_deletion_is_deleted_in(cli: Cli) -> None:
