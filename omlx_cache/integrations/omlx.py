@@ -109,13 +109,6 @@ class PrefixStatistics:
         return {**asdict(self), "total_queries": self.total_queries, "hit_rate": self.hit_rate}
 
 
-@dataclass(slots=True)
-class _UnderWay:
-    asked: AskedRequest
-    prompt_tokens: int
-    generated: int = 0
-
-
 class OmlxPrefixCache:
     """Serves the calls of oMLX's scheduler, on its thread and on the one that stores.
 
@@ -125,7 +118,7 @@ class OmlxPrefixCache:
     the tokens that are stored count. No method raises for what it is given.
 
     `_lock` guards `_cache`, which one thread at a time may call. The scheduler's thread alone
-    changes `_statistics`; each change of `_under_way` is one operation of a dict.
+    changes `_statistics`; each change of `_under_way` and `_answered` is one operation of a dict.
     """
 
     def __init__(
@@ -135,7 +128,8 @@ class OmlxPrefixCache:
         self._store, self._key = store, (model_name or "model", None, None)
         self._cache = TieredPromptCache(store, LoadedModel(self._key, model))
         self._cache.insert_ends_request = False
-        self._under_way: dict[str, _UnderWay] = {}
+        self._under_way: dict[str, AskedRequest] = {}
+        self._answered: dict[str, int] = {}
         self._statistics = PrefixStatistics()
         self._lock = threading.Lock()
 
@@ -162,7 +156,7 @@ class OmlxPrefixCache:
             asked = self._store.requests.ask("", {}, len(prompt))
             asked.restored(0, 0, time.perf_counter() - began, reasons.NOT_STORED)
         if asked is not None:
-            self._under_way[request_id] = _UnderWay(asked, len(prompt))
+            self._under_way[request_id] = asked
             for forgotten in list(self._under_way)[:-MOST_UNDER_WAY]:
                 self.release_cache(forgotten)
         held = 0 if caches is None else len(tokens) - len(rest)
@@ -219,9 +213,9 @@ class OmlxPrefixCache:
         Copies what it keeps; None where its caches are of classes that are not known. Without
         `hot_cache_write_back`, what the disk has of the model's pages leaves memory."""
         stored = keyed(tokens, extra_keys, extra_key_token_start, extra_key_ranges)
-        under_way = self._under_way.get(request_id)
-        if under_way is not None:
-            under_way.generated = max(0, len(stored) - under_way.prompt_tokens)
+        asked = self._under_way.get(request_id)
+        if asked is not None:
+            self._answered[request_id] = max(0, len(stored) - asked.record.prompt_tokens)
         try:
             # oMLX's object of snapshots answers `in`; its own disk may have lost what it names.
             for at in range(self.block_size, len(stored), self.block_size):
@@ -262,9 +256,9 @@ class OmlxPrefixCache:
 
     def release_cache(self, request_id: str) -> None:
         """End a request; pages that are stored stay."""
-        under_way = self._under_way.pop(request_id, None)
-        if under_way is not None:
-            under_way.asked.ended(under_way.generated)
+        asked = self._under_way.pop(request_id, None)
+        if asked is not None:
+            asked.ended(self._answered.pop(request_id, 0))
 
     clear_request_entry = release_cache
 

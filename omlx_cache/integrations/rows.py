@@ -8,7 +8,7 @@ of its prompt was computed.
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from mlx_lm.models.cache import BatchKVCache, CacheList
 
@@ -103,17 +103,6 @@ def _leaves(caches: Sequence[Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{index}", cache
 
 
-class PromptProgress(Protocol):
-    """What mlx-lm's batches say of a prompt after a step: tokens computed, and of how many."""
-
-    @property
-    def uid(self) -> Hashable: ...
-    @property
-    def progress(self) -> tuple[int, int]: ...
-    @property
-    def end_of_prompt(self) -> bool: ...
-
-
 class BatchTimer:
     """Tells requests what the steps of a batch have computed of their prompts.
 
@@ -125,8 +114,9 @@ class BatchTimer:
         self._asked = asked
         self._fed: dict[Hashable, int] = {}
 
-    def step(self, prompts: Iterable[PromptProgress], seconds: float) -> None:
-        """Count what a step of so many seconds, which ends now, has computed."""
+    def step(self, prompts: Iterable[Any], seconds: float) -> None:
+        """Count what a step of so many seconds has computed, which ends now; `prompts` are its
+        responses."""
         for response in prompts:
             fed, total = response.progress
             before = self._fed.get(response.uid, 0)
