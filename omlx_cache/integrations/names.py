@@ -18,6 +18,9 @@ from omlx_cache_storage.errors import CacheError
 
 _log = logging.getLogger(__name__)
 
+SHOWN = 3
+"""Names that one line says: where a module went, all of its names did."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostName:
@@ -45,8 +48,10 @@ def missing(names: Iterable[HostName], version: str) -> list[HostName]:
 
 def lacks(host: str, version: str, names: Iterable[HostName]) -> str:
     """Return the line that says which names a host lacks, and what it does without them."""
-    told = ", ".join(f"`{name.module}.{name.attribute}`" for name in names)
-    return f"{host} {version} has no {told}: it runs with its own cache"
+    told = [f"`{name.module}.{name.attribute}`" for name in names]
+    if len(told) > SHOWN:
+        told[SHOWN:] = [f"nor {len(told) - SHOWN} more"]
+    return f"{host} {version} has no {', '.join(told)}: it runs with its own cache"
 
 
 class UnusableHost(CacheError, RuntimeError):
