@@ -180,12 +180,13 @@ def read_configuration(
         for name in SECRETS
         if name in flags and not names_file(flags[name])
     ]
-    if settings is not None and settings.has_remote and settings.remote_writes == "shared":
-        # Requests show what prompts have in common, and files do not.
+    writes = "off" if settings is None else settings.remote_writes
+    if settings is not None and settings.has_remote and writes in ("reused", "shared"):
+        # Requests show what is used again and what prompts have in common, and files do not.
         troubles.append(
-            f"{given['remote_writes'].shown}: got 'shared'; allowed here: all, reused, off. It "
-            "goes by requests, and none come to the service: give it to the servers, which then "
-            "send by themselves"
+            f"{given['remote_writes'].shown}: got {writes!r}; allowed here: all, off. It goes by "
+            "requests, and none come to the service: give it to the servers, which then send by "
+            "themselves"
         )
     if troubles or settings is None or options is None:
         raise ConfigError("\n".join(troubles))

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from dataclasses import fields, replace
 from itertools import islice
@@ -23,10 +22,6 @@ _log = logging.getLogger(__name__)
 EVENTS = 1024
 AT_ONCE = 1024
 """Pages that one step is about."""
-CANDIDATES = 65_536
-"""Pages of which it is not known yet whether somebody uses them again; the newest ones."""
-AGAIN_NS = 5 * 1_000_000_000
-"""So much later than it was written a page's file is used by another request."""
 
 
 class Feeding:
@@ -35,8 +30,7 @@ class Feeding:
 
     Machines of another kind have names of their own in the store, and each page's namespace says of
     which kind those are that may use it: there is a tier in `_tiers` for each kind that comes up.
-    `_upto` is the last event, `_backlog` has pages that were there before, `_unused` (for `reused`)
-    those that nobody used yet, and when they were written.
+    `_upto` is the last event, `_backlog` has pages that were there before.
     """
 
     def __init__(self, tier: KeepingTier, events: EventLog, settings: CacheSettings) -> None:
@@ -47,7 +41,6 @@ class Feeding:
         self._kinds: dict[BlockKey, str] = {}
         self._upto = 0
         self._backlog: Iterator[tuple[BlockKey, PageId]] | None = None
-        self._unused: OrderedDict[PageId, int] = OrderedDict()
         self._trouble = ""
 
     def goes_by(self, settings: CacheSettings) -> bool:
@@ -63,11 +56,9 @@ class Feeding:
         try:
             self._follow()
             self._look_back()
-            self._look_for_uses()
         except (ConfigError, ValueError, ImportError, OSError) as error:
             # What was to be sent meanwhile is found in the directory again.
             trouble, self._backlog = str(error), None
-            self._unused.clear()
         if trouble not in ("", self._trouble):
             _log.warning("pages are not sent to other machines: %s", trouble)
         self._trouble = trouble
@@ -110,36 +101,14 @@ class Feeding:
                 return
             for event in here:
                 namespace, key = BlockKey(event.namespace), BlockKey(event.key)
-                self._is_new(namespace, PageId(key, event.group))
+                self._send(namespace, PageId(key, event.group))
 
     def _look_back(self) -> None:
         """Go on with the pages that were there before, as far as there is room for them."""
         for namespace, page in islice(self._backlog or (), AT_ONCE):
-            self._is_new(namespace, page)
+            self._send(namespace, page)
             if any(uploads.pending > MOST_PAGES // 2 for _, uploads in self._tiers.values()):
                 return
-
-    def _is_new(self, namespace: BlockKey, page: PageId) -> None:
-        if self._settings.remote_writes != "reused":
-            self._send(namespace, page)
-        elif page not in self._unused:
-            self._unused[page] = 0
-            if len(self._unused) > CANDIDATES:
-                self._unused.popitem(last=False)
-
-    def _look_for_uses(self) -> None:
-        """Send those pages whose files say that they were used after they were written: that is
-        what a server says of uses, and late. Reads what the disk knows of some files, in turn."""
-        for _ in range(min(AT_ONCE, len(self._unused))):
-            page, written_ns = self._unused.popitem(last=False)
-            stored = self._tier.stored(page)
-            used_ns = None if stored is None else self._tier.used_on_disk_ns(page)
-            if stored is None or used_ns is None:
-                continue
-            if written_ns and used_ns > written_ns + AGAIN_NS:
-                self._send(stored.namespace, page)
-            else:
-                self._unused[page] = written_ns or used_ns
 
     def _send(self, namespace: BlockKey, page: PageId) -> None:
         """Have a page sent to machines of the kind that its namespace names; not one whose document

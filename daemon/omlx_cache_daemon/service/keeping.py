@@ -19,7 +19,6 @@ from omlx_cache_storage.cold.small_files import is_leftover, read_budget
 from omlx_cache_storage.cold.terms import Terms
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
-from omlx_cache_storage.page import PageId
 
 EVICTED_BYTES = 256 * 1024 * 1024
 """What is evicted before the disk is asked whether that helps."""
@@ -180,9 +179,3 @@ class KeepingTier(ColdTier):
                 return False
             self._fs.remove(entry.path)
         return True
-
-    def used_on_disk_ns(self, page: PageId) -> int | None:
-        """Return when a page was used last, as far as its file says; None for one that is gone."""
-        stored = self.stored(page)
-        info = None if stored is None else self._fs.own_file(self._index.path(stored))
-        return None if info is None else info.st_mtime_ns

@@ -37,7 +37,7 @@ _HELP = {
     "min_free_bytes": "What the disk must have free, as for stores",
     "log_level": "debug, info, warning, error or critical. Default: info",
     "remote_writes": "Which pages are sent to the store for all processes, which then say "
-    "remote_writes=service: all, reused or off. Default: all",
+    "remote_writes=service: all or off. Default: all",
 }
 """Of settings that stores have too, what they are here."""
 
