@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.storage import Story, open_cold
+
 SERVICE = ("-m", "omlx_cache_daemon.service")
 
 
@@ -133,3 +135,18 @@ def daemon() -> Iterator[Daemon]:
     """One service for the tests of a file that leave it as it was."""
     with short_home() as made, started(made, WATCHDOG_USEC="600000") as running:
         yield running
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story(nbytes=64 * 1024)
+
+
+@pytest.fixture
+def filled(tmp_path: Path, story: Story) -> Path:
+    """A directory with forty pages, as a store left it."""
+    tier = open_cold(tmp_path / "cold", 64 * 2**20)
+    for number in range(1, 41):
+        assert tier.write(story.page(number), 10**18 + number, story.document) == "written"
+    tier.close()
+    return tmp_path / "cold"

@@ -38,34 +38,10 @@ class Shrinking(FileSystem):
         return self.size - self._taken
 
 
-@pytest.fixture
-def story() -> Story:
-    return Story(nbytes=PAGE)
-
-
-@pytest.fixture
-def filled(tmp_path: Path, story: Story) -> Path:
-    tier = open_cold(tmp_path / "cold", 64 * MIB)
-    for number in range(1, 41):
-        assert tier.write(story.page(number), 10**18 + number, story.document) == "written"
-    tier.close()
-    return tmp_path / "cold"
-
-
 def _keeper(directory: Path, limit: int = 64 * MIB, **options: object) -> KeepingTier:
     tier = KeepingTier(directory, limit, **{"derived": True, **options})  # type: ignore[arg-type]
     tier.open()
     return tier
-
-
-def test_a_quota_that_was_lowered_counts_at_the_next_look(filled: Path, story: Story) -> None:
-    keeper = _keeper(filled)
-    set_budget(filled, Budget(MIB, "quota"))
-    keeper.keep()
-    assert disk_usage(filled) <= MIB
-    assert keeper.info(story.id(1)) is not None
-    assert keeper.info(story.id(40)) is None
-    assert keeper.take_evicted() == [], "nobody would take note of it"
 
 
 def test_pages_leave_for_a_disk_that_others_fill_and_not_where_that_does_not_help(
@@ -188,15 +164,6 @@ def test_a_lone_store_that_is_restarted_with_another_figure_sets_it(
         keeper.keep()
         assert keeper.usage().limit_bytes == figure
         assert keeper.usage().nbytes == second.usage().nbytes
-
-
-def test_a_store_that_is_not_alone_sets_nothing_with_the_service_either(tmp_path: Path) -> None:
-    keeper = _keeper(tmp_path)
-    first = open_cold(tmp_path, 8 * MIB)
-    open_cold(tmp_path, 2 * MIB)
-    keeper.keep()
-    assert read_budget(tmp_path) == Budget(8 * MIB, "store")
-    assert first.usage().limit_bytes == keeper.usage().limit_bytes == 8 * MIB
 
 
 @pytest.mark.parametrize("derived", [False, True])

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
 
 from kit.remote.processes import until
 from omlx_cache.status.kv_events import events_document
@@ -25,99 +24,77 @@ from omlx_cache_storage.events import OTHER_PROCESS, EventLog
 
 from .conftest import Daemon, started
 
-_STORE = Path(__file__).with_name("store.py")
-
-
-class Machine:
-    """A service with a port, and two stores."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
-        self.stores = [self._store(name) for name in ("one", "two")]
-
-    def _store(self, name: str) -> "subprocess.Popen[str]":
-        store = subprocess.Popen(
-            [sys.executable, str(_STORE), name],
-            env={**self.daemon.environment, "OMLX_CACHE_COLD_BYTES": "32MiB"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert store.stdout is not None
-        store.stdout.readline()
-        return store
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.daemon.url + path, timeout=10) as reply:
-            return str(reply.read().decode())
-
-    def document(self, name: str) -> Any:
-        return json.loads(self.get(f"/status/{name}.json"))
-
-    def samples(self) -> list[Sample]:
-        families = text_string_to_metric_families(self.get("/metrics"))
-        return [sample for family in families for sample in family.samples]
-
-    def wait_until(self, **expected: float) -> None:
-        """Wait until these answer (1) or do not (0), and there are no others than the service."""
-
-        def up() -> bool:
-            seen = [one for one in self.samples() if one.name == "omlx_cache_up"]
-            found = {one.labels["store"]: one.value for one in seen}
-            return found == {"omlx-cached": 1.0, **expected}
-
-        until(up)
+_STORE = str(Path(__file__).with_name("store.py"))
 
 
 @pytest.fixture
-def machine(home: Path) -> Iterator[Machine]:
+def machine(home: Path) -> "Iterator[tuple[Daemon, list[subprocess.Popen[str]]]]":
+    """A service with a port, and two stores."""
     with started(home, "--status-port", "0") as daemon:
-        made = Machine(daemon)
-        yield made
-        for store in made.stores:
+        variables = {**daemon.environment, "OMLX_CACHE_COLD_BYTES": "32MiB"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        stores = [
+            subprocess.Popen([sys.executable, _STORE, name], env=variables, text=True, **pipes)  # type: ignore[call-overload]
+            for name in ("one", "two")
+        ]
+        for store in stores:
+            store.stdout.readline()
+        yield daemon, stores
+        for store in stores:
             store.send_signal(signal.SIGCONT)
             store.kill()
             store.communicate(timeout=30)
 
 
+def _get(daemon: Daemon, path: str) -> str:
+    with urllib.request.urlopen(daemon.url + path, timeout=10) as reply:
+        return str(reply.read().decode())
+
+
+def _up(daemon: Daemon) -> dict[str, float]:
+    """Who answers, beside the service."""
+    families = text_string_to_metric_families(_get(daemon, "/metrics"))
+    samples = [sample for family in families for sample in family.samples]
+    up = {one.labels["store"]: one.value for one in samples if one.name == "omlx_cache_up"}
+    assert up.pop("omlx-cached") == 1.0
+    return up
+
+
 @pytest.mark.nightly
-def test_one_port_shows_every_process_and_waits_for_none_that_hangs(machine: Machine) -> None:
-    one, two = machine.stores
-    machine.wait_until(one=1.0, two=1.0)
-    documents = machine.document("overview")["processes"]
-    assert [row["role"] for row in documents] == ["service", "store", "store"]
-    assert len({row["cold_dir"] for row in documents}) == 1
-    own = [sample for sample in machine.samples() if sample.labels["store"] == "omlx-cached"]
-    of_service = {f"{sample.name} {sample.labels.get('tier')}" for sample in own}
-    assert {"omlx_cache_service_scrubbed_bytes_total None", "omlx_cache_pages cold"} <= of_service
-    absent = ("hot", "writer_", "session", "tokens", "memory_", "snapshot", "commit", "saved")
-    assert not [name for name in of_service if any(word in name for word in absent)]
-    origins = [one["settings"]["cold_bytes"]["kind"] for one in machine.document("settings")]
-    assert origins == ["derived", "environment", "environment"]
+def test_one_port_shows_every_process_and_waits_for_none_that_hangs(
+    machine: "tuple[Daemon, list[subprocess.Popen[str]]]",
+) -> None:
+    daemon, (one, two) = machine
+    until(lambda: _up(daemon) == {"one": 1.0, "two": 1.0})
+    rows = json.loads(_get(daemon, "/status/overview.json"))["processes"]
+    assert [row["role"] for row in rows] == ["service", "store", "store"]
+    assert len({row["cold_dir"] for row in rows}) == 1
+    settings = json.loads(_get(daemon, "/status/settings.json"))
+    kinds = [one["settings"]["cold_bytes"]["kind"] for one in settings]
+    assert kinds == ["derived", "environment", "environment"]
     for name in ("requests", "prefixes", "events"):
-        machine.document(name)
+        json.loads(_get(daemon, f"/status/{name}.json"))
 
     two.send_signal(signal.SIGSTOP)
-    machine.wait_until(one=1.0, two=0.0)
+    until(lambda: _up(daemon) == {"one": 1.0, "two": 0.0})
     began = time.monotonic()
     for _ in range(5):
-        machine.samples()
+        _up(daemon)
     assert time.monotonic() - began < 1.0
     two.send_signal(signal.SIGCONT)
-    machine.wait_until(one=1.0, two=1.0)
+    until(lambda: _up(daemon) == {"one": 1.0, "two": 1.0})
 
     one.kill()
     one.wait(30)
-    machine.wait_until(two=1.0)
-    budget = json.loads((machine.daemon.cold_dir / "budget.json").read_text())
+    until(lambda: _up(daemon) == {"two": 1.0})
+    budget = json.loads((daemon.cold_dir / "budget.json").read_text())
     assert (budget["bytes"], budget["set_by"]) == (32 * 2**20, "store")
-
     # The service ends and comes back: the store goes on, and nothing else is noticed.
-    machine.daemon.kill()
-    assert machine.daemon.run("stats").returncode == 0
-    machine.daemon.start()
-    machine.wait_until(two=1.0)
-    assert machine.daemon.end() == 0
+    daemon.kill()
+    assert daemon.run("stats").returncode == 0
+    daemon.start()
+    until(lambda: _up(daemon) == {"two": 1.0})
+    assert daemon.end() == 0
 
 
 class _Store:
