@@ -17,7 +17,6 @@ FIGURES = st.lists(st.floats(0, 1e9), min_size=BUCKETS, max_size=BUCKETS)
 def test_a_document_says_what_was_learned(uses: list[float], seen: int, patience: float) -> None:
     learned = Learned(tuple(uses), seen, patience)
     found = parse_learned(json.loads(json.dumps(learned.document())))
-    assert found is not None
     assert found.seen == seen
     assert found.patience_seconds == patience
     assert found.uses == pytest.approx(learned.uses, abs=1e-3)

@@ -31,7 +31,6 @@ def _hot(tier: HotTier, story: Story) -> list[int]:
 
 
 def _cold(store: BlockStore, story: Story) -> list[int]:
-    assert store.cold is not None
     return [number for number in range(1, 30) if story.id(number) in store.cold]
 
 
@@ -237,7 +236,6 @@ def test_pinned_pages_stay_on_the_disk_and_the_rest_of_it_is_used(
             assert store.flush()
         assert _cold(store, story) == []
         usage = store.stats().cold
-        assert usage is not None
         assert usage.peak_bytes <= usage.limit_bytes
 
 

@@ -162,21 +162,6 @@ def test_a_value_that_is_replaced_is_never_seen_half(store: str, name: str) -> N
         assert writer.result(60)
 
 
-def test_eight_threads_use_one_engine(engine: RemoteEngine, name: str) -> None:
-    def one(number: int) -> bool:
-        for round_ in range(5):
-            at, value = f"{name}{number}x{round_}", made(50_000, number)
-            put(engine, at, value)
-            engine.add(f"{name}-tails", f"{number}-{round_}")
-            if got(engine, at, 50_000) != value or engine.look([at], 9)[0] != [value[:9]]:
-                return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(one, range(8)))
-    assert len(engine.look([], 1, [f"{name}-tails"])[1][0]) == 40
-
-
 def test_an_engine_that_is_closed_says_so_and_leaves_nothing(store: str, name: str) -> None:
     with engine_at(store) as first:
         # A client library keeps a few descriptors of its own for as long as the process lives.

@@ -290,7 +290,6 @@ def test_of_a_page_that_was_replaced_the_new_one_comes_and_is_known(
     assert one.store.write(page) == "written"
     assert two.get(STORY.id(1)) == page.payload
     (info,) = two.find_all(STORY.ids(1))
-    assert info is not None
     assert (info.held, info.nbytes) == (BLOCK, after)
     assert two.usage().bad_pages == 0
 
@@ -352,7 +351,6 @@ def test_a_page_is_written_once_and_one_that_holds_more_replaces_one_that_holds_
     assert two.store.write(STORY.page(1, held=16)) == "written"
     assert one.store.write(STORY.page(1, held=8)) == "present"
     (info,) = one.store.present([Placed(STORY.namespace, STORY.id(1))])
-    assert info is not None
     assert (info.held, info.tier) == (16, "remote")
     usage = one.usage()
     assert (usage.written_pages, usage.present_pages) == (1, 1)
@@ -369,7 +367,6 @@ def test_a_page_is_packed_once_whoever_packed_it(machines: Machines) -> None:
     for machine in (one, two, plain):
         assert machine.get(page.meta.id) == page.payload
         info = machine.info(page.meta.id)
-        assert info is not None
         assert info.nbytes == page.meta.nbytes
 
 

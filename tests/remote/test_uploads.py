@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from kit.remote import MemoryEngine, MemoryStore
 from kit.remote.processes import until
-from kit.storage import Story, bytes_of, files_in
+from kit.storage import Story, files_in
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
-from omlx_cache_storage.format.wrapping import wrap
 from omlx_cache_storage.remote import uploads as module
 from omlx_cache_storage.remote.engine import RemoteOptions
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteNames
+from omlx_cache_storage.remote.envelope import RemoteNames
 from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.remote.uploads import TOGETHER, TRIES, UploadPolicy, Uploads
 
@@ -128,19 +127,6 @@ def test_who_flushes_waits_for_what_was_noted_before_and_not_for_what_comes_then
 
 def _names(*numbers: int, story: Story = STORY) -> list[str]:
     return [NAMES.page(story.namespace, page) for page in story.ids(*numbers)]
-
-
-def test_a_page_travels_as_its_file_has_it(machine: Machines, store: MemoryStore) -> None:
-    one = machine(starts=False)
-    packed = wrap(STORY.page(1))
-    assert one.cold.write(packed, 10**18, STORY.document) == "written"
-    one.uploads.stored(STORY.id(1))
-    one.start()
-    assert one.uploads.flush(DEADLINE)
-    (file,) = files_in(one.cold.directory)
-    (name,) = _names(1)
-    assert b"".join(store.values[name])[WIRE_BYTES:].endswith(bytes_of(packed))
-    assert bytes_of(packed) in file.read_bytes()
 
 
 def test_a_damaged_page_is_not_sent(machine: Machines, store: MemoryStore) -> None:

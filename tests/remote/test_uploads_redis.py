@@ -72,7 +72,6 @@ def test_of_a_sender_that_was_killed_no_reader_sees_half_a_page(
     with open_store(
         tmp_path / "b", remote=server.url, remote_writes="off", hot_bytes="64MiB"
     ) as store:
-        assert store.remote is not None
         pages = story.ids(*range(1, 5))
         found = store.remote.store.present([Placed(story.namespace, page) for page in pages])
         assert [info is not None for info in found] == [n < whole for n in range(4)]

@@ -49,7 +49,6 @@ def test_a_flush_of_a_store_ends_while_others_go_on_storing(
     story, other = Story(nbytes=16 * KIB), Story("other", nbytes=16 * KIB)
     with open_store(tmp_path, write_policy="lazy") as store:
         commit(store, story, 1, 2)
-        assert store.writer is not None
         flush, numbers = store.writer.flush, iter(range(1, 60))
 
         def store_another_and_flush(timeout: float | None) -> bool:

@@ -11,7 +11,7 @@ from kit.storage import FaultyDisk, Story, commit, end_write, open_store
 from omlx_cache import BlockStore
 from omlx_cache_storage.hot import NEVER_NS, HotTier
 from omlx_cache_storage.hot_page import Held, PageState, Reservation
-from omlx_cache_storage.page import Page, PageId
+from omlx_cache_storage.page import PageId
 
 KIB = 1024
 
@@ -19,11 +19,6 @@ KIB = 1024
 @pytest.fixture
 def story() -> Story:
     return Story(nbytes=KIB)
-
-
-def _put(tier: HotTier, page: Page, *, dirty: bool = False) -> bool:
-    room = tier.reserve(page.meta.nbytes)
-    return bool(room) and tier.put(page, room, dirty=dirty)
 
 
 def shown_by(tier: HotTier, monkeypatch: pytest.MonkeyPatch) -> list[PageId]:
@@ -55,23 +50,6 @@ def test_what_a_page_costs_does_not_grow_with_the_pages_of_its_sequence_in_memor
         own.add(story.id(number))
         assert tier.usage().nbytes >= min(number, held - held // 32) * KIB
     assert len(shown) <= held * 40
-
-
-def test_own_pages_leave_after_those_of_others_however_old_they_are(story: Story) -> None:
-    tier = HotTier(3 * KIB, backed=True)
-    other = Story("other", nbytes=KIB)
-    assert _put(tier, story.page(1))
-    assert _put(tier, story.page(2))
-    assert _put(tier, other.page(1))
-    own = set(story.ids(1, 2, 3))
-    tier.touch(story.ids(1, 2))
-    tier.touch(other.ids(1))
-    with tier.reserve(KIB, own) as room:
-        assert room
-        assert tier.info(other.id(1)) is None
-    assert tier.reserve(2 * KIB, own)
-    assert tier.info(story.id(1)) is not None
-    assert tier.info(story.id(2)) is None
 
 
 STEPS = st.lists(
@@ -157,8 +135,6 @@ def test_a_page_that_the_disk_refused_stays_in_memory_and_is_offered_when_it_is_
         commit(store, story, *range(1, 17))
         disk.gate.set()
         assert store.flush()
-        assert store.cold is not None
-        assert store.writer is not None
         refused = [n for n in range(1, 17) if store.cold.info(story.id(n)) is None]
         assert refused
         assert store.writer.usage().refused_pages >= len(refused)

@@ -28,10 +28,8 @@ def test_pending_pages_are_readable_and_cannot_be_evicted(rig: WriterRig) -> Non
     assert rig.disk.reached.wait(30)
     assert not rig.hot.reserve(256 * KIB)
     info = rig.hot.info(rig.story.id(1))
-    assert info is not None
     assert info.tier == "pending"
     found = rig.hot.get(rig.story.id(1))
-    assert found is not None
     assert found.payload == expected_payload(rig.story.id(1), 4 * KIB)
     rig.disk.gate.set()
     assert rig.writer.flush(30)
@@ -46,7 +44,6 @@ def test_the_hot_copy_survives_a_failed_write(rig: WriterRig, code: int) -> None
     assert rig.writer.flush(30)
     assert rig.writer.usage().failed_pages == 1
     found = rig.hot.get(rig.story.id(1))
-    assert found is not None
     assert found.payload == expected_payload(rig.story.id(1), 4 * KIB)
     assert rig.hot.rooted([rig.story.id(1)])
     assert rig.cold.usage().state.startswith("failing: ")
@@ -94,7 +91,6 @@ def test_a_fuller_version_that_comes_during_the_write_is_not_taken_for_written(
     assert rig.offer(1)
     assert rig.writer.flush(30)
     info = rig.cold.info(rig.story.id(1))
-    assert info is not None
     assert info.held == 16
     assert len(files_in(rig.cold.directory)) == 1
 

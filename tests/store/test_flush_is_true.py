@@ -40,7 +40,6 @@ class HookedDisk(FaultyDisk):
 
 
 def _on_disk(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
-    assert store.cold is not None
     return [store.cold.info(page) is not None for page in story.ids(*numbers)]
 
 
@@ -208,7 +207,6 @@ def test_a_namespace_that_is_cleared_while_its_directory_is_away_is_not_served_w
     with open_store(directory) as store:
         assert all(commit(store, story, 1, 2))
         assert store.flush(30)
-        assert store.writer is not None
         directory.rename(tmp_path / "away")
         assert store.writer.settle(30)
         store.clear(story.namespace)
@@ -226,7 +224,6 @@ def test_what_the_disk_gives_up_for_room_is_not_written_back(tmp_path: Path) -> 
         stamps = {held.id: held.stamp_ns for held in store.hot.entries()}
         store.delete(stamps, disk_only=True)
         assert all(commit(store, Story("other"), 1))
-        assert store.writer is not None
         assert store.writer.flush(30)
         assert store.writer.flush(30)
         assert not any(_on_disk(store, story, 1, 2, 3))

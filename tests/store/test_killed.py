@@ -43,12 +43,10 @@ class Zygote:
         self.durable: set[int] = set()
 
     def send(self, data: bytes) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(data)
         self.process.stdin.flush()
 
     def hear(self) -> list[str]:
-        assert self.process.stdout is not None
         words = self.process.stdout.readline().decode().split()
         assert words, "the writer's process ended"
         if words[0] == "durable":
@@ -82,10 +80,8 @@ class Zygote:
 def zygote() -> Iterator[Zygote]:
     zygote = Zygote()
     yield zygote
-    assert zygote.process.stdin is not None
     zygote.process.stdin.close()
     assert zygote.process.wait(30) == 0
-    assert zygote.process.stdout is not None
     zygote.process.stdout.close()
 
 

@@ -41,12 +41,10 @@ def store(tmp_path: Path, clock: HandClock) -> Iterator[BlockStore]:
 def drained(store: BlockStore) -> None:
     """Let the writer end what is queued, and nothing else."""
     store.writer.tick()
-    assert store.writer is not None
     assert store.writer.flush(30)
 
 
 def on_disk(store: BlockStore, story: Story) -> list[int]:
-    assert store.cold is not None
     return [number for number in range(1, 20) if store.cold.info(story.id(number)) is not None]
 
 
@@ -69,17 +67,6 @@ def test_an_idle_store_writes_what_it_has(store: BlockStore, clock: HandClock) -
     clock.pass_by(1)
     drained(store)
     assert on_disk(store, story) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("how", ["touch", "store"])
-def test_a_store_that_is_used_is_not_idle(store: BlockStore, clock: HandClock, how: str) -> None:
-    story = Story()
-    commit(store, story, 1, 2)
-    clock.pass_by(IDLE - 1)
-    store.touch(story.ids(1)) if how == "touch" else store_page(store, story.page(3))
-    clock.pass_by(IDLE - 1)
-    drained(store)
-    assert on_disk(store, story) == []
 
 
 def test_a_page_is_written_after_the_delay_however_busy_the_store_is(
@@ -129,7 +116,6 @@ def test_memory_that_runs_short_writes_before_it_evicts(tmp_path: Path, clock: H
         for number in range(10, 41):
             assert store_page(store, story.page(number))
         assert all(is_right(store, story.id(n), 16 * KIB) for n in range(1, 41))
-        assert store.writer is not None
         assert store.writer.usage().written_pages < 40
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from kit.storage import Story, commit, files_in, open_store
-from omlx_cache.control.answers import encoded
-from omlx_cache.control.errors import ControlError
 from omlx_cache.control.operations import operations
 from omlx_cache.identity.namespace import Namespace
 
@@ -50,7 +48,6 @@ def test_pages_are_listed_in_token_order_with_their_age(tmp_path: Path, story: S
         store.demote(story.ids(2))
         stamp = time.time_ns() - 90 * 10**9
         store.hot.demote(story.ids(3), stamp)
-        assert store.cold is not None
         store.cold.demote(story.ids(3), stamp)
         pages = _ask(store, "ls", namespace=story.namespace.hex()[:12].upper())
         assert [page["position"] for page in pages] == [16, 32, 48]
@@ -61,20 +58,6 @@ def test_pages_are_listed_in_token_order_with_their_age(tmp_path: Path, story: S
         assert pages[0]["tiers"] == ["hot", "cold"]
         assert all(Path(page["path"]).is_file() for page in pages)
         assert len(_ask(store, "ls", namespace=story.namespace.hex(), limit=2)) == 2
-
-
-def test_a_namespace_that_is_unknown_or_ambiguous_is_refused(tmp_path: Path, story: Story) -> None:
-    with open_store(tmp_path, hot_cache_only=True) as store:
-        for turn in range(17):
-            commit(store, Story(f"{turn}"), 1)
-        with pytest.raises(ControlError, match="no namespace begins") as unknown:
-            _ask(store, "ls", namespace="0" * 64)
-        assert unknown.value.code == "not_found"
-        names = [entry["namespace"] for entry in _ask(store, "ls")]
-        twice = next(n[0] for n in names if sum(m[0] == n[0] for m in names) > 1)
-        with pytest.raises(ControlError, match="namespaces begin") as several:
-            _ask(store, "ls", namespace=twice)
-        assert several.value.code == "ambiguous"
 
 
 def test_inspect_shows_the_file_or_else_the_live_page(tmp_path: Path, story: Story) -> None:
@@ -97,14 +80,3 @@ def test_inspect_shows_the_file_or_else_the_live_page(tmp_path: Path, story: Sto
         (gone,) = _ask(store, "inspect", key_prefix=key)
         assert gone["error"].startswith("unreadable: ")
         assert _ask(store, "inspect", key_prefix="0" * 64) == []
-
-
-def test_clear_deletes_one_namespace(tmp_path: Path, story: Story) -> None:
-    with open_store(tmp_path) as store:
-        commit(store, story, 1, 2)
-        commit(store, Story("other"), 1)
-        assert store.flush()
-        assert _ask(store, "clear", namespace=story.namespace.hex()) == {"pages": 2}
-        assert len(files_in(tmp_path)) == 1
-        with pytest.raises(ControlError, match="hex digits"):
-            _ask(store, "clear", namespace="ab")

@@ -55,31 +55,12 @@ def test_lazy_never_waits_unless_told_to(tmp_path: Path) -> None:
         assert _on_disk(tmp_path, story) == [1, 2, 3, 4]
 
 
-def test_a_page_without_room_in_the_queue_is_written_when_the_writer_is_idle(
-    tmp_path: Path,
-) -> None:
-    story, disk = Story(nbytes=16 * KIB), FaultyDisk()
-    with open_store(tmp_path, disk, queue_bytes=32 * KIB) as store:
-        disk.gate.clear()
-        disk.reached.clear()
-        commit(store, story, 1, 2, 3)
-        assert disk.reached.wait(30)
-        assert store.writer is not None
-        assert store.hot.rooted([story.id(3)])
-        disk.gate.set()
-        # The first ends when the writer has taken the page up, the second when it is written.
-        assert store.writer.flush(30)
-        assert store.writer.flush(30)
-        assert _on_disk(tmp_path, story) == [1, 2, 3]
-
-
 def test_a_full_queue_waits_when_the_setting_says_so(tmp_path: Path) -> None:
     story = Story(nbytes=16 * KIB)
     with open_store(tmp_path, queue_bytes=16 * KIB, commit_wait_seconds=86400) as store:
         assert all(commit(store, story, *range(1, 13)))
         assert store.flush()
         writer = store.stats().writer
-        assert writer is not None
         assert (writer.written_pages, writer.dropped_pages) == (12, 0)
         assert writer.peak_bytes <= 16 * KIB
 

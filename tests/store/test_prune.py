@@ -1,7 +1,6 @@
 """What a store deletes when it is asked to prune, and what it writes again afterwards."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +46,6 @@ def test_a_store_keeps_its_own_versions_whatever_a_request_says(tmp_path: Path) 
         assert reply["stale"]["namespaces"] == [foreign.namespace.hex()]
         assert store.find(mine.id(1)) is not None
         assert store.find(foreign.id(1)) is None
-
-
-def test_a_store_without_a_disk_forgets_what_is_old(tmp_path: Path) -> None:
-    story = Story()
-    with open_store(tmp_path, hot_cache_only=True) as store:
-        commit(store, story, 1, 2)
-        store.hot.demote(story.ids(2), time.time_ns() - 10**12)
-        asked = Pruning(before_ns=time.time_ns() - 10**11, to_bytes=0)
-        chosen = store.prune(asked)
-        assert [page.page for page in chosen.older] == story.ids(2)
-        assert chosen.surplus == []
-        assert store.find(story.id(1)) is not None
 
 
 def test_a_request_is_a_dry_run_unless_it_says_otherwise(tmp_path: Path) -> None:

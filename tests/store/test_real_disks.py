@@ -21,7 +21,6 @@ def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
 
 def _state(store: BlockStore) -> str:
     cold = store.stats().cold
-    assert cold is not None
     return cold.state
 
 
@@ -48,7 +47,6 @@ def test_a_disk_that_turns_read_only_serves_what_it_has_and_takes_pages_again_la
         newer = Story("newer", nbytes=64 * KIB)
         commit(store, newer, 1)
         assert store.flush(30)
-        assert store.cold is not None
         assert newer.id(1) in store.cold
         assert disk_usage(disk.path / "cold") <= LIMIT
 
@@ -68,7 +66,6 @@ def test_a_disk_without_bytes_or_files_keeps_the_newest_and_every_flush_is_true(
             store.hot.discard(story.ids(1, 2, 3, 4, 5, 6))
             assert is_right(store, story.id(1), story.nbytes)
         writer = store.stats().writer
-        assert writer is not None
         assert writer.failed_pages == 0
 
 
@@ -86,7 +83,6 @@ def test_a_disk_that_others_fill_costs_the_pages_that_it_lacks_room_for_and_no_m
         assert not store.flush(30)
         assert _state(store) in ("full", "failing: No space left on device")
         writer = store.stats().writer
-        assert writer is not None
         assert writer.failed_pages <= 10
         assert all(is_right(store, page, story.nbytes) for page in story.ids(*range(1, 60)))
         (disk.path / "others").unlink()

@@ -32,7 +32,6 @@ def test_a_chain_beyond_every_budget_is_committed_in_turns_without_end(
             assert store.flush(60), f"turn {turn}"
             store.hot.check_integrity()
         usage = store.stats().cold
-        assert usage is not None
         assert usage.refused_pages > 0
         assert usage.state == "ok"
         other = Story("other", nbytes=16 * KIB)

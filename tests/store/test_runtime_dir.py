@@ -25,14 +25,6 @@ def test_an_empty_one_is_refused_before_anything_starts(
     assert not (tmp_path / "cold").exists()
 
 
-def test_an_empty_one_does_not_matter_without_a_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, "")
-    with open_store(tmp_path, socket="off") as store:
-        assert commit(store, Story(), 1) == [True]
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -62,14 +54,3 @@ def test_one_that_cannot_be_used_costs_the_socket_and_nothing_else(
         assert store.flush()
     assert "no control socket: " in caplog.text
     assert caplog.text.encode(), "a log in UTF-8 takes it"
-
-
-def test_a_relative_one_in_a_directory_that_is_gone_costs_the_socket_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    monkeypatch.setenv(VARIABLE, "run")
-    (tmp_path / "gone").rmdir()
-    with open_store(tmp_path / "cold", socket="auto") as store:
-        assert commit(store, Story(), 1) == [True]

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, is_right, open_store
-from omlx_cache import BlockStore
+from kit.storage import Story, commit, open_store
 
 
 @pytest.fixture
@@ -50,22 +49,3 @@ def test_a_socket_that_cannot_be_had_does_not_stop_the_store(
         assert commit(second, Story(), 1) == [True]
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
-
-
-def test_a_store_that_opens_while_another_writes_takes_nothing_from_it(tmp_path: Path) -> None:
-    stories = [Story(f"turn {turn}") for turn in range(12)]
-    with open_store(tmp_path) as first:
-        for story in stories:
-            commit(first, story, 1, 2, 3)
-            with open_store(tmp_path):
-                pass
-        assert first.flush()
-        assert first.stats().writer.failed_pages == 0  # type: ignore[union-attr]
-        _forget_memory(first)
-        for story in stories:
-            assert all(is_right(first, page, story.nbytes) for page in story.ids(1, 2, 3))
-
-
-def _forget_memory(store: BlockStore) -> None:
-    for entry in store.hot.entries():
-        store.hot.discard([entry.meta.id])

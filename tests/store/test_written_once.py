@@ -123,8 +123,6 @@ def test_what_the_disk_evicted_is_written_again_once_it_is_used_and_counted_so(
         store.touch(story.ids(1, 2))
         assert store.flush()
         after = store.stats().cold
-        assert before is not None
-        assert after is not None
         assert before.rewritten_bytes == 0
         assert 0 < after.rewritten_bytes == after.written_bytes - before.written_bytes
         assert disk.twice == []

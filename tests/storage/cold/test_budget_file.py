@@ -46,27 +46,6 @@ def test_a_budget_is_what_its_document_says(budget: Budget) -> None:
     assert parse_budget(json.loads(encode_budget(budget))) == budget
 
 
-@given(st.binary(max_size=64) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["version", "bytes", "set_by", "shares", "salt", "fraction"]), inner
-    ),
-    max_leaves=12,
-).map(lambda value: json.dumps(value).encode()))  # fmt: skip
-def test_whatever_a_file_says_is_a_budget_or_none(raw: bytes) -> None:
-    class OneFile(FaultyDisk):
-        def open(self, path: object) -> int:
-            return -1
-
-        def close(self, fd: int) -> None: ...
-
-        def read(self, fd: int, length: int, offset: int) -> bytes:
-            return raw[:length]
-
-    read_budget(Path("/none"), OneFile())
-
-
 def test_torn_and_foreign_files_are_no_budget_and_are_replaced(tmp_path: Path) -> None:
     path, budget = tmp_path / BUDGET_FILE, Budget(GIB, "store")
     whole = encode_budget(budget).decode().strip()

@@ -3,8 +3,6 @@
 from pathlib import Path
 
 from kit.storage import Story, disk_usage, open_cold
-from omlx_cache_daemon.changing import remove_namespace
-from omlx_cache_storage.cold.catalog import namespaces, scan
 
 SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 DAY = 10**18
@@ -32,17 +30,3 @@ def test_a_tag_that_was_there_is_left_alone(tmp_path: Path) -> None:
     assert tag.read_bytes() == SIGNATURE + b"\n# mine\n"
     assert tag.stat().st_ino == inode
     assert disk_usage(tmp_path) <= tier.usage().nbytes
-
-
-def test_neither_eviction_nor_deletion_nor_a_listing_sees_the_tag(tmp_path: Path) -> None:
-    story = Story()
-    tier = open_cold(tmp_path)
-    assert tier.write(story.page(1), DAY, story.document) == "written"
-    assert len(namespaces(tmp_path)) == len(list(scan(tmp_path))) == 1
-    assert remove_namespace(tmp_path, story.namespace).pages == 1
-    tier._index.limit_bytes = 0
-    tier.settle()
-    tier.close()
-    assert open_cold(tmp_path, 0).limit_bytes == 0
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["CACHEDIR.TAG", "budget.json", "ledger"]

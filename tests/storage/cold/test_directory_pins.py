@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,13 +150,6 @@ def test_what_is_written_down_is_read_back(pins: tuple[PinRecord, ...]) -> None:
     assert pins_bytes(pins) >= 0
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=4), st.lists))
-def test_any_document_is_read(said: object) -> None:
-    for entry in (said, {"kind": "key", "name": "", "since": 0, "keys": said, "namespace": ""}):
-        parse_pins({"version": 1, "pins": [entry]})
-        parse_pins({"version": said, "pins": said})
-
-
 _STEPS = st.lists(
     st.tuples(
         st.sampled_from(["write", "pin", "unpin", "touch", "demote", "drop", "restart"]),
@@ -210,15 +202,3 @@ def test_index_and_pins_agree_whatever_happens(
     finally:
         for tier in tiers:
             tier.close()
-
-
-def test_the_file_counts_while_there_are_pins(tmp_path: Path, story: Story) -> None:
-    tier = _open(tmp_path)
-    _write(tier, story, 1)
-    before = tier.usage().nbytes
-    _pin(tmp_path, replace(story.pin(1), keys=(story.id(1).key,) * 500))
-    tier.settle()
-    assert tier.usage().nbytes - before >= 2 * (tmp_path / PINS_FILE).stat().st_size
-    change_pins(tmp_path, lambda pins: ())
-    tier.settle()
-    assert tier.usage().nbytes == before

@@ -1,7 +1,7 @@
 """A disk that refuses: nothing wrong is served, nothing is left behind, and it recovers."""
 
 import errno
-import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -98,18 +98,6 @@ def test_an_error_that_is_no_disk_error_leaves_nothing_either(
     tier.check_integrity()
 
 
-def test_a_directory_replaced_by_another_cache_is_read_anew(
-    tier: ColdTier, story: Story, tmp_path: Path
-) -> None:
-    other = open_cold(tmp_path / "other")
-    assert _write(other, story, 2)
-    shutil.rmtree(tier.directory)
-    (tmp_path / "other").rename(tier.directory)
-    tier.settle()
-    assert tier.take_missing() == story.ids(1)
-    _is_there(tier, story, 2)
-
-
 @pytest.mark.parametrize("operation", ["scan", "identity"])
 def test_a_disk_that_refuses_at_the_start_is_asked_again(
     tmp_path: Path, disk: FaultyDisk, story: Story, operation: str
@@ -159,3 +147,19 @@ def test_a_disk_without_free_space_evicts_rather_than_fills(
     pages = tier.usage().pages
     assert not _write(tier, story, 12)
     assert (tier.usage().state, tier.usage().pages) == ("full", pages)
+
+
+def test_pages_are_found_while_another_is_written(tmp_path: Path) -> None:
+    story, disk = Story(), FaultyDisk()
+    cold = open_cold(tmp_path, fs=disk)
+    cold.write(story.page(1), 10**18, story.document)
+    disk.reached.clear()
+    disk.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            written = threads.submit(cold.write, story.page(2), 10**18, story.document)
+            assert disk.reached.wait(30)
+            assert threads.submit(cold.info, story.id(1)).result(5) is not None
+        finally:
+            disk.gate.set()
+        assert written.result(30) == "written"

@@ -32,8 +32,8 @@ class QuotaDisk(FaultyDisk):
         self._operations = operations
         self.refused: Counter[str] = Counter()
 
-    def _enter(self, name: str) -> None:
-        super()._enter(name)
+    def _enter(self, name: str, *given: object) -> None:
+        super()._enter(name, *given)
         if name in self._operations and len(files_in(self._directory)) > self._most:
             self.refused[name] += 1
             raise OSError(self._code, os.strerror(self._code))

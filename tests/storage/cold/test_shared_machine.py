@@ -57,7 +57,6 @@ class SharedDirectory(RuleBasedStateMachine):
         assert result in ("written", "present", "refused")
         if result != "refused":
             info = self.tiers[tier].info(page.meta.id)
-            assert info is not None
             assert info.held >= held
 
     @rule(tier=tiers, story=stories, number=numbers)

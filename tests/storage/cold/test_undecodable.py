@@ -113,19 +113,6 @@ def test_an_undecodable_page_is_hidden_and_not_opened_again(tmp_path: Path, stor
     assert disk.calls["open"] == opened
 
 
-def test_an_undecodable_page_counts_and_is_evicted_in_its_turn(
-    tmp_path: Path, story: Story
-) -> None:
-    tier = _undecodable(tmp_path, story)
-    assert [entry.page for entry in tier.entries()] == story.ids(2, 1)
-    tier._index.limit_bytes = tier.usage().nbytes - 1
-    tier.settle()
-    assert [entry.page for entry in tier.entries()] == story.ids(1)
-    assert tier.usage().undecodable_pages == 0
-    assert len(files_in(tmp_path)) == 1
-    tier.check_integrity()
-
-
 def test_an_undecodable_page_is_not_written_before_it_was_evicted(
     tmp_path: Path, story: Story
 ) -> None:
