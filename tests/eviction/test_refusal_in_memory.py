@@ -149,7 +149,7 @@ class Passing(RuleBasedStateMachine):
         self.clock.pass_by(62)
         self.tier.reserve(KIB)
         assert self.tier._aside == 0
-        assert not self.tier._policy._here  # type: ignore[attr-defined]
+        assert not self.tier._policy._here
 
 
 TestPassing = Passing.TestCase

@@ -208,7 +208,7 @@ def test_a_block_that_was_lost_is_not_assumed_again_because_deeper_ones_are_ther
     asker = _asker(17)
     asker.put_all(range(1, 301))
     asker.ask(300)
-    lost = next(n for n in range(2, 300) if asker.knowledge.seen(STORY.id(n)).wire_bytes == 0)  # type: ignore[union-attr]
+    lost = next(n for n in range(2, 300) if asker.knowledge.seen(STORY.id(n)).wire_bytes == 0)
     asker.engine.store.evict(STORY.id(lost).key.hex())
     asker.knowledge.note_absent([STORY.id(lost)], "remote_lost")
     asker.now += ABSENT_SECONDS + 1

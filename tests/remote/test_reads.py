@@ -55,7 +55,7 @@ def rigs() -> Iterator[Callable[..., _Rig]]:
     made: list[_Rig] = []
 
     def make(**options: object) -> _Rig:
-        made.append(_Rig(**options))  # type: ignore[arg-type]
+        made.append(_Rig(**options))
         return made[-1]
 
     yield make

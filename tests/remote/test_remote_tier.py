@@ -94,7 +94,7 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
         options: RemoteOptions = OPTIONS, *, part_bytes: int | None = 8 << 20, **changes: object
     ) -> _Machine:
         engine = MemoryEngine(store, part_bytes=part_bytes)
-        made.append(_Machine(engine, replace(options, **changes)))  # type: ignore[arg-type]
+        made.append(_Machine(engine, replace(options, **changes)))
         return made[-1]
 
     yield make

@@ -43,7 +43,7 @@ def server() -> Iterator[RedisServer]:
 
 
 def _begin(child: object) -> None:
-    stdin = child.stdin  # type: ignore[attr-defined]
+    stdin = child.stdin
     stdin.write("\n")
     stdin.flush()
 
@@ -102,7 +102,7 @@ def test_two_servers_of_one_directory_send_each_page_once(
 
 
 def _read(remote: object, page: PageId) -> bytes | None:
-    with contextlib.suppress(PageError), remote.reading(page) as opened:  # type: ignore[attr-defined]
+    with contextlib.suppress(PageError), remote.reading(page) as opened:
         payload = bytearray(opened.meta.nbytes)
         opened.read_into([payload])
         return bytes(payload)

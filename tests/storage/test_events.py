@@ -31,7 +31,7 @@ def test_a_reader_sees_each_event_once_in_order_or_is_told_how_many_it_missed(
 ) -> None:
     log, noted, seen, after, missed = EventLog(capacity), list[str](), list[int](), 0, 0
     for kind in kinds:
-        log.note_tier(kind, "hot")  # type: ignore[arg-type]
+        log.note_tier(kind, "hot")
         noted.append(kind)
         if len(noted) % 3:
             continue

@@ -51,7 +51,6 @@ def test_a_queued_page_that_the_disk_had_longer_and_evicts_is_written_after_all(
     page = story.id(1)
     assert _put(tier, short, dirty=True)
     write = tier.queue(page)
-    assert write is not None
     # A peer process wrote more of it, which a request read; and then the disk gave that up.
     assert _put(tier, longer)
     held = tier.queued(write)

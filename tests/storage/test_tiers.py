@@ -55,7 +55,6 @@ class _Hot:
 
     def get(self, page: PageId) -> bytes:
         found = self._hot.get(page)
-        assert found is not None
         return bytes_of(found)
 
     def listed(self) -> list[ListedPage]:

@@ -27,7 +27,7 @@ def _asked(store: BlockStore, name: str) -> Any:
 
 
 def _cold_bytes(store: BlockStore) -> Mapping[str, object]:
-    return _asked(store, "config")["settings"]["cold_bytes"]  # type: ignore[no-any-return]
+    return _asked(store, "config")["settings"]["cold_bytes"]
 
 
 def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(

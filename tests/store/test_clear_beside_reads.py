@@ -35,7 +35,6 @@ def test_what_is_read_while_it_is_cleared_is_served_no_more(
         if at == "while it is read":
             assert read()
         else:
-            assert store.writer is not None
             monkeypatch.setattr(store.writer, "wait_for_progress", read)
             assert store.clear(story.namespace) == 1
         assert store.find(page) is None

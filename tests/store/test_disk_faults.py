@@ -19,6 +19,7 @@ from kit.storage import (
     files_in,
     is_right,
     open_store,
+    state_of,
     store_page,
 )
 from omlx_cache import BlockStore
@@ -40,11 +41,6 @@ def story() -> Story:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
     return SetTime(monkeypatch)
-
-
-def _state(store: BlockStore) -> str:
-    cold = store.stats().cold
-    return cold.state
 
 
 def _forget_memory(store: BlockStore) -> None:
@@ -70,12 +66,12 @@ def test_a_disk_that_refuses_pages_costs_no_hit_and_recovers(
         assert commit(store, story, 1, 2, 3) == [True, True, True]
         assert not store.flush(30)
         assert not store.flush(30)
-        assert _state(store) == f"failing: {words}"
+        assert state_of(store) == f"failing: {words}"
         assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
         assert files_in(tmp_path, ".tmp-*") == []
         disk.fail.clear()
         assert store.flush(30)
-        assert _state(store) == "ok"
+        assert state_of(store) == "ok"
         _forget_memory(store)
         assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
 
@@ -103,11 +99,11 @@ def test_a_disk_that_cannot_be_read_is_a_miss_and_keeps_its_pages(
         disk.fail[operation] = errno.EIO
         with pytest.raises(PageError):
             fetch(store, story.id(1))
-        assert _state(store) == "failing: Input/output error"
+        assert state_of(store) == "failing: Input/output error"
         disk.fail.clear()
         time.pass_by(60)
         assert is_right(store, story.id(1), story.nbytes)
-        assert _state(store) == "ok"
+        assert state_of(store) == "ok"
 
 
 @contextmanager
@@ -139,11 +135,11 @@ def test_a_process_without_descriptors_misses_and_recovers(tmp_path: Path, story
                 fetch(store, story.id(1))
             commit(store, story, 2)
             assert not store.flush(30)
-            assert _state(store) == "failing: Too many open files"
+            assert state_of(store) == "failing: Too many open files"
             assert is_right(store, story.id(2), story.nbytes)
         assert store.flush(30)
         assert is_right(store, story.id(1), story.nbytes)
-        assert _state(store) == "ok"
+        assert state_of(store) == "ok"
 
 
 def test_a_commit_returns_while_the_disk_hangs(

@@ -20,7 +20,7 @@ def write_all(store: BlockStore) -> None:
     for first in PAGES[::30]:
         commit(store, STORY, *range(first, first + 30))
         assert store.flush()
-    assert store.stats().cold.pages == len(PAGES)  # type: ignore[union-attr]
+    assert store.stats().cold.pages == len(PAGES)
 
 
 def test_what_the_ledger_has_forgotten_is_found_by_the_next_look_up(

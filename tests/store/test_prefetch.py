@@ -1,7 +1,5 @@
 """Cold pages come into memory ahead of their use, within the budget, and without harm."""
 
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +7,12 @@ import numpy as np
 import pytest
 
 from kit.storage import Story, bytes_of, commit, is_right, open_store
+from kit.storage.hanging import HangingDisk
 from omlx_cache.arrays.mlxio import allocate_payload
-from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.page import Buffer, Page
+from omlx_cache_storage.page import Page
 from omlx_cache_storage.tiers import Tiers
 
 KIB = 1024
-
-
-class HangingDisk(FileSystem):
-    """A disk whose payload reads wait for `gate`, and say in `reached` that they do."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.reached = threading.Event()
-
-    def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
-        self.reached.set()
-        self.gate.wait(60)
-        return super().read_into(fd, offset, buffers)
 
 
 @pytest.fixture
@@ -56,13 +41,14 @@ def test_a_prefetch_takes_free_room_only_and_evicts_nobody(tmp_path: Path, story
 
 def test_a_restore_takes_its_pages_out_of_a_prefetchs_hands(tmp_path: Path, story: Story) -> None:
     disk = HangingDisk()
+    disk.hang("read_into")
     with open_store(tmp_path, disk) as store:
         handle = store.prefetch(story.ids(1, 2, 3, 4), allocate_payload)
         assert disk.reached.wait(30)
         coming = store.prefetcher.being_read(story.id(1))
         assert store.prefetcher.being_read(story.id(2)) is None
         store.prefetcher.withdraw(story.ids(1, 2, 3))
-        disk.gate.set()
+        disk.go()
         page = coming.result(30)
         assert page is not None
         assert page is store.held(story.id(1))

@@ -37,7 +37,7 @@ def test_a_chain_beyond_every_budget_is_committed_in_turns_without_end(
         other = Story("other", nbytes=16 * KIB)
         commit(store, other, 1, 2)
         assert store.flush(60)
-        assert all(page in store.cold for page in other.ids(1, 2))  # type: ignore[operator]
+        assert all(page in store.cold for page in other.ids(1, 2))
 
 
 @pytest.mark.parametrize("policy", ["through", "lazy"])

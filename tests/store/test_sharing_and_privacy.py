@@ -1,50 +1,26 @@
-"""Several stores on one directory, and who may read what."""
+"""The socket of a store: private, and never a reason not to store."""
 
 import os
-import shutil
 import socket
 import stat
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from kit.storage import Story, commit, open_store
 
 
-@pytest.fixture
-def open_umask() -> Iterator[None]:
-    """A process that would make everything readable for everybody."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
-@pytest.fixture
-def runtime_dir() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
-
-
-def _mode(path: Path) -> int:
-    return stat.S_IMODE(path.lstat().st_mode)
-
-
-@pytest.mark.usefixtures("open_umask")
-def test_the_control_socket_is_0600(tmp_path: Path, runtime_dir: Path) -> None:
-    path = runtime_dir / "store.sock"
-    with open_store(tmp_path, socket=path):
-        assert stat.S_ISSOCK(path.lstat().st_mode)
-        assert _mode(path) == 0o600
+def test_the_control_socket_is_0600(tmp_path: Path) -> None:
+    path, before = tmp_path / "store.sock", os.umask(0)
+    try:
+        with open_store(tmp_path / "cold", socket=path):
+            assert stat.S_ISSOCK(path.lstat().st_mode)
+            assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+    finally:
+        os.umask(before)
     assert not path.exists()
 
 
-def test_a_socket_that_cannot_be_had_does_not_stop_the_store(
-    tmp_path: Path, runtime_dir: Path
-) -> None:
-    path = runtime_dir / "store.sock"
+def test_a_socket_that_cannot_be_had_does_not_stop_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "store.sock"
     with open_store(tmp_path / "a", socket=path), open_store(tmp_path / "b", socket=path) as second:
         assert commit(second, Story(), 1) == [True]
         with socket.socket(socket.AF_UNIX) as client:

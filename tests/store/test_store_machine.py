@@ -153,10 +153,10 @@ class StoreMachine(RuleBasedStateMachine):
             cold = self.store.cold
             cold.check_integrity()
             self.durable = {e.page for e in cold.entries() if e.page.key.hex() not in self.damaged}
-            assert self.store.stats().writer.pending_pages == 0  # type: ignore[union-attr]
+            assert self.store.stats().writer.pending_pages == 0
         else:
             # A page that was dropped while the disk failed is missing until it is stored again.
-            assert self.disk.fail or self.store.stats().writer.dropped_pages  # type: ignore[union-attr]
+            assert self.disk.fail or self.store.stats().writer.dropped_pages
 
     @rule(code=st.sampled_from([errno.ENOSPC, errno.EROFS, errno.EMFILE]))
     @precondition(lambda self: not self.disk.fail)
@@ -225,7 +225,7 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "store"):
             hot, cold = self.told
             hot.check(lambda: [held.id for held in self.store.hot.entries()])
-            cold.check(lambda: [e.page for e in self.store.cold.listing()])  # type: ignore[union-attr]
+            cold.check(lambda: [e.page for e in self.store.cold.listing()])
 
     @invariant()
     def memory_and_disk_agree(self) -> None:

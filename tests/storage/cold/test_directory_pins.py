@@ -72,7 +72,7 @@ def test_what_one_process_pins_no_other_evicts_and_no_restart_forgets(
 def test_a_model_and_a_salt_are_found_by_what_documents_say(
     tmp_path: Path, story: Story, kind: str, name: str
 ) -> None:
-    _pin(tmp_path, PinRecord(kind, name, 1))  # type: ignore[arg-type]
+    _pin(tmp_path, PinRecord(kind, name, 1))
     one, two = _open(tmp_path), _open(tmp_path)
     document = {"label": "llama", "salt": "text:77"}
     for page in story.pages(1, 2):

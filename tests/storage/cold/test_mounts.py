@@ -158,7 +158,7 @@ def test_a_tier_refuses_a_directory_without_locks_until_it_has_them(tmp_path: Pa
     with pytest.raises(NoLocks):
         tier.write(Story().page(1), 1, {})
     assert files_in(tmp_path / "cold") == []
-    fs.try_lock = FileSystem().try_lock  # type: ignore[method-assign]
+    fs.try_lock = FileSystem().try_lock
     tier.settle()
     assert (tier.usage().state, tier.write(Story().page(1), 1, {})) == ("ok", "written")
     tier.close()

@@ -101,7 +101,7 @@ class SharedDirectory(RuleBasedStateMachine):
     @invariant()
     def events_say_what_each_tier_knows(self) -> None:
         for tier in self.tiers:
-            self.told[tier].check(lambda tier=tier: [e.page for e in tier.listing()])  # type: ignore[misc]
+            self.told[tier].check(lambda tier=tier: [e.page for e in tier.listing()])
 
     @rule()
     def all_know_the_same_once_they_have_looked(self) -> None:

@@ -202,7 +202,7 @@ def test_a_read_that_ends_late_leaves_the_try_of_another_thread_alone(
         hangs.wait(30)
         return FaultyDisk.open(disk, path)
 
-    disk.open = open_late  # type: ignore[method-assign]
+    disk.open = open_late
     tried = threading.Thread(target=read_cold, args=(tier, story.id(5)))
     tried.start()
     assert opened.wait(30)
