@@ -8,7 +8,6 @@ import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
 from kit.storage import Story, open_cold
-from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.page import COLD, REMOTE, Page, Placed
@@ -106,12 +105,3 @@ def test_a_page_that_was_spoilt_here_alone_is_had_from_other_machines(rig: _Rig)
     rig.tiers.forget(page.meta.id)
     assert rig.tiers.find(page.meta.id, here=True) is None
     assert rig.get(page) == page.payload
-
-
-def test_a_page_from_other_machines_that_proved_useless_is_left_alone(rig: _Rig) -> None:
-    page = STORY.page(1)
-    rig.store_there(page)
-    assert rig.get(page) == page.payload
-    rig.tiers.forget(page.meta.id)
-    assert rig.tiers.find(page.meta.id) is None
-    assert rig.tiers.hidden([page.meta.id]) == {page.meta.id: ForeignPage.reason}

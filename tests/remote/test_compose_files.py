@@ -126,6 +126,7 @@ def test_one_server_starts_with_the_files_flags_and_lets_a_machine_in(started: A
     _serves_a_machine(f"redis://omlx@127.0.0.1:{port}")
 
 
+@pytest.mark.nightly
 def test_three_nodes_make_a_cluster_with_the_files_flags(started: Any, tmp_path: Path) -> None:
     services = _compose("valkey-cluster.yaml")["services"]
     users = _users("valkey.yaml") + _users("valkey-cluster.yaml")

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -17,9 +16,8 @@ from omlx_cache_storage.errors import (
     PageUnreadable,
 )
 from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.format.wrapping import wrap
-from omlx_cache_storage.page import Page, PageId, Placed, TensorSpec
-from omlx_cache_storage.remote import lookups, reasons
+from omlx_cache_storage.page import PageId, Placed
+from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions, Trouble
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.remote.tier import RemoteTier
@@ -103,15 +101,6 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
         assert machine.usage().held_bytes == 0
 
 
-def _floats(story: Story = STORY, number: int = 2) -> Page:
-    """A page of 2-byte floats that packs well."""
-    nbytes = 64 * 1024
-    meta = replace(story.meta(number), tensors=(TensorSpec("0.keys", "BF16", (64, 1024)),))
-    payload = bytearray(2 * nbytes)
-    payload[0::2], payload[1::2] = story.page(1, nbytes=nbytes).payload, b"\x3f" * nbytes
-    return Page(meta, bytes(payload))
-
-
 def _write(machine: _Machine, *numbers: int) -> None:
     for page in STORY.pages(*numbers):
         assert machine.store.write(page) == "written"
@@ -165,30 +154,6 @@ def test_a_look_up_that_is_late_costs_its_deadline_and_becomes_known_all_the_sam
         assert two.usage().late_lookups == 1
     until(lambda: two.has(1, 2) == [True, True])
     assert two.usage().state == "ok"
-
-
-def test_an_inquiry_that_was_begun_is_joined(
-    machines: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = machines(), machines()
-    _write(one, 1, 2)
-    waiting: list[object] = []
-    wait = lookups.done_within
-
-    def noted(future: "Future[object]", seconds: float) -> bool:
-        waiting.append(future)
-        return wait(future, seconds)
-
-    with ThreadPoolExecutor(4) as pool:
-        with two.engine.hanging("look"):
-            assert two.about(2, timeout=0) == Asked(False)
-            monkeypatch.setattr(lookups, "done_within", noted)
-            asking = [pool.submit(two.about, 2) for _ in range(4)]
-            until(lambda: len(waiting) == 4)
-            assert two.engine.calls["look"] <= 1
-        assert [asked.result(DEADLINE) for asked in asking] == [Asked(True)] * 4
-    assert len(set(waiting)) == 1
-    assert two.usage().lookups == 1
 
 
 @pytest.mark.parametrize(
@@ -354,20 +319,6 @@ def test_a_page_is_written_once_and_one_that_holds_more_replaces_one_that_holds_
     assert (info.held, info.tier) == (16, "remote")
     usage = one.usage()
     assert (usage.written_pages, usage.present_pages) == (1, 1)
-
-
-def test_a_page_is_packed_once_whoever_packed_it(machines: Machines) -> None:
-    one, two, plain = machines(), machines(prefix="other"), machines(prefix="plain", packs=False)
-    page = _floats()
-    assert one.store.write(page) == "written"
-    assert two.store.write(wrap(page)) == "written"
-    assert plain.store.write(page) == "written"
-    assert one.usage().written_bytes == two.usage().written_bytes
-    assert one.usage().written_bytes < 0.7 * plain.usage().written_bytes
-    for machine in (one, two, plain):
-        assert machine.get(page.meta.id) == page.payload
-        info = machine.info(page.meta.id)
-        assert info.nbytes == page.meta.nbytes
 
 
 def test_a_tail_whose_writer_died_before_it_was_told_of_is_told_of_by_the_next(

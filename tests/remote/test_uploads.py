@@ -14,7 +14,6 @@ from kit.remote import MemoryEngine, MemoryStore
 from kit.remote.processes import until
 from kit.storage import Story, files_in
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.remote import uploads as module
 from omlx_cache_storage.remote.engine import RemoteOptions
 from omlx_cache_storage.remote.envelope import RemoteNames
@@ -210,22 +209,6 @@ def test_closing_ends_in_time_and_says_that_something_was_left(
         assert time.monotonic() - began < DEADLINE / 2
         assert one.counts()[1]
         assert not one.uploads.close(0.0)
-
-
-def test_a_page_that_turned_out_to_be_damaged_there_is_sent_again(
-    machine: Machines, store: MemoryStore
-) -> None:
-    one = machine()
-    one.store(1)
-    assert one.uploads.flush(DEADLINE)
-    store.change(_names(1)[0], lambda raw: raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:])
-    with pytest.raises(CorruptPage), one.remote.reading(STORY.id(1)) as opened:
-        opened.read_into([bytearray(opened.meta.nbytes)])
-    one.uploads.stored(STORY.id(1))
-    assert one.uploads.flush(DEADLINE)
-    assert one.writes() == _names(1, 1)
-    with one.remote.reading(STORY.id(1)) as opened:
-        opened.read_into([bytearray(opened.meta.nbytes)])
 
 
 def test_what_several_begin_with_is_sent_and_nobodys_own_turns(machine: Machines) -> None:

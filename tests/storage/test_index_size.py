@@ -14,7 +14,7 @@ from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
 
-PAGES = 44_000
+PAGES = 11_000
 """So many that a dictionary of them has just grown, and has the most room to spare."""
 MOST_BYTES = 650
 CHAINS = [1, 40]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, SetTime, Story, WriterRig, commit, files_in, open_store
+from kit.storage import SetTime, WriterRig
 from omlx_cache_storage import breaker
 
 KIB = 1024
@@ -56,20 +56,3 @@ def test_after_a_few_failures_the_rest_of_the_queue_is_put_off_and_stays_dirty(
     _offer(rig, *MANY)
     assert all(rig.on_disk(number) for number in MANY)
     assert rig.cold.usage().state == "ok"
-
-
-def test_a_flush_asks_a_resting_disk_once_and_tells_the_truth(
-    tmp_path: Path, time: SetTime
-) -> None:
-    disk, story = FaultyDisk(), Story()
-    with open_store(tmp_path, disk) as store:
-        disk.fail["write"] = errno.EROFS
-        commit(store, story, *range(1, 41))
-        assert not store.flush(30)
-        calls = disk.calls["write"]
-        for _ in range(5):
-            assert not store.flush(30)
-        assert disk.calls["write"] - calls <= 10 * breaker.FAILURES
-        disk.fail.clear()
-        assert store.flush(30), "no time has passed"
-        assert len(files_in(tmp_path)) == 40

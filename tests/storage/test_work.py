@@ -3,7 +3,6 @@
 import pytest
 
 from omlx_cache_storage.measures import (
-    RATED_TOKENS,
     RECENT_TOKENS,
     RequestWork,
     WorkMeter,
@@ -64,32 +63,6 @@ def test_restores_in_parallel_cost_what_passes_on_the_clock(meter: WorkMeter, ti
     for request in requests:
         request.restored(1000, 2.0)
     assert meter.totals().saved_seconds == pytest.approx(40 - 2)
-
-
-def test_each_model_is_counted_at_its_own_rate(meter: WorkMeter, time: _Time) -> None:
-    time.now += 10
-    _request(meter, "slow").computed(1000, 10.0)
-    time.now += 1
-    _request(meter, "fast").computed(1000, 1.0)
-    _request(meter, "slow").restored(200, 0.0)
-    _request(meter, "fast").restored(1000, 0.0)
-    assert meter.totals().tokens_per_second == {"label of slow": 100, "label of fast": 1000}
-    assert meter.totals().saved_seconds == pytest.approx(2 + 1)
-
-
-def test_a_few_tokens_tell_no_rate_but_a_prompt_in_small_chunks_does(
-    meter: WorkMeter, time: _Time
-) -> None:
-    for _ in range(100):
-        time.now += 1
-        _request(meter).computed(1, 1.0)
-    assert meter.totals().prefill_seconds == 100
-    assert meter.totals().tokens_per_second == {}
-    request = _request(meter)
-    for _ in range(RATED_TOKENS):
-        time.now += 0.5
-        request.computed(1, 0.5)
-    assert meter.totals().tokens_per_second == {"label of m": pytest.approx(2)}
 
 
 def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: _Time) -> None:

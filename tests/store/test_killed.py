@@ -130,7 +130,7 @@ def test_killed_at_every_step_of_a_new_directory(zygote: Zygote, tmp_path: Path)
 
 def test_killed_while_running_freely(zygote: Zygote, tmp_path: Path) -> None:
     pages = 0
-    for number in range(16):
+    for number in range(8):
         zygote.run(tmp_path, number, steps=0, flushes=number % 5 + 1, policy="through")
         assert len(zygote.durable) > number % 5
         found = _check(tmp_path, number, zygote.durable)

@@ -21,7 +21,6 @@ with BlockStore(CacheSettings(hot_cache_only=True, hot_bytes="1MiB", socket="off
     ("argument", "variable", "levels"),
     [
         ((), None, "NOTSET NOTSET WARNING 0"),
-        ((), "debug", "DEBUG DEBUG WARNING 0"),
         (("error",), "debug", "ERROR ERROR WARNING 0"),
     ],
 )

@@ -312,7 +312,7 @@ def test_every_schedule_keeps_its_promises(scenario: Scenario, policy: str) -> N
 @pytest.mark.parametrize("scenario", PAGES)
 def test_every_schedule_of_one_page_keeps_its_promises(scenario: Scenario) -> None:
     assert explore_all(lambda scheduler: scenario(scheduler, "through"), switches=1) > 50
-    explore(lambda scheduler: scenario(scheduler, "through"), range(examples(60)))
+    explore(lambda scheduler: scenario(scheduler, "through"), range(examples(20, 300)))
 
 
 @pytest.mark.nightly

@@ -248,7 +248,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=examples(60),
+    max_examples=examples(30, 300),
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )

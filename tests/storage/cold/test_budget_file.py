@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.storage import FaultyDisk
-from omlx_cache_storage.cold.budget import MOST_BYTES, Agreement, Budget, agree
+from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, agree
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
     MAX_DOCUMENT_BYTES,
@@ -142,24 +142,6 @@ def test_a_quota_stays_and_shares_stay(
         assert known is None or known.set_by == "free space" or agreed.budget == known
     else:
         assert bool(agreed.note) == (agreed.budget.nbytes != wanted)
-
-
-@given(KNOWN, NEAR, st.booleans(), NEAR)
-def test_where_others_are_no_new_budget_is_below_what_the_directory_holds(
-    known: Budget | None, wanted: int, derived: bool, used: int
-) -> None:
-    agreed = agree(known, wanted, derived=derived, alone=False, used_bytes=used)
-    assert agreed.budget == known or agreed.budget.nbytes >= used
-    assert known is None or known.set_by == "free space" or agreed.budget == known
-
-
-@given(KNOWN.filter(lambda known: known is None or known.set_by != "quota"), NEAR, NEAR)
-def test_a_store_that_is_alone_gets_what_it_was_told(
-    known: Budget | None, wanted: int, used: int
-) -> None:
-    agreed = agree(known, wanted, derived=False, alone=True, used_bytes=used)
-    shares = {} if known is None else known.shares
-    assert agreed == Agreement(Budget(wanted, "store", shares), agreed.write, "")
 
 
 @pytest.mark.parametrize(

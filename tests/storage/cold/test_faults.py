@@ -83,21 +83,6 @@ def test_a_torn_write_is_never_published(tier: ColdTier, disk: FaultyDisk, story
     assert _write(tier, story, 2)
 
 
-def test_an_error_that_is_no_disk_error_leaves_nothing_either(
-    tier: ColdTier, disk: FaultyDisk, story: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used = tier.usage().nbytes
-
-    def explode(*_: object) -> int:
-        raise MemoryError
-
-    monkeypatch.setattr(disk, "publish", explode)
-    with pytest.raises(MemoryError):
-        _write(tier, story, 2)
-    assert tier.usage().nbytes == used
-    tier.check_integrity()
-
-
 @pytest.mark.parametrize("operation", ["scan", "identity"])
 def test_a_disk_that_refuses_at_the_start_is_asked_again(
     tmp_path: Path, disk: FaultyDisk, story: Story, operation: str

@@ -175,14 +175,6 @@ def _deep(path: Path) -> None:
     path.write_text("[" * 500_000 + "]" * 500_000)
 
 
-def _deep_label(path: Path) -> None:
-    path.write_text('{"label": ' + "[" * 900 + "]" * 900 + "}")
-
-
-def _long_number(path: Path) -> None:
-    path.write_text('{"label": ' + "9" * 500_000 + "}")
-
-
 def _giant(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)
@@ -196,8 +188,6 @@ ODD: list[Change] = [
     lambda path: path.symlink_to(path),
     _giant,
     _deep,
-    _deep_label,
-    _long_number,
 ]
 
 

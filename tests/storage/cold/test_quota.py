@@ -36,20 +36,6 @@ def test_stores_that_run_keep_to_a_smaller_budget_from_their_next_idle_moment_on
         tier.close()
 
 
-def test_stores_that_run_keep_to_another_budget_from_their_next_write_on(tmp_path: Path) -> None:
-    tier = _filled(tmp_path)
-    small = disk_usage(tmp_path) // 2
-    set_budget(tmp_path, Budget(small, "quota"))
-    story = Story("next", nbytes=64 * KIB)
-    tier.write(story.page(1), 10**18 + 100, {})
-    assert disk_usage(tmp_path) <= small
-    set_budget(tmp_path, Budget(2 * LIMIT, "quota"))
-    # What a store was told itself still holds for what it writes.
-    tier.write(story.page(2), 10**18 + 100, {})
-    assert tier.usage().limit_bytes == 2 * LIMIT
-    tier.close()
-
-
 _ADD = """
 import sys
 from dataclasses import replace

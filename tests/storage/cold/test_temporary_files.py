@@ -1,6 +1,5 @@
 """A file that was being written and cannot be removed counts in the budget, and goes later."""
 
-import contextlib
 import errno
 from pathlib import Path
 
@@ -39,19 +38,3 @@ def test_a_torn_file_that_cannot_be_removed_counts_until_it_can(
     assert disk_usage(tmp_path) <= tier.usage().nbytes <= sound + 20 * KIB
     assert tier.write(story.page(2), DAY, story.document) == "written"
     tier.check_integrity()
-
-
-def test_files_that_stay_do_not_push_pages_out_beyond_the_budget(tmp_path: Path) -> None:
-    story, disk = Story(nbytes=64 * KIB), FaultyDisk()
-    limit = 700 * KIB
-    tier = open_cold(tmp_path, limit, fs=disk)
-    disk.fail.update(publish=errno.EIO, remove=errno.EIO)
-    for number in range(1, 30):
-        with contextlib.suppress(OSError):
-            tier.write(story.page(number), DAY + number, story.document)
-        assert disk_usage(tmp_path) <= tier.usage().nbytes <= limit
-    disk.fail.clear()
-    for number in range(30, 40):
-        tier.write(story.page(number), DAY + number, story.document)
-    assert story.id(39) in tier
-    assert disk_usage(tmp_path) <= tier.usage().nbytes <= limit
