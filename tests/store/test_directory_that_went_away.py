@@ -1,4 +1,5 @@
-"""A directory that is unmounted or renamed is not made elsewhere; it is used when it is back."""
+"""A directory that is unmounted, renamed or opened to others is not made elsewhere, nor used; it is
+when it is back."""
 
 import json
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, files_in, is_right, open_store, set_budget
+from kit.storage import Story, commit, files_in, is_right, open_store, set_budget, state_of
 from kit.storage.mounts import small_disk
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.budget import Budget
@@ -182,3 +183,23 @@ def test_the_systems_own_place_is_made_whole(
         commit(store, story, 1)
         assert store.flush(30)
         assert _settle(store) == "ok"
+
+
+def test_a_directory_that_is_opened_to_others_while_running_is_off_until_it_is_made_private(
+    tmp_path: Path,
+) -> None:
+    story, cold = Story(), tmp_path / "cold"
+    with open_store(cold) as store:
+        commit(store, story, 1)
+        assert store.flush(30)
+        cold.chmod(0o777)
+        store.cold.settle()
+        assert "chmod 700" in state_of(store), "also when there is nothing to write"
+        commit(store, story, 2)
+        assert not store.flush(30)
+        assert len(files_in(cold)) == 1
+        cold.chmod(0o700)
+        assert store.flush(30)
+        assert state_of(store) == "ok"
+        assert len(files_in(cold)) == 2
+        assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2))

@@ -84,7 +84,9 @@ def clean(store: BlockStore, story: Story, last: int) -> list[object]:
     return [page for page in story.ids(*range(1, last + 1)) if not store.hot.rooted([page])]
 
 
-@settings(max_examples=examples(30, 300), suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(
+    max_examples=examples(30, 300), suppress_health_check=[HealthCheck.too_slow], deadline=None
+)
 @given(
     policy=st.sampled_from(["through", "lazy"]),
     cold=st.sampled_from([280 * KIB, 16 * 1024 * KIB]),

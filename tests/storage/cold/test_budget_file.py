@@ -1,15 +1,18 @@
-"""The budget of a directory: what its file says, and what a store that opens makes of it."""
+"""The budget of a directory: what its file says, what a store that opens makes of it, and that one
+which is changed from outside counts at once."""
 
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import FaultyDisk
+from kit.storage import FaultyDisk, Story, disk_usage, open_cold, set_budget
 from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, agree
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
@@ -19,20 +22,40 @@ from omlx_cache_storage.cold.small_files import (
     read_budget,
     write_budget,
 )
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import BUDGET_FILE
 
 GIB = 1 << 30
-SIZES = st.integers(0, MOST_BYTES)
-NEAR = st.integers(0, 5)
-"""Few sizes, so that equal ones are met."""
 SHARES = {"salt": {"*": {"fraction": 0.25}}, "city": {"x": 7}}
 """What an earlier version wrote, and what only a later one may understand."""
+KIB = 1024
+LIMIT = 2048 * KIB
+_ADD = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from omlx_cache_daemon.changing import change_budget
+sys.stdin.read(1)
+for turn in range(5):
+    change_budget(Path(sys.argv[1]), lambda known: replace(known, nbytes=known.nbytes + 1))
+"""
+
+
+SIZES = st.integers(0, MOST_BYTES)
+
+
+NEAR = st.integers(0, 5)
+"""Few sizes, so that equal ones are met."""
+
+
 BUDGETS = st.builds(
     Budget,
     SIZES,
     st.sampled_from(["free space", "store", "quota"]),
     st.sampled_from([{}, SHARES]),
 )
+
+
 KNOWN = st.none() | st.builds(
     Budget,
     NEAR,
@@ -114,9 +137,6 @@ def test_a_newer_versions_file_counts_as_far_as_it_is_understood_and_stays(
     assert json.loads((tmp_path / BUDGET_FILE).read_text()) == said
 
 
-# What a store that opens does.
-
-
 @given(KNOWN, NEAR, st.booleans(), st.booleans(), NEAR)
 def test_opening_twice_agrees_on_the_same(
     known: Budget | None, wanted: int, derived: bool, alone: bool, used: int
@@ -165,3 +185,45 @@ def test_what_a_store_that_wants_100_bytes_agrees_to(
 ) -> None:
     agreed = agree(known, 100, derived=derived, alone=alone, used_bytes=used)
     assert (agreed.budget if agreed.write else None) == expected
+
+
+def _filled(directory: Path, name: str = "one") -> ColdTier:
+    tier = open_cold(directory, LIMIT)
+    story = Story(name, nbytes=64 * KIB)
+    for number in range(1, 9):
+        assert tier.write(story.page(number), 10**18 + number, {}) == "written"
+    return tier
+
+
+def test_stores_that_run_keep_to_a_smaller_budget_from_their_next_idle_moment_on(
+    tmp_path: Path,
+) -> None:
+    tiers = [_filled(tmp_path), _filled(tmp_path, "two")]
+    limit = disk_usage(tmp_path) // 2
+    set_budget(tmp_path, Budget(limit, "quota"))
+    for tier in tiers:
+        tier.settle()
+        tier.check_integrity()
+        assert disk_usage(tmp_path) <= tier.usage().nbytes <= limit == tier.usage().limit_bytes
+        assert tier.usage().pages > 0
+        tier.close()
+
+
+def test_changes_of_several_processes_at_once_are_all_kept(tmp_path: Path) -> None:
+    tier = _filled(tmp_path)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _ADD, str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        process.stdin.write("g")
+        process.stdin.close()
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    budget = read_budget(tmp_path)
+    assert budget.nbytes == LIMIT + 15
+    tier.close()

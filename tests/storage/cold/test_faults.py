@@ -1,4 +1,4 @@
-"""A disk that refuses: nothing wrong is served, nothing is left behind, and it recovers."""
+"""A disk that refuses: nothing wrong is served, what it leaves behind counts, and it recovers."""
 
 import errno
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +18,7 @@ from kit.storage import (
 from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
+DAY = 10**18
 
 
 @pytest.fixture
@@ -148,3 +149,32 @@ def test_pages_are_found_while_another_is_written(tmp_path: Path) -> None:
         finally:
             disk.gate.set()
         assert written.result(30) == "written"
+
+
+@pytest.mark.parametrize("operation", ["write", "publish"])
+def test_a_torn_file_that_cannot_be_removed_counts_until_it_can(
+    tmp_path: Path, operation: str
+) -> None:
+    story, disk = Story(nbytes=64 * KIB), FaultyDisk()
+    tier = open_cold(tmp_path, fs=disk)
+    assert tier.write(story.page(1), DAY, story.document) == "written"
+    sound = tier.usage().nbytes
+    disk.fail["remove"] = errno.EIO
+    for number in (2, 3):
+        if operation == "write":
+            disk.torn_at = 40 * KIB
+        else:
+            disk.fail["publish"] = errno.EIO
+        with pytest.raises(OSError, match=r"."):
+            tier.write(story.page(number), DAY, story.document)
+    assert len(files_in(tmp_path, ".tmp-*")) == 2
+    assert tier.usage().nbytes >= sound + 80 * KIB
+    assert tier.usage().nbytes >= disk_usage(tmp_path)
+    tier.check_integrity()
+    disk.fail.clear()
+    disk.torn_at = None
+    tier.settle()
+    assert files_in(tmp_path, ".tmp-*") == []
+    assert disk_usage(tmp_path) <= tier.usage().nbytes <= sound + 20 * KIB
+    assert tier.write(story.page(2), DAY, story.document) == "written"
+    tier.check_integrity()

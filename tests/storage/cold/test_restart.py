@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.growth_pages import Directory
 from kit.storage import (
     FaultyDisk,
     Story,
@@ -20,6 +22,7 @@ from kit.storage import (
     open_cold,
     read_cold,
 )
+from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import (
@@ -237,3 +240,42 @@ def test_a_page_written_over_a_file_that_could_not_be_deleted_stays(
     tier.settle()
     assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
     tier.check_integrity()
+
+
+@pytest.mark.parametrize("how", ["removed", "evicted before the start"])
+def test_a_rate_goes_with_its_namespace(tmp_path: Path, how: str) -> None:
+    story = Story()
+    tier = open_cold(tmp_path)
+    assert tier.write(story.page(1), 10**18, story.document) == "written"
+    tier.close()
+    place = tmp_path / story.namespace.hex()
+    rate = place / "prefill.json"
+    rate.write_text('{"model": "m", "tokens": 45678, "seconds": 12.5}')
+    rate.chmod(0o600)
+    if how == "removed":
+        remove_namespace(tmp_path, story.namespace)
+    else:
+        for page in place.rglob("*.safetensors"):
+            page.unlink()
+        open_cold(tmp_path).close()
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("code", [0, errno.EACCES], ids=["read", "refused"])
+def test_the_collector_rests_while_an_index_is_made_and_is_as_it_was_then(
+    tmp_path: Path, enabled: bool, code: int
+) -> None:
+    Directory(tmp_path / "cold").grow(64)
+    disk, rests = FaultyDisk(), list[bool]()
+    disk.fail = {"scan": code} if code else {}
+    disk.each["scan"] = lambda _: rests.append(not gc.isenabled())
+    try:
+        if not enabled:
+            gc.disable()
+        ColdTier(tmp_path / "cold", 1 << 40, fs=disk).open()
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
+    assert all(rests)
+    assert bool(rests) == (code == 0)

@@ -1,7 +1,9 @@
-"""Several tiers on one directory: what one does, the others know."""
+"""Several tiers on one directory: what one does, the others know, whatever the clock says."""
 
 import contextlib
 import errno
+import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,19 +14,24 @@ from kit.storage import (
     Story,
     disk_usage,
     expected_payload,
+    files_in,
     open_cold,
     read_cold,
+    set_budget,
 )
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.changes import Cancelled
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.eviction.keep import Clock
 
 KIB = 1024
 PAGE = 64 * KIB
 LIMIT = 1200 * KIB
 BIG = 1 << 30
 DAY = 10**18
+HOUR = 3600 * 10**9
 
 
 @pytest.fixture
@@ -184,3 +191,41 @@ def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(
     assert disk_usage(tmp_path) <= two.usage().nbytes
     assert two.usage().nbytes == open_cold(tmp_path).usage().nbytes
     two.check_integrity()
+
+
+def _set_ahead(directory: Path) -> None:
+    ahead = Clock().now() + HOUR
+    for path in files_in(directory):
+        os.utime(path, ns=(ahead, ahead))
+
+
+def test_a_budget_is_lowered_in_a_directory_whose_times_are_yet_to_come(
+    tmp_path: Path, story: Story
+) -> None:
+    tier = open_cold(tmp_path)
+    for number in range(1, 11):
+        tier.write(story.page(number), Clock().now(), story.document)
+    _set_ahead(tmp_path)
+    set_budget(tmp_path, Budget(500 * KIB, "quota"))
+    settling = threading.Thread(target=tier.settle, daemon=True)
+    settling.start()
+    settling.join(20)
+    assert not settling.is_alive(), "it holds the directory, and everybody waits for it"
+    assert 0 < tier.usage().pages < 10
+    assert disk_usage(tmp_path) <= tier.usage().nbytes <= 500 * KIB
+
+
+def test_a_clock_that_is_set_back_does_not_keep_new_pages_off_a_full_disk(
+    tmp_path: Path, story: Story
+) -> None:
+    tier = open_cold(tmp_path, LIMIT)
+    for number in range(1, 30):
+        tier.write(story.page(number), Clock().now(), story.document)
+    _set_ahead(tmp_path)
+    tier.close()
+    again, fresh, clock = open_cold(tmp_path, LIMIT), Story("fresh", nbytes=PAGE), Clock()
+    results = []
+    for number in range(1, 30):
+        results.append(again.write(fresh.page(number), clock.now(), fresh.document))
+        again.settle()
+    assert results[-5:] == ["written"] * 5
