@@ -321,20 +321,6 @@ def test_a_page_is_written_once_and_one_that_holds_more_replaces_one_that_holds_
     assert (usage.written_pages, usage.present_pages) == (1, 1)
 
 
-def test_a_tail_whose_writer_died_before_it_was_told_of_is_told_of_by_the_next(
-    machines: Machines,
-) -> None:
-    one, two, three = machines(), machines(), machines()
-    _write(one, 1)
-    tail = STORY.page(2, tail=5)
-    one.engine.fail["add"] = "lost"
-    with pytest.raises(RemoteError):
-        one.store.write(tail)
-    assert two.store.write(tail) == "present"
-    assert three.about(1, length=2 * BLOCK - 5).news
-    assert three.get(tail.meta.id) == tail.payload
-
-
 # Its own books.
 
 

@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from omlx_cache_storage.remote import uploads as module
 from omlx_cache_storage.remote.engine import RemoteOptions
 from omlx_cache_storage.remote.envelope import RemoteNames
 from omlx_cache_storage.remote.tier import RemoteTier
-from omlx_cache_storage.remote.uploads import TOGETHER, TRIES, UploadPolicy, Uploads
+from omlx_cache_storage.remote.uploads import TRIES, UploadPolicy, Uploads
 
 DEADLINE = 60.0
 MIB = 1 << 20
@@ -102,26 +101,6 @@ def machine(
     yield make
     for one in made:
         one.close()
-
-
-def test_who_flushes_waits_for_what_was_noted_before_and_not_for_what_comes_then(
-    machine: Machines,
-) -> None:
-    one, story, last = machine(starts=False), Story(blocks=500), 500
-    more = iter(range(3, last + 1))
-    written: list[str] = []
-
-    def wrote(name: str, parts: object) -> None:
-        # More than are sent at once, and then one for each that is.
-        one.store(*islice(more, 1 if written else 2 * TOGETHER), story=story)
-        written.append(name)
-
-    one.engine.each["write"] = wrote
-    one.store(1, 2, story=story)
-    one.start()
-    assert one.uploads.flush(DEADLINE)
-    assert _names(1, 2, story=story) == written[:2]
-    assert len(written) < last - 2
 
 
 def _names(*numbers: int, story: Story = STORY) -> list[str]:

@@ -1,7 +1,6 @@
 """What only the hot tier promises: reservations, a sequence's own pages, and runs of pages that are
 admitted together."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from kit.storage import FaultyDisk, Story, check_integrity, commit, end_write, open_store
 from omlx_cache import BlockStore
 from omlx_cache_storage.hot import NEVER_NS, HotTier
-from omlx_cache_storage.hot_page import Held, PageState, Reservation
+from omlx_cache_storage.hot_page import PageState, Reservation
 from omlx_cache_storage.page import Page, PageId
 
 KIB = 1024
@@ -67,37 +66,6 @@ def test_a_queued_page_that_the_disk_had_longer_and_evicts_is_written_after_all(
     assert tier.end_write(write, None if refused else longer, held.stamp_ns)
     assert not tier.rooted([page])
     tier.check_integrity(idle=True)
-
-
-def shown_by(tier: HotTier, monkeypatch: pytest.MonkeyPatch) -> list[PageId]:
-    """Return a list that grows by every page that the tier's order shows from now on."""
-    shown: list[PageId] = []
-    in_order = tier._index.in_order
-
-    def counted() -> Iterator[Held]:
-        for held in in_order():
-            shown.append(held.id)
-            yield held
-
-    monkeypatch.setattr(tier._index, "in_order", counted)
-    return shown
-
-
-def test_what_a_page_costs_does_not_grow_with_the_pages_of_its_sequence_in_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held = 256
-    story = Story(nbytes=KIB, blocks=2 * held)
-    tier = HotTier(held * KIB, backed=True)
-    shown = shown_by(tier, monkeypatch)
-    own: set[PageId] = set()
-    for number in range(1, 2 * held + 1):
-        room = tier.reserve(KIB, own)
-        assert room
-        assert tier.put(story.page(number), room, dirty=False, stamp_ns=1)
-        own.add(story.id(number))
-        assert tier.usage().nbytes >= min(number, held - held // 32) * KIB
-    assert len(shown) <= held * 40
 
 
 STEPS = st.lists(

@@ -2,8 +2,7 @@
 room in the queue, and leaves a disk alone that refuses page after page."""
 
 import errno
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,9 @@ from kit.storage import (
     open_store,
     store_page,
 )
-from kit.storage.faults import FaultyDisk, HandClock
 from omlx_cache_storage import breaker, writer
-from omlx_cache_storage.cold.room import DIRECTORY_SLACK_BYTES
-from omlx_cache_storage.eviction.keep import Keep
-from omlx_cache_storage.page import Page, WriteResult
 
 KIB = 1024
-PAGE = 64 * KIB
 
 
 @pytest.fixture
@@ -107,41 +101,6 @@ def test_a_fuller_version_that_comes_during_the_write_is_not_taken_for_written(
     info = rig.cold.info(rig.story.id(1))
     assert info.held == 16
     assert len(files_in(rig.cold.directory)) == 1
-
-
-@pytest.mark.parametrize("retain", [True, False])
-def test_a_page_used_while_the_disk_refuses_it_is_asked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retain: bool
-) -> None:
-    """Its chain was marked as used between the look at its stamp and the disk's answer: the deep
-    end, there already, was worth more for a moment, and the root must not stay away for that."""
-    rig = WriterRig(tmp_path / "cold", 64 * KIB, retain=retain)
-    deep = range(2, 9)
-    rig.put(*deep)
-    assert all(rig.offer(number) for number in deep)
-    assert rig.writer.flush(30)
-    rig.cold._index.limit_bytes = rig.cold.usage().nbytes + DIRECTORY_SLACK_BYTES
-    rig.put(1)
-    write, chain = rig.cold.write, rig.story.ids(1, *deep)
-
-    def used_meanwhile(page: Page, stamp_ns: int, document: Mapping[str, object]) -> WriteResult:
-        if used.is_set():
-            return write(page, stamp_ns, document)
-        used.set()
-        now = rig.clock.now()
-        for tier in (rig.hot, rig.cold):
-            tier.touch(chain, now)
-        result = write(page, stamp_ns, document)
-        assert result == "refused"
-        return result
-
-    used = threading.Event()
-    monkeypatch.setattr(rig.cold, "write", used_meanwhile)
-    assert rig.offer(1)
-    assert rig.writer.flush(30)
-    assert rig.on_disk(1)
-    assert not rig.on_disk(8)
-    rig.close()
 
 
 @pytest.fixture
@@ -240,33 +199,3 @@ def test_after_a_few_failures_the_rest_of_the_queue_is_put_off_and_stays_dirty(
     _offer(roomy, *MANY)
     assert all(roomy.on_disk(number) for number in MANY)
     assert roomy.cold.usage().state == "ok"
-
-
-@pytest.mark.parametrize("write_policy", ["through", "lazy"])
-def test_after_a_failure_of_the_disk_pages_pass_again_though_memory_stays_young(
-    tmp_path: Path, write_policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patience = property(lambda _: 50 * 10**9, lambda *_: None)
-    monkeypatch.setattr(Keep, "patience_ns", patience, raising=False)
-    disk, clock = FaultyDisk(), HandClock()
-    sizes = {"hot_bytes": 16 * PAGE, "queue_bytes": 16 * PAGE, "cold_bytes": "64MiB"}
-    with open_store(tmp_path, disk=disk, clock=clock, write_policy=write_policy, **sizes) as store:
-        ours, theirs = Story("ours", nbytes=PAGE), Story("theirs", nbytes=PAGE)
-        commit(store, ours, *range(1, 17))
-        assert store.flush()
-        disk.fail["write"] = errno.EIO
-        assert commit(store, theirs, 1) == [True]
-        store.wait_for_writer(5)
-        assert commit(store, theirs, 2) == [False]
-        disk.fail.clear()
-        for _ in range(3):
-            clock.pass_by(40)
-            store.touch(ours.ids(*range(1, 17)))
-        # As the writer does when it is idle.
-        ended = store.writes_ended
-        store.writer.tick()
-        store.wait_for_writer(5, ended)
-        assert commit(store, theirs, 2) == [True]
-        assert store.flush()
-        assert all(page in store.cold for page in theirs.ids(1, 2))
-        store.hot.check_integrity()

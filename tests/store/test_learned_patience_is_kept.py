@@ -9,7 +9,7 @@ import pytest
 
 from kit.storage import HandClock, Story, commit, open_store
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.cold.small_files import Reuse, read_reuse, write_reuse
+from omlx_cache_storage.cold.small_files import read_reuse
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned
 
 PAGE = 4 * 1024
@@ -44,20 +44,6 @@ def test_a_store_that_opens_again_is_as_patient_as_the_one_before(tmp_path: Path
     with open_store(tmp_path, clock=clock) as store:
         assert patience(store) == learned
     assert read_reuse(tmp_path).memory is not None
-
-
-def test_each_tier_has_its_own_part_and_one_that_learns_nothing_leaves_it(tmp_path: Path) -> None:
-    disk = MOST_PATIENT._replace(patience_seconds=90.0)
-    write_reuse(tmp_path, Reuse(MOST_PATIENT, disk))
-    with open_store(tmp_path) as store:
-        assert patience(store) == (30 * 10**9, 90 * 10**9)
-    clock = HandClock()
-    with open_store(tmp_path, clock=clock, hot_bytes=0) as store:
-        use(store, clock, Story(nbytes=PAGE), 3)
-        assert store.hot.patience_ns == 0
-    kept = read_reuse(tmp_path)
-    assert kept.memory == MOST_PATIENT
-    assert kept.disk.seen == MOST_PATIENT.seen + 120
 
 
 def part(**fields: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -109,31 +108,6 @@ def test_a_page_in_memory_that_is_found_lost_on_the_disk_is_written_again(
         file.unlink() if gone else file.write_bytes(file.read_bytes()[:-1] + b"?")
         with pytest.raises(PageError):
             read_cold(store.cold, story.id(1))
-        assert store.flush()
-    assert _on_disk(tmp_path, story) == [1]
-
-
-@pytest.mark.parametrize("read", [True, False], ids=["read", "computed"])
-def test_a_page_that_leaves_the_disk_while_it_comes_into_memory_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: bool
-) -> None:
-    story = Story()
-    page = story.page(1)
-    with open_store(tmp_path) as store:
-        commit(store, story, 1)
-    with open_store(tmp_path) as store:
-        put = store.hot.put
-
-        def evicted_first(*args: Any, **options: Any) -> bool:
-            store.delete({page.meta.id: 1}, disk_only=True)
-            return put(*args, **options)
-
-        monkeypatch.setattr(store.hot, "put", evicted_first)
-        if read:
-            assert not store.put(page, store.reserve(page.meta.nbytes))
-            assert store.held(page.meta.id) is page
-        else:
-            assert not store_page(store, page)
         assert store.flush()
     assert _on_disk(tmp_path, story) == [1]
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from kit.storage import Story, bytes_of, commit, is_right, open_store
-from kit.storage.hanging import HangingDisk
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.page import Page
 from omlx_cache_storage.tiers import Tiers
@@ -37,27 +36,6 @@ def test_a_prefetch_takes_free_room_only_and_evicts_nobody(tmp_path: Path, story
         assert held == [True, True, True, False, False, False]
         assert store.hot.info(other.id(1)) is not None
         assert (store.hot.usage().nbytes, store.hot.usage().evicted_pages) == (64 * KIB, 0)
-
-
-def test_a_restore_takes_its_pages_out_of_a_prefetchs_hands(tmp_path: Path, story: Story) -> None:
-    disk = HangingDisk()
-    disk.hang("read_into")
-    with open_store(tmp_path, disk) as store:
-        handle = store.prefetch(story.ids(1, 2, 3, 4), allocate_payload)
-        assert disk.reached.wait(30)
-        coming = store.prefetcher.being_read(story.id(1))
-        assert store.prefetcher.being_read(story.id(2)) is None
-        store.prefetcher.withdraw(story.ids(1, 2, 3))
-        disk.go()
-        page = coming.result(30)
-        assert page is not None
-        assert page is store.held(story.id(1))
-        assert handle.wait(30)
-        assert handle.pages == 2
-        assert [store.held(p) is not None for p in story.ids(1, 2, 3, 4)] == [
-            True, False, False, True,
-        ]  # fmt: skip
-        assert store.prefetcher.being_read(story.id(1)) is None
 
 
 def test_a_page_committed_meanwhile_is_not_replaced_by_its_older_self(

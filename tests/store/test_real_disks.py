@@ -83,16 +83,3 @@ def test_a_disk_that_others_fill_costs_the_pages_that_it_lacks_room_for_and_no_m
         commit(store, Story("other"), 1)
         assert store.flush(30)
         assert state_of(store) == "ok"
-
-
-def test_a_disk_that_is_full_when_a_store_opens_serves_what_it_has(tmp_path: Path) -> None:
-    story = Story(nbytes=64 * KIB)
-    with small_disk(tmp_path / "disk", "size=2m") as disk:
-        with open_store(disk.path / "cold") as store:
-            commit(store, story, 1, 2, 3)
-            assert store.flush(30)
-        with open(disk.path / "others", "wb") as others:
-            os.posix_fallocate(others.fileno(), 0, os.statvfs(disk.path).f_bavail * 4096)
-        with open_store(disk.path / "cold", cold_bytes=LIMIT) as store:
-            assert state_of(store) == "ok"
-            assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))

@@ -121,17 +121,6 @@ def test_a_newer_file_is_gone_by_and_not_replaced(tmp_path: Path, story: Story) 
     assert json.loads((tmp_path / PINS_FILE).read_text()) == said
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1, "pins": 5}', '{"version": true}'])
-def test_a_file_that_cannot_be_read_is_as_none(tmp_path: Path, story: Story, text: str) -> None:
-    (tmp_path / PINS_FILE).write_text(text)
-    (tmp_path / PINS_FILE).chmod(0o600)
-    assert read_pins(tmp_path) == ()
-    tier = _open(tmp_path)
-    assert _write(tier, story, 1) == ["written"]
-    _pin(tmp_path, _namespace(story))
-    assert read_pins(tmp_path) == (_namespace(story),)
-
-
 _PINS = st.lists(
     st.builds(
         PinRecord,

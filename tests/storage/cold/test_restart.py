@@ -226,22 +226,6 @@ def test_empty_directories_go_and_are_made_again(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == ROOT_FILES
 
 
-def test_a_page_written_over_a_file_that_could_not_be_deleted_stays(
-    tmp_path: Path, story: Story
-) -> None:
-    """Not even a directory that is read again takes it for what was to be deleted."""
-    tier = open_cold(tmp_path, fs=(disk := FaultyDisk()))
-    _store(tier, story, 1)
-    disk.fail["remove"] = errno.EIO
-    tier.discard(story.ids(1))
-    assert tier.write(story.page(1), 10**18, story.document) == "written"
-    disk.fail.clear()
-    tier.sharing.is_lost = True
-    tier.settle()
-    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), 4 * KIB)
-    tier.check_integrity()
-
-
 @pytest.mark.parametrize("how", ["removed", "evicted before the start"])
 def test_a_rate_goes_with_its_namespace(tmp_path: Path, how: str) -> None:
     story = Story()

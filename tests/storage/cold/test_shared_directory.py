@@ -1,6 +1,5 @@
 """Several tiers on one directory: what one does, the others know, whatever the clock says."""
 
-import contextlib
 import errno
 import os
 import threading
@@ -20,16 +19,13 @@ from kit.storage import (
     set_budget,
 )
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.changes import Cancelled
-from omlx_cache_storage.cold.disk import FileSystem, StrPath
-from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 
 KIB = 1024
 PAGE = 64 * KIB
 LIMIT = 1200 * KIB
-BIG = 1 << 30
 DAY = 10**18
 HOUR = 3600 * 10**9
 
@@ -149,27 +145,6 @@ def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, st
     disk.fail = {}
     assert _write(two, story, 3) == ["written"]
     assert _numbers(two, story) == [1, 2, 3]
-
-
-def test_a_directory_that_always_changes_faster_than_it_is_read_is_read_while_others_wait(
-    tmp_path: Path, story: Story
-) -> None:
-    one = open_cold(tmp_path)
-    assert _write(one, story, 1, 2) == ["written"] * 2
-    ledger = Ledger(tmp_path, FileSystem())
-    ledger.open(ledger_bytes(BIG))
-
-    def overtake(_: StrPath) -> None:
-        # Somebody tells more than the ledger holds, unless the directory is held.
-        with contextlib.suppress(LedgerBusy), ledger.held(0.0):
-            ledger.append([Cancelled("x" * ledger.nbytes)])
-
-    disk = FaultyDisk()
-    disk.each["scan"] = overtake
-    two = open_cold(tmp_path, fs=disk)
-    assert _numbers(two, story) == [1, 2]
-    assert _write(two, story, 3) == ["written"]
-    ledger.close()
 
 
 def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(

@@ -11,9 +11,7 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger
-from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.format.names import LEDGER_FILE, SUFFIX
+from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
 
 KIB = 1024
 PAGE = 64 * KIB
@@ -59,25 +57,6 @@ def test_a_temporary_file_that_its_writer_cannot_delete_counts_for_the_others(
     assert two.usage().nbytes >= disk_usage(tmp_path)
 
 
-def test_a_page_named_while_the_directory_was_made_anew_is_told_before_it_counts_as_written(
-    tmp_path: Path, story: Story
-) -> None:
-    others: list[ColdTier] = []
-
-    def make_anew(_: str, path: str) -> None:
-        if path.endswith(SUFFIX) and not others:
-            # `rm -rf` takes the ledger first, and somebody begins a new one before it ends.
-            (tmp_path / LEDGER_FILE).unlink()
-            others.append(open_cold(tmp_path))
-
-    disk = FaultyDisk()
-    disk.each["publish"] = make_anew
-    one = open_cold(tmp_path, fs=disk)
-    assert one.write(story.page(1), DAY, story.document) == "written"
-    others[0].refresh()
-    assert story.id(1) in others[0]
-
-
 def test_a_write_that_could_not_be_noted_in_the_ledger_counts_no_more(
     tmp_path: Path, story: Story
 ) -> None:
@@ -117,17 +96,6 @@ def test_a_page_is_not_refused_for_long_for_what_a_writer_reserved_who_gave_up(
     assert results == ["refused"], "the room was reserved"
     two.settle()
     assert two.write(older.page(2), DAY, older.document) == "written", "and it is worth less"
-
-
-def test_a_ledger_that_was_cut_off_behind_its_header_is_no_ledger_without_news(
-    tmp_path: Path, story: Story
-) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    one.write(story.page(1), DAY, story.document)
-    os.truncate(tmp_path / LEDGER_FILE, HEADER_BYTES)
-    two.refresh()
-    two.settle()
-    assert two.info(story.id(1)) is not None
 
 
 _HOLDER = """
