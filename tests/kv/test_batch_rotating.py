@@ -18,7 +18,7 @@ from omlx_cache.kv import RotatingKVCache
 
 WINDOW, KEEP, STEP = 12, 4, 8
 quick = settings(
-    max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(25, 300), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 row_lengths = st.lists(st.integers(0, 3 * WINDOW), min_size=1, max_size=3)
 steps = st.lists(
