@@ -127,6 +127,7 @@ class Flag(NamedTuple):
 _MODEL = (
     Flag("--model", "path or hub id of the MLX model"),
     Flag("--adapter-path", "adapter weights and configuration"),
+    Flag("--draft-model", "a model for speculative decoding"),
     Flag("--trust-remote-code", "for the tokenizer", bool, False),
     Flag("--chat-template", "a chat template for the tokenizer", default=""),
     Flag("--use-default-chat-template", "when the tokenizer has none", bool, False),
@@ -168,7 +169,6 @@ _SERVER = (
         default="INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
     ),
-    Flag("--draft-model", "a model for speculative decoding"),
     Flag("--num-draft-tokens", "tokens that it drafts at once", int, 3, "N"),
     Flag("--temp", "temperature of requests that name none", float, 0.0),
     Flag("--top-p", "top-p of requests that name none", float, 1.0),

@@ -1,18 +1,24 @@
-"""Prompts prefilled by a running server: each is a request for one token."""
+"""Prompts prefilled by a server, a running one or one of our own: each is a request for a token."""
 
 import http.client
 import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from omlx_cache.settings.names import LONGEST_WAIT, SOCKET_VARIABLE, variable
 from omlx_cache.tools.prompt_file import Prompt
 from omlx_cache.tools.warm_report import Progress, WarmReport
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.replies import as_map, count_of
 from omlx_cache_daemon.servers import Server
 
+_UNLIMITED = ("--max-body-bytes", "1TiB", "--max-prompt-tokens", str(10**12))
 _REQUEST_SECONDS = 3600.0
 """How long one prompt may be waited for, the requests before it in the server included."""
 
@@ -27,6 +33,29 @@ class Usage(NamedTuple):
 
     prompt: int
     cached: int
+
+
+@contextmanager
+def serving(arguments: Sequence[str], settings: Mapping[str, object]) -> Iterator[int]:
+    """Run `omlx-cache serve` while the block runs, which begins once it listens; yield its process
+    id. Raises SystemExit when it does not start: why, it says itself on standard error."""
+    given = {
+        variable(name): "1" if value is True else str(value) for name, value in settings.items()
+    }
+    # Nothing else waits for this process, so no write needs to be dropped.
+    wait = {variable("commit_wait_seconds"): str(LONGEST_WAIT), SOCKET_VARIABLE: "auto"}
+    command = [sys.executable, "-m", "omlx_cache_daemon", "serve", "--port", "0", *_UNLIMITED]
+    with subprocess.Popen(
+        [*command, "--log-level", "ERROR", *arguments],
+        env={**os.environ, **wait, **given},
+        stdout=subprocess.PIPE,
+    ) as server:
+        try:
+            if server.stdout is None or not server.stdout.readline():
+                raise SystemExit(server.wait())
+            yield server.pid
+        finally:
+            server.terminate()
 
 
 def warm_through(

@@ -2,7 +2,6 @@
 
 import gc
 import time
-from collections.abc import Collection
 from typing import Any
 
 import mlx.core as mx
@@ -13,7 +12,6 @@ from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.page import PageId
 
 from .conftest import Open, model_of, prompt_of
 
@@ -86,21 +84,6 @@ def test_segments_are_restore_points_of_a_hybrid(store: BlockStore) -> None:
     batch.close()
 
 
-def test_logits_processors_see_the_restored_prefix(store: BlockStore) -> None:
-    model, prompt = model_of("qwen3"), prompt_of(100)
-    seen: list[list[int]] = []
-
-    def spy(tokens: mx.array, logits: mx.array) -> mx.array:
-        seen.append(tokens.tolist())
-        return logits
-
-    batch = batch_of(model, store)
-    serve(batch, [prompt])
-    serve(batch, [prompt], logits_processors=[spy])
-    assert store.stats().requests.restored_tokens == len(prompt) - 1
-    assert seen[0] == prompt
-
-
 def test_a_cancelled_request_frees_what_it_held(store: BlockStore) -> None:
     model = model_of("qwen3_next")
     batch = batch_of(model, store)
@@ -119,16 +102,6 @@ def test_a_cancelled_request_frees_what_it_held(store: BlockStore) -> None:
     stats = store.stats()
     assert stats.requests.live_sessions == 0
     assert stats.snapshots.live == 0
-
-
-def test_closing_cancels_everything(store: BlockStore) -> None:
-    batch = batch_of(model_of("gemma3_text"), store)
-    for n in range(3):
-        batch.submit(prompt_of(200, seed=n), max_tokens=NEW)
-    batch.next()
-    batch.close()
-    assert len(batch) == 0
-    assert store.stats().requests.live_sessions == 0
 
 
 @pytest.mark.parametrize("family", some(["qwen3", "gemma3_text", "qwen3_next"], "qwen3_next"))
@@ -150,36 +123,11 @@ def test_nothing_but_pages_is_left_of_a_request(family: str, open_store: Open) -
     assert left_over() - before < 64 * 1024
 
 
-def test_what_has_no_room_is_tried_again_once_a_block_not_with_every_token(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(hot_cache_only=True, hot_bytes=1000)
-    tries = 0
-    admit = store.admit
-
-    def counted(nbytes: int, own: Collection[PageId] = (), **options: Any) -> bool:
-        nonlocal tries
-        tries += 1
-        return admit(nbytes, own, **options)
-
-    monkeypatch.setattr(store, "admit", counted)
-    batch = batch_of(model_of("qwen3"), store)
-    batch.submit(prompt_of(40), max_tokens=60)
-    while len(batch):
-        batch.next()
-    assert 0 < tries <= 12
-
-
 def test_a_request_for_no_token_is_refused_before_it_can_disturb_others(store: BlockStore) -> None:
     batch = batch_of(model_of("qwen3"), store)
     with pytest.raises(ValueError, match="at least one"):
         batch.submit(prompt_of(50), max_tokens=0)
     assert len(batch) == 0
-
-
-def test_an_empty_prompt_is_refused(store: BlockStore) -> None:
-    with pytest.raises(ValueError, match="empty"):
-        batch_of(model_of("qwen3"), store).submit([], max_tokens=1)
 
 
 def test_how_an_answer_ended_is_asked_when_it_did(

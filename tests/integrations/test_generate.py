@@ -82,22 +82,6 @@ def test_responses_describe_the_whole_prompt(
     assert seen[-1] == (seen[0][1] - 1, seen[0][1])
 
 
-def test_a_rotating_cache_of_a_maximum_size(
-    loaded: dict[str, tuple[Any, Any]], open_store: Open
-) -> None:
-    model, tokenizer = loaded["dense"]
-    options = {"max_tokens": 20, "max_kv_size": 96}
-    expected = upstream_generate(model, tokenizer, TEXT, **options)
-    assert expected != upstream_generate(model, tokenizer, TEXT, max_tokens=20)
-    for _ in range(2):
-        cache = PrefixCache(model, open_store())
-        assert generate(model, tokenizer, TEXT, cache, **options) == expected
-    assert cached_tokens(cache) == len(TEXT) - 1
-    # The same model with another kind of cache shares nothing with it.
-    generate(model, tokenizer, TEXT, cache, max_tokens=2)
-    assert cached_tokens(cache) == len(TEXT) - 1
-
-
 @pytest.mark.parametrize("start", [0, 100, 235])
 def test_quantised_kv(start: int, loaded: dict[str, tuple[Any, Any]], open_store: Open) -> None:
     model, tokenizer = loaded["dense"]
@@ -176,22 +160,6 @@ def test_an_answer_that_is_not_read_to_its_end_is_kept(
     prompt = tokenizer.encode(TEXT) + tokens
     assert cache.lookup([*prompt, 1]).cached_tokens == len(prompt)
     assert store.stats().requests.live_sessions == 0
-
-
-def test_what_was_prefilled_before_an_exception_is_found_again(
-    loaded: dict[str, tuple[Any, Any]], store: BlockStore
-) -> None:
-    model, tokenizer = loaded["dense"]
-
-    def fail(tokens: mx.array, logits: mx.array) -> mx.array:
-        raise RuntimeError("a processor's own fault")
-
-    cache = PrefixCache(model, store)
-    with pytest.raises(RuntimeError, match="own fault"):
-        generate(model, tokenizer, TEXT, cache, max_tokens=5, logits_processors=[fail])
-    assert store.stats().requests.live_sessions == 0
-    prompt = len(tokenizer.encode(TEXT))
-    assert cache.lookup(tokenizer.encode(TEXT)).cached_tokens == (prompt - 1) // 64 * 64 > 0
 
 
 def test_what_tokens_do_not_identify_is_refused(

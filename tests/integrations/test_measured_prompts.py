@@ -88,15 +88,3 @@ def test_generate_is_measured_to_the_last_token(
     generate(model, tokenizer, TEXT, cache, max_tokens=4, **options)
     assert _figures(store).prefilled_tokens == len(TEXT) + 1
     assert store.stats().requests.saved_seconds != 0
-
-
-def test_generate_with_a_draft_model_is_measured_from_the_restore_to_the_first_token(
-    loaded: dict[str, tuple[Any, Any]], store: BlockStore
-) -> None:
-    model, tokenizer = loaded["dense"]
-    draft, _ = loaded["draft"]
-    caches = PrefixCache(model, store), PrefixCache(draft, store)
-    generate(
-        model, tokenizer, TEXT, caches[0], max_tokens=4, draft_model=draft, draft_cache=caches[1]
-    )
-    assert _figures(store).prefilled_tokens == len(TEXT)

@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 
 from kit import zoo
 from omlx_cache import BlockStore
@@ -67,21 +67,6 @@ def test_packed_caches_are_given_back_as_they_were(
         ] * len(packed)
         for mine, own in zip(sides(caches, count), sides(packed, count), strict=True):
             assert mx.array_equal(mine, own)
-
-
-@pytest.mark.parametrize("first", ["dense", "packed"])
-def test_dense_and_packed_sequences_of_an_unknown_key_are_both_kept(
-    first: str, model: Any, store: BlockStore
-) -> None:
-    cache = TieredPromptCache(store)
-    prompts = {"dense": prompt_of(100, seed=1), "packed": prompt_of(100, seed=2)}
-    for kind in sorted(prompts, reverse=first == "packed"):
-        caches = computed(model, prompts[kind], packed=kind == "packed")
-        cache.insert_cache(KEY, prompts[kind], caches)
-    assert store.stats().requests.skips == {}
-    for kind, made in (("dense", KVCache), ("packed", QuantizedKVCache)):
-        caches, held, _last = found_by(cache, prompts[kind])
-        assert (held, {type(c) for c in caches}) == (99, {made})
 
 
 def test_after_a_restart_they_are_for_whoever_shows_or_says_that_its_caches_are_packed(

@@ -1,7 +1,6 @@
 """Models whose states take a batch's padding for tokens: nothing that it spoilt is kept."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import mlx.core as mx
 import mlx_lm
@@ -34,21 +33,6 @@ LENGTHS = (150, 70, 113)
 def test_it_is_told_whether_a_model_heeds_padding(family: str, heeds: bool) -> None:
     model = model_of(family)
     assert heeds_padding(model, lambda: make_prompt_cache(model)) is heeds
-
-
-def test_a_model_that_cannot_be_tried_is_taken_as_it_is() -> None:
-    def fail() -> list[Any]:
-        raise RuntimeError("no caches")
-
-    assert heeds_padding(None, fail)
-
-
-def test_a_model_with_states_that_fails_in_a_batch_is_taken_for_one_that_computes_padding() -> None:
-    def fail(tokens: Any, cache: Any) -> Any:
-        raise RuntimeError("no batches")
-
-    model = model_of("jamba")
-    assert not heeds_padding(fail, lambda: make_prompt_cache(model))
 
 
 @pytest.mark.parametrize("family", ["jamba", "rwkv7"])

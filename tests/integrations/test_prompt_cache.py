@@ -56,16 +56,6 @@ def test_restores_no_less_than_upstream_and_the_same_bits(family: str, store: Bl
     assert store.stats().requests.skips == {}
 
 
-@pytest.mark.parametrize(("family", "cached"), [("qwen3", 299), ("qwen3_next", 200)])
-def test_restores_after_a_restart(family: str, cached: int, open_store: Open) -> None:
-    model, tokens = model_of(family), prompt_of(300)
-    request(TieredPromptCache(open_store(), LoadedModel(KEY, model)), model, tokens, (200,))
-    again = TieredPromptCache(open_store(), LoadedModel(KEY, model))
-    assert request(again, model, tokens)[0] == cached
-    assert again.last is not None
-    assert again.last.cold_tokens == cached
-
-
 def test_at_least_one_token_is_left_over(store: BlockStore) -> None:
     cache = TieredPromptCache(store, LoadedModel(KEY, model_of("qwen3")))
     for length in (0, 1, 2, 64, 65, 128):
@@ -105,19 +95,6 @@ def test_image_positions_are_told_apart(store: BlockStore) -> None:
     cache.insert_cache(KEY, pictured[0], caches)
     assert len(cache.fetch_nearest_cache(KEY, pictured[0])[1]) == 1
     assert len(cache.fetch_nearest_cache(KEY, pictured[1])[1]) == 130
-
-
-def test_models_share_the_budgets_and_nothing_else(store: BlockStore) -> None:
-    tokens = prompt_of(100)
-    one, two = model_of("qwen3"), zoo.build("qwen3", seed=5)
-    cache = TieredPromptCache(store, LoadedModel(KEY, one))
-    request(cache, one, tokens)
-    assert TieredPromptCache(store, LoadedModel(KEY, two)).fetch_nearest_cache(KEY, tokens) == (
-        None,
-        tokens,
-    )
-    other = TieredPromptCache(store, LoadedModel(KEY, one))
-    assert len(other.fetch_nearest_cache(KEY, tokens)[1]) == 1
 
 
 def test_a_model_that_was_unloaded_is_freed(store: BlockStore) -> None:
@@ -247,11 +224,6 @@ def test_it_is_made_and_used_as_upstreams_is(options: dict[str, int]) -> None:
     assert rest == [40]
     keys, values = keys_and_values(parted[0])
     assert keys.flatten().tolist() == values.flatten().tolist() == [*range(24), 0, 1]
-
-
-def test_bits_that_mlx_lacks_are_refused_when_it_is_made(store: BlockStore) -> None:
-    with pytest.raises(ValueError, match="kv_bits=7"):
-        TieredPromptCache(store, kv_bits=7)
 
 
 def test_a_request_ends_when_it_is_stored_with_its_answer(store: BlockStore) -> None:

@@ -53,28 +53,6 @@ def test_a_row_stops_there_and_computes_the_same(family: str, steps: int) -> Non
     assert list(answers.values()) == list(expected.values())
 
 
-def test_positions_count_what_was_restored() -> None:
-    generator = generator_of()
-    cache: list[Any] = [None]
-    (uid,) = generator.insert_segments(
-        [[PROMPTS[0][40:]]], caches=cache, all_tokens=[PROMPTS[0][:40]]
-    )
-    assert not stop_row_at(generator, uid, 40)
-    assert stop_row_at(generator, uid, 41)
-    assert stop_row_at(generator, uid, 120)
-    _answers, ends = run(generator, {uid: 40})
-    assert ends[uid] == [41, 120, 149]
-
-
-def test_a_stop_that_is_there_already_splits_nothing() -> None:
-    generator = generator_of()
-    (uid,) = generator.insert_segments([[PROMPTS[0][:64], PROMPTS[0][64:]]])
-    assert stop_row_at(generator, uid, 64)
-    assert stop_row_at(generator, uid, 149)
-    _answers, ends = run(generator, {uid: 0})
-    assert ends[uid] == [64, 149]
-
-
 @pytest.mark.parametrize("position", [-1, 0, 64, 150, 151])
 def test_what_is_past_or_leaves_no_token_to_feed_is_refused(position: int) -> None:
     generator = generator_of()

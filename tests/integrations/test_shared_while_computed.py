@@ -12,7 +12,7 @@ from kit.examples import some
 from omlx_cache import Begun, BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
 
-from .conftest import Open, model_of, prompt_of
+from .conftest import model_of, prompt_of
 from .test_batch import NEW, alone, serve
 
 FAMILIES = ["llama", "gemma3_text", "qwen3_next"]
@@ -69,22 +69,6 @@ def test_a_new_prefix_is_computed_once_in_a_batch(
     assert held == [False] + [True] * (count - 1)
 
 
-@pytest.mark.parametrize("family", some(FAMILIES, "gemma3_text"))
-def test_a_retry_while_it_is_computed_computes_the_last_token(
-    family: str, store: BlockStore
-) -> None:
-    model, prompt = model_of(family), PROMPTS[0]
-    bed = Bed(model, store)
-    with bed.generator.stats() as stats:
-        uids = [bed.batch.submit(prompt, max_tokens=NEW)]
-        bed.batch.next()
-        uids += [bed.batch.submit(prompt, max_tokens=NEW) for _ in range(2)]
-        answers = drain(bed.batch, uids)
-    assert answers == alone(model, [prompt]) * 3
-    cached = exactly(model, store, len(prompt) - 1)
-    assert stats.prompt_tokens + 3 == computed([prompt] * 3, cached)
-
-
 @pytest.mark.parametrize("family", some(FAMILIES, "qwen3_next"))
 def test_when_the_one_that_computes_is_cancelled_the_next_goes_on_from_there(
     family: str, store: BlockStore
@@ -120,29 +104,6 @@ def test_one_that_waits_can_be_cancelled(family: str, store: BlockStore) -> None
 
 
 @pytest.mark.parametrize("family", some(FAMILIES, "gemma3_text"))
-def test_where_nothing_finds_room_all_are_computed(family: str, open_store: Open) -> None:
-    model = model_of(family)
-    store = open_store(hot_cache_only=True, hot_bytes=100)
-    answers, fed = Bed(model, store).serve(PROMPTS)
-    assert answers == alone(model, PROMPTS)
-    assert fed == computed(PROMPTS, 0)
-
-
-def test_where_rows_cannot_be_read_nobody_waits_for_the_answer(
-    store: BlockStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their blocks are stored when the sequence ends, which may be long after its prompt."""
-    monkeypatch.setattr("omlx_cache.integrations.batch.row_of", lambda generator, uid: None)
-    bed = Bed(model_of("llama"), store)
-    first, _second = (bed.batch.submit(prompt, max_tokens=NEW) for prompt in PROMPTS[:2])
-    assert bed.batch._waiting
-    while not any(token.uid == first for token in bed.batch.next()):
-        pass
-    assert not bed.batch._waiting
-    bed.batch.close()
-
-
-@pytest.mark.parametrize("family", some(FAMILIES, "gemma3_text"))
 def test_salts_share_nothing_and_do_not_wait(family: str, store: BlockStore) -> None:
     model = model_of(family)
     bed = Bed(model, store)
@@ -150,58 +111,6 @@ def test_salts_share_nothing_and_do_not_wait(family: str, store: BlockStore) -> 
         bed.batch.submit(PROMPTS[0], max_tokens=NEW, salt=salt)
     assert not bed.batch._waiting
     bed.batch.close()
-
-
-@pytest.mark.parametrize("family", some(FAMILIES, "qwen3_next"))
-def test_prompts_that_differ_start_in_order_at_once(family: str, store: BlockStore) -> None:
-    model = model_of(family)
-    bed = Bed(model, store)
-    prompts = [prompt_of(200 + n, seed=n) for n in range(3)]
-    uids = [bed.batch.submit(prompt, max_tokens=NEW) for prompt in prompts]
-    assert [request.uid for request in bed.batch._requests.values()] == uids
-    bed.batch.close()
-
-
-def test_with_no_time_to_wait_nobody_waits(store: BlockStore) -> None:
-    store.flights.wait_seconds = 0
-    bed = Bed(model_of("llama"), store)
-    for prompt in PROMPTS:
-        bed.batch.submit(prompt, max_tokens=NEW)
-    assert not bed.batch._waiting
-    bed.batch.close()
-
-
-def test_no_time_for_the_disk_is_no_reason_to_compute_it_twice(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS", 0.0)
-    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS_PER_TOKEN", 0.0)
-    model, store = model_of("llama"), open_store()
-    _answers, fed = Bed(model, store).serve(PROMPTS)
-    assert fed == computed(PROMPTS, exactly(model, store, len(SHARED)))
-
-
-@pytest.mark.parametrize("family", some(FAMILIES, "llama"))
-def test_one_that_waits_in_the_generator_is_shared_as_well(family: str, store: BlockStore) -> None:
-    """The rows that others part from have not begun when they are told to stop."""
-    model = model_of(family)
-    bed = Bed(model, store, prefill_batch_size=1, completion_batch_size=1)
-    prompts = [prompt_of(300, seed=77), *PROMPTS[:3]]
-    answers, fed = bed.serve(prompts)
-    assert answers == alone(model, prompts)
-    assert fed == len(prompts[0]) + computed(prompts[1:], exactly(model, store, len(SHARED)))
-
-
-@pytest.mark.parametrize("family", some(FAMILIES, "llama"))
-def test_a_session_beside_the_batch_on_its_own_thread_does_not_block_it(
-    family: str, store: BlockStore
-) -> None:
-    """Only the thread that would wait could compute it."""
-    model = model_of(family)
-    cache = PrefixCache(model, store)
-    with cache.session(PROMPTS[0]):
-        answers, _fed = Bed(model, store).serve(PROMPTS[1:2])
-        assert answers == alone(model, PROMPTS[1:2])
 
 
 def compute(model: Any, cache: PrefixCache, began: threading.Event, go: threading.Event) -> None:
@@ -273,26 +182,3 @@ def test_the_reference_scheduler_waits_for_what_another_thread_computes(
     thread.join()
     assert request.cached_tokens == exactly(model, store, len(SHARED))
     assert request.answer() == alone(model, PROMPTS[1:2])[0]
-
-
-@pytest.mark.parametrize("family", some(FAMILIES, "qwen3_next"))
-def test_the_reference_scheduler_goes_on_from_a_cancelled_prefill(
-    family: str, store: BlockStore, scheduler: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = model_of(family)
-    monkeypatch.setattr(scheduler, "PREFILL_STEP", 128)
-    made = scheduler.Scheduler(model, PrefixCache(model, store))
-    requests = [made.submit(scheduler.Request(prompt, max_tokens=NEW)) for prompt in PROMPTS[:2]]
-    chunk = made._prefill_a_chunk
-
-    def one_chunk() -> None:
-        chunk()
-        requests[0].cancelled.set()
-
-    monkeypatch.setattr(made, "_prefill_a_chunk", one_chunk)
-    made.stop()
-    made.run()
-    assert requests[0].answer() == []
-    assert requests[1].answer() == alone(model, PROMPTS[1:2])[0]
-    assert requests[1].cached_tokens == 128
-    assert store.stats().requests.live_sessions == 0

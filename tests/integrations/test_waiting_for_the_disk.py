@@ -89,20 +89,6 @@ def test_a_disk_that_never_answers_costs_a_request_its_prefix_only(
         disk.gate.set()
 
 
-def test_a_waiting_request_can_be_cancelled(model: Any, tmp_path: Path, disk: PagedDisk) -> None:
-    with open_store(tmp_path, disk) as store:
-        disk.hold = lambda position, group: True
-        batch = batch_of(model, store)
-        uid = batch.submit(STORED, max_tokens=NEW)
-        assert batch.cached_tokens(uid) == 0
-        assert batch.cancel(uid)
-        assert not batch.cancel(uid)
-        assert len(batch) == 0
-        assert store.restores.nbytes == 0
-        assert store.stats().requests.live_sessions == 0
-        disk.gate.set()
-
-
 def test_the_reference_scheduler_decodes_others_meanwhile(
     scheduler: ModuleType, model: Any, tmp_path: Path, disk: PagedDisk
 ) -> None:

@@ -15,17 +15,13 @@ from typing import Any
 
 import mlx_lm.server  # noqa: F401
 
-import omlx_cache.integrations.mlx_lm.serving
-import omlx_cache.integrations.mlx_lm.warm  # noqa: F401
+import omlx_cache.integrations.mlx_lm.serving  # noqa: F401
 
 _MESSAGE = 1 << 20
 
 
 def _serve(requests: socket.socket) -> None:
     """Fork what is asked for until nobody can ask any more; returns in each child too, to end."""
-
-    import omlx_cache.integrations.mlx_lm.serving
-    import omlx_cache.integrations.mlx_lm.warm  # noqa: F401
 
     woken, wake = os.pipe()
     os.set_blocking(wake, False)

@@ -55,6 +55,7 @@ def test_each_call_returns_and_the_process_ends(
         text=True,
     )
     try:
+        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         flag.write_text(call)
         said, _ = process.communicate("\n", timeout=120)

@@ -1,11 +1,9 @@
 """`omlx-cache run SERVER`: another project's server, its own flags, with this cache in place."""
 
 import argparse
-import os
 from typing import NoReturn
 
 from omlx_cache.integrations.servers import SERVERS
-from omlx_cache.settings.names import variable
 from omlx_cache_daemon.ending import end_process
 from omlx_cache_daemon.errors import UsageError
 
@@ -18,13 +16,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "stands behind its name is the server's: `omlx-cache run vllm-mlx --help` shows its "
         "flags. The cache is configured by variables, OMLX_CACHE_HOT_BYTES and so on: "
         "`omlx-cache config` shows them.",
-        usage="%(prog)s [-h] [--require] SERVER ...",
+        usage="%(prog)s [-h] SERVER ...",
         epilog=f"Servers: {', '.join(SERVERS)}.",
-    )
-    parser.add_argument(
-        "--require",
-        action="store_true",
-        help="end with an error where the server cannot have the cache, instead of running without",
     )
     # Optional for argparse, which would ask for "..." too where it is missing.
     parser.add_argument(
@@ -40,9 +33,6 @@ def run(args: argparse.Namespace) -> NoReturn:
     if args.server is None:
         raise UsageError(f"name a server: {', '.join(SERVERS)}; see omlx-cache run --help")
     from omlx_cache.integrations.launching import UnknownServer, launch
-
-    if args.require:
-        os.environ[variable("require")] = "1"
 
     try:
         code = launch(args.server, args.arguments)

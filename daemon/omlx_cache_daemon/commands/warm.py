@@ -2,10 +2,12 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from omlx_cache.mlx_lm_versions import check
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError
+from omlx_cache.tools.prompt_file import Prompt, PromptFileError, read_prompts
 from omlx_cache.tools.warm_report import WarmReport
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.logs import show_logs
@@ -14,6 +16,7 @@ from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
 from omlx_cache_daemon.servers import Server, Wanted, find_servers
+from omlx_cache_daemon.warming import serving, warm_through
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -29,7 +32,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("file", type=Path, metavar="FILE")
     add_model(parser)
     parser.add_argument("--pid", type=int, help="the server in this process")
-    parser.add_argument("--draft-model", help="warm this model's cache as well")
     parser.add_argument(
         "--beside", action="store_true", help="load the model here, whatever server is running"
     )
@@ -41,28 +43,21 @@ def run(args: argparse.Namespace) -> int:
     if not args.file.is_file():
         raise CommandError(f"there is no file {args.file}")
     level = show_logs(None, "warning")
-    from omlx_cache.tools.prompt_file import PromptFileError, read_prompts
-
     try:
         prompts = read_prompts(args.file)
     except PromptFileError as error:
         raise CommandError(str(error)) from error
     if not prompts:
         raise CommandError(f"{args.file} has no prompts")
-    settings = {**level, **given_settings(args)}
-    server = _server(args, settings)
-    shown = args.format != "json"
+    given = given_settings(args)
+    wanted = _wanted(args, {**level, **given})
+    server = _running(args, wanted)
     if server is not None:
-        from omlx_cache_daemon.warming import warm_through
-
-        with Progress("warming", unit="prompts", shown=shown) as bar:
-            report = warm_through(server, prompts, args.chat_template_args, bar.update)
+        report = _warm(args, server, prompts)
     elif args.model:
-        check("omlx-cache warm")
-        from omlx_cache.integrations.mlx_lm.warm import warm
-
-        with Progress("warming", unit="tokens", shown=shown) as bar:
-            report = warm(args, settings, prompts, bar.update)
+        with serving(args.passed_on, given) as pid:
+            (own,) = (one for one in find_servers(wanted).servers if one.pid == pid)
+            report = replace(_warm(args, own, prompts), server=None)
     else:
         raise UsageError("--model is missing, and no server is running that has one")
     if args.format == "json":
@@ -74,22 +69,30 @@ def run(args: argparse.Namespace) -> int:
     return OK if report.durable else FAILURE
 
 
-def _server(args: argparse.Namespace, settings: dict[str, object]) -> Server | None:
-    """Return the running server that restores what is warmed, None to work without one; says on
-    standard error who else uses the directory. Raises ConfigError, and UsageError when several
-    might be meant."""
+def _warm(args: argparse.Namespace, server: Server, prompts: Sequence[Prompt]) -> WarmReport:
+    with Progress("warming", unit="prompts", shown=args.format != "json") as bar:
+        return warm_through(server, prompts, args.chat_template_args, bar.update)
+
+
+def _wanted(args: argparse.Namespace, settings: dict[str, object]) -> Wanted:
+    """Return what a server must have been started with; raises ConfigError."""
     from omlx_cache.settings import CacheSettings
 
     known = CacheSettings(**settings)
     if known.hot_cache_only:
         raise ConfigError("hot_cache_only leaves nothing behind when this command ends")
-    wanted = Wanted(
+    return Wanted(
         args.model or None,
         args.adapter_path,
         args.draft_model,
         str(known.cold_dir),
         {name: getattr(known, name) for name in SETTING_NAMES},
     )
+
+
+def _running(args: argparse.Namespace, wanted: Wanted) -> Server | None:
+    """Return the running server that restores what is warmed, None to work without one; says on
+    standard error who else uses the directory. Raises UsageError when several might be meant."""
     servers, others = find_servers(wanted)
     if args.pid is not None:
         servers = [server for server in servers if server.pid == args.pid]

@@ -44,7 +44,6 @@ HOST = HostServer(
         HostName(SERVER, "TimeBudget", "looks for requests after each step"),
         HostName(SERVER, "CompletionRequest", "looks prompts up"),
         HostName(SERVER, "get_system_fingerprint", "is said to clients"),
-        HostName(SERVER, "process_message_content", "warms chats"),
         HostName(SERVER, "_make_logits_processors", "refuses options that fail"),
         HostName(SERVER, "_make_sampler", "refuses options that fail"),
         HostName(SERVER, "_image_parts", "computes images alone", ">=0.32.1"),

@@ -103,12 +103,12 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             raise Unavailable("the server is ending")
         request.served = served = ServedRequest(self.cache.note_end, bool(request.tools))
         answer = partial(super().generate, request, generation_args, progress_callback)
-        if self._is_next(request, generation_args):
+        if self._is_known(request, generation_args):
             tokenizer = self.model_provider.tokenizer
             served.parts = self._parts(tokenizer, request, generation_args)
             served.tokenizer = tokenizer
             self._read_ahead(served.parts[0])
-            if not self._is_first(served):
+            if super()._is_batchable(generation_args) and not self._is_first(served):
                 _stops, machine = self._made(tokenizer, generation_args)
                 early = EarlyContext(
                     has_tool_calling=tokenizer.has_tool_calling,
@@ -122,8 +122,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         context, answers = answer()
         return context, self._measured(served, answers)
 
-    def _is_next(self, request: Any, args: Any) -> bool:
-        """True for a request that a batch of the loaded model computes, as far as is known."""
+    def _is_known(self, request: Any, args: Any) -> bool:
+        """True for a request without images to the model that is loaded, as far as is known."""
         provider = self.model_provider
         key, asked = provider.model_key, args.model
         return (
@@ -131,14 +131,13 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             and served_as(key, asked.model)
             and asked.adapter is None
             and asked.draft in (None, "default_model")
-            and super()._is_batchable(args)
             and not has_images(request.messages)
         )
 
     def _read_ahead(self, prompt: list[int]) -> None:
-        """Bring what other machines have of a prompt into free memory; raises nothing. The thread
-        that computes answers would wait for the network, and with it all who are answered."""
-        if self._store.remote is None:
+        """Bring what other machines have of a prompt into free memory, while others are answered:
+        the thread that computes would wait for the network, and they with it. Raises nothing."""
+        if self._store.remote is None or all(served.is_over for served in list(self._at_work)):
             return
         try:
             lanes = self.cache.lanes_of(self.model_provider.model_key)

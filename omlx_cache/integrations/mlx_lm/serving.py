@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.constants import HF_HUB_CACHE
 
 from omlx_cache.integrations.mlx_lm.holdings import (
     check_opened,
@@ -96,6 +98,9 @@ def serve(
         _log.warning("more than one rank: the prompt cache is mlx-lm's own, in memory")
         upstream(host, port, provider)
         return
+    with suppress(OSError):
+        # mlx-lm lists its models at /v1/models, and breaks off where there is no such folder.
+        Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
     with bind(host, port) as bound, Signals() as signals:
         store = open_store()
         store.service = _service(provider.cli_args, serving, bound)

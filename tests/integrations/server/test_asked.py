@@ -48,14 +48,3 @@ def test_it_is_named_by_port_and_model_before_its_first_request(server: Server, 
     (asked,) = json.loads(cli(home, "ps", "--format", "json"))
     assert asked["models"] == ["dense"]
     assert asked["service"]["url"] == server.url
-
-
-def test_its_settings_are_told_with_flags_and_defaults_of_its_own(
-    server: Server, home: Path
-) -> None:
-    settings = json.loads(cli(home, "config", "--format", "json"))["settings"]
-    assert settings["hot_bytes"]["origin"] == "flag --hot-bytes"
-    assert settings["cold_bytes"]["origin"] == "environment OMLX_CACHE_COLD_BYTES"
-    assert settings["log_level"]["value"] == "info"
-    assert settings["log_level"]["origin"] == "default of serve"
-    assert "log_level" not in json.loads(cli(home, "config", "--format", "json"))["here"]

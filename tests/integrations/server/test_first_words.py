@@ -1,10 +1,6 @@
 """What a server says of itself from its first second to its last."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -56,28 +52,6 @@ def test_the_first_lines_name_the_model_and_what_was_found(
     assert re.fullmatch(last, again[-1])
 
 
-@pytest.mark.nightly
-def test_pages_of_other_versions_and_other_models_are_told_apart(
-    models: dict[str, Path], home: Path
-) -> None:
-    one_run(home, models["dense"])
-    (document,) = (home / "cold").glob("*/namespace.json")
-    named = json.loads(document.read_text())
-    named["software"]["mlx"] = "0.0.1"
-    document.write_text(json.dumps(named))
-    one_run(home, models["wide"])
-    line = one_run(home, models["dense"])[1]
-    match = re.match(r"(\d+) pages, .*\(0 of dense, (\d+) of other versions: omlx-cache", line)
-    assert match, line
-    assert 0 < int(match[2]) < int(match[1])
-
-
-def test_upstream_does_not_count_its_own_cache(models: dict[str, Path], home: Path) -> None:
-    lines = one_run(home, models["dense"])
-    assert any(" tokens in, " in line for line in lines)
-    assert [line for line in lines if "sequences" in line] == []
-
-
 def test_a_server_without_a_disk_says_that_nothing_is_on_it(
     models: dict[str, Path], home: Path
 ) -> None:
@@ -88,35 +62,3 @@ def test_a_server_without_a_disk_says_that_nothing_is_on_it(
         r"process\.",
         lines[-1],
     )
-
-
-def test_the_last_line_counts_what_the_disk_had_no_room_for(
-    models: dict[str, Path], home: Path
-) -> None:
-    flags = ("--block-size", "16", "--cold-bytes", "160KiB")
-    last = one_run(home, models["dense"], *flags)[-1]
-    lost = re.match(r"Not everything is on the disk: (\d+) pages?, [\d.]+ KiB, (\d+) tokens ", last)
-    assert lost, last
-    assert int(lost[1]) > 0
-    assert int(lost[2]) > 0
-    assert "refused for want of cold_bytes (160 KiB)" in last
-
-
-def test_loading_is_said_before_the_model_is_read(tmp_path: Path) -> None:
-    """The configuration is a pipe that nobody writes to: loading the model never ends."""
-    os.mkfifo(tmp_path / "config.json")
-    command = [sys.executable, "-m", "omlx_cache_daemon", "serve", "--hot-cache-only", "--port=0"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
-    process = subprocess.Popen(
-        [*command, "--socket", "off", "--model", str(tmp_path)],
-        env={**kept, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        assert process.stderr.readline().endswith(f" - INFO - loading {tmp_path} ...\n")
-    finally:
-        process.kill()
-        process.communicate()

@@ -163,12 +163,3 @@ def test_a_row_that_is_given_up_is_not_waited_for(how: str, store: BlockStore) -
     assert not server.waits(SYSTEM + USER)
     assert server.flights.idle
     server.generator.close()
-
-
-def test_nobody_waits_across_salts(store: BlockStore) -> None:
-    one, two = (Server(store, "llama", salt=salt) for salt in ("a", "b"))
-    one.insert(SYSTEM, USER)
-    assert one.waits(SYSTEM + USER)
-    assert not two.waits(SYSTEM + USER)
-    for server in (one, two):
-        server.generator.close()

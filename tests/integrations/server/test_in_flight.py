@@ -288,20 +288,6 @@ def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
             assert other.result().text == alone(theirs, models["dense"], agent(number))
 
 
-def test_an_error_of_the_servers_loop_spares_those_that_wait(
-    start: Start, gate: Gate, models: dict[str, Path], theirs: Server
-) -> None:
-    with asking(start()) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
-        held = server.ask(agent(1))
-        server.until_held(1)
-        odd = server.ask([*tokens(20, 8), ODD], top_logprobs=11)
-        assert (odd.result().status, first.result().status) == (500, 500)
-        gate.open()
-        assert held.result().text == alone(theirs, models["dense"], agent(1))
-
-
 def test_the_record_of_a_request_says_how_long_it_was_held(
     start: Start, gate: Gate, home: Path
 ) -> None:

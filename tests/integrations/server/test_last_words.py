@@ -1,9 +1,7 @@
 """What the last line of a server's log says of pages that the disk does not have, and why."""
 
 import errno
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,15 +54,6 @@ def test_without_a_disk_nothing_is_on_it(tmp_path: Path) -> None:
     assert text.endswith(" tokens end with this process.")
 
 
-def test_a_directory_that_fills_up_counts_what_was_refused(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"cold_bytes": 256 * 1024}
-    store = open_store(tmp_path / "cold", **options)
-    commit(store, STORY, *range(1, 20))
-    words = ended(store)
-    assert not words.complete
-    assert " refused for want of cold_bytes (256 KiB)" in words.text
-
-
 def test_a_directory_that_could_not_be_had_holds_nothing(tmp_path: Path) -> None:
     cold = tmp_path / "cold"
     cold.mkdir()
@@ -74,16 +63,3 @@ def test_a_directory_that_could_not_be_had_holds_nothing(tmp_path: Path) -> None
     assert not words.complete
     assert words.text.startswith("Nothing is on the disk (cold tier: unavailable: ")
     assert words.text.endswith(f": {cold} cannot be used.")
-
-
-def test_what_was_lost_before_the_end_is_not_said_to_be_on_the_disk(tmp_path: Path) -> None:
-    """Neither the disk nor the memory has it any more."""
-    store = open_store(tmp_path / "cold")
-    commit(store, STORY, 1)
-    assert store.flush(10)
-    left = unwritten(store)
-    assert left.writer is not None
-    left = left._replace(writer=replace(left.writer, dropped_pages=2))
-    words = last_words(store, left, store.close(10))
-    assert not words.complete
-    assert words.text.startswith("Perhaps not everything is on the disk: since the start 2 pages ")

@@ -143,18 +143,3 @@ def test_stats_and_log_tell_what_was_restored(
     assert server.stop() == 0
     line = f"{turns[0].prompt_tokens} tokens in, {turns[0].cached_tokens} restored (0 hot, "
     assert line in server.text()
-
-
-@pytest.mark.nightly
-def test_an_address_in_use_is_reported(ours: Server, models: dict[str, Path], home: Path) -> None:
-    port = ours.url.rpartition(":")[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "omlx_cache_daemon", "serve", "--port", port, "--hot-cache-only",
-         "--socket", "off"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "in use" in done.stderr

@@ -23,21 +23,3 @@ def test_none_of_many_clients_at_once_is_lost(clients: int, ours: Server) -> Non
 
     with ThreadPoolExecutor(clients) as pool:
         assert list(pool.map(ask, range(clients))) == [200] * clients
-
-
-@pytest.mark.nightly
-def test_clients_that_connect_while_the_server_is_busy_wait_in_the_systems_queue(
-    ours: Server,
-) -> None:
-    """Connections that nobody has accepted yet: more than the five of Python's default."""
-    opened = []
-    try:
-        for _ in range(200):
-            holder = connected(ours.url, 60)
-            opened.append((holder, holder.__enter__()))
-        for _holder, connection in opened:
-            connection.sendall(completion(prompt="late"))
-        assert {read_answer(connection).status for _holder, connection in opened} == {200}
-    finally:
-        for holder, _connection in opened:
-            holder.__exit__(None, None, None)

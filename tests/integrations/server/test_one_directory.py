@@ -118,31 +118,3 @@ def test_what_one_computed_the_others_restore_without_a_restart(
     assert embedded.ask(messages).text == expected.text
     for server in (first, second):
         assert_restored(ask(server, model, messages, max_tokens=NEW), expected)
-
-
-@pytest.mark.nightly
-def test_a_server_that_is_killed_while_it_works_costs_the_others_nothing(
-    start: Start, embedded: Embedded, home: Path, model: Path, ours: Server
-) -> None:
-    first, second = start(), start()
-    before = about(f"bread for {model.name}")
-    expected = ask(ours, model, before, max_tokens=NEW)
-    assert ask(second, model, before, max_tokens=NEW).text == expected.text
-    flush(second, home)
-    with second.client() as client:
-        stream = client.chat.completions.create(
-            model=str(model), messages=about(f"cheese for {model.name}") * 4, max_tokens=4000,
-            temperature=0, stream=True,
-        )  # fmt: skip
-        next(iter(stream))
-        second.kill()
-    assert_restored(ask(first, model, before, max_tokens=NEW), expected)
-    after = about(f"wine for {model.name}")
-    expected = ask(ours, model, after, max_tokens=NEW)
-    assert ask(first, model, after, max_tokens=NEW).text == expected.text
-    flush(first, home)
-    assert_restored(embedded.ask(after), expected)
-    again = start()
-    for messages in (before, after):
-        expected = ask(ours, model, messages, max_tokens=NEW)
-        assert_restored(ask(again, model, messages, max_tokens=NEW), expected)

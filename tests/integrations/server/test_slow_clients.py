@@ -148,9 +148,3 @@ def end_at_any_moment(start: Start, seed: int) -> None:
 @pytest.mark.parametrize("seed", some(range(4), 0))
 def test_a_signal_at_any_moment_ends_the_server(seed: int, start: Start) -> None:
     end_at_any_moment(start, seed)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(4, 50))
-def test_a_signal_at_many_more_moments_ends_the_server(seed: int, start: Start) -> None:
-    end_at_any_moment(start, seed)

@@ -5,11 +5,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from kit.examples import some
+from kit.tinylm import free_port
+from kit.wire import Answer, completion, exchange
 
 Done = subprocess.CompletedProcess[str]
 
@@ -54,18 +57,6 @@ def test_a_folder_that_is_not_there_is_no_name_on_the_hub(place: str) -> None:
     assert_one_line(done, f"omlx-cache: cannot load {place}: there is no folder {place}\n")
 
 
-@pytest.mark.nightly
-def test_a_cold_directory_that_cannot_be_written_to_ends_the_start(
-    models: dict[str, Path], tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    directory = tmp_path / "file" / "cold"
-    flags = ("--port", "0", "--model", str(models["dense"]), "--cold-dir", str(directory))
-    done = start(*flags, memory_only=False)
-    assert_one_line(done, f"omlx-cache: nothing can be kept in {directory}: ")
-    assert "is not a directory" in done.stderr
-
-
 def test_a_cold_directory_that_others_may_change_ends_the_start(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -77,20 +68,6 @@ def test_a_cold_directory_that_others_may_change_ends_the_start(
     done = start(*flags, memory_only=False)
     assert_one_line(done, f"omlx-cache: nothing can be kept in {directory}: ")
     assert "chmod 700" in done.stderr
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
-def test_a_cold_directory_of_another_user_ends_the_start(
-    models: dict[str, Path], tmp_path: Path
-) -> None:
-    directory = tmp_path / "cold"
-    directory.mkdir(0o700)
-    os.chown(directory, 12345, -1)
-    flags = ("--port", "0", "--model", str(models["dense"]), "--cold-dir", str(directory))
-    done = start(*flags, memory_only=False)
-    assert_one_line(done, f"omlx-cache: nothing can be kept in {directory}: ")
-    assert "belongs to user 12345" in done.stderr
 
 
 @pytest.mark.skipif(
@@ -112,12 +89,6 @@ def test_a_port_that_somebody_listens_on_is_named(models: dict[str, Path]) -> No
     assert done.stderr.endswith(
         "; `omlx-cache ps` shows running servers, and --port takes another\n"
     )
-
-
-@pytest.mark.nightly
-def test_a_host_that_nobody_knows_is_named(models: dict[str, Path]) -> None:
-    done = start("--host", "nohost.invalid", "--model", str(models["dense"]))
-    assert_one_line(done, "omlx-cache: cannot listen on nohost.invalid, port 8080: ")
 
 
 @pytest.mark.parametrize("port", some(["99999", "65536", "-5", "http"], "65536"))
@@ -150,9 +121,46 @@ def test_a_signal_while_the_model_loads_ends_the_server(tmp_path: Path) -> None:
         process.communicate()
 
 
-@pytest.mark.nightly
-def test_bits_that_mlx_cannot_pack_are_bad_configuration(models: dict[str, Path]) -> None:
-    done = start("--port", "0", "--model", str(models["dense"]), "--kv-bits", "7")
-    assert (done.returncode, done.stdout) == (78, "")
-    assert done.stderr.startswith("omlx-cache: kv_bits=7, kv_group_size=64: ")
-    assert done.stderr.count("\n") == 1
+LACKS = """
+import sys
+from dataclasses import replace
+from omlx_cache.integrations.mlx_lm import host
+from omlx_cache.integrations.names import HostName
+from omlx_cache_daemon.cli import main
+gone = HostName("mlx_lm.server", "Gone", "to answer")
+host.HOST = replace(host.HOST, needed=(*host.HOST.needed, gone))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_server_that_lacks_a_name_serves_with_its_own_cache_unless_it_is_required(
+    models: dict[str, Path],
+) -> None:
+    port = free_port()
+    command = [sys.executable, "-c", LACKS, "serve", "--port", str(port), "--hot-cache-only"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
+    refused = subprocess.run(
+        [*command, "--require"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert refused.returncode == 1
+    assert "has no `mlx_lm.server.Gone`" in refused.stderr.splitlines()[-1]
+    command += ["--model", str(models["dense"]), "--log-level", "WARNING"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert "Gone`: it runs with its own cache" in process.stderr.readline()
+            answer = asked_for_a_while(f"http://127.0.0.1:{port}")
+            assert (answer.status, process.poll()) == (200, None)
+        finally:
+            process.kill()
+
+
+def asked_for_a_while(url: str) -> Answer:
+    """The answer of a server that may not listen yet."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return exchange(url, completion(prompt="Hello"))
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)

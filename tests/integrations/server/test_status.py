@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kit.remote.redis_servers import redis_server
 from kit.tinylm import Server, serve_ours
 
 from .conftest import ask
@@ -161,35 +160,6 @@ def test_a_router_without_a_tokeniser_asks_with_the_request_itself(
     assert _look_up(server, {"messages": []})[0] == 400
     assert _look_up(server, {"messages": said, "model": "another"})[1]["cached_tokens"] == 0
     assert _look_up(server, {"messages": said}, Origin="http://evil.example")[0] == 403
-
-
-@pytest.mark.nightly
-def test_a_router_that_asks_has_no_other_machine_asked(
-    start: Start, models: dict[str, Path]
-) -> None:
-    with redis_server() as store:
-        server = start(
-            "--status",
-            OMLX_CACHE_REMOTE=store.url,
-            OMLX_CACHE_REMOTE_WRITES="off",
-            OMLX_CACHE_REMOTE_LOOKUP_SECONDS="20",
-            OMLX_CACHE_WORTH_READING="off",
-        )
-        ask(server, models["dense"], [{"role": "user", "content": "Tell me of a dragon. " * 40}])
-        before = _remote_lookups(server)
-        assert before > 0
-        said = [{"role": "user", "content": "Tell me of a knight, and of his horse. " * 40}]
-        assert _look_up(server, {"messages": said})[0] == 200
-        assert _remote_lookups(server) == before
-        ask(server, models["dense"], said)
-        assert _remote_lookups(server) > before
-
-
-def _remote_lookups(server: Server) -> float:
-    """Return how often a server has asked the store that machines share."""
-    lines = _get(server, "/metrics")[2].splitlines()
-    (line,) = (one for one in lines if one.startswith("omlx_cache_remote_lookups_total"))
-    return float(line.rpartition(" ")[2])
 
 
 def test_look_ups_need_the_token_and_the_status_to_be_asked_for(

@@ -74,36 +74,6 @@ def test_the_running_server_restores_what_was_warmed_at_once_and_after_kill_9(
 
 
 @pytest.mark.nightly
-def test_a_server_with_another_model_is_no_concern_of_one_with_this(
-    start: Start, home: Path, models: dict[str, Path]
-) -> None:
-    start("wide")
-    server = start("dense")
-    done = warm(home, chats_file(home), "--model", str(models["dense"]))
-    assert f" by serve :{port_of(server)}, dense, " in done.stdout
-    assert all(line.startswith("warming: ") for line in done.stderr.splitlines())
-
-
-@pytest.mark.nightly
-def test_a_second_run_finds_all_of_it(start: Start, home: Path, models: dict[str, Path]) -> None:
-    start("dense")
-    flags = ["--model", str(models["dense"]), "--format", "json"]
-    warm(home, chats_file(home), *flags)
-    second = report_of(warm(home, chats_file(home), *flags))
-    assert (second["warm_prompts"], second["computed_tokens"]) == (2, 2)
-
-
-@pytest.mark.nightly
-def test_without_a_model_the_only_server_is_meant(start: Start, home: Path) -> None:
-    server = start("dense")
-    text = home / "book.txt"
-    text.write_text("It was a dark and stormy night. " * 20)
-    said = warm(home, text).stdout
-    assert said.startswith("1 prompt, 0 of them warm already: 640 tokens computed by serve :")
-    assert f" by serve :{port_of(server)}, dense, " in said
-
-
-@pytest.mark.nightly
 def test_several_servers_are_a_question_that_a_process_id_answers(start: Start, home: Path) -> None:
     servers = [start("dense"), start("dense")]
     done = warm(home, chats_file(home), check=False)
@@ -164,16 +134,6 @@ def test_a_prompt_that_the_server_refuses_is_named(
     assert (done.returncode, done.stdout) == (1, "")
     assert "prompt 1: serve :" in done.stderr
     assert "answered 400: the prompt has " in done.stderr
-
-
-def test_what_the_server_cannot_write_is_told(
-    start: Start, home: Path, models: dict[str, Path]
-) -> None:
-    start("dense", "--min-free-bytes", "1000TiB")
-    done = warm(home, chats_file(home), "--model", str(models["dense"]), check=False)
-    assert done.returncode == 1
-    assert ", 0 B written to " in done.stdout
-    assert "not everything could be written" in done.stderr
 
 
 def test_the_command_does_not_import_mlx_when_a_server_does_the_work(

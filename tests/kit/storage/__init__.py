@@ -10,7 +10,6 @@ from .stores import (
     open_store,
     set_budget,
     settings,
-    state_of,
     store_page,
 )
 from .writers import WriterRig, end_write
@@ -35,6 +34,5 @@ __all__ = [
     "read_cold",
     "set_budget",
     "settings",
-    "state_of",
     "store_page",
 ]
