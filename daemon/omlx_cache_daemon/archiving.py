@@ -3,7 +3,7 @@
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -11,9 +11,7 @@ from typing import IO
 from omlx_cache.identity.parts import installed
 from omlx_cache.package import VERSION
 from omlx_cache.settings.model import CacheSettings
-from omlx_cache_daemon.archive.manifest import Document, Manifest
-from omlx_cache_daemon.archive.members import PageAt
-from omlx_cache_daemon.archive.packing import Packed, in_order, pack
+from omlx_cache_daemon.archive import Document, Manifest, PageAt, in_order
 from omlx_cache_daemon.cold import Files
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.selection import Selection, select
@@ -24,41 +22,34 @@ from omlx_cache_storage.documents import label, versions
 from omlx_cache_storage.page import Page, PageId, WriteResult
 
 
-class Export:
-    """Pages of a directory that are to become an archive. Reads the directory when it is made, and
-    raises CommandError for nothing."""
-
-    def __init__(self, cold_dir: Path, target: Target | None) -> None:
-        self.cold_dir = cold_dir
-        self.chain_is_whole = True
-        found: Sequence[ColdEntry]
-        if target is None:
-            what, found = "everything", Files(cold_dir).entries()
-        else:
-            selection = select(cold_dir, target)
-            what, found = _named(selection), selection.pages
-            self.chain_is_whole = selection.is_whole
-        if not found:
-            raise CommandError(f"there are no pages in {cold_dir}")
-        self.pages = in_order(found)
-        self.nbytes = sum(page.stored.nbytes for page in self.pages)
-        owners = {page.namespace for page in self.pages}
-        documents = {owner: read_namespace(cold_dir, owner) for owner in sorted(owners)}
-        tool = f"omlx-cache {VERSION}"
-        self.manifest = Manifest(what, len(self.pages), self.nbytes, documents, tool)
-
-    def write(self, to: IO[bytes]) -> Iterator[Packed]:
-        """Write the archive, and yield how far it is."""
-        return pack(self.cold_dir, self.pages, self.manifest, to)
+def chosen_pages(cold_dir: Path, target: Target | None) -> tuple[list[ColdEntry], Manifest, bool]:
+    """Return the pages that a target names, all of them for None, in the order of an archive, with
+    its manifest; and whether the chain is whole that they are. Raises CommandError for none."""
+    if target is None:
+        what, found, is_whole = "everything", Files(cold_dir).entries(), True
+    else:
+        chosen = select(cold_dir, target)
+        what, found, is_whole = _named(chosen), [*chosen.pages], chosen.is_whole
+    if not found:
+        raise CommandError(f"there are no pages in {cold_dir}")
+    owners = sorted({page.namespace for page in found})
+    manifest = Manifest(
+        len(found),
+        sum(page.stored.nbytes for page in found),
+        {owner.hex(): read_namespace(cold_dir, owner) for owner in owners},
+        what,
+        f"omlx-cache {VERSION}",
+    )
+    return in_order(found), manifest, is_whole
 
 
 def _named(selection: Selection) -> str:
     """Return what is exported, in words for people; of a salt not the salt."""
     if selection.chain:
         return f"the chain to {selection.chain[-1].hex()}"
-    names = sorted({row.namespace for row in selection.rows})
     if selection.kind == "model":
         return f"model {selection.rows[0].label}"
+    names = sorted({row.namespace for row in selection.rows})
     return f"{selection.kind}: " + ", ".join(name[:16] for name in names)
 
 

@@ -6,20 +6,20 @@ import tarfile
 from functools import cache
 from random import Random
 
-from omlx_cache_daemon.archive.manifest import (
+from omlx_cache_daemon.archive import (
     MANIFEST_FILE,
+    Archive,
     ArchiveError,
     Document,
     Manifest,
+    PageAt,
     decode_manifest,
     encode_manifest,
 )
-from omlx_cache_daemon.archive.members import PageAt, checked
-from omlx_cache_daemon.archive.unpacking import Archive
+from omlx_cache_daemon.page_files import checked
 from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of
 from omlx_cache_storage.format.wrapping import unwrapped
-from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, WriteResult
 
 from . import page_file, pages
@@ -38,8 +38,7 @@ class Kept:
 
     def write(self, page: Page, time_ns: int, document: Document) -> WriteResult:
         raw = encode_header(page.meta, payload_checksum(page.payload)) + bytes(page.payload)
-        at = PageAt(page.meta.namespace, name_of(page.meta))
-        assert checked(raw, at).meta == page.meta
+        assert checked(raw, page.meta.namespace, name_of(page.meta)).meta == page.meta
         assert time_ns >= 0
         return "written"
 
@@ -121,14 +120,14 @@ def pack(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
 @cache
 def _sample() -> bytes:
     files: dict[str, bytes] = {}
-    namespaces: dict[BlockKey, Document] = {}
+    namespaces: dict[str, Document] = {}
     for raw in pages.files():
         meta = unwrapped(decode_header(raw).meta)
-        namespaces[meta.namespace] = {}
+        namespaces[meta.namespace.hex()] = {}
         # Of one page there are several files: an archive has the last of them.
         files[PageAt(meta.namespace, name_of(meta)).path] = raw
     members = [(tarfile.TarInfo(path), raw) for path, raw in files.items()]
-    manifest = Manifest("everything", len(files), 2**20, namespaces)
+    manifest = Manifest(len(files), 2**20, namespaces, "everything")
     raw = encode_manifest(manifest)
     assert decode_manifest(raw).pages == len(files)
     return pack([(tarfile.TarInfo(MANIFEST_FILE), raw), *members])

@@ -2,11 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO
 
+from omlx_cache_daemon.archive import Packed, pack
+from omlx_cache_daemon.archiving import chosen_pages, new_file
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.progress import Progress
@@ -45,27 +45,23 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("say what to export; without a target it is everything")
     target = None if args.target is None else given_target(args.target, args.kind)
     directory = used_directory(args)
-    # Reading the directory needs NumPy; a wrong command line does not.
-    from omlx_cache_daemon.archive.packing import Packed
-    from omlx_cache_daemon.archiving import Export
-
-    export, done = Export(directory, target), Packed()
-    if not export.chain_is_whole:
+    pages, manifest, is_whole = chosen_pages(directory, target)
+    if not is_whole:
         sys.stderr.write("omlx-cache: the chain of this block has a gap: nobody can restore it\n")
+    done = Packed()
     with (
-        _output(args.output) as to,
-        Progress("exporting", len(export.pages), unit="pages", shown=not as_json) as progress,
+        nullcontext(sys.stdout.buffer) if streams else new_file(Path(args.output)) as to,
+        Progress("exporting", len(pages), unit="pages", shown=not as_json) as progress,
     ):
-        for packed in export.write(to):
-            done = packed
-            progress.advance()
+        for done in pack(pages, manifest, to):
+            progress.update(done.pages + done.gone + done.damaged)
     if as_json:
         print_json(
             {
                 "directory": str(directory),
                 "file": args.output,
-                "what": export.manifest.what,
-                "namespaces": [digest.hex() for digest in export.manifest.namespaces],
+                "what": manifest.what,
+                "namespaces": list(manifest.namespaces),
                 "pages": done.pages,
                 "bytes": done.nbytes,
                 "gone_pages": done.gone,
@@ -84,15 +80,3 @@ def run(args: argparse.Namespace) -> int:
             "archive; omlx-cache doctor --all names them\n"
         )
     return FAILURE if done.damaged else OK
-
-
-@contextmanager
-def _output(name: str) -> Iterator[IO[bytes]]:
-    """Give what the archive is written to."""
-    if name == "-":
-        yield sys.stdout.buffer
-        return
-    from omlx_cache_daemon.archiving import new_file
-
-    with new_file(Path(name)) as file:
-        yield file

@@ -2,21 +2,18 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from contextlib import nullcontext
+from typing import Final, get_args
 
+from omlx_cache_daemon.archive import Archive, ArchiveError, Fate
+from omlx_cache_daemon.archiving import Directory, Looked, warnings
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.source import add_source_options, used_directory
 
-if TYPE_CHECKING:
-    from omlx_cache_daemon.archive.unpacking import Unpacked
-    from omlx_cache_daemon.archiving import Directory, Looked
-
-_NOTES = {
+_NOTES: Final[dict[Fate, str]] = {
     "present": "were there already",
     "refused": "found no room among pages that were used later; omlx-cache quota makes some",
     "undecodable": "are of another version's format or packing",
@@ -43,20 +40,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     if args.file == "-" and sys.stdin.isatty():
         raise UsageError("an archive does not come from a terminal: name a file")
-    directory = used_directory(args)
-    # Reading the directory needs NumPy; a wrong command line does not.
-    from omlx_cache_daemon.archive.manifest import ArchiveError
-    from omlx_cache_daemon.archive.unpacking import Archive
-    from omlx_cache_daemon.archiving import Directory, Looked, warnings
-
-    as_json, trouble, code = args.format == "json", "", OK
-    done: Unpacked | None = None
-    target: Looked | Directory | None = None
-    with _input(args.file) as stream:
+    directory, as_json = used_directory(args), args.format == "json"
+    trouble, code, done = "", OK, None
+    try:
+        file = nullcontext(sys.stdin.buffer) if args.file == "-" else open(args.file, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise CommandError(f"{args.file}: {error.strerror}") from error
+    with file as stream:
         archive = Archive(stream)
         told = warnings(archive.manifest, directory)
-        for warning in told:
-            sys.stderr.write(f"omlx-cache: {text(warning)}\n")
+        sys.stderr.writelines(f"omlx-cache: {text(warning)}\n" for warning in told)
         total = archive.manifest.pages
         try:
             with (
@@ -68,38 +61,23 @@ def run(args: argparse.Namespace) -> int:
         except ArchiveError as error:
             trouble, code = f"{text(error)}: the rest is not imported", FAILURE
         except OSError as error:
-            why = error.strerror or str(error)
-            trouble, code = f"{why}: run it again to go on", FAILURE
+            trouble, code = f"{error.strerror or error}: run it again to go on", FAILURE
         except KeyboardInterrupt:
             trouble, code = "interrupted: run it again to go on", INTERRUPTED
-    if done is None or target is None:
+    if done is None:
         raise CommandError(trouble or "nothing was read")
-    _tell(done, target, args, str(directory), told, trouble)
-    lacking = done.pages["damaged"] + done.pages["refused"] + target.lost
-    return FAILURE if code == OK and lacking else code
-
-
-def _tell(
-    done: "Unpacked",
-    target: "Looked | Directory",
-    args: argparse.Namespace,
-    directory: str,
-    told: list[str],
-    trouble: str,
-) -> None:
-    if args.format == "json":
-        counts = {f"{fate}_pages": count for fate, count in done.pages.items()}
+    if as_json:
         print_json(
             {
-                "directory": directory,
+                "directory": str(directory),
                 "dry_run": args.dry_run,
-                "what": done.manifest.what,
-                "written_by": done.manifest.tool,
-                "namespaces": [digest.hex() for digest in done.manifest.namespaces],
-                "announced_pages": done.manifest.pages,
+                "what": archive.manifest.what,
+                "written_by": archive.manifest.tool,
+                "namespaces": list(archive.manifest.namespaces),
+                "announced_pages": total,
                 "read_pages": done.read,
                 "read_bytes": done.nbytes,
-                **counts,
+                **{f"{fate}_pages": done.pages[fate] for fate in get_args(Fate)},
                 "evicted_pages": target.evicted,
                 "lost_pages": target.lost,
                 "damage": done.damage,
@@ -109,31 +87,18 @@ def _tell(
         )
     else:
         verb = "would import" if args.dry_run else "imported"
-        count, of = done.pages["imported"], done.manifest.pages
-        read = quantity("bytes", done.nbytes)
-        print(f"{verb} {count:,} of {of:,} pages ({read} read) into {text(directory)}")
-        for fate, note in _NOTES.items():
-            if done.pages[fate]:  # type: ignore[index]
-                print(f"  {done.pages[fate]:,} {note}")  # type: ignore[index]
-        if target.evicted:
-            print(f"  {target.evicted:,} others were evicted for them, used longer ago")
-        if target.lost:
-            print(f"  {target.lost:,} of them were evicted again: the budget has room for less")
-        for damage in done.damage:
-            print(f"  {text(damage)}")
+        read = (
+            f"{done.pages['imported']:,} of {total:,} pages ({quantity('bytes', done.nbytes)} read)"
+        )
+        print(f"{verb} {read} into {text(directory)}")
+        counts = {_NOTES[fate]: count for fate, count in done.pages.items() if fate in _NOTES}
+        counts |= {
+            "others were evicted for them, used longer ago": target.evicted,
+            "of them were evicted again: the budget has room for less": target.lost,
+        }
+        sys.stdout.writelines(f"  {count:,} {note}\n" for note, count in counts.items() if count)
+        sys.stdout.writelines(f"  {text(damage)}\n" for damage in done.damage)
     if trouble:
         sys.stderr.write(f"omlx-cache: {trouble}\n")
-
-
-@contextmanager
-def _input(name: str) -> Iterator[IO[bytes]]:
-    """Give what the archive is read from."""
-    if name == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        file = open(name, "rb")  # noqa: SIM115
-    except OSError as error:
-        raise CommandError(f"{name}: {error.strerror}") from error
-    with file:
-        yield file
+    lacking = done.pages["damaged"] + done.pages["refused"] + target.lost
+    return FAILURE if code == OK and lacking else code
