@@ -20,7 +20,7 @@ from kit.storage.mounts import small_disk
 from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow
 from omlx_cache.settings.machine import state_dir
 from omlx_cache_daemon.doctor import examination, machine, pages
-from omlx_cache_daemon.doctor.directory import DIRECTORY, PLACE, free_space, passed_over
+from omlx_cache_daemon.doctor.directory import DIRECTORY, PLACE, passed_over
 from omlx_cache_daemon.doctor.examination import (
     AskedProcess,
     Check,
@@ -64,7 +64,9 @@ def _own_places(
 
 
 def _context(directory: Path, fs: FileSystem | None = None) -> Context:
-    return Context(directory, asked(), fs or FileSystem(), seconds=30.0)
+    context = Context(directory, asked(), fs or FileSystem(), seconds=30.0)
+    assert context.exists == directory.is_dir()
+    return context
 
 
 def _found(directory: Path, fs: FileSystem | None = None) -> list[Finding]:
@@ -266,7 +268,8 @@ def test_a_check_that_fails_or_hangs_is_a_finding_and_no_end(
         yield from ()
 
     monkeypatch.setattr(examination, "CHECK_SECONDS", 0.1)
-    found = examine(Context(cold, seconds=0.0), (fails, hangs, free_space))
+    # After one that hangs no other is run.
+    found = examine(Context(cold, seconds=0.0), (fails, hangs, fails))
     assert _told(found) == [("fails", "warning", False), ("hangs", "warning", False)]
     assert "failed itself: RuntimeError: no idea" in found[0].found
 

@@ -11,7 +11,7 @@ from kit.storage import Story, files_in, open_cold
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.scrub import Scrubber, StateFile
 from omlx_cache_daemon.service.upkeep import FIGURES
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import FileSystem, StrPath
 
 PAGES = 40
 DAY = 86_400
@@ -76,6 +76,23 @@ def test_a_pass_goes_on_after_a_restart_and_the_next_begins_days_later(
     assert later.figures["scrubbed_pages"] == PAGES
     assert later.scrubber.step(7, 0) > DAY, "nothing is read at that rate"
     later.state.close()
+
+
+def test_a_folder_that_cannot_be_listed_is_no_place_to_go_on_from(
+    filled: Path, scrub: _Scrub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = files_in(filled)[0].parent
+
+    def refuse(self: FileSystem, path: StrPath) -> Iterator[os.DirEntry[str]]:
+        if str(path) == str(shard):
+            raise OSError(5, "Input/output error")
+        return os.scandir(path)
+
+    monkeypatch.setattr(FileSystem, "scan", refuse)
+    scrub.scrubber.step(7, 1e6)
+    assert scrub.state.kept.after.startswith(f"{shard.parent.name}/")
+    scrub.run()
+    assert scrub.figures["scrubbed_pages"] == PAGES - len(list(shard.iterdir()))
 
 
 def test_an_empty_directory_is_no_pass(tmp_path: Path) -> None:

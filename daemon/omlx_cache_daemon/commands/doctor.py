@@ -124,6 +124,7 @@ def _read_all(contexts: "list[Context]", args: argparse.Namespace) -> bool:
     """Read every page; False when somebody did not wait for the end."""
     from omlx_cache_daemon.doctor.pages import read_all
 
+    contexts = [context for context in contexts if context.exists]
     total = sum(context.census.by_namespace.total() for context in contexts)
     try:
         with Progress("reading", total, unit="bytes", shown=args.format != "json") as progress:
@@ -187,8 +188,7 @@ def _told(found: "list[Finding]") -> str:
 def _summary(context: "Context", processes: int) -> str:
     where = text(str(context.directory))
     if not context.exists:
-        is_there = os.path.lexists(context.directory)
-        return f"{where}: {'cannot be read' if is_there else 'not there yet'}\n"
+        return f"{where}: not there yet, or cannot be read\n"
     used = quantity("bytes", context.census.nbytes)
     of = "" if context.budget is None else f" of {quantity('bytes', context.budget.nbytes)}"
     return (

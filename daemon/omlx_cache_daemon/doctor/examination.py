@@ -5,7 +5,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -26,6 +26,7 @@ from omlx_cache_storage.readers import within
 ASK_SECONDS = 3.0
 CHECK_SECONDS = 120.0
 """A check that takes longer waits for a disk that does not answer."""
+_THREAD = "omlx-cache-doctor"
 
 Severity = Literal["error", "warning", "note"]
 """`error`: the cache does not work as it should. `warning`: it may soon, or works worse. `note`:
@@ -120,7 +121,8 @@ def ask(store: RunningStore) -> AskedProcess:
 @dataclass
 class Context:
     """A machine and one cold directory on it, each part looked up once and only if a check wants
-    it. Pages are read for `seconds`; `read` is how many were, `wrong` those in trouble."""
+    it. Pages are read for `seconds`; `read` is how many were, `wrong` those in trouble. `census`
+    is of a directory that `exists`."""
 
     directory: Path
     processes: list[AskedProcess] = field(default_factory=list)
@@ -129,18 +131,23 @@ class Context:
     read: int = 0
     wrong: list[Checked] = field(default_factory=list)
 
+    census: Census = field(default_factory=Census)
+
     @cached_property
     def exists(self) -> bool:
-        """True for a directory that can be looked into."""
-        return self.directory.is_dir() and os.access(self.directory, os.R_OK | os.X_OK)
+        """True for a directory that can be looked into, and whose disk answers."""
+        return within(self._take_census, _THREAD, CHECK_SECONDS, False)
 
-    @cached_property
-    def census(self) -> Census:
-        return self.count()
+    def _take_census(self) -> bool:
+        is_open = self.directory.is_dir() and os.access(self.directory, os.R_OK | os.X_OK)
+        with contextlib.suppress(OSError):
+            self.census = self.count() if is_open else Census()
+            return is_open
+        return False
 
     def count(self) -> Census:
-        """Count what lies in the directory now."""
-        return take_census(self.directory, self.fs) if self.exists else Census()
+        """Count what lies in the directory now; raises OSError."""
+        return take_census(self.directory, self.fs)
 
     @property
     def users(self) -> list[AskedProcess]:
@@ -185,30 +192,34 @@ def name_of(check: Check) -> str:
 
 def examine(context: Context, checks: Iterable[Check]) -> list[Finding]:
     """Run checks, each for `CHECK_SECONDS` at most, and return what they found; raises nothing that
-    a check does."""
-    found = []
+    a check does. After one that does not end no other is run: it would wait for the same disk."""
+    found: list[Finding] = []
     for check in checks:
-        for finding in _result(context, check):
+        seconds, why = CHECK_SECONDS + context.seconds, ""
+        results: list[Finding] | None = None
+        try:
+            results = within(partial(list, check(context)), _THREAD, seconds, None)
+        except Exception as error:
+            why = f"failed itself: {type(error).__name__}: {error}"
+        is_late = results is None and not why
+        if results is None:
+            late = f"did not end within {seconds:g} s: the disk does not answer"
+            results = [_unknown(check, why or late)]
+        for finding in results:
             finding.check = name_of(check)
             found.append(finding)
+        if is_late:
+            break
     return found
 
 
-def _result(context: Context, check: Check) -> Sequence[Finding]:
-    why = f"did not end within {CHECK_SECONDS:g} s: the disk does not answer"
-    try:
-        found = within(
-            lambda: list(check(context)), "omlx-cache-doctor", CHECK_SECONDS + context.seconds, None
-        )
-    except Exception as error:
-        found, why = None, f"failed itself: {type(error).__name__}: {error}"
-    unknown = Finding(
+def _unknown(check: Check, why: str) -> Finding:
+    return Finding(
         "warning",
         f"the check {name_of(check)!r} {why}",
         "what it looks for is not known",
         "try again; if it stays so, report it with this line",
     )
-    return [unknown] if found is None else found
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:

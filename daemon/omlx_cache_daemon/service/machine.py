@@ -72,7 +72,7 @@ class Peers:
         replies |= {str(reply.store.path): reply for reply in asked}
         with self._lock:
             for path, reply in replies.items():
-                if reply.error is not None and not is_work:
+                if reply.error is not None and not reply.has_gone and not is_work:
                     aside = StoreQuestion(_ping, ASK_SECONDS)
                     aside.ask([reply.store], 0.0)
                     self._away[path] = reply.error, aside
@@ -87,9 +87,9 @@ def _ping(client: Client) -> object:
 class MachineStatus:
     """The operations of the status port, over the sockets of all processes and the service's own.
 
-    Any thread may call; nothing waits for longer than `ASK_SECONDS`. A process that does not answer
-    is shown with its error and with what it said of itself last, which is in `_told`. Events of
-    several processes become one sequence: each process numbers its own, and so does this. `_lock`
+    Any thread may call; nothing waits for longer than `ASK_SECONDS`, and for events one waits for
+    the other. A process that does not answer is shown with its error and with what it said of
+    itself last, which is in `_told`. Each process numbers its events, and so does this; `_lock`
     guards what is about them.
     """
 
@@ -174,7 +174,7 @@ class MachineStatus:
                 self._followers[path] = follower
                 for document in (row.document for row in rows):
                     self._dropped += count_of(document, "missed")
-                    # What another process did it tells itself.
+                    # What another process did it tells itself; without `detail` none was told.
                     if document.get("detail", OTHER_PROCESS) != OTHER_PROCESS:
                         self._count += 1
                         self._events.append({**document, "number": self._count})

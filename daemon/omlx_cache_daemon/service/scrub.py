@@ -180,17 +180,19 @@ class Scrubber:
             self._state.save()
 
     def _take(self, checked: Checked) -> None:
-        """Count a page, and delete a damaged one, of which every process hears."""
-        kept, damaged = self._state.kept, 0
-        self._figures["scrubbed_pages"] += 1
-        self._figures["scrubbed_bytes"] += checked.nbytes
+        """Count a page, and delete a damaged one, of which every process hears. A folder that
+        cannot be listed is told of only: it is no place to go on from."""
         if checked.verdict != "good":
             _log.warning("%s is %s: %s", checked.file, checked.verdict, checked.trouble)
-        if checked.verdict == "unread":
-            self._figures["unread_pages"] += 1
-        elif checked.verdict == "damaged" and checked.page is not None:
+        if checked.page is None:
+            return
+        kept, damaged = self._state.kept, 0
+        if checked.verdict == "damaged":
             damaged = remove_damaged(self._directory, [checked.page], self._fs)
-            self._figures["damaged_pages"] += damaged
+        self._figures["damaged_pages"] += damaged
+        self._figures["unread_pages"] += checked.verdict == "unread"
+        self._figures["scrubbed_pages"] += 1
+        self._figures["scrubbed_bytes"] += checked.nbytes
         self._state.note(
             after=checked.place,
             pages=kept.pages + 1,
