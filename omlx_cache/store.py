@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from omlx_cache.arrays.mlxio import architecture
 from omlx_cache.control.comparison import Disagreement, compare
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.explained import ExplainedRequest, WhyReply
 from omlx_cache.control.listing import (
     Chosen,
     ListedPage,
@@ -23,7 +24,7 @@ from omlx_cache.control.listing import (
     used_by_anybody,
 )
 from omlx_cache.control.operations import operations
-from omlx_cache.control.replies import ExplainedRequest, Identity, WhyReply
+from omlx_cache.control.replies import Identity
 from omlx_cache.control.server import ApiServer, check_socket, serve_port, serve_socket
 from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import KnownNamespaces, Namespace

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from omlx_cache.control.replies import RecordPage
+from omlx_cache.control.explained import RecordPage
 from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.render import quantity

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, deserialize
 
-from omlx_cache.control.replies import PageDetails
+from omlx_cache.control.rows import PageDetails
 from omlx_cache_storage.cold.disk import DISK, FileSystem
 from omlx_cache_storage.cold.reader import describes
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, UndecodablePage

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow, ProcessRow
+from omlx_cache.control.replies import ProcessRow
+from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text

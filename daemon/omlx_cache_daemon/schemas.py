@@ -11,14 +11,9 @@ from importlib.resources import files
 from typing import Any, Final
 
 from omlx_cache.control.answers import schema
-from omlx_cache.control.replies import (
-    Identity,
-    NamespaceRow,
-    PageDetails,
-    PageRow,
-    ProcessRow,
-    WhyReply,
-)
+from omlx_cache.control.explained import WhyReply
+from omlx_cache.control.replies import Identity, ProcessRow
+from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_storage.stats import Stats
 

@@ -17,7 +17,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from omlx_cache.control.replies import ExplainedRequest, last_name
+from omlx_cache.control.explained import ExplainedRequest
+from omlx_cache.control.replies import last_name
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.ending import sigterm_raises
 from omlx_cache_daemon.figures import Rates, added, rate, size, total

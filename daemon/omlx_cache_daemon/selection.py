@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from omlx_cache.control.replies import NamespaceRow
+from omlx_cache.control.rows import NamespaceRow
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.cold import Files
 from omlx_cache_daemon.errors import CommandError

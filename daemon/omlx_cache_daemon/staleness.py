@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from omlx_cache.control.replies import NamespaceRow
+from omlx_cache.control.rows import NamespaceRow
 from omlx_cache.identity.parts import installed
 from omlx_cache_storage.documents import MLX, Versions
 

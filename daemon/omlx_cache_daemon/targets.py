@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from omlx_cache.control.replies import NamespaceRow, last_name
+from omlx_cache.control.replies import last_name
+from omlx_cache.control.rows import NamespaceRow
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.errors import CommandError, UsageError
 from omlx_cache_daemon.render import text

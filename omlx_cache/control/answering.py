@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from omlx_cache.control.comparison import Disagreement
+from omlx_cache.control.explained import ExplainedRequest, WhyReply
 from omlx_cache.control.listing import Chosen, ListedPage, Pruning
-from omlx_cache.control.replies import ExplainedRequest, Identity, WhyReply
+from omlx_cache.control.replies import Identity
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.requests.log import Decoder, RequestLog
 from omlx_cache.upkeep.directory import Allowance

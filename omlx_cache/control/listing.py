@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from omlx_cache.control.answers import extended
-from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow, TensorRow
+from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow, TensorRow
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.reader import read_header
 from omlx_cache_storage.documents import Versions, label, salt, versions

@@ -8,6 +8,7 @@ from dataclasses import replace
 from omlx_cache.control.answering import Answering
 from omlx_cache.control.answers import document, extended
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.explained import RecordPage
 from omlx_cache.control.listing import (
     NoSuchNamespace,
     Pruning,
@@ -16,16 +17,8 @@ from omlx_cache.control.listing import (
     namespace_rows,
     page_rows,
 )
-from omlx_cache.control.replies import (
-    ColdHolding,
-    Holding,
-    NamespaceRow,
-    PageDetails,
-    PageRow,
-    ProcessRow,
-    RecordPage,
-    RemoteHolding,
-)
+from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow, RemoteHolding
+from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache.identity.parts import installed
 from omlx_cache.status.kv_events import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels

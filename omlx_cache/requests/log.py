@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from omlx_cache import reasons
 from omlx_cache.control.answers import extended
-from omlx_cache.control.replies import ExplainedRequest, RecordPage, Remembered, WhyReply
+from omlx_cache.control.explained import ExplainedRequest, RecordPage, Remembered, WhyReply
 from omlx_cache.identity.namespace import computed_by
 from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why

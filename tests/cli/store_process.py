@@ -8,17 +8,9 @@ from pathlib import Path
 from kit.status import figures, process_row
 from omlx_cache.control.answers import extended
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.replies import (
-    ExplainedRequest,
-    Holding,
-    Identity,
-    NamespaceRow,
-    PageDetails,
-    PageRow,
-    Remembered,
-    TensorRow,
-    WhyReply,
-)
+from omlx_cache.control.explained import ExplainedRequest, Remembered, WhyReply
+from omlx_cache.control.replies import Holding, Identity
+from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow, TensorRow
 from omlx_cache.control.server import serve_socket
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence
 

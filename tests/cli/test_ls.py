@@ -12,7 +12,7 @@ import pytest
 from kit.embedded import embedded_stores
 from kit.examples import some
 from kit.storage import Story, open_cold
-from omlx_cache.control.replies import PageDetails
+from omlx_cache.control.rows import PageDetails
 from omlx_cache.identity.parts import installed, software
 from omlx_cache_daemon.page_files import with_verdict
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kit.status import figures, process_row
 from omlx_cache.control.answers import encoded
-from omlx_cache.control.replies import ExplainedRequest
+from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache_daemon.figures import Known, Rates
 from omlx_cache_daemon.lookout import Lookout, Watched, busiest, series
 from omlx_cache_daemon.replies import as_answer

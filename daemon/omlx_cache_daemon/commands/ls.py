@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from omlx_cache.control.answers import document
-from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError
 from omlx_cache_daemon.options import add_format_option, hex_prefix, positive_count
 from omlx_cache_daemon.places import StorePages, place_of, process_of

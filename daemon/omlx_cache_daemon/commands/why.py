@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from omlx_cache.control.replies import ExplainedRequest, WhyReply
+from omlx_cache.control.explained import ExplainedRequest, WhyReply
 from omlx_cache.reasons import described
 from omlx_cache.requests.explanation import clock
 from omlx_cache_daemon.errors import OK, CommandError

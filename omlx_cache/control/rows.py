@@ -1,0 +1,62 @@
+"""What processes reply about their pages: a frozen dataclass for each kind of row."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceRow:
+    """Pages of one model, salt, layout and versions; `stale` is null where that is not known."""
+
+    namespace: str
+    label: str
+    pages: int
+    bytes: int
+    tokens: int
+    groups: Sequence[str]
+    tiers: Sequence[str]
+    created_at: str | None
+    used_at: str | None
+    versions: Mapping[str, str]
+    salt: str
+    stale: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRow:
+    """A page: the keys and values of one block of tokens of one group of layers. `age_s` is null
+    for one that is superseded and leaves first."""
+
+    key: str
+    group: str
+    position: int
+    tokens: int
+    bytes: int
+    tiers: Sequence[str]
+    namespace: str
+    path: str
+    age_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRow:
+    """A tensor of a page."""
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageDetails(PageRow):
+    """A page with what its file says, or memory knows. `error` says why nothing does; `data` is
+    verified, damaged, or why the file was not read, once somebody has looked."""
+
+    parent: str | None = None
+    tail: bool | None = None
+    codec: str | None = None
+    checksum: str | None = None
+    data_offset: int | None = None
+    tensors: Sequence[TensorRow] = ()
+    data: str | None = None
+    error: str | None = None
