@@ -18,6 +18,7 @@ from omlx_cache_storage.errors import CacheError
 
 _log = logging.getLogger(__name__)
 
+RUNS_WITH_ITS_OWN = ": it runs with its own cache"
 SHOWN = 3
 """Names that one line says: where a module went, all of its names did."""
 
@@ -51,7 +52,7 @@ def lacks(host: str, version: str, names: Iterable[HostName]) -> str:
     told = [f"`{name.module}.{name.attribute}`" for name in names]
     if len(told) > SHOWN:
         told[SHOWN:] = [f"nor {len(told) - SHOWN} more"]
-    return f"{host} {version} has no {', '.join(told)}: it runs with its own cache"
+    return f"{host} {version} has no {', '.join(told)}{RUNS_WITH_ITS_OWN}"
 
 
 class UnusableHost(CacheError, RuntimeError):
@@ -111,7 +112,7 @@ class HostServer:
             if not is_right(self.package, model(), make_cache):
                 line = (
                     f"{self.package} {self.version} was not tested, and restores something else "
-                    "than it computed: it runs with its own cache"
+                    f"than it computed{RUNS_WITH_ITS_OWN}"
                 )
         return _settled(line, require)
 
@@ -131,7 +132,7 @@ def names_of(module: str, kind: str, attributes: str, why: str) -> tuple[HostNam
 
 def _settled(line: str, require: bool) -> bool:
     if line and require:
-        raise UnusableHost(line)
+        raise UnusableHost(line.removesuffix(RUNS_WITH_ITS_OWN))
     if line:
         _log.warning(line)
     return not line
