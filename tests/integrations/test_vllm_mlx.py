@@ -5,13 +5,12 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import BatchGenerator
-from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from kit.examples import some
 from omlx_cache import BlockStore
 from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install
 from omlx_cache.integrations.vllm_mlx.batches import follow_rows
-from omlx_cache.integrations.vllm_mlx.prefix_cache import _twin
 
 from .conftest import Open, model_of, prompt_of
 
@@ -171,34 +170,6 @@ def test_what_cannot_be_stored_is_refused_and_counted(store: BlockStore) -> None
     unknown = TieredPrefixCache(object(), store)
     assert unknown.fetch([1, 2, 3]) == (None, [1, 2, 3])
     assert not unknown.store([1, 2, 3], [KVCache()])
-
-
-@pytest.mark.parametrize(
-    "cache", [KVCache(), RotatingKVCache(8), ArraysCache(2), CacheList(KVCache(), KVCache())]
-)
-def test_copies_see_no_later_write(cache: Any) -> None:
-    ones = mx.ones((1, 1, 4, 8))
-
-    def write(to: Any, what: mx.array) -> None:
-        if isinstance(to, ArraysCache):
-            to[0] = what
-        else:
-            for one in getattr(to, "caches", (to,)):
-                one.update_and_fetch(what, what)
-
-    write(cache, ones)
-    twin = _twin(cache)
-    write(cache, 2 * ones)
-    write(cache, 3 * ones[:, :, :1])
-    arrays = [leaf for leaf in _leaves(twin.state) if isinstance(leaf, mx.array)]
-    assert arrays
-    assert all(mx.max(leaf).item() <= 1 for leaf in arrays)
-
-
-def _leaves(state: Any) -> list[Any]:
-    if isinstance(state, (list, tuple)):
-        return [leaf for one in state for leaf in _leaves(one)]
-    return [state]
 
 
 def test_only_a_scheduler_takes_the_cache(store: BlockStore) -> None:

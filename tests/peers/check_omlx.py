@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -121,11 +120,12 @@ def scripts_restore_no_less_and_give_the_same_tokens() -> None:
                 compared(name, script, disk=disk)
 
 
-def a_restarted_process_restores_what_another_has_stored() -> None:
+def a_new_store_restores_what_another_has_stored() -> None:
     for name, family in FAMILIES.items():
         model, length = loaded(FOLDER, family), LENGTHS[name]
         directory = Path(tempfile.mkdtemp(dir=FOLDER))
-        subprocess.run([sys.executable, __file__, "serve", name, directory, FOLDER], check=True)
+        with ours(model, directory, disk=True) as serving:
+            talk(serving, length)
         plain = talk(scheduler(model), length)
         with ours(model, directory, disk=True) as serving:
             given = talk(serving, length)
@@ -211,18 +211,12 @@ def recovery_and_a_reset_keep_what_is_stored() -> None:
 
 CHECKS: tuple[Callable[[], None], ...] = (
     scripts_restore_no_less_and_give_the_same_tokens,
-    a_restarted_process_restores_what_another_has_stored,
+    a_new_store_restores_what_another_has_stored,
     the_engine_serves_from_threads_of_its_own,
     the_panels_figures_are_those_of_its_own_cache,
     a_scheduler_that_lacks_a_name_answers_with_its_own_cache,
     recovery_and_a_reset_keep_what_is_stored,
 )
-
-
-def serve(name: str, directory: str, models: str) -> None:
-    """Hold the chats in a process of its own."""
-    with ours(loaded(Path(models), FAMILIES[name]), Path(directory), disk=True) as serving:
-        talk(serving, LENGTHS[name])
 
 
 def main() -> int:
@@ -235,7 +229,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR)
-    if sys.argv[1:2] == ["serve"]:
-        serve(*sys.argv[2:])
-    else:
-        sys.exit(main())
+    sys.exit(main())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -157,11 +156,12 @@ def what_is_restored_after_a_batch_is_what_a_request_alone_holds() -> None:
                 assert same(given, ask(none(model), longer)), (family, len(prompt))
 
 
-def a_restarted_process_restores_what_another_has_stored() -> None:
+def a_new_store_restores_what_another_has_stored() -> None:
     for name, (family, options) in MODELS.items():
         model = loaded(FOLDER, family)
         directory = Path(tempfile.mkdtemp(dir=FOLDER))
-        subprocess.run([sys.executable, __file__, "serve", name, directory, FOLDER], check=True)
+        with ours(model, directory, **options) as serving:
+            conversation(serving)
         plain = conversation(none(model, **options))
         with ours(model, directory, **options) as serving:
             given = conversation(serving)
@@ -233,18 +233,11 @@ def a_scheduler_that_lacks_a_name_answers_with_its_own_cache() -> None:
 CHECKS: tuple[Callable[[], None], ...] = (
     scenarios_restore_no_less_and_give_the_same_tokens,
     what_is_restored_after_a_batch_is_what_a_request_alone_holds,
-    a_restarted_process_restores_what_another_has_stored,
+    a_new_store_restores_what_another_has_stored,
     the_servers_calls_for_upkeep_are_answered,
     its_own_command_gets_this_cache_and_its_ssd_tier_stays_closed,
     a_scheduler_that_lacks_a_name_answers_with_its_own_cache,
 )
-
-
-def serve(name: str, directory: str, models: str) -> None:
-    """Hold a conversation in a process of its own."""
-    family, options = MODELS[name]
-    with ours(loaded(Path(models), family), Path(directory), **options) as serving:
-        conversation(serving)
 
 
 def main() -> int:
@@ -256,7 +249,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR)
-    if sys.argv[1:2] == ["serve"]:
-        serve(*sys.argv[2:])
-    else:
-        sys.exit(main())
+    sys.exit(main())

@@ -1,8 +1,5 @@
-# To be sourced: the versions of mlx-lm that are not the locked one, and its own tests.
+# To be sourced: mlx-lm's own command, and versions of it that are not the locked one.
 OLDEST_MLX_LM=0.31.3
-# What its tests of the server ask with.
-REQUESTS="requests==2.34.2 urllib3==2.8.0 certifi==2026.10.18 charset-normalizer==3.5.2"
-
 # A part of our tests, for what differs between the versions: classes, batches, servers.
 DIFFERS="tests/kv/test_options.py tests/integrations/test_generate.py \
     tests/integrations/test_prompt_cache.py tests/integrations/test_versions.py \
@@ -20,22 +17,6 @@ ours_with_the_oldest() {
     # shellcheck disable=SC2086
     PYTHONPATH="$folder:.:daemon:storage" "$python" -m pytest -q -p no:cacheprovider \
         -n 2 --dist loadfile $DIFFERS ${ALL:+$DIFFERS_TOO}
-}
-
-# mlx-lm's tests of its server, with our prompt cache.
-theirs_with_our_cache() {
-    local sources folder version
-    version=$("$python" -c 'import importlib.metadata as m; print(m.version("mlx-lm"))')
-    # shellcheck disable=SC2086
-    folder=$(install requests $REQUESTS)
-    if ! sources=$(sdist "mlx-lm==$version") || [ ! -f "$sources/tests/test_server.py" ]; then
-        echo "mlx-lm $version has no tests on PyPI: they are left out." >&2
-        return
-    fi
-    # Models of this machine's user are nothing to the tests.
-    HF_HUB_OFFLINE=1 HF_HUB_CACHE="$folder/no-hub" \
-        PYTHONPATH=".:daemon:storage:tests:$folder" "$python" \
-        tests/peers/check_mlx_lm_server.py "$sources/tests/test_server.py"
 }
 
 # Our tests with what will be mlx-lm's next version, which nothing here was tested with.
@@ -56,5 +37,6 @@ mlx_lm() {
         return
     fi
     ours_with_the_oldest
-    [ -z "$ALL" ] || theirs_with_our_cache
+    [ -z "$ALL" ] || PYTHONPATH=".:daemon:storage:tests" \
+        "$python" tests/peers/check_servers.py mlx_lm.server
 }
