@@ -7,7 +7,6 @@ DIFFERS="tests/kv/test_options.py tests/integrations/test_generate.py \
 DIFFERS_TOO="tests/adapters tests/kv/test_batch_generator.py tests/store/test_operations.py \
     tests/store/test_without_mlx_lm.py tests/integrations/test_batch.py \
     tests/integrations/test_packed_inserts.py tests/integrations/test_rows.py \
-    tests/integrations/server/test_bad_requests.py \
     tests/integrations/server/test_equals_upstream.py::test_a_draft_model_restores_both_caches"
 
 ours_with_the_oldest() {
