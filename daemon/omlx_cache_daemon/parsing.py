@@ -69,6 +69,8 @@ def complete(helps: Mapping[str, str]) -> None:
 
 def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Raise UsageError for the first flag that a command does not have, nor one that begins so."""
+    if not any(word.startswith("--") for word in arguments):
+        return
     known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
     removed = [f"--{name.replace('_', '-')}" for name in REMOVED]
     if parser.get_default("passes_on"):

@@ -16,23 +16,28 @@ def as_answer(kind: type[T], reply: object) -> T:
     try:
         return read(kind, reply)
     except OtherShape as error:
-        raise CommandError(
-            f"the store is of another version of omlx-cache: {error}; restart it, or use the "
-            "command of its version"
-        ) from error
+        raise other_version(str(error)) from error
+
+
+def other_version(why: str) -> CommandError:
+    """Return the one line about an answer that is not this version's."""
+    return CommandError(
+        f"the store is of another version of omlx-cache: {why}; restart it, or use the command of "
+        "its version"
+    )
 
 
 def as_map(reply: object) -> Map:
     """Return a reply that must be a map; raises CommandError for anything else."""
     if not isinstance(reply, dict):
-        raise CommandError(f"the store sent {type(reply).__name__} where a map was expected")
+        raise other_version(f"it sent {type(reply).__name__} where a map was expected")
     return reply
 
 
 def as_maps(reply: object) -> list[Map]:
     """Return a reply that must be a list of maps; raises CommandError for anything else."""
     if not isinstance(reply, list):
-        raise CommandError(f"the store sent {type(reply).__name__} where a list was expected")
+        raise other_version(f"it sent {type(reply).__name__} where a list was expected")
     return [as_map(item) for item in reply]
 
 

@@ -4,8 +4,8 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.paths import (
@@ -16,7 +16,6 @@ from omlx_cache.control.paths import (
     sockets_in,
     why_unseen,
 )
-from omlx_cache.settings.machine import expand, is_auto
 from omlx_cache.settings.names import SOCKET_VARIABLE
 from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client
 from omlx_cache_daemon.errors import NobodyThere, UsageError
@@ -26,8 +25,7 @@ from omlx_cache_daemon.render import text
 _INTRODUCTION_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunningStore:
+class RunningStore(NamedTuple):
     """A socket on which somebody listens; the process id when the socket's name has it."""
 
     path: Path
@@ -121,8 +119,11 @@ def known(environ: Mapping[str, str] = os.environ) -> Iterator[RunningStore]:
     """Yield every socket of this user's stores, whether anybody listens or not."""
     seen: set[str] = set()
     yield from _each((n for place in search_places(environ) for n in sockets_in(place)), seen)
-    setting = environ.get(SOCKET_VARIABLE, "auto")
-    if not is_auto(setting) and setting.strip().lower() != "off" and setting.strip():
+    setting = environ.get(SOCKET_VARIABLE, "").strip()
+    if setting.lower() not in ("", "auto", "off"):
+        # Only here: to import it takes a tenth of `ps`.
+        from omlx_cache.settings.machine import expand
+
         path = expand(setting, Path.home())
         if os.path.realpath(path) not in seen:
             yield RunningStore(path, None)

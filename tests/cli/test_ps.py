@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from kit.status import process_row
+from omlx_cache.control.answers import encoded
 from omlx_cache.control.replies import ColdHolding, Holding, RemoteHolding
+from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.commands import ps
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.stores import RunningStore
-from omlx_cache_daemon.watching import StoreReply
 
 from .conftest import Cli
 
@@ -48,6 +49,18 @@ def test_a_server_whose_model_is_being_read_is_loading() -> None:
     )
 
 
+def test_the_answer_of_another_version_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, cli_in_process: Cli
+) -> None:
+    replies: list[object] = [[], {"pid": 1, "uptime_s": 2.0}]
+    monkeypatch.setattr(Client, "call", lambda client, operation: replies.pop())
+    found = [RunningStore(Path(f"/nowhere/{pid}-0.sock"), pid) for pid in (1, 2)]
+    monkeypatch.setattr(ps, "_shown", lambda args: found)
+    rows = cli_in_process("ps").out.splitlines()[1:]
+    assert len(rows) == 2
+    assert all("does not answer: the store is of another version" in row for row in rows)
+
+
 @pytest.mark.parametrize(
     ("column", "holds", "shown"),
     [
@@ -65,6 +78,6 @@ def test_a_server_whose_model_is_being_read_is_loading() -> None:
     ],
 )
 def test_what_a_store_holds_is_said_of_how_much(column: str, holds: object, shown: object) -> None:
-    process = process_row(**{column.lower(): holds})
-    row = ps._row(StoreReply(RunningStore(Path("/s"), 1), (process, 0.001)))
+    process = json.loads(encoded(process_row(**{column.lower(): holds})))
+    row = ps._row({**process, "answered_s": 0.001})
     assert row[ps._HEADERS.index(column)] == shown

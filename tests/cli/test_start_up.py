@@ -77,6 +77,12 @@ def test_no_command_imports_mlx_before_it_needs_it(
     assert modules & _HEAVY == set()
 
 
+def test_ps_imports_no_dataclasses(environment: dict[str, str], start_store: StartStore) -> None:
+    start_store()
+    code, modules = _loaded(environment, "ps")
+    assert (code, modules & {"dataclasses", "inspect", "logging"}) == (0, set())
+
+
 def test_the_library_imports_nothing_until_a_name_is_used() -> None:
     code = (
         "import sys, omlx_cache, omlx_cache.settings, omlx_cache.control\n"

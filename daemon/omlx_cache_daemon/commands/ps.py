@@ -5,15 +5,14 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
-from omlx_cache.control.answers import document
-from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow, RemoteHolding, last_name
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_seconds
 from omlx_cache_daemon.render import duration, print_json, table, uses_styles
-from omlx_cache_daemon.replies import Map, as_answer
+from omlx_cache_daemon.replies import as_map, other_version
 from omlx_cache_daemon.stores import (
     RunningStore,
     add_store_options,
@@ -28,6 +27,11 @@ _HEADERS = (
     *("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "REMOTE", "PENDING", "SESSIONS"),
     *("VERSION", "ANSWERED"),
 )
+Document = dict[str, Any]
+"""A `ProcessRow` as JSON: to import dataclasses takes longer than to ask and to print."""
+_READ = frozenset(
+    ("pid", "place", "uptime_s", "models", "hot", "cold", "remote", "pending", "sessions")
+) | {"role", "version"}
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -58,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print_json([_document(reply) for reply in replies])
     else:
-        rows = map(_row, replies)
+        rows = map(_row, map(_document, replies))
         sys.stdout.write(table(_HEADERS, rows, bold=uses_styles(sys.stdout)))
     return OK if any(reply.answer for reply in replies) else NOBODY_THERE
 
@@ -83,62 +87,57 @@ def _shown(args: argparse.Namespace) -> list[RunningStore]:
     return [*running(), *beside] if beside else chosen(args)
 
 
-def _ask(client: Client) -> tuple[ProcessRow, float]:
+def _ask(client: Client) -> Document:
     began = time.perf_counter()
-    reply = client.call("ps")
-    return as_answer(ProcessRow, reply), time.perf_counter() - began
+    reply = as_map(client.call("ps"))
+    if not reply.keys() >= _READ:
+        raise other_version(f"its answer has no {', '.join(sorted(_READ - reply.keys()))}")
+    return {**reply, "answered_s": time.perf_counter() - began}
 
 
-def _document(reply: StoreReply) -> Map:
-    path = str(reply.store.path)
-    if reply.answer is None:
-        return {"pid": reply.store.pid, "error": reply.error, "socket": path}
-    process, seconds = reply.answer
-    return {**document(process), "answered_s": seconds, "socket": path}
-
-
-def _row(reply: StoreReply) -> Sequence[object]:
+def _document(reply: StoreReply) -> Document:
     # One stuck store must not hide the others.
-    if reply.answer is None:
-        shown = (reply.store.pid, f"does not answer: {reply.error}")
+    told = {"pid": reply.store.pid, "error": reply.error} if reply.error else reply.answer
+    return {**told, "socket": str(reply.store.path)}
+
+
+def _row(process: Document) -> Sequence[object]:
+    if "error" in process:
+        shown = (process["pid"], f"does not answer: {process['error']}")
         return (*shown, *[None] * (len(_HEADERS) - len(shown)))
-    process: ProcessRow = reply.answer[0]
     # The service keeps a directory: it has no memory tier, no writer and no requests.
-    is_store = process.role == "store"
+    is_store, remote = process["role"] == "store", process["remote"]
     return (
-        process.pid,
-        process.place,
-        duration(process.uptime_s),
-        ", ".join(map(last_name, process.models)) or None,
-        _held(process.hot) if is_store else None,
-        _held(process.cold),
-        _remote(process.remote),
-        _held(process.pending) if is_store else None,
-        process.sessions if is_store else None,
-        process.version,
-        duration(reply.answer[1]),
+        process["pid"],
+        process["place"],
+        duration(process["uptime_s"]),
+        ", ".join(label.rstrip("/").rpartition("/")[2] for label in process["models"]) or None,
+        _held(process["hot"]) if is_store else None,
+        _held(process["cold"]),
+        remote and _remote(remote["where"], remote["state"]),
+        _held(process["pending"]) if is_store else None,
+        process["sessions"] if is_store else None,
+        process["version"],
+        duration(process["answered_s"]),
     )
 
 
-def _remote(remote: RemoteHolding | None) -> str | None:
+def _remote(where: str, state: str) -> str:
     """Return the kind of store that machines share, and how it is: the first word of why it rests
     is enough for a table."""
-    if remote is None:
-        return None
-    state, _, why = remote.state.partition(": ")
+    how, _, why = state.partition(": ")
     word = why.partition(":")[0].removeprefix("remote_")
-    return f"{remote.where.partition(':')[0]} {state}" + (f" ({word})" if word else "")
+    return f"{where.partition(':')[0]} {how}" + (f" ({word})" if word else "")
 
 
-def _held(holding: Holding | None) -> str | None:
+def _held(holding: Document | None) -> str | None:
+    """Return how much a tier has of how much; `off` for a disk that cannot be used."""
     if holding is None:
         return None
-    shown = format_size(holding.bytes)
-    if holding.limit_bytes:
-        shown += f" / {format_size(holding.limit_bytes)}"
-    if not isinstance(holding, ColdHolding):
-        return shown
-    if holding.state.startswith("unavailable"):
+    if holding.get("state", "ok").startswith("unavailable"):
         return "off"
-    own = holding.own_limit_bytes
+    shown = format_size(holding["bytes"])
+    if limit := holding["limit_bytes"]:
+        shown += f" / {format_size(limit)}"
+    own = holding.get("own_limit_bytes")
     return shown if own is None else f"{shown} (own: {format_size(own)})"
