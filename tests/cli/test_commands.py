@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kit.examples import some
-from omlx_cache.settings.names import SETTING_NAMES
 
 StartStore = Callable[..., Any]
 Cli = Callable[..., Any]
@@ -165,24 +164,6 @@ def test_a_misspelt_word_is_answered_with_the_nearest(cli: Cli, typed: str, line
     assert (result.code, result.out, result.err) == (2, "", f"omlx-cache: {line}\n")
 
 
-def test_config_shows_each_value_and_its_origin(cli: Cli) -> None:
-    result = cli("config", OMLX_CACHE_BLOCK_SIZE="64", OMLX_CACHE_HOT_CACHE_ONLY="1")
-    assert result.code == 0
-    shown = {line.split()[0]: line for line in result.out.splitlines() if line}
-    assert shown["block_size"].split() == [
-        *("block_size", "64", "environment", "OMLX_CACHE_BLOCK_SIZE")
-    ]
-    assert set(SETTING_NAMES) < set(shown)
-    assert "Note: OMLX_CACHE_COLD_DIR is ignored" in result.out
-
-
-def test_config_as_json_has_machine_values(cli: Cli, runtime_dir: Path) -> None:
-    document = json.loads(cli("config", "--format", "json", OMLX_CACHE_HOT_BYTES="1GiB").out)
-    assert document["settings"]["hot_bytes"]["value"] == 2**30
-    assert document["settings"]["queue_bytes"]["kind"] == "derived"
-    assert document["runtime_dirs"] == [str(runtime_dir)]
-
-
 @pytest.mark.parametrize(
     "arguments",
     some(
@@ -229,28 +210,3 @@ def test_an_empty_model_name_is_refused_as_such(cli: Cli) -> None:
     result = cli("size", "")
     assert (result.code, result.out) == (1, "")
     assert "the model's name is empty" in result.err
-
-
-@pytest.mark.nightly
-def test_config_notes_a_cold_directory_that_cannot_be_used(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        result = cli("config", OMLX_CACHE_COLD_DIR=str(place))
-        assert result.code == 0
-        assert f"Note: cold_dir: {tmp_path / 'file'} is not a directory" in result.out
-    assert "cold_dir:" not in cli("config").out
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "said"),
-    [
-        ("OMLX_CACHE_BLOCK_SIZE", "7", "OMLX_CACHE_BLOCK_SIZE: got '7'; allowed: a whole number"),
-        ("OMLX_CACHE_HOTBYTES", "1", "the nearest is OMLX_CACHE_HOT_BYTES"),
-        ("OMLX_CACHE_RUNTIME_DIR", "", "OMLX_CACHE_RUNTIME_DIR: got ''"),
-    ],
-)
-def test_bad_configuration_is_78(cli: Cli, variable: str, value: str, said: str) -> None:
-    result = cli("config", **{variable: value})
-    assert (result.code, result.out) == (78, "")
-    assert said in result.err
-    assert "Traceback" not in result.err

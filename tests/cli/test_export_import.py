@@ -160,37 +160,18 @@ def test_a_running_store_finds_what_comes_at_once(
         assert process.stdout.readline() == "3\n"
 
 
-@pytest.mark.nightly
-def test_it_streams_from_one_process_into_another(
-    cold_dir: Path, environment: dict[str, str], tmp_path: Path
-) -> None:
-    here = tmp_path / "here"
-    here.mkdir(mode=0o700)
-    command = [sys.executable, "-m", "omlx_cache_daemon"]
-    with subprocess.Popen(
-        [*command, "export", "-o", "-"], env=environment, stdout=subprocess.PIPE
-    ) as writing:
-        subprocess.run(
-            [*command, "import", "-", "--cold-dir", str(here)],
-            env=environment,
-            stdin=writing.stdout,
-            check=True,
-            capture_output=True,
-        )
-    assert writing.returncode == 0
-    assert len(list(here.rglob("*.safetensors"))) == 6
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_an_import_killed_anywhere_leaves_whole_pages_and_goes_on(
     cli: Cli, cold_dir: Path, environment: dict[str, str], tmp_path: Path, how: signal.Signals
 ) -> None:
     archive, here = tmp_path / "a.tar", tmp_path / "here"
     here.mkdir(mode=0o700)
-    assert cli("export", "-o", archive).code == 0
-    raw = archive.read_bytes()
+    command = [sys.executable, "-m", "omlx_cache_daemon"]
+    exporting = [*command, "export", "-o", "-"]
+    raw = subprocess.run(exporting, env=environment, capture_output=True, check=True).stdout
+    archive.write_bytes(raw)
     with subprocess.Popen(
-        [sys.executable, "-m", "omlx_cache_daemon", "import", "-", "--cold-dir", str(here)],
+        [*command, "import", "-", "--cold-dir", str(here)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -206,9 +187,7 @@ def test_an_import_killed_anywhere_leaves_whole_pages_and_goes_on(
             assert process.poll() is None
         process.send_signal(how)
         said = process.stdout.read()
-    if how == signal.SIGINT:
-        assert process.returncode == 130
-        assert b" of 6 pages" in said
+    assert (b" of 6 pages" in said) == (how == signal.SIGINT) == (process.returncode == 130)
     there = {path.name: path.read_bytes() for path in cold_dir.rglob("*.safetensors")}
     for path in here.rglob("*.safetensors"):
         assert path.read_bytes() == there[path.name]
@@ -259,20 +238,15 @@ def test_a_full_disk_ends_an_import_between_two_pages(
     assert cli("export", "meta/llama", "-o", archive).code == 0
     monkeypatch.setenv("OMLX_CACHE_COLD_BYTES", "16MiB")
     monkeypatch.setenv("OMLX_CACHE_MIN_FREE_BYTES", "0")
+    keys = [Story("a", nbytes=2**14).id(number).key.hex() for number in (1, 2, 3)]
     with small_disk(tmp_path / "disk", "size=120k") as disk:
         result = cli("import", archive, "--cold-dir", disk.path)
-        here = [number for number in (1, 2, 3) if _is_in(disk.path, number)]
-        assert here in ([1], [1, 2])
-        assert result.code == 1
-        assert f"imported {len(here)} of 3 pages" in result.out
+        here = [any(disk.path.rglob(f"{key}-*.safetensors")) for key in keys]
+        assert here in ([True, False, False], [True, True, False])
+        assert (result.code, f"imported {sum(here)} of 3 pages" in result.out) == (1, True)
         disk.remount("size=2m")
         assert cli("import", archive, "--cold-dir", disk.path).code == 0
-        assert [number for number in (1, 2, 3) if _is_in(disk.path, number)] == [1, 2, 3]
-
-
-def _is_in(directory: Path, number: int) -> bool:
-    key = Story("a", nbytes=2**14).id(number).key.hex()
-    return bool(list(directory.rglob(f"{key}-*.safetensors")))
+        assert all(any(disk.path.rglob(f"{key}-*.safetensors")) for key in keys)
 
 
 def test_what_the_budget_has_no_room_for_is_counted(
@@ -289,17 +263,6 @@ def test_what_the_budget_has_no_room_for_is_counted(
     left = len(list(here.rglob("*.safetensors")))
     assert said["imported_pages"] - said["lost_pages"] == left
     assert said["refused_pages"] + said["lost_pages"] == 6 - left
-
-
-def test_a_truncated_archive_says_how_far_it_came(cli: Cli, cold_dir: Path, tmp_path: Path) -> None:
-    archive, here = tmp_path / "a.tar", tmp_path / "here"
-    here.mkdir(mode=0o700)
-    assert cli("export", "-o", archive).code == 0
-    archive.write_bytes(archive.read_bytes()[:-20_000])
-    result = cli("import", archive, "--cold-dir", here)
-    assert result.code == 1
-    assert "imported 5 of 6 pages" in result.out
-    assert "ends too early" in result.err
 
 
 def test_what_other_versions_computed_is_taken_in_with_a_warning(cli: Cli, tmp_path: Path) -> None:
