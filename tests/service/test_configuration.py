@@ -142,11 +142,3 @@ def test_checking_shows_origins_reads_the_token_and_touches_nothing(
         token.chmod(mode)
         assert main(["--check-config", "--status-port", "0"]) == code
         assert "a-secret-of-mine" not in "".join(capsys.readouterr())
-
-
-def test_the_help_says_what_each_setting_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "--scrub-bytes-per-second BYTES How fast" in shown
-    assert "Default: 8 MiB" in shown

@@ -1,7 +1,6 @@
 """The service as a process: how it begins, what it tells its manager, how it ends."""
 
 import json
-import re
 import signal
 import stat
 import sys
@@ -36,15 +35,6 @@ def test_ps_shows_it_and_no_command_takes_it_for_a_store(daemon: Daemon) -> None
         ended = daemon.run(command, "--socket", daemon.socket, "--format", "json")
         assert ended.returncode == 0, ended.stderr
         check_output(command, json.loads(ended.stdout))
-
-
-def test_ps_and_the_log_tell_people_what_it_has_and_no_memory(daemon: Daemon) -> None:
-    [row] = daemon.run("ps").stdout.splitlines()[1:]
-    *_, hot, cold, remote, pending, sessions, _, _ = re.split(r"\s{2,}", row.strip())
-    assert (hot, remote, pending, sessions) == ("-", "-", "-", "-")
-    assert "iB" in cold
-    [kept] = [line for line in daemon.log.read_text().splitlines() if " keeps " in line]
-    assert "iB, ok" in kept
 
 
 def test_a_second_one_of_the_directory_ends_and_says_why(home: Path) -> None:

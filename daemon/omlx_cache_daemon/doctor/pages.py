@@ -56,7 +56,7 @@ def checksums(context: Context) -> Iterator[Finding]:
             "error",
             f"{len(damaged):,} of {context.read:,} pages that were read are damaged "
             f"({damaged[0].trouble})",
-            "a store that is asked for one computes it again; there may be more",
+            "a store that is asked for one computes it again",
             f"omlx-cache doctor --all --fix {context.option}",
             partial(_delete, context, [one.page for one in damaged if one.page is not None]),
             [f"{one.place}: {one.trouble}" for one in damaged],

@@ -10,7 +10,7 @@ from pathlib import Path
 from omlx_cache import __version__
 from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache.settings.machine import read_secret
-from omlx_cache_daemon.errors import BAD_CONFIGURATION, FAILURE, OK, CommandError
+from omlx_cache_daemon.errors import BAD_CONFIGURATION, FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.render import table, text
 from omlx_cache_daemon.service.configuration import (
     NAMES,
@@ -58,6 +58,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.print_unit is not None:
         sys.stdout.write(unit(args.print_unit, args.serve))
         return OK
+    if args.serve is not None:
+        raise UsageError("--serve goes with --print-unit: omlx-cache serve runs the server itself")
     given = {name: getattr(args, name) for name in (*NAMES, *REMOVED_NAMES)}
     flags = {name: value for name, value in given.items() if value is not None}
     read = partial(read_configuration, flags, args.config)
