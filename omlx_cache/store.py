@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from omlx_cache.arrays.mlxio import architecture
 from omlx_cache.control.comparison import Disagreement, compare
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.explained import ExplainedRequest, WhyReply
+from omlx_cache.control.explained import WhyReply
 from omlx_cache.control.listing import (
     Chosen,
     ListedPage,
@@ -31,7 +31,7 @@ from omlx_cache.identity.namespace import KnownNamespaces, Namespace
 from omlx_cache.package import VERSION, set_level
 from omlx_cache.pages.encoding import cold_encoder
 from omlx_cache.requests.explainer import Explainer
-from omlx_cache.requests.log import Decoder, RequestLog, answer, explained
+from omlx_cache.requests.log import Decoder, RequestLog, answer
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache.restore.gate import ReadingGate
 from omlx_cache.restore.queue import RestoreQueue
@@ -58,7 +58,7 @@ from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.interrupts import deferred, uninterrupted
-from omlx_cache_storage.keys import BlockKey, Tokens
+from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId, PageMeta
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher, ReadingTiers
 from omlx_cache_storage.readers import (
@@ -385,18 +385,6 @@ class BlockStore(ReadingTiers):
         """Return the latest requests, or the one of a number, and why no more of them was restored;
         what prompts part at as text, if there is a `decoder`."""
         return answer(self.requests, self.decoder, last, number)
-
-    @uninterrupted
-    def recent(self, limit: int) -> list[ExplainedRequest]:
-        """Return the latest requests, newest first, each with its `why` in words; nothing of their
-        text."""
-        return explained(self.requests, limit)
-
-    @uninterrupted
-    def remembered(self, namespace: BlockKey) -> list[Tokens]:
-        """Return the tokens of recent prompts of a namespace and their answers, the latest first;
-        what continues another one once."""
-        return self.requests.explainer.texts(namespace)
 
     @uninterrupted
     def listing(self) -> list[ListedPage]:

@@ -10,7 +10,7 @@ import stat
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG = 128
 _PROBE_SECONDS = 0.2
-_MOST_LINKS = 100
+_MOST_NAMES = 1000
 _LINUX_UCRED = struct.Struct("3i")
 _XUCRED_SIZE = 76
 _SOL_LOCAL = 0
@@ -78,47 +78,49 @@ def listen_at(path: Path) -> Listener:
             raise ControlError("path", f"{path}: {error.strerror}") from error
 
 
-def listen_in(directory: Path) -> Listener:
-    """Return a listener at a free `<pid>-<n>.sock` of a runtime directory, made with `prepare`.
+def listen_in(directory: Path, *, is_service: bool = False) -> Listener:
+    """Return a listener at a free name of this process's in a runtime directory, made with
+    `prepare`.
 
     Sockets that dead processes left there are removed first.
     """
     remove_stale(directory)
-    pid = os.getpid()
-    for number in range(10_000):
-        path = socket_name(directory, pid, number)
+    for path in _names(directory, is_service):
         try:
             with _binding:
                 return _bind(path)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise ControlError("path", f"{path}: {error.strerror}") from error
-    raise ControlError("path", f"{directory}: no free socket name for process {pid}")
+    raise ControlError("path", f"{directory}: no free socket name for process {os.getpid()}")
 
 
-def listen_as_service(directory: Path) -> Listener:
-    """Return a listener at `service-<pid>.sock` of a runtime directory, made with `prepare`; else
-    as `listen_in`."""
-    remove_stale(directory)
-    return listen_at(service_name(directory, os.getpid()))
+def listen_for_all_sessions(*, is_service: bool = False) -> Listener:
+    """Return a listener that clients of this user find from any session; raises ControlError.
 
-
-def linked(listener: Listener, directory: Path) -> Listener:
-    """Return a listener that a link in a runtime directory, made with `prepare`, leads to.
-
-    Links of dead processes are removed first. Raises OSError when none can be made: the store is
-    then found from its own session only.
+    Where they look in another directory, a link leads to it. When none can be made, the store is
+    found from its own session only.
     """
-    remove_stale(directory)
-    target, pid = listener.files[0].path, listener.files[0].pid
-    names = [socket_name(directory, pid, number) for number in range(_MOST_LINKS)]
-    if target.name == service_name(directory, pid).name:
-        names = [service_name(directory, pid)]
-    for path in names:
-        with contextlib.suppress(FileExistsError):
-            path.symlink_to(target)
-            return listener._replace(files=(*listener.files, _identity(path)))
+    directory, meeting = first_usable(candidates()), meeting_place()
+    listener = listen_in(directory, is_service=is_service)
+    if is_by_name() or directory == meeting:
+        return listener
+    try:
+        remove_stale(prepare(meeting))
+        for path in _names(meeting, is_service):
+            with contextlib.suppress(FileExistsError):
+                path.symlink_to(listener.files[0].path)
+                return listener._replace(files=(*listener.files, _identity(path)))
+    except (ControlError, OSError) as error:
+        _log.debug("control socket: not found from other sessions: %s", error)
     return listener
+
+
+def _names(directory: Path, is_service: bool) -> Sequence[Path]:
+    pid = os.getpid()
+    if is_service:
+        return [service_name(directory, pid)]
+    return [socket_name(directory, pid, number) for number in range(_MOST_NAMES)]
 
 
 def remove_stale(directory: Path) -> list[Path]:
@@ -145,20 +147,6 @@ def remove_all(files: Iterable[OwnFile]) -> None:
             same = (info.st_dev, info.st_ino) == (file.device, file.inode)
             if same and os.getpid() == file.pid:
                 file.path.unlink()
-
-
-def listen_for_all_sessions(listen: Callable[[Path], Listener] = listen_in) -> Listener:
-    """Return a listener that clients of this user find from any session; raises ControlError."""
-    directory = first_usable(candidates())
-    listener = listen(directory)
-    meeting = meeting_place()
-    if is_by_name() or directory == meeting:
-        return listener
-    try:
-        return linked(listener, prepare(meeting))
-    except (ControlError, OSError) as error:
-        _log.debug("control socket: not found from other sessions: %s", error)
-        return listener
 
 
 def _bind(path: Path) -> Listener:

@@ -20,6 +20,7 @@ from omlx_cache.control.listing import (
 from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow, RemoteHolding
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache.identity.parts import installed
+from omlx_cache.requests.log import answer, explained
 from omlx_cache.status.kv_events import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels
 from omlx_cache.status.prefix_lookup import (
@@ -58,9 +59,11 @@ def operations(store: Answering) -> Operations:
         },
         "flush": lambda args: {"durable": store.flush(args.get("timeout", CLEAR_SECONDS))},
         "clear": lambda args: _clear(store, args),
-        "why": lambda args: store.why(args.get("last", 1), args.get("number")),
+        "why": lambda args: answer(
+            store.requests, store.decoder, args.get("last", 1), args.get("number")
+        ),
         "prune": lambda args: _prune(store, args),
-        "recent": lambda args: store.recent(min(_limit(args), DEFAULT_LIMIT)),
+        "recent": lambda args: explained(store.requests, min(_limit(args), DEFAULT_LIMIT)),
         "prefixes": lambda args: _prefixes(levels, args),
         "lookup": lambda args: _lookup(store, args),
         "processes": lambda args: [

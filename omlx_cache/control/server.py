@@ -20,7 +20,6 @@ from omlx_cache.control.errors import ControlError
 from omlx_cache.control.handler import ApiHandler
 from omlx_cache.control.listener import (
     Listener,
-    listen_as_service,
     listen_at,
     listen_for_all_sessions,
     peer_uid,
@@ -304,7 +303,7 @@ def serve_socket(
 
 def serve_service_socket(operations: Operations) -> ApiServer:
     """Answer this user for a process that serves all stores and is none; raises ControlError."""
-    return ApiServer(listen_for_all_sessions(listen_as_service), Routes(operations))
+    return ApiServer(listen_for_all_sessions(is_service=True), Routes(operations))
 
 
 def serve_port(

@@ -99,7 +99,7 @@ class PrefixLevels:
             return [None] * len(runs)
         wanted = [(run["key"], int(run["start"]), int(run["end"])) for run in runs]
         left = HASHED_TOKENS
-        for tokens in self._store.remembered(namespace):
+        for tokens in self._store.requests.explainer.texts(namespace):
             left -= len(tokens)
             if left < 0 or len(found) == len(wanted):
                 break

@@ -4,10 +4,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
 from omlx_cache.status.levels import PrefixLevels
-from omlx_cache_storage.keys import BlockKey, Tokens
+from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.table import Record
 
 
@@ -29,9 +27,6 @@ class Listed:
 
     def readable_document(self, digest: BlockKey) -> Mapping[str, object]:
         return {}
-
-    def remembered(self, namespace: BlockKey) -> Sequence[Tokens]:
-        return (np.zeros(0, np.int32),)
 
 
 def test_those_who_ask_at_once_have_the_pages_listed_once() -> None:

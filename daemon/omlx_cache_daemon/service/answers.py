@@ -21,7 +21,7 @@ from omlx_cache_daemon.service.configuration import ServiceConfiguration
 from omlx_cache_daemon.service.upkeep import Upkeep, give_back_memory
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.keys import BlockKey, Tokens
+from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
 from omlx_cache_storage.table import Record
 
@@ -140,9 +140,6 @@ class Answers:
     def records(self) -> Mapping[str, Sequence[Record]]:
         self.refresh()
         return {"cold": self._upkeep.tier.records()}
-
-    def remembered(self, namespace: BlockKey) -> Sequence[Tokens]:
-        return ()
 
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
         return catalog.read_namespace(self._upkeep.directory, digest)
