@@ -90,13 +90,6 @@ def has_images(messages: Any) -> bool:
     return _sees_images(server) and any(server._image_parts(messages))
 
 
-def flatten_content(messages: Any, provider: Any) -> None:
-    """Make texts of the messages' parts, in place, as mlx-lm's server does for its template."""
-    server: Any = import_module("mlx_lm.server")
-    options = {"keep_images": provider.processor is not None} if _sees_images(server) else {}
-    server.process_message_content(messages, **options)
-
-
 def prompt_parts(parts: Sequence[Any]) -> tuple[Any, ...]:
     """Return what `ResponseGenerator._tokenize` gives, its images last: None before 0.32.1."""
     return (*parts, None)[:5]
@@ -111,17 +104,6 @@ def context_fields(machine: Any, state: str) -> dict[str, Any]:
     """Return what a `GenerationContext` has of `_make_state_machine`'s second part and a prompt's
     initial state: before 0.32 that part is the texts of the sequences that are looked for."""
     return {"sequences": machine} if is_old() else {"text_sm": machine, "initial_state": state}
-
-
-def set_wired_limit() -> None:
-    """Let MLX wire as much of a GPU's memory as is recommended, as mlx-lm's server does."""
-    utils: Any = import_module("mlx_lm.utils")
-    if not is_old():
-        utils.maybe_set_recommended_wired_limit()
-        return
-    mx: Any = import_module("mlx.core")
-    if mx.metal.is_available():
-        mx.set_wired_limit(mx.device_info()["max_recommended_working_set_size"])
 
 
 def _sees_images(server: Any) -> bool:

@@ -15,8 +15,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.following import Following
-from omlx_cache.integrations.mlx_lm.prompt_cache import ServedPromptCache
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
+from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.rows import BatchTimer, row_of, stop_row_at
 from omlx_cache.mlx_lm_versions import is_old
@@ -107,7 +107,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             request = self._current()
             flight = None if request is None else request.flight
             if flight is None:
-                flight = self._cache.fly(prompt, len(held), ends)
+                flight = self._cache.flight(self._cache.key, prompt, len(held), ends)
             self._rows[uid] = _Row(prompt, ends, most, tuple(sampling), until, request, flight)
         return uids
 

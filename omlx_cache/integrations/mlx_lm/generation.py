@@ -22,7 +22,6 @@ from omlx_cache.integrations.mlx_lm.lanes import (
 )
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.prefix import PrefixCache
-from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.session import Session
 from omlx_cache_storage.keys import as_tokens
@@ -174,14 +173,19 @@ def _with_lanes(
         if kind in lanes:
             lanes[kind].store(as_tokens(sequence), live, len(tokens))
 
-    if bits is not None:
-        # Packed while the answer grows, the prompt's dense caches would be lost.
-        options["prompt_progress_callback"] = _then(
-            options.get("prompt_progress_callback"), lambda done: store(tokens[: cached + done])
-        )
-    options["prompt_progress_callback"] = _timed(
-        options.get("prompt_progress_callback"), asked, cached
-    )
+    told = options.get("prompt_progress_callback")
+
+    def progress(done: int, total: int) -> None:
+        """Have the computing measured, and not what is stored of it."""
+        asked.end_chunk(cached + done)
+        if told is not None:
+            told(done, total)
+        if bits is not None and done == total - 1:
+            # Packed while the answer grows, the prompt's dense caches would be lost.
+            store(tokens[: cached + done])
+        asked.begin_chunk(cached + done)
+
+    options["prompt_progress_callback"] = progress
     responses = upstream(model, tokenizer, mx.array(tokens[cached:]), prompt_cache=live, **options)
     asked.begin_chunk(cached)
     try:
@@ -197,30 +201,6 @@ def _with_lanes(
     finally:
         asked.ended(len(fed) - len(tokens))
     store(fed)
-
-
-def _then(progress: Progress | None, prefilled: Callable[[int], None]) -> Progress:
-    """Return a progress call-back that tells as well when all but the last token is prefilled."""
-
-    def both(done: int, total: int) -> None:
-        if progress is not None:
-            progress(done, total)
-        if done == total - 1:
-            prefilled(done)
-
-    return both
-
-
-def _timed(progress: Progress | None, asked: AskedRequest, cached: int) -> Progress:
-    """Return a progress call-back that has the computing measured, and not what is stored of it."""
-
-    def timed(done: int, total: int) -> None:
-        asked.end_chunk(cached + done)
-        if progress is not None:
-            progress(done, total)
-        asked.begin_chunk(cached + done)
-
-    return timed
 
 
 def _encode(tokenizer: Any, prompt: str | Sequence[int]) -> list[int]:

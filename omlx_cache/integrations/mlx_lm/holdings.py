@@ -151,25 +151,19 @@ def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
     return LastWords(complete, f"{said}{trouble}: {'; '.join([*lost, *counts, stock])}.")
 
 
-def _cold_limit(store: BlockStore) -> int:
-    """Return how far the directory may fill up before this process stops writing."""
-    allowed = store.allowance()
-    if allowed is None:
-        return store.settings.cold_bytes
-    return allowed.limit_bytes if allowed.own_limit_bytes is None else allowed.own_limit_bytes
-
-
 def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
     """Return what kept pages from the disk, and how often: a page may be counted several times, and
     have been written later."""
-    writer, settings = left.writer, store.settings
+    writer, settings, allowed = left.writer, store.settings, store.allowance()
     if writer is None:
         return []
+    # How far the directory may fill up before this process stops writing.
+    limit = settings.cold_bytes
+    if allowed is not None:
+        limit = allowed.own_limit_bytes or allowed.limit_bytes
     causes = {
         "still pending when the time was over": 0 if clean else writer.pending_pages,
-        f"refused for want of cold_bytes ({format_size(_cold_limit(store))})": (
-            writer.refused_pages
-        ),
+        f"refused for want of cold_bytes ({format_size(limit)})": (writer.refused_pages),
         f"beyond daily_write_bytes ({format_size(settings.daily_write_bytes)})": (
             writer.rationed_pages
         ),

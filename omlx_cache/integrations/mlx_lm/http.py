@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import ThreadingHTTPServer
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 from mlx_lm.server import APIHandler, get_system_fingerprint
 
 from omlx_cache.control.answers import encoded
-from omlx_cache.integrations.mlx_lm.lookup import PromptLookup
 from omlx_cache.integrations.mlx_lm.requests import BadRequest, Refused, TooLarge, Unavailable
 from omlx_cache.status.answer import JSON, Answer
 from omlx_cache.status.routes import LOOKUP, Routes, is_status_path
@@ -116,7 +115,7 @@ class Handler(APIHandler):  # type: ignore[misc]
             body = json.loads(self.rfile.read(length))
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"Invalid JSON in request body: {error}") from None
-        return self._show(Answer(200, JSON, encoded(self.server.lookup(body))))
+        return self._show(Answer(200, JSON, encoded(self.server.look_up(body))))
 
     def _show(self, answer: Answer) -> None:
         """Send an answer of the status paths."""
@@ -197,10 +196,10 @@ class HttpServer(ThreadingHTTPServer):
         bound: socket.socket,
         responses: Any,
         body_bytes: int,
-        lookup: PromptLookup,
+        look_up: Callable[[Any], Mapping[str, object]],
         status: Routes | None = None,
     ) -> None:
-        self.responses, self.lookup, self.status = responses, lookup, status
+        self.responses, self.look_up, self.status = responses, look_up, status
         self.body_bytes = body_bytes
         self._fingerprint = get_system_fingerprint()
         self._places = threading.Semaphore(_most_connections())

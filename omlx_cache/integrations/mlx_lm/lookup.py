@@ -6,7 +6,7 @@ The server that has the tokeniser and the chat template can tell; a router then 
 import logging
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from mlx_lm.server import CompletionRequest
 
@@ -22,60 +22,34 @@ from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 _log = logging.getLogger(__name__)
 
 
-class LooksUp(Protocol):
-    """What makes tokens of a request without a place in any queue, and knows a model's lanes. Any
-    thread may ask."""
-
-    @property
-    def model_provider(self) -> Any: ...
-    @property
-    def cache(self) -> Any: ...
-    def tokens_of(self, request: Any, args: Any) -> list[int]: ...
-
-
-class PromptLookup:
-    """Answers look-ups on the threads of those who ask; holds nothing mutable."""
-
-    def __init__(self, store: BlockStore, responses: LooksUp) -> None:
-        self._store, self._responses = store, responses
-
-    def __call__(self, body: Any) -> Mapping[str, object]:
-        """Return what could be restored of a prompt, marking nothing as used; raises Refused."""
-        if not isinstance(body, dict) or not (body.get("messages") or body.get("prompt")):
-            raise BadRequest("the body must be an object with messages or a prompt")
-        messages = body.get("messages")
-        kind = "chat" if messages else "text"
-        options = SimpleNamespace(chat_template_kwargs=body.get("chat_template_kwargs"))
-        try:
-            if messages and has_images(messages):
-                raise BadRequest("a prompt with images cannot be looked up")
-            request = CompletionRequest(
-                kind,
-                body.get("prompt", ""),
-                messages or [],
-                body.get("tools") or None,
-                body.get("role_mapping"),
-            )
-            return self._answer(request, options, body.get("model"))
-        except Refused:
-            raise
-        except Exception as error:
-            _log.debug("a look-up failed", exc_info=True)
-            raise Unavailable(f"it cannot be told now: {type(error).__name__}") from error
-
-    def _answer(self, request: Any, args: Any, model: Any) -> Mapping[str, object]:
-        key = self._responses.model_provider.model_key
-        if key is None or not served_as(key, model):
+def look_up(store: BlockStore, responses: Any, body: Any) -> Mapping[str, object]:
+    """Return what a response generator could restore of a prompt, marking nothing as used; raises
+    Refused. Any thread may ask."""
+    if not isinstance(body, dict) or not (body.get("messages") or body.get("prompt")):
+        raise BadRequest("the body must be an object with messages or a prompt")
+    messages, prompt = body.get("messages") or [], body.get("prompt", "")
+    try:
+        if has_images(messages):
+            raise BadRequest("a prompt with images cannot be looked up")
+        key = responses.model_provider.model_key
+        if key is None or not served_as(key, body.get("model")):
             # Another one would have to be loaded: nothing of it is in memory.
-            return {**described(self._store, None), **TierTokens()._asdict()}
-        tokens = as_tokens(self._responses.tokens_of(request, args))
-        self._store.refresh()
-        point, chain = furthest(self._responses.cache.lanes_of(key), tokens, asks=False)
-        known = described(self._store, None if chain is None else chain.namespace)
-        first = next(iter(point.uses.values()), ())
-        tiers = by_tier(use.info for use in first)._asdict()
+            return {**described(store, None), **TierTokens()._asdict()}
+        kind, tools = "chat" if messages else "text", body.get("tools") or None
+        request = CompletionRequest(kind, prompt, messages, tools, body.get("role_mapping"))
+        options = SimpleNamespace(chat_template_kwargs=body.get("chat_template_kwargs"))
+        tokens = as_tokens(responses.tokens_of(request, options))
+        store.refresh()
+        point, chain = furthest(responses.cache.lanes_of(key), tokens, asks=False)
+        known = described(store, None if chain is None else chain.namespace)
+        tiers = by_tier(use.info for use in next(iter(point.uses.values()), ()))._asdict()
         found = {**known, "prompt_tokens": len(tokens), **tiers}
         return found if chain is None else {**found, "keys": _keys(chain)}
+    except Refused:
+        raise
+    except Exception as error:
+        _log.debug("a look-up failed", exc_info=True)
+        raise Unavailable(f"it cannot be told now: {type(error).__name__}") from error
 
 
 class Furthest(NamedTuple):

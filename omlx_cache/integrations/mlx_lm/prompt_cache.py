@@ -4,10 +4,9 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -394,104 +393,3 @@ class TieredPromptCache:
         while len(self._known) > MODELS:
             self._known.popitem(last=False)
         return known
-
-
-class ServedPromptCache(TieredPromptCache):
-    """Also keeps what is computed alone, and hears how answers end. On the generation thread.
-
-    `key` is the model that was asked for last, `_how_ended` the end of the answer that is inserted
-    next, and `_lent` the caches that mlx-lm feeds alone, within `lending`.
-    """
-
-    insert_ends_request = False
-
-    def __init__(self, *args: Any, fetched: Callable[[Fetched], None], **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.key: Any = None
-        self._how_ended: Ended | None = None
-        self._fetched = fetched
-        self._lending = False
-        self._lent: _Lent | None = None
-
-    @contextmanager
-    def lending(self) -> Iterator[None]:
-        """Follow the caches that are fetched in this block, until its end."""
-        self._lending = True
-        try:
-            yield
-        finally:
-            self._lending = False
-            if self._lent is not None:
-                for following in self._lent.followed:
-                    following.close()
-            self._lent = None
-
-    def fetch_nearest_cache(self, model: Any, tokens: Any) -> tuple[list[Any] | None, list[int]]:
-        self.key = model
-        caches, rest = super().fetch_nearest_cache(model, tokens)
-        if self.last is not None:
-            self._fetched(self.last)
-        if self._lending and (fresh := self.fresh(model)):
-            start = len(tokens) - len(rest)
-            caches = fresh if caches is None else caches
-            followed = self.followers(model, tokens[:start], start)
-            self._lent = _Lent(list(tokens), caches, start, followed)
-        return caches, rest
-
-    def insert_cache(self, model: Any, tokens: Any, prompt_cache: Any, **options: Any) -> None:
-        ended, self._how_ended = self._how_ended, None
-        super().insert_cache(model, tokens, prompt_cache, ended=ended, **options)
-
-    def note_end(self, how_ended: Ended | None) -> None:
-        """Note how the answer ended that is inserted next."""
-        self._how_ended = how_ended
-
-    def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
-        """Return what is kept of a sequence that is computed again after an error."""
-        found = super().fetch_nearest_cache(self.key, tokens)
-        if self.last is not None:
-            self.last.asked.ended(0)
-        return found
-
-    def prefilled(self, count: int) -> None:
-        """Store what the lent caches hold, now that `count` tokens were fed to them."""
-        lent = self._lent
-        if lent is None or not 0 < count < len(lent.tokens) - lent.start:
-            return
-        prefix = lent.tokens[: lent.start + count]
-        first = 0
-        for following in lent.followed:
-            size = len(lent.caches) if len(lent.followed) == 1 else following.layers
-            own = lent.caches[first : first + size]
-            following.caches(prefix, own, keep=len(prefix) == len(lent.tokens) - 1)
-            first += size
-
-    def follow(self, tokens: Sequence[int]) -> Following | None:
-        """Return what stores a row of the model that was asked for last, while it grows."""
-        found = self.followers(self.key, tokens, 0)
-        return found[0] if len(found) == 1 else None
-
-    def fly(self, tokens: Sequence[int], start: int, ends: Sequence[int]) -> PromptFlight | None:
-        """Note a row of the model that was asked for last: it is about to be computed."""
-        return self.flight(self.key, tokens, start, ends)
-
-    def room_for(self, count: int) -> str:
-        """Return in words what the budgets do not hold of so many tokens of the model that was
-        asked for last; empty when they hold all."""
-        fit = self.fit(self.key)
-        block = self._store.settings.block_size
-        if fit is None or count // block * block <= fit.tokens:
-            return ""
-        if fit.in_memory > fit.tokens and count // block * block <= fit.in_memory:
-            return f", {count - fit.tokens} not on the disk (no_room: {fit.setting})"
-        kept = max(fit.tokens, fit.in_memory)
-        return f", {count - kept} not kept (no_room: {fit.setting})"
-
-
-class _Lent(NamedTuple):
-    """Caches that mlx-lm feeds: they hold the first `start` of the tokens, at first."""
-
-    tokens: list[int]
-    caches: list[Any]
-    start: int
-    followed: Sequence[Following]

@@ -1,14 +1,16 @@
 """ServedRequest: one request of mlx-lm's server, from its arrival to its last token."""
 
+import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from mlx_lm.server import GenerationContext, Response
 
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched
+from omlx_cache.mlx_lm_versions import has_images
 from omlx_cache.requests.explanation import brief
 from omlx_cache_storage.hints import Ended
 
@@ -147,7 +149,7 @@ class ServedRequest:
     def line(self, out: int, first: float | None, early: str, notes: str) -> str:
         """Return the line for the log: tokens `out`, seconds to the first of them, and in words why
         it ended early, "" when it did not. What was not computed is not said to be."""
-        ends = f"{f', {early}' if early else ''}"
+        ends = f", {early}" * bool(early)
         if self.fetched is None:
             tokens = len(self.parts[0]) if self.parts else 0
             seconds = time.perf_counter() - self.arrived
@@ -168,3 +170,24 @@ class ServedRequest:
             f"({where}), {computed} recomputed{why}, {out} out{begun}, "
             f"total {record.total_seconds or 0.0:.3f} s{ends}{notes}"
         )
+
+
+def check_tokens(tokens: Iterable[Any], tokenizer: Any) -> None:
+    """Raise ValueError for what is no token: MLX would read or write beyond its arrays."""
+    vocabulary = len(tokenizer.get_vocab())
+    if any(type(token) is not int or not 0 <= token < vocabulary for token in tokens):
+        raise ValueError(f"tokens are whole numbers from 0 to {vocabulary - 1}")
+
+
+def length_of(request: Any) -> int:
+    """Return how many characters a request has, 0 for one with images."""
+    if has_images(request.messages):
+        return 0
+    return len(json.dumps([request.prompt, request.messages, request.tools], ensure_ascii=False))
+
+
+def too_long(tokens: str, most: int) -> Refused:
+    return BadRequest(
+        f"the prompt has {tokens} tokens, and {most} is the most for this model "
+        "(serve --max-prompt-tokens)"
+    )

@@ -2,12 +2,11 @@
 end alone where they fail."""
 
 import gc
-import json
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -23,17 +22,20 @@ from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.mlx_lm.host import HOST
 from omlx_cache.integrations.mlx_lm.lookup import furthest
 from omlx_cache.integrations.mlx_lm.models import load_default, served_as
-from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched, ServedPromptCache
+from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched
 from omlx_cache.integrations.mlx_lm.requests import (
     CLIENT_LEFT,
     CUT_OFF,
     FAILED,
     BadRequest,
     EarlyContext,
-    Refused,
     ServedRequest,
     Unavailable,
+    check_tokens,
+    length_of,
+    too_long,
 )
+from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache.integrations.padding import refuse_batches
 from omlx_cache.mlx_lm_versions import as_prompt_parts, context_fields, has_images, prompt_parts
 from omlx_cache.store import BlockStore
@@ -254,19 +256,19 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     def _parts(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
         """Return a prompt, tokenised; raises BadRequest."""
         most = self._tokens_of(self.model_provider.model_key[0])
-        if _length(request) > CHARACTERS * most:
-            raise _too_long(f"more than {most}", most)
+        if length_of(request) > CHARACTERS * most:
+            raise too_long(f"more than {most}", most)
         prompt = request.prompt
         try:
             if isinstance(prompt, list):
-                _check_tokens(prompt, tokenizer)
+                check_tokens(prompt, tokenizer)
                 parts: tuple[Any, ...] = (prompt, [prompt], ["assistant"], "normal", None)
             else:
                 parts = prompt_parts(super()._tokenize(tokenizer, request, args))
         except Exception as error:
             raise BadRequest(f"this prompt cannot be tokenised: {error}") from error
         if len(parts[0]) > most:
-            raise _too_long(str(len(parts[0])), most)
+            raise too_long(str(len(parts[0])), most)
         if not parts[0]:
             raise BadRequest("the prompt has no tokens")
         return parts
@@ -275,7 +277,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         """Return what mlx-lm makes of a request's options, where an error of theirs would end its
         thread; raises BadRequest."""
         try:
-            _check_tokens(args.logits.logit_bias or (), tokenizer)
+            check_tokens(args.logits.logit_bias or (), tokenizer)
             server._make_sampler(args, tokenizer)
             server._make_logits_processors(args)
             key = self.model_provider.model_key
@@ -398,24 +400,3 @@ class _Budget(TimeBudget):  # type: ignore[misc]
                 yield super().__next__()
                 if not self._requests.empty():
                     return
-
-
-def _check_tokens(tokens: Iterable[Any], tokenizer: Any) -> None:
-    """Raise ValueError for what is no token: MLX would read or write beyond its arrays."""
-    vocabulary = len(tokenizer.get_vocab())
-    if any(type(token) is not int or not 0 <= token < vocabulary for token in tokens):
-        raise ValueError(f"tokens are whole numbers from 0 to {vocabulary - 1}")
-
-
-def _length(request: Any) -> int:
-    """Return how many characters a request has, 0 for one with images."""
-    if has_images(request.messages):
-        return 0
-    return len(json.dumps([request.prompt, request.messages, request.tools], ensure_ascii=False))
-
-
-def _too_long(tokens: str, most: int) -> Refused:
-    return BadRequest(
-        f"the prompt has {tokens} tokens, and {most} is the most for this model "
-        "(serve --max-prompt-tokens)"
-    )

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import socket
 import sys
 import threading
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,8 @@ from omlx_cache.integrations.mlx_lm.holdings import (
     unwritten,
 )
 from omlx_cache.integrations.mlx_lm.http import HttpServer, bind
-from omlx_cache.integrations.mlx_lm.lookup import PromptLookup
+from omlx_cache.integrations.mlx_lm.lookup import look_up
 from omlx_cache.integrations.mlx_lm.responses import Responses
-from omlx_cache.integrations.mlx_lm.signals import POLL_SECONDS, Signals, attended
 from omlx_cache.integrations.naming import model_name
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.routes import Routes
@@ -43,6 +43,9 @@ LAST_WORDS_SECONDS = 2.0
 """What handlers may take to tell clients that their requests were cut off."""
 CONTEXT_TOKENS = 1 << 20
 """For a model whose configuration names no context."""
+POLL_SECONDS = 0.05
+HURRY_SECONDS = 5.0
+"""What a second signal leaves to the end."""
 
 _CONTEXT_FIELDS = (
     "max_position_embeddings",
@@ -113,6 +116,63 @@ def serve(
         raise SystemExit(_Run(serving, store, responses, signals).run(bound))
 
 
+class Signals:
+    """Counts SIGINT, SIGTERM and SIGHUP while the block runs, on the main thread.
+
+    The process ends after the block, and signals from then on are ignored: one more would interrupt
+    that end. `count` is written by the handler, which runs between any two instructions of the main
+    thread: it takes no lock and wakes nobody.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        # The terminal's end ends the server, unless `nohup` has said that it shall not.
+        ignores = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        self._numbers = [signal.SIGINT, signal.SIGTERM, *([] if ignores else [signal.SIGHUP])]
+
+    def __enter__(self) -> "Signals":
+        for number in self._numbers:
+            signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._numbers:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _handle(self, *_: object) -> None:
+        self.count += 1
+
+
+def attended(work: Callable[[threading.Event], bool], signals: Signals) -> bool:
+    """Run `work` on a thread and return what it returns; False when people would not wait for it.
+
+    The main thread can answer a signal at any moment meanwhile: a second one sets the event that
+    `work` is called with, and leaves it `HURRY_SECONDS`; a third leaves it nothing. A thread that
+    is left behind ends with the process.
+    """
+    hurry = threading.Event()
+    answers: list[bool] = []
+
+    def run() -> None:
+        try:
+            answers.append(work(hurry))
+        except Exception:
+            _log.exception("the server could not be ended properly")
+
+    worker = threading.Thread(target=run, name="omlx-cache-stop", daemon=True)
+    worker.start()
+    deadline: float | None = None
+    while worker.is_alive():
+        time.sleep(POLL_SECONDS)
+        if signals.count >= 2 and deadline is None:
+            hurry.set()
+            deadline = time.monotonic() + HURRY_SECONDS
+        if deadline is not None and (signals.count >= 3 or time.monotonic() > deadline):
+            # Nothing is logged: whoever reads the log may be what everything waits for.
+            return False
+    return bool(answers and answers[0])
+
+
 class _Run:
     """One run of the server: what it needs from its start to its end."""
 
@@ -136,9 +196,10 @@ class _Run:
         if responses.failure is not None:
             store.close(CLOSE_SECONDS)
             return f"omlx-cache: {responses.failure}"
-        lookup = PromptLookup(store, responses)
         try:
-            httpd = HttpServer(bound, responses, self._serving.body_bytes, lookup, self._status())
+            asks = partial(look_up, store, responses)
+            limit = self._serving.body_bytes
+            httpd = HttpServer(bound, responses, limit, asks, self._status())
         except OSError as error:
             self._end(None, None)
             return f"omlx-cache: {error}"

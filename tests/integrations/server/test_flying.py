@@ -12,7 +12,7 @@ from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.flights import Flights
 from omlx_cache.integrations.mlx_lm import LoadedModel
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
-from omlx_cache.integrations.mlx_lm.prompt_cache import ServedPromptCache
+from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache_storage.keys import as_tokens
 
 KEY = ("a model", None, None)

@@ -12,8 +12,8 @@ from mlx_lm.server import GenerationContext, Response
 from kit import zoo
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
-from omlx_cache.integrations.mlx_lm.prompt_cache import ServedPromptCache
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
+from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache_storage.hot import HotTier
 
 PATIENCE_NS = 25_000_000_000

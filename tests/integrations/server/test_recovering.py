@@ -35,9 +35,11 @@ class FailingRequest:
 class NoCache:
     """Keeps nothing: rows are computed again from their first token on."""
 
+    key = None
+
     def follow(self, tokens: Any) -> None: ...
 
-    def fly(self, *prompt: Any) -> None: ...
+    def flight(self, *prompt: Any) -> None: ...
 
     def refetch(self, tokens: list[int]) -> tuple[None, list[int]]:
         return None, tokens

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from omlx_cache.integrations.mlx_lm.signals import Signals, attended
+from omlx_cache.integrations.mlx_lm.serving import Signals, attended
 
 
 @pytest.fixture(autouse=True)
