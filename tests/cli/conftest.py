@@ -8,37 +8,62 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from kit.embedded import embedded_stores
 from omlx_cache_daemon.cli import main
 
 _SCRIPT = Path(__file__).with_name("store_process.py")
 
 
-@pytest.fixture
-def runtime_dir() -> Iterator[Path]:
+@contextmanager
+def _runtime_dir() -> Iterator[Path]:
     """A private directory whose path leaves room for a socket's name; pytest's own do not."""
     path = Path(tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
 
 
-@pytest.fixture
-def environment(runtime_dir: Path, tmp_path: Path) -> dict[str, str]:
-    """The variables of a command line that sees this test's stores and cold directory only."""
+def _variables(runtime: Path, cold: Path) -> dict[str, str]:
+    """Those of a command line that sees the stores of these directories only."""
     hidden = ("OMLX_", "PYTHONUNBUFFERED")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     return {
         **kept,
-        "OMLX_CACHE_RUNTIME_DIR": str(runtime_dir),
-        "OMLX_CACHE_COLD_DIR": str(tmp_path / "cold"),
+        "OMLX_CACHE_RUNTIME_DIR": str(runtime),
+        "OMLX_CACHE_COLD_DIR": str(cold),
         "NO_COLOR": "",
         # As the installed program finds its packages when nothing is installed.
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
+
+
+@pytest.fixture
+def runtime_dir() -> Iterator[Path]:
+    with _runtime_dir() as path:
+        yield path
+
+
+@pytest.fixture
+def environment(runtime_dir: Path, tmp_path: Path) -> dict[str, str]:
+    """The variables of a command line that sees this test's stores and cold directory only."""
+    return _variables(runtime_dir, tmp_path / "cold")
+
+
+@pytest.fixture(scope="module")
+def one_store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """The variables of a command line that sees one store, of the module's `STORE`, which outlives
+    a test."""
+    with _runtime_dir() as runtime, embedded_stores(request.module.STORE) as run:
+        variables = _variables(runtime, tmp_path_factory.mktemp("one") / "cold")
+        run(variables, "first")
+        yield variables
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,9 @@ def test_a_refusal_of_the_store_is_a_failure(cli: Cli, start_store: StartStore) 
     assert (nothing.code, nothing.out) == (1, "")
 
 
-@pytest.mark.parametrize("command", some([["log"], ["stats"], ["ps"]], ["stats"]))
+@pytest.mark.parametrize(
+    "command", some([["log"], ["stats"], ["ps"], ["ps", "--watch"]], ["ps", "--watch"])
+)
 def test_nobody_there_is_69(cli: Cli, runtime_dir: Path, command: list[str]) -> None:
     for arguments in (command, (*command, "--pid", "1"), (*command, "--socket", "/nowhere")):
         result = cli(*arguments)

@@ -12,14 +12,11 @@ from typing import IO, Any
 import pytest
 
 from kit.embedded import Process, embedded_stores
-from kit.examples import some
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.control.errors import ControlError
 from omlx_cache.requests.log import FOLLOWED_SECONDS, AskedRequest
-from omlx_cache_daemon.stores import running
 
-from .conftest import Cli, Result
+from .conftest import Cli
 
 Show = Callable[..., list[Any]]
 Follow = Callable[..., tuple[Process, IO[str]]]
@@ -122,13 +119,6 @@ def _fill(store: BlockStore, name: str, *numbers: int) -> Story:
     return story
 
 
-def _columns(ended: Result) -> list[dict[str, str]]:
-    """The rows of a table, by their headers; a size is one word."""
-    assert (ended.code, ended.err) == (0, "")
-    header, *rows = (line.replace(" s ", "s ").split() for line in ended.out.splitlines())
-    return [dict(zip(header, row, strict=True)) for row in rows]
-
-
 # Requests.
 
 
@@ -139,7 +129,9 @@ def test_a_request_is_a_line_with_its_tokens_times_and_reason(
     asked.restored(4900, 1200, 0.25, "evicted")
     asked.computed(100, 0.5)
     asked.ended(20)
-    (row,) = _columns(cli_in_process("log"))
+    ended = cli_in_process("log")
+    header, cells = (line.replace(" s ", "s ").split() for line in ended.out.splitlines())
+    row = dict(zip(header, cells, strict=True))
     del row["TIME"], row["TOTAL"]
     assert row == {
         "PID": str(store.identity().pid),
@@ -153,16 +145,6 @@ def test_a_request_is_a_line_with_its_tokens_times_and_reason(
         "pid": store.identity().pid,
         **asked.record.to_dict(),
     }
-
-
-@pytest.mark.nightly
-def test_what_a_server_does_not_time_is_computed_all_the_same(
-    store: BlockStore, cli_in_process: Cli
-) -> None:
-    asked = _asked(store)
-    asked.restored(4900, 0, 0.25, None)
-    asked.ended(20)
-    assert _columns(cli_in_process("log"))[0]["COMPUTED"] == "100"
 
 
 def test_the_latest_requests_of_all_stores_are_shown_and_of_one_on_request(
@@ -192,30 +174,6 @@ def test_a_request_is_followed_until_it_ends(store: BlockStore, follow: Follow) 
     assert _interrupted(process) == (0, "")
 
 
-@pytest.mark.nightly
-def test_begin_shows_a_request_twice(store: BlockStore, follow: Follow) -> None:
-    asked = _asked(store)
-    _, out = follow("--begin")
-    assert json.loads(out.readline())["total_seconds"] is None
-    asked.ended(0)
-    assert json.loads(out.readline())["total_seconds"] > 0
-
-
-def test_requests_that_were_forgotten_are_counted(store: BlockStore, follow: Follow) -> None:
-    _asked(store).ended(0)
-    process, out = follow()
-    lines = [json.loads(out.readline())]
-    for _ in range(5000):
-        _asked(store).ended(0)
-    while lines[-1].get("number") != 5001:
-        lines.append(json.loads(out.readline()))
-    numbers = [line["number"] for line in lines if "number" in line]
-    assert len(numbers) == len(set(numbers))
-    assert len(numbers) + sum(line.get("missed", 0) for line in lines) == 5001
-    code, err = _interrupted(process)
-    assert (code, "not seen" in err) == (0, True)
-
-
 def test_the_last_request_of_a_store_that_ends_is_shown(
     follow: Follow, start: Callable[[], Process]
 ) -> None:
@@ -233,18 +191,6 @@ def test_a_store_that_nobody_follows_closes_at_once() -> None:
         store.requests.ask("", {}, 1).ended(0)
         began = time.monotonic()
     assert time.monotonic() - began < FOLLOWED_SECONDS
-
-
-@pytest.mark.usefixtures("store")
-@pytest.mark.parametrize(
-    "arguments",
-    some([{"after": -1}, {"after": "x"}, {"after": 0, "open": ["x"]}], {"after": "x"}),
-    ids=str,
-)
-def test_a_wrong_question_is_refused(arguments: dict[str, object]) -> None:
-    with pytest.raises(ControlError) as refused:
-        running()[0].client().call("requests", **arguments)
-    assert refused.value.code == "bad_request"
 
 
 # Events.
@@ -278,15 +224,6 @@ def test_the_events_of_several_stores_are_gathered_in_their_order(
     ]
     assert "other process" in {e["detail"] for e in events}
     assert {e["pid"] for e in shown("--events", "--pid", str(other.pid))} == {other.pid}
-
-
-def test_an_event_is_shown_when_it_happens(store: BlockStore, follow: Follow) -> None:
-    story = _fill(store, "story", 1)
-    process, out = follow("--events", "stored,cleared", "--limit", "1")
-    assert json.loads(out.readline())["kind"] == "stored"
-    store.clear(story.namespace)
-    assert [json.loads(out.readline())["tier"] for _ in range(2)] == ["hot", "cold"]
-    assert _interrupted(process) == (0, "")
 
 
 def test_a_reader_that_falls_behind_is_told_how_much_it_has_missed(
@@ -323,16 +260,6 @@ def test_stores_that_come_and_go_are_followed_until_the_last_has_gone(
     later.kill()
     code, err = _ended(process)
     assert (code, "the store has gone" in err, "Traceback" in err) == (69, True, False)
-
-
-def test_a_reader_that_is_killed_costs_the_store_nothing(follow: Follow, store: BlockStore) -> None:
-    _fill(store, "story", 1)
-    process, out = follow("--events")
-    out.readline()
-    process.kill()
-    process.communicate(timeout=30)
-    _fill(store, "another", 1)
-    assert store.stats().events["stored"] == 4
 
 
 def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(cli_in_process: Cli) -> None:

@@ -2,13 +2,8 @@
 
 import argparse
 import json
-import os
-import select
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -22,7 +17,7 @@ from omlx_cache_daemon.parsing import load
 
 from .conftest import Cli
 
-_EMBED = """
+STORE = """
 import sys
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
@@ -68,29 +63,12 @@ _COMMANDS = {
 
 
 _LINES = {
-    "stats-watch": ("stats", "--watch", "0.1"),
     "log": ("log",),
     "log-events": ("log", "--events"),
     "log-kv": ("log", "--kv"),
+    "stats-watch": ("stats", "--watch", "0.1"),
 }
 _CHECKED = {*_COMMANDS, *_LINES, *_ELSEWHERE}
-
-
-@pytest.fixture(scope="module")
-def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Those of a command line that sees one store."""
-    runtime = tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
-    found = {
-        **kept,
-        "OMLX_CACHE_RUNTIME_DIR": runtime,
-        "OMLX_CACHE_COLD_DIR": str(tmp_path_factory.mktemp("schema") / "cold"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    with embedded_stores(_EMBED) as run:
-        run(found, "first")
-        yield found
-    shutil.rmtree(runtime)
 
 
 def _said(variables: dict[str, str], *arguments: str) -> Any:
@@ -101,13 +79,13 @@ def _said(variables: dict[str, str], *arguments: str) -> Any:
 
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_what_a_command_prints_is_what_its_schema_says(
-    variables: dict[str, str],
+    one_store: dict[str, str],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for variable in ("OMLX_CACHE_RUNTIME_DIR", "OMLX_CACHE_COLD_DIR"):
-        monkeypatch.setenv(variable, variables[variable])
+        monkeypatch.setenv(variable, one_store[variable])
     # 1 is what doctor says of a machine on which something is wrong.
     assert main([*_COMMANDS[name], "--format", "json"]) in ((0, 1) if name == "doctor" else (0,))
     document = json.loads(capsys.readouterr().out)
@@ -116,10 +94,21 @@ def test_what_a_command_prints_is_what_its_schema_says(
     check_output(name.split()[0], document)
 
 
-def test_a_field_that_the_schema_lacks_or_that_is_gone_is_found(
-    variables: dict[str, str],
+@pytest.mark.parametrize("name", _LINES)
+def test_each_line_of_what_goes_on_is_what_its_schema_says(
+    one_store: dict[str, str], name: str
 ) -> None:
-    (row,) = _said(variables, "ps")
+    command = [sys.executable, "-m", "omlx_cache_daemon", *_LINES[name], "--format", "json"]
+    with subprocess.Popen(command, env=one_store, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        check_output(name, json.loads(process.stdout.readline()))
+        process.terminate()
+
+
+def test_a_field_that_the_schema_lacks_or_that_is_gone_is_found(
+    one_store: dict[str, str],
+) -> None:
+    (row,) = _said(one_store, "ps")
     gone = {name: value for name, value in row.items() if name != "sessions"}
     for wrong in ({**row, "more": 1}, gone, {**row, "uptime_s": "long"}):
         with pytest.raises(jsonschema.ValidationError):
@@ -128,38 +117,11 @@ def test_a_field_that_the_schema_lacks_or_that_is_gone_is_found(
     jsonschema.validate([{**row, "more": 1}], {**schema(), "$ref": "#/$defs/ps"})
 
 
-def test_each_line_of_what_goes_on_is_what_its_schema_says(environment: dict[str, str]) -> None:
-    asks_later = _EMBED.replace(
-        "sys.stdin.read()",
-        "for line in sys.stdin:\n"
-        "        store.requests.ask('cd' * 32, {'label': 'm'}, 9).restored(0, 0, 0.0, None)",
-    )
-    with embedded_stores(asks_later) as run:
-        store = run(environment, "first")
-        assert store.stdin is not None
-        for name, arguments in _LINES.items():
-            command = [sys.executable, "-m", "omlx_cache_daemon", *arguments, "--format", "json"]
-            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
-                assert process.stdout is not None
-                line = b""
-                while not line:
-                    # Until it follows: what was asked before it came is not told.
-                    store.stdin.write("\n")
-                    store.stdin.flush()
-                    line = _line_within(process.stdout.fileno(), 0.2)
-                process.terminate()
-            check_output(name, json.loads(line.splitlines()[0]))
-
-
-def _line_within(descriptor: int, seconds: float) -> bytes:
-    return os.read(descriptor, 65_536) if select.select([descriptor], [], [], seconds)[0] else b""
-
-
 @pytest.mark.nightly
 def test_stats_of_several_stores_are_their_sums_and_each_of_them(
     environment: dict[str, str], cli: Cli
 ) -> None:
-    with embedded_stores(_EMBED) as run:
+    with embedded_stores(STORE) as run:
         pids = {run(environment, name).pid for name in ("one", "two")}
         document = json.loads(cli("stats", "--format", "json").out)
         check_output("stats", document)

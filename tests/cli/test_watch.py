@@ -2,10 +2,8 @@
 
 import os
 import re
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,7 +14,7 @@ from kit.terminals import Terminal, on_terminal
 
 from .conftest import Cli
 
-_EMBED = """
+STORE = """
 import sys
 from omlx_cache import BlockStore, CacheSettings
 settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**24)
@@ -31,27 +29,9 @@ _WATCH = [sys.executable, "-m", "omlx_cache_daemon", "ps", "--watch", "0.1"]
 _ENTERED, _LEFT, _HIDDEN, _SHOWN = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h"
 
 
-@pytest.fixture(scope="module")
-def one_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The variables of a command line that sees one store, which outlives a test."""
-    runtime = tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
-    variables = {
-        **kept,
-        "OMLX_CACHE_RUNTIME_DIR": runtime,
-        "OMLX_CACHE_COLD_DIR": str(tmp_path_factory.mktemp("watch") / "cold"),
-        "NO_COLOR": "",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    with embedded_stores(_EMBED) as run:
-        run(variables, "first")
-        yield variables
-    shutil.rmtree(runtime)
-
-
 @pytest.fixture
 def start(environment: dict[str, str]) -> Iterator[Callable[[str], Process]]:
-    with embedded_stores(_EMBED) as run:
+    with embedded_stores(STORE) as run:
         yield lambda name: run(environment, name)
 
 
@@ -74,11 +54,12 @@ def _ends(terminal: Terminal, modes: list[object], code: int) -> None:
     assert "Traceback" not in terminal.shown
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(24, 80), (50, 200)])
+@pytest.mark.parametrize(("rows", "columns", "no_color"), [(24, 80, ""), (50, 200, "1")])
 def test_a_user_reads_what_stores_do_as_wide_as_the_terminal_is(
-    one_store: dict[str, str], rows: int, columns: int
+    one_store: dict[str, str], rows: int, columns: int, no_color: str
 ) -> None:
-    with on_terminal(_WATCH, _variables(one_store), rows=rows, columns=columns) as terminal:
+    variables = _variables(one_store, NO_COLOR=no_color)
+    with on_terminal(_WATCH, variables, rows=rows, columns=columns) as terminal:
         modes = terminal.modes()
         for _ in range(3):
             terminal.wait_for("q quit")
@@ -101,6 +82,8 @@ def test_a_user_reads_what_stores_do_as_wide_as_the_terminal_is(
         assert ("the text behind is the same" in shown) is is_wide
         terminal.type("q")
         _ends(terminal, modes, 0)
+        styles = re.search(r"\x1b\[(\d+;)*(3[1-7]|1|7)m", terminal.shown)
+        assert (styles is None) is bool(no_color)
 
 
 def test_a_screen_follows_the_terminals_size_and_keys(one_store: dict[str, str]) -> None:
@@ -166,17 +149,6 @@ def test_one_of_several_is_chosen_by_its_number_and_a_stopped_one_holds_up_nobod
         os.kill(stopped.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_a_screen_has_no_colours_where_none_are_wanted(
-    one_store: dict[str, str], no_color: str, coloured: bool
-) -> None:
-    with on_terminal(_WATCH, _variables(one_store, NO_COLOR=no_color)) as terminal:
-        terminal.wait_for("3,000 restored", "q quit")
-        terminal.type("q")
-        assert terminal.ended() == 0
-        assert bool(re.search(r"\x1b\[(\d+;)*(3[1-7]|1|7)m", terminal.shown)) is coloured
-
-
 def test_without_a_terminal_that_can_be_drawn_on_it_is_one_picture(
     cli: Cli, one_store: dict[str, str]
 ) -> None:
@@ -189,8 +161,3 @@ def test_without_a_terminal_that_can_be_drawn_on_it_is_one_picture(
         assert terminal.ended() == 0
         assert "3,000 restored" in terminal.shown
         assert "\x1b" not in terminal.shown
-
-
-def test_where_no_store_runs_it_says_so(cli: Cli) -> None:
-    ended = cli("ps", "--watch")
-    assert (ended.code, "no store is running" in ended.err) == (69, True)
