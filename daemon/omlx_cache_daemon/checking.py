@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from omlx_cache_daemon.changing import remove_opened
+from omlx_cache_daemon.page_files import checked
 from omlx_cache_storage.cold.catalog import (
     Found,
     namespace_directories,
@@ -21,18 +22,12 @@ from omlx_cache_storage.cold.catalog import (
     walk_shard,
 )
 from omlx_cache_storage.cold.disk import DISK, FileSystem
-from omlx_cache_storage.cold.reader import describes
-from omlx_cache_storage.errors import CorruptPage, PageError, UndecodablePage
-from omlx_cache_storage.format.header import (
-    MAX_HEADER_BYTES,
-    PayloadDigest,
-    decode_header,
-    header_length,
-)
+from omlx_cache_storage.errors import PageError, UndecodablePage
 from omlx_cache_storage.format.names import StoredPage, page_path
-from omlx_cache_storage.page import PageMeta
 
 T = TypeVar("T")
+PIECE_BYTES = 1 << 20
+"""What one call to the system reads."""
 Verdict = Literal["good", "damaged", "unread"]
 """`damaged`: no store can use the file. `unread`: it may be sound, but the disk refused it, or a
 later version wrote it."""
@@ -65,7 +60,7 @@ def check_pages(cold_dir: Path, *, after: str = "", fs: FileSystem = DISK) -> It
     """Read the pages of a directory one by one, in the order of their places; begin behind the
     place `after`.
 
-    Has the names of one shard and a mebibyte in memory. Raises OSError when `cold_dir` cannot be
+    Has the names of one shard and one page in memory. Raises OSError when `cold_dir` cannot be
     listed.
     """
     for digest, directory in sorted(namespace_directories(cold_dir, fs)):
@@ -82,28 +77,17 @@ def check_pages(cold_dir: Path, *, after: str = "", fs: FileSystem = DISK) -> It
                 if one.name is None or _place(one.path) <= after:
                     continue
                 page = StoredPage(digest, one.name, one.nbytes)
-                checked = check_page(one.path, page, fs)
-                if checked is not None:
-                    yield checked
+                found_out = check_page(one.path, page, fs)
+                if found_out is not None:
+                    yield found_out
 
 
-def check_page(
-    path: str,
-    page: StoredPage,
-    fs: FileSystem = DISK,
-    *,
-    by_package: bool = False,
-) -> Checked | None:
-    """Read a page's file whole; None for one that is gone, or is gone by now and was not right.
-
-    With `by_package` the `safetensors` package has to read the same in it.
-    """
+def check_page(path: str, page: StoredPage, fs: FileSystem = DISK) -> Checked | None:
+    """Read a page's file whole; None for one that is gone, or is gone by now and was not right."""
     try:
         with fs.reading(path) as fd:
             try:
-                meta = _compare(fd, page, fs)
-                if by_package:
-                    _compare_with_package(path, meta)
+                checked(read_from_disk(fd), page.namespace, page.name)
             except (PageError, OSError):
                 if not fs.is_at(fd, path):
                     return None
@@ -126,8 +110,8 @@ def remove_damaged(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem =
     for page in pages:
         path = page_path(cold_dir, page.namespace, page.name)
         with contextlib.suppress(FileNotFoundError), fs.reading(path) as fd:
-            checked = check_page(path, page, fs)
-            if checked is not None and checked.verdict == "damaged":
+            again = check_page(path, page, fs)
+            if again is not None and again.verdict == "damaged":
                 removed += remove_opened(cold_dir, page, fd, fs)
     return removed
 
@@ -148,48 +132,20 @@ def _place(path: str) -> str:
     return "/".join(path.split(os.sep)[-3:])
 
 
-def _compare(fd: int, page: StoredPage, fs: FileSystem) -> PageMeta:
-    """Read an open file and return what its header says; raise PageError for what is wrong with it,
-    OSError for the disk."""
-    size, digest = fs.size(fd), PayloadDigest()
+def read_from_disk(fd: int) -> bytes:
+    """Return an open file's bytes, past the system's file cache; raises OSError."""
+    pieces, at = [], 0
     with contextlib.ExitStack() as ending:
         if not pass_cache_by(fd):
             ending.callback(drop_cached, fd)
         # Anonymous memory begins at a page's border, as reads past the cache want it.
-        memory = ending.enter_context(mmap.mmap(-1, MAX_HEADER_BYTES))
+        memory = ending.enter_context(mmap.mmap(-1, PIECE_BYTES))
         buffer = ending.enter_context(memoryview(memory))
-        came = at = read_some(fd, 0, buffer)
-        begin = header_length(bytes(buffer[: min(came, 8)]))
-        header = decode_header(bytes(buffer[: min(came, begin)]))
-        said = begin + header.meta.nbytes
-        if not describes(header.meta, page.namespace, page.name):
-            raise CorruptPage("the header describes another page than the name does")
-        if size != said:
-            what = "cut off" if size < said else "too long"
-            raise CorruptPage(f"{what}: {size} bytes, and the header says {said}")
-        digest.update(buffer[begin:came])
         # A read ends between two pages of memory at the end of a file alone.
-        while at < size and came and not came % mmap.PAGESIZE:
-            came = read_some(fd, at, buffer)
-            digest.update(buffer[:came])
+        while not at % mmap.PAGESIZE and (came := read_some(fd, at, buffer)):
+            pieces.append(bytes(buffer[:came]))
             at += came
-    if digest.text() != header.checksum:
-        raise CorruptPage("the data does not match its checksum")
-    return header.meta
-
-
-def _compare_with_package(path: str, meta: PageMeta) -> None:
-    """Raise CorruptPage unless the `safetensors` package reads the header as this program does."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            read = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-            key = (file.metadata() or {}).get("key")
-    except SafetensorError as error:
-        raise CorruptPage(f"the safetensors package refuses it: {error}") from error
-    if key != meta.key.hex() or read != {spec.name: spec.shape for spec in meta.tensors}:
-        raise CorruptPage("the safetensors package reads another header in it")
+    return b"".join(pieces)
 
 
 def pass_cache_by(fd: int) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from kit.storage import Story, files_in, open_cold
 from kit.storage.signed import signed_header, split_header
 from omlx_cache_daemon import checking
-from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
+from omlx_cache_daemon.checking import Checked, check_pages, remove_damaged
 from omlx_cache_storage.cold.catalog import scan
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage
@@ -55,9 +55,9 @@ def test_it_reads_all_pages_in_order_and_goes_on_behind_any_place(
     ("spoil", "verdict", "why"),
     [
         (lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]), "damaged", "checksum"),
-        (lambda raw: raw[:-5], "damaged", "cut off"),
+        (lambda raw: raw[:-5], "damaged", "its header says"),
         (lambda raw: raw[:9000], "damaged", "the header should have"),
-        (lambda raw: raw + b"more", "damaged", "too long"),
+        (lambda raw: raw + b"more", "damaged", "its header says"),
         (lambda raw: b"", "damaged", "at least 8 bytes"),
         (lambda raw: b"\xff" * 8 + raw[8:], "damaged", "a header ends at"),
         (lambda raw: raw[:40] + b"X" + raw[41:], "damaged", "header"),
@@ -79,13 +79,6 @@ def test_a_sound_page_under_the_name_of_another_is_damage(
     pages[1].write_bytes(pages[0].read_bytes())
     (wrong,) = (c for c in _checked(tmp_path) if c.verdict == "damaged")
     assert Path(wrong.file) == pages[1]
-
-
-def test_the_safetensors_package_reads_the_same_pages(tmp_path: Path, pages: list[Path]) -> None:
-    for entry in scan(tmp_path / "cold"):
-        checked = check_page(str(entry.path), entry.stored, by_package=True)
-        assert checked is not None
-        assert checked.verdict == "good", checked.trouble
 
 
 class _Failing(FileSystem):

@@ -46,7 +46,7 @@ def checksums(context: Context) -> Iterator[Finding]:
         for path, page in _sample(context):
             if time.monotonic() >= ends:
                 break
-            checked = check_page(path, page, fs=context.fs, by_package=True)
+            checked = check_page(path, page, context.fs)
             if checked is not None:
                 _take(context, checked)
     damaged = [one for one in context.wrong if one.verdict == "damaged"]
