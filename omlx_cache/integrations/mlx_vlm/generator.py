@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -38,7 +38,8 @@ def attach(generator: Any, manager: ApcManager) -> bool:
     """Have a BatchGenerator that has computed nothing yet use a manager; False, and logged, where
     it cannot. Evaluates samples of the model's weights when the manager has not seen it."""
     try:
-        if not HOST.takes(
+        # A manager is one model's; after each pause its server makes another generator.
+        if manager.sequences is None and not HOST.takes(
             generator,
             GENERATOR,
             lambda: generator.model,
@@ -102,7 +103,7 @@ class _Requests:
     def batch(self, sequences: Sequence[Any]) -> Any:
         """Make a batch whose penalties look at whole prompts, what was restored included."""
         batch = self._kind._build_mixed_prompt_batch(self._generator(), sequences)
-        if batch is not None and batch._token_context:
+        if batch is not None and getattr(batch, "_token_context", None):
             batch._token_context = [list(sequence[1]) for sequence in sequences]
         return batch
 
@@ -115,6 +116,18 @@ class _Requests:
             prompts, generated = self._kind.next(generator, **options)
         finally:
             self._stepping = False
+        self._tried(self._note, prompts, generated)
+        return prompts, generated
+
+    def _tried(self, keep: Callable[..., None], *asked: Any) -> None:
+        """Have something kept or noted; what another version lacks for it fails no request."""
+        try:
+            keep(*asked)
+        except Exception:
+            _log.exception("what was computed is not kept")
+
+    def _note(self, prompts: Sequence[Any], generated: Sequence[Any]) -> None:
+        """Tell the store's log what a step computed and answered."""
         rows = [(row, row.prompt_tokens - row.cached_tokens) for row in prompts]
         everything = sum(own for _row, own in rows)
         for row, own in rows:
@@ -131,16 +144,15 @@ class _Requests:
                 request.answer.append(int(response.token))
             if response.finish_reason is not None:
                 self._end(response.uid)
-        return prompts, generated
 
     def remove(self, uid: int) -> bool:
         """Give a request up; what of it has been computed is kept."""
         generator: Any = self._generator()
         with mx.stream(generator._stream):
-            self._keep_begun(generator._prompt_batch, uid)
+            self._tried(self._keep_begun, generator._prompt_batch, uid)
             batch = generator._generation_batch
             if uid in batch.uids:
-                self._keep(batch, batch.uids.index(uid))
+                self._tried(self._keep, batch, batch.uids.index(uid))
         self._end(uid)
         return bool(self._kind.remove(generator, uid))
 
@@ -160,12 +172,15 @@ class _Requests:
             live: Any = alive()
             followed = requests()
             if followed is not None and followed._stepping:
-                said = live._current_tokens.tolist()
-                for row in set(range(len(live.uids))) - set(keep):
-                    followed._keep(live, row, said[row])
+                followed._tried(followed._keep_ended, live, keep)
             GenerationBatch.filter(live, keep)
 
         batch.filter = filter
+
+    def _keep_ended(self, batch: Any, keep: Sequence[int]) -> None:
+        said = batch._current_tokens.tolist()
+        for row in set(range(len(batch.uids))) - set(keep):
+            self._keep(batch, row, said[row])
 
     def _keep(self, batch: Any, row: int, *said: int) -> None:
         request = self._under_way.get(batch.uids[row])

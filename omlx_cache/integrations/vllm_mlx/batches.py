@@ -67,13 +67,18 @@ class _Rows:
         held = [self._cache.held_by(one) for one in given]
         pairs = list(zip(held, map(list, prompts), strict=True))
         stops = [self._wanted(before, prompt) for before, prompt in pairs]
-        uids: list[int] = self._kind.insert_segments(
-            generator,
-            [segments_of([*b, *p], len(b), s) for (b, p), s in zip(pairs, stops, strict=True)],
-            caches=[row_caches(generator, one) for one in given],
-            all_tokens=held,
-            **options,
-        )
+        uids: list[int]
+        try:
+            uids = self._kind.insert_segments(
+                generator,
+                [segments_of([*b, *p], len(b), s) for (b, p), s in zip(pairs, stops, strict=True)],
+                caches=[row_caches(generator, one) for one in given],
+                all_tokens=held,
+                **options,
+            )
+        except TypeError:
+            _log.exception("prompts are computed without restore points")
+            return list(self._kind.insert(generator, prompts, caches=caches, **options))
         self._stops.update(zip(uids, map(frozenset, stops), strict=True))
         return uids
 
@@ -89,14 +94,17 @@ class _Rows:
     def next(self) -> Any:
         """Do a step, and store what became complete."""
         prompts, generated = self._kind.next(self._generator())
-        for response in prompts:
-            if not response.end_of_prompt:
-                self._store(response.uid)
-        for response in generated:
-            if response.finish_reason is None:
-                self._store(response.uid)
-            else:
-                self._forget(response.uid)
+        try:
+            for response in prompts:
+                if not response.end_of_prompt:
+                    self._store(response.uid)
+            for response in generated:
+                if response.finish_reason is None:
+                    self._store(response.uid)
+                else:
+                    self._forget(response.uid)
+        except Exception:
+            _log.exception("what a step computed is stored when its requests end")
         return prompts, generated
 
     def remove(self, uids: Sequence[int], *args: Any, **options: Any) -> Any:
