@@ -25,7 +25,7 @@ from benchmarks.plot import log_plot
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.chains import CHAIN, hash_chain
-from omlx_cache.tools.bench.figures import BLOCK_SIZE, SIZES, Prepared, Row, beside
+from omlx_cache.tools.bench.figures import BLOCK_SIZE, SIZES, BenchRow, PreparedWork, beside
 from omlx_cache.tools.bench.limits import RawRead
 from omlx_cache.tools.bench.report import format_ratio, format_time
 from omlx_cache_storage.keys import as_tokens
@@ -42,7 +42,7 @@ class Grown(NamedTuple):
     """A row at `length` tokens or pages."""
 
     length: int
-    row: Row
+    row: BenchRow
 
 
 Series = Mapping[str, Sequence[Grown]]
@@ -101,7 +101,7 @@ def lengths(smallest: int, largest: int) -> list[int]:
     return [smallest << 2 * n for n in range(largest.bit_length()) if smallest << 2 * n <= largest]
 
 
-def measure_tokens(tokens: int, directory: Path, runs: int) -> list[Row]:
+def measure_tokens(tokens: int, directory: Path, runs: int) -> list[BenchRow]:
     """Commit, restore and look up one sequence, each against its bound in turns."""
     size = replace(SHAPE, tokens=tokens, runs=runs)
     nbytes = size.kv_bytes
@@ -109,7 +109,7 @@ def measure_tokens(tokens: int, directory: Path, runs: int) -> list[Row]:
     with hot.store:
         live = hot.live_arrays()
         copy = {"one memcpy into new memory": [np.full(nbytes, 1, np.uint8).copy]}
-        commit = Prepared(lambda: hot.again(live), hot.commit)
+        commit = PreparedWork(lambda: hot.again(live), hot.commit)
         rows = beside("commit", commit, runs, limits=copy, nbytes=nbytes)
         hot.commit(hot.filled(live))
         hot.flush()

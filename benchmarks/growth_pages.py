@@ -28,7 +28,7 @@ from omlx_cache.tools.bench.chains import (
     touch_page,
 )
 from omlx_cache.tools.bench.disk import SCAN
-from omlx_cache.tools.bench.figures import BLOCK_SIZE, Row, beside, seconds
+from omlx_cache.tools.bench.figures import BLOCK_SIZE, BenchRow, beside, seconds
 from omlx_cache.tools.bench.limits import list_files
 from omlx_cache_daemon.changing import change_budget
 from omlx_cache_storage.cold.budget import Budget
@@ -53,7 +53,7 @@ Made = TypeVar("Made")
 class Measured(NamedTuple):
     """The rows of a tier with so many pages, and the bytes of memory that each takes there."""
 
-    rows: list[Row]
+    rows: list[BenchRow]
     bytes_a_page: float
 
 
@@ -106,7 +106,7 @@ def measure_hot(pages: int) -> Measured:
     return Measured([*rows, _evict_pages(tier, last + 1)], each)
 
 
-def _look_up(what: str, tier: Tier, number: int) -> list[Row]:
+def _look_up(what: str, tier: Tier, number: int) -> list[BenchRow]:
     """Time the look-up of a conversation of which every block is there."""
     view = TierView([tier])
     tokens = chain_of(number, BLOCKS).tokens
@@ -124,7 +124,7 @@ def _instead(budget: Budget, _: Budget | None) -> Budget:
     return budget
 
 
-def _evict_files(tier: ColdTier, directory: Directory) -> Row:
+def _evict_files(tier: ColdTier, directory: Directory) -> BenchRow:
     """Time evictions by a budget that sinks, and unlinking as many files of the same directory."""
     spent: list[float] = []
     bare: list[float] = []
@@ -147,7 +147,7 @@ def _unlink(files: list[Path]) -> None:
         os.unlink(file)
 
 
-def _evict_pages(tier: HotTier, first: int) -> Row:
+def _evict_pages(tier: HotTier, first: int) -> BenchRow:
     """Time the putting of pages into a full tier, and the same in a dictionary that knows ages."""
     known = OrderedDict.fromkeys(held.id for held in tier.entries())
 
@@ -167,9 +167,9 @@ def _evict_pages(tier: HotTier, first: int) -> Row:
     return _evictions("hot", spent, ORDERED, bare)
 
 
-def _evictions(tier: str, spent: list[float], name: str, bare: list[float]) -> Row:
+def _evictions(tier: str, spent: list[float], name: str, bare: list[float]) -> BenchRow:
     what = f"eviction of a page, {tier}"
-    return Row(what, median(spent[1:]), name, median(bare[1:]), limit=True)
+    return BenchRow(what, median(spent[1:]), name, median(bare[1:]), limit=True)
 
 
 def _full(pages: int) -> HotTier:

@@ -29,7 +29,15 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.chains import CHAIN, NAMESPACE, chain_of, ends_of, hash_chain, pages_of
-from omlx_cache.tools.bench.figures import BLOCK_SIZE, SIZES, Prepared, Row, Size, beside, seconds
+from omlx_cache.tools.bench.figures import (
+    BLOCK_SIZE,
+    SIZES,
+    BenchRow,
+    PreparedWork,
+    Size,
+    beside,
+    seconds,
+)
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.tiers import TierView
@@ -67,7 +75,7 @@ class Layers:
         return [KVCache() if i % 2 else KINDS[self.kind]() for i in range(self.layers)]
 
 
-def measure_overhead(size: Size, directory: Path) -> Iterator[Row]:
+def measure_overhead(size: Size, directory: Path) -> Iterator[BenchRow]:
     """Measure in memory, from files, and beside a busy writer."""
     tiny = replace(size, layers=LAYERS, heads=1, head_dim=1, tokens=size.chain_tokens)
     what = f"{size.chain_tokens:,} tokens x {LAYERS} layers without bytes"
@@ -77,9 +85,9 @@ def measure_overhead(size: Size, directory: Path) -> Iterator[Row]:
         with bed.store:
             if hot:
                 live = bed.live_arrays()
-                commit = Prepared(partial(bed.again, live), bed.commit)
+                commit = PreparedWork(partial(bed.again, live), bed.commit)
                 yield from beside(f"commit of {what}", commit, size.runs, limits=hashed)
-                busy = Prepared(partial(_beside_a_busy_writer, bed, live), bed.commit)
+                busy = PreparedWork(partial(_beside_a_busy_writer, bed, live), bed.commit)
                 told = f"commit of {what}, beside a busy writer"
                 yield from beside(told, busy, size.runs, limits=hashed)
                 bed.commit(bed.filled(live))
@@ -100,7 +108,7 @@ def _beside_a_busy_writer(bed: Bed, live: list[Any]) -> Session:
     return session
 
 
-def _look_up(size: Size, layout: str, group: GroupSpec) -> list[Row]:
+def _look_up(size: Size, layout: str, group: GroupSpec) -> list[BenchRow]:
     chain = chain_of(1, size.chain_tokens // BLOCK_SIZE)
     tier, tokens, groups = HotTier(1 << 30), chain.tokens, tuple(dict.fromkeys((PAGED, group)))
     for page in pages_of(1, len(ends_of(chain)), 1):
@@ -122,7 +130,7 @@ def _look_up(size: Size, layout: str, group: GroupSpec) -> list[Row]:
     return beside(what, look_up, size.runs, limits={CHAIN: [partial(hash_chain, tokens)]})
 
 
-def _appends(runs: int, kind: str) -> Row:
+def _appends(runs: int, kind: str) -> BenchRow:
     """Time a token, blocks that end included; what feeds the model's cache is not counted."""
     prompt = list(range(2 * WINDOW))
     spent: list[float] = []
@@ -134,7 +142,7 @@ def _appends(runs: int, kind: str) -> Row:
     grown = as_tokens([*prompt, *range(APPENDED)])
     hashed = median(seconds(lambda: hash_chain(grown)) for _ in range(runs))
     what = f"append of a token x {LAYERS} layers, {kind}, blocks included"
-    return Row(what, median(spent[1:]) / APPENDED, CHAIN, hashed / len(grown), 0, True)
+    return BenchRow(what, median(spent[1:]) / APPENDED, CHAIN, hashed / len(grown), 0, True)
 
 
 def _appended(session: Session, token: int) -> float:

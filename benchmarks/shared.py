@@ -25,8 +25,8 @@ from omlx_cache.tools.bench.chains import NAMESPACE, chain_of, ends_of, pages_of
 from omlx_cache.tools.bench.figures import (
     BLOCK_SIZE,
     SIZES,
-    Prepared,
-    Row,
+    BenchRow,
+    PreparedWork,
     Size,
     beside,
     in_turn,
@@ -55,7 +55,7 @@ Chains = Sequence[tuple[int, int]]
 ROOT = Path(__file__).parents[1]
 
 
-def measure_shared(size: Size, directory: Path) -> Iterator[Row]:
+def measure_shared(size: Size, directory: Path) -> Iterator[BenchRow]:
     """Yield the rows of restores, look-ups, writes, an index that others change, and a crowd."""
     # A store makes the last component of its directory only.
     for name in ("restores", "look-ups", "writes", "index", "crowd"):
@@ -79,7 +79,7 @@ class Unshared(BlockStore):
         return False
 
 
-def _restores(size: Size, directory: Path) -> list[Row]:
+def _restores(size: Size, directory: Path) -> list[BenchRow]:
     """Restore the same pages from the disk with sharing and without."""
     written = Bed(size, directory, durability="none")
     with written.store:
@@ -98,7 +98,7 @@ def _restores(size: Size, directory: Path) -> list[Row]:
         )
 
 
-def _look_ups(size: Size, directory: Path) -> Iterator[Row]:
+def _look_ups(size: Size, directory: Path) -> Iterator[BenchRow]:
     """Look a long prefix up: all known; not to its end, with nothing changed; and after another
     process has written something else."""
     blocks = size.chain_tokens // BLOCK_SIZE
@@ -128,7 +128,9 @@ def _look_ups(size: Size, directory: Path) -> Iterator[Row]:
             rows = beside(what + more, ours, runs, peers={UNSHARED: [theirs]}, take=min)
             yield from rows
         asked = in_turn({"": partial(_ask, shared)}, size.runs, take=min)[""] / ASKED
-        yield Row("what a miss asks: has anything changed", asked, "that look-up", rows[0].other)
+        yield BenchRow(
+            "what a miss asks: has anything changed", asked, "that look-up", rows[0].other
+        )
         numbers = itertools.count(2)
 
         def change(count: int) -> None:
@@ -192,7 +194,7 @@ class Untold(ColdTier):
         self._silent.silent = True
 
 
-def _writes(what: str, nbytes: int, count: int, runs: int, directory: Path) -> list[Row]:
+def _writes(what: str, nbytes: int, count: int, runs: int, directory: Path) -> list[BenchRow]:
     """Write pages, against a tier that takes no lock and keeps no ledger, and against files that
     are written and renamed."""
     directory.mkdir()
@@ -210,15 +212,15 @@ def _writes(what: str, nbytes: int, count: int, runs: int, directory: Path) -> l
         untold.open()
         return beside(
             f"writing {what}",
-            Prepared(prepare, partial(store_all, told)),
+            PreparedWork(prepare, partial(store_all, told)),
             runs,
-            limits={"bare files of that size": [Prepared(raw.clear, raw)]},
-            peers={UNTOLD: [Prepared(prepare, partial(store_all, untold))]},
+            limits={"bare files of that size": [PreparedWork(raw.clear, raw)]},
+            peers={UNTOLD: [PreparedWork(prepare, partial(store_all, untold))]},
             nbytes=count * nbytes,
         )
 
 
-def _index(size: Size, directory: Path) -> Iterator[Row]:
+def _index(size: Size, directory: Path) -> Iterator[BenchRow]:
     """Follow what another store writes into a directory of many files, against opening it."""
     files, runs = size.files, min(size.runs, 3)
     chain, numbers = chain_of(0, files, 1), itertools.count(1)
@@ -245,14 +247,14 @@ def _index(size: Size, directory: Path) -> Iterator[Row]:
         ours.open()
         other.open()
         asked = in_turn({"": ours.refresh}, 100)[""]
-        yield Row(f"asking {files:,} files for changes, none", asked, READING, reading)
+        yield BenchRow(f"asking {files:,} files for changes, none", asked, READING, reading)
         for count in (1, min(1000, files)):
             change = partial(_write_news, other, numbers, count)
             taken = in_turn({"": ours.refresh}, runs, before=change)[""]
             what = f"taking in {count:,} new pages beside {files:,} files"
-            yield Row(what, taken, READING, reading)
+            yield BenchRow(what, taken, READING, reading)
         again = in_turn({"": read_again}, runs)[""]
-        yield Row(f"{files:,} files, after falling behind", again, READING, reading)
+        yield BenchRow(f"{files:,} files, after falling behind", again, READING, reading)
 
 
 def _write_news(tier: ColdTier, numbers: Iterator[int], count: int) -> None:
@@ -294,7 +296,7 @@ class Crowd:
             child.communicate()
 
 
-def _crowds(size: Size, directory: Path) -> Iterator[Row]:
+def _crowds(size: Size, directory: Path) -> Iterator[BenchRow]:
     """Offer pages with 8 processes to a directory that has room for a quarter of them: chains of
     their own, and then the same one, which is stored once."""
     each = max(1, size.files // 80 // CHAIN_BLOCKS)

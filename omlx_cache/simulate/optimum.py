@@ -7,7 +7,7 @@ Source: L. A. Belady, "A study of replacement algorithms for a virtual-storage c
 
 from heapq import heapify, heappop, heappush
 
-from omlx_cache.simulate.requests import Workload
+from omlx_cache.simulate.traces import Workload
 
 _NEVER = 0
 
@@ -27,12 +27,11 @@ def next_uses(workload: Workload) -> list[list[int]]:
     return found
 
 
-def optimum(workload: Workload, room: int, uses: list[list[int]] | None = None) -> int:
+def optimum(workload: Workload, room: int, uses: list[list[int]]) -> int:
     """Return how many of the pages that were asked for a cache of `room` pages could have served.
 
-    `uses` are those of `next_uses`, for who asks for several rooms.
+    `uses` are those of `next_uses`.
     """
-    uses = uses if uses is not None else next_uses(workload)
     longest = max((len(request.pages) for request in workload.requests), default=0)
     depth_bits, page_bits = (longest + 1).bit_length(), workload.pages.bit_length() + 1
     page_mask, use_shift = (1 << page_bits) - 1, depth_bits + page_bits

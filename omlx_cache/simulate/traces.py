@@ -1,26 +1,28 @@
 """Reads traces: sessions of agents, requests of a chat service, and what this cache writes itself.
-Which of them a file is, its first line says."""
+Which of them a file is, its first line says. What they ask for is a workload of numbered pages.
+"""
 
 import base64
-import binascii
 import gzip
+import heapq
 import json
+import random
 import zlib
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from statistics import mode
+from typing import Any, NamedTuple
 
 from omlx_cache.requests.trace import BLOCK_BYTES, FORMAT, VERSION
-from omlx_cache.simulate.agents import AgentSession, SessionRequest, schedule
-from omlx_cache.simulate.errors import SimulationError, TraceError
-from omlx_cache.simulate.requests import PageNumbers, Request, Workload, grouping, pages_of
 
 CHAT_BLOCK = 512
 """The tokens of a block of the chat format, which does not say so."""
 DEFAULT_BLOCK_SIZE = 256
+PAUSE_SECONDS = 60.0
+"""How long a place stays free between two sessions."""
 MAX_BLOCKS = 10_000_000
 """More than a prompt of any model has: a run that claims more is a mistake."""
 FORMATS = "a JSON object a line: a session, a chat request, or what `serve --trace` writes"
@@ -28,99 +30,183 @@ MAX_LINE_BYTES = 256 << 20
 """More than any request takes: a small packed file may claim to be one line of a terabyte."""
 MAX_SECONDS = 1e10
 """Some centuries, times since the epoch included: stamps are in nanoseconds."""
+NUMBER_BITS = 8 * BLOCK_BYTES
+"""Of a block's number within what names it: a file, a session, or a part of this cache's own."""
+
+
+class SimulationError(ValueError):
+    """What was asked for cannot be simulated, or a trace cannot be read: then the text names the
+    file, and the line where there is one."""
+
+
+class Request(NamedTuple):
+    """One request at `at` seconds. `pages` are the complete pages of its sequence, root first; the
+    first `asked` of them are the prompt's. `ended` says how its answer ended, and `session` which
+    one it is of, if that is known."""
+
+    at: float
+    pages: list[int]
+    asked: int
+    tokens_in: int
+    ended: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A request whose blocks have names of their own, for `tokens` of its sequence; equal name,
-    equal block."""
+class Workload:
+    """Requests in the order of their times, of pages numbered from 0, each of `block_size` tokens.
+    `bytes_per_token` is what the trace says of its model, 0 when it does not."""
+
+    requests: list[Request]
+    pages: int
+    block_size: int
+    bytes_per_token: int = 0
+
+    @property
+    def tokens_in(self) -> int:
+        return sum(request.tokens_in for request in self.requests)
+
+    @property
+    def references(self) -> int:
+        """How many pages are asked for in all."""
+        return sum(request.asked for request in self.requests)
+
+    @property
+    def seconds(self) -> float:
+        """The time from the first request to the last."""
+        return self.requests[-1].at - self.requests[0].at if self.requests else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A request as a trace has it, of a sequence of `tokens`. Equal numbers in `blocks` are equal
+    blocks. With a `session`, `at` counts from that one's beginning."""
 
     at: float
     tokens_in: int
-    tokens_out: int
     block_tokens: int
-    blocks: tuple[Any, ...]
+    blocks: "array[int]"
     tokens: int
     bytes_per_token: int = 0
     ended: str = ""
+    session: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The blocks of a sequence that some request left behind, whose prompt it begins with."""
-
-    blocks: tuple[Any, ...]
+Numbers = dict[Hashable, int]
+"""Whoever names blocks or pages, numbered in the order in which they come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """What some files of one format hold: either sessions or requests."""
+def workload(
+    traced: Sequence[Traced], *, agents: int, block_size: int | None = None, shuffle: str = ""
+) -> Workload:
+    """Return requests in the order of their times; raises SimulationError for a size of pages that
+    does not fit.
 
-    sessions: tuple[AgentSession, ...] = ()
-    requests: tuple[ChatRequest, ...] = ()
-
-    def workload(self, *, agents: int, block_size: int | None, shuffle: str = "") -> Workload:
-        """Return the requests in their order; raises SimulationError for a size that does not fit.
-
-        `agents` and `shuffle` are for sessions only.
-        """
-        if self.sessions:
-            size = block_size or DEFAULT_BLOCK_SIZE
-            return schedule(self.sessions, agents=agents, block_size=size, shuffle=shuffle)
-        return _workload(self.requests, block_size)
-
-
-def read_traces(paths: Sequence[Path]) -> Trace:
-    """Return what some files hold together; raises TraceError, naming file and line, and
-    OSError."""
-    found = [_read(path) for path in paths]
-    if any(trace.sessions for trace in found) and any(trace.requests for trace in found):
-        raise TraceError("the files are of two kinds, sessions and requests: give one kind")
-    requests = chain.from_iterable(trace.requests for trace in found)
-    return Trace(
-        tuple(chain.from_iterable(trace.sessions for trace in found)),
-        tuple(sorted(requests, key=lambda request: request.at)),
-    )
+    Sessions run `agents` at a time, in their order or in that of a named seed.
+    """
+    sizes = {request.block_tokens for request in traced}
+    if has_sessions(traced):
+        traced = _scheduled(traced, agents, shuffle)
+    elif sizes != {CHAT_BLOCK}:
+        block_size = block_size or max(sizes)
+    size = block_size or DEFAULT_BLOCK_SIZE
+    traced = sorted(traced, key=lambda request: request.at)
+    numbers: Numbers = {}
+    requests = []
+    for one in traced:
+        pages = _pages(one, size, numbers)
+        asked = len(pages) if one.session else min(len(pages), one.tokens_in // size)
+        at = one.at - traced[0].at
+        requests.append(Request(at, pages, asked, one.tokens_in, one.ended, one.session))
+    said = [one.bytes_per_token for one in traced if one.bytes_per_token]
+    return Workload(requests, len(numbers), size, mode(said or [0]))
 
 
-def _read(path: Path) -> Trace:
-    sessions: list[AgentSession] = []
-    requests: list[ChatRequest] = []
-    stored: list[Stored] = []
-    kind: Callable[[str, Mapping[str, Any]], object] | None = None
+def has_sessions(traced: Sequence[Traced]) -> bool:
+    """True for a trace of sessions."""
+    return any(request.session for request in traced)
+
+
+def _scheduled(traced: Sequence[Traced], agents: int, shuffle: str) -> list[Traced]:
+    """Begin each session when a place is free; it follows its own times from there."""
+    sessions: dict[str, list[Traced]] = {}
+    for request in traced:
+        sessions.setdefault(request.session, []).append(request)
+    ordered = list(sessions.values())
+    if shuffle:
+        random.Random(shuffle).shuffle(ordered)
+    free = [0.0] * agents
+    found = []
+    for session in ordered:
+        start = heapq.heappop(free)
+        found += [replace(request, at=start + request.at) for request in session]
+        heapq.heappush(free, start + max(request.at for request in session) + PAUSE_SECONDS)
+    return found
+
+
+def _pages(request: Traced, size: int, numbers: Numbers) -> list[int]:
+    """Return the complete pages of a sequence, each named by its blocks and what precedes them:
+    some blocks are one page, or one block is some pages."""
+    block = request.block_tokens
+    if size % block and block % size:
+        raise SimulationError(
+            f"pages of {size} tokens and blocks of {block} do not fit each other: give a multiple "
+            f"or a divisor of {block} as --block-size"
+        )
+    joined, split = max(1, size // block), max(1, block // size)
+    pages: list[int] = []
+    parent = -1
+    for page in range(min(request.tokens // size, len(request.blocks) * split // joined)):
+        first = page * joined // split
+        what = parent, request.blocks[first : first + joined].tobytes(), page % split
+        parent = numbers.setdefault(what, len(numbers))
+        pages.append(parent)
+    return pages
+
+
+def read_traces(paths: Sequence[Path]) -> list[Traced]:
+    """Return what some files hold together; raises SimulationError, naming file and line."""
+    numbers: Numbers = {}
+    files = [_read(path, numbers) for path in paths]
+    if len({has_sessions(found) for found in files}) > 1:
+        raise SimulationError("the files are of two kinds, sessions and requests: give one kind")
+    return [request for found in files for request in found]
+
+
+def _read(path: Path, numbers: Numbers) -> list[Traced]:
+    requests: list[Traced] = []
+    stored: list[array[int]] = []
     for number, line in _lines(path):
         try:
-            document = _parsed(line)
-            kind = kind or _kind(document)
-            one = kind(str(path), document)
+            document = json.loads(line)
+            read = next((read for name, read in _READERS.items() if name in document), None)
+            if read is None:
+                raise ValueError(f"expected {FORMATS}")
+            requests += read(document, str(path), numbers)
+            if "stored" in document:
+                stored.append(_named(document, "stored", numbers))
         except KeyError as error:
-            raise TraceError(f"{path}, line {number}: it has no {error}") from None
-        except (ValueError, TypeError, RecursionError) as error:
-            raise TraceError(f"{path}, line {number}: {error}") from None
-        if isinstance(one, AgentSession):
-            sessions.append(one)
-        elif isinstance(one, ChatRequest):
-            requests.append(one)
-        elif isinstance(one, Stored):
-            stored.append(one)
-    if not sessions and not requests:
-        raise TraceError(f"{path}: no request is in it")
-    return Trace(tuple(sessions), tuple(_answered(requests, stored)))
+            raise SimulationError(f"{path}, line {number}: it has no {error}") from None
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise SimulationError(f"{path}, line {number}: {error}") from None
+    if not requests:
+        raise SimulationError(f"{path}: no request is in it")
+    return _answered(requests, stored)
 
 
-def _answered(requests: list[ChatRequest], stored: Sequence[Stored]) -> list[ChatRequest]:
+def _answered(requests: list[Traced], stored: "Sequence[array[int]]") -> list[Traced]:
     """Return the requests with the blocks of their answers, where those were told apart."""
-    waiting: dict[Any, deque[int]] = {}
+    waiting: dict[int, deque[int]] = {}
     for at, request in enumerate(requests):
         if request.blocks:
             waiting.setdefault(request.blocks[-1], deque()).append(at)
-    for one in stored:
-        last = next((block for block in reversed(one.blocks) if waiting.get(block)), None)
+    for blocks in stored:
+        last = next((block for block in reversed(blocks) if waiting.get(block)), None)
         # Prompts are stored by themselves first: those say nothing of an answer.
-        if last is not None and last != one.blocks[-1]:
+        if last is not None and last != blocks[-1]:
             at = waiting[last].popleft()
-            tokens = requests[at].block_tokens * len(one.blocks)
-            requests[at] = replace(requests[at], blocks=one.blocks, tokens=tokens)
+            tokens = requests[at].block_tokens * len(blocks)
+            requests[at] = replace(requests[at], blocks=blocks, tokens=tokens)
     return requests
 
 
@@ -131,164 +217,97 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             # Looked at, not read: a pipe gives its bytes once.
             packed = raw.peek(2)[:2] == b"\x1f\x8b"
             lines = gzip.GzipFile(fileobj=raw) if packed else raw
-            while line := lines.readline(MAX_LINE_BYTES):
-                number += 1
+            for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), 1):
                 if len(line) == MAX_LINE_BYTES:
-                    raise TraceError(f"{path}, line {number}: it is longer than any request")
+                    raise SimulationError(f"{path}, line {number}: it is longer than any request")
                 if not line.isspace():
                     yield number, line.decode("utf-8")
     except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}, after line {number}: {error}") from None
+        raise SimulationError(f"{path}, after line {number}: {error}") from None
     except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}") from None
+        raise SimulationError(f"{path}: {error.strerror or error}") from None
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        document = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"expected {FORMATS}, this is no JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"expected {FORMATS}, not {type(document).__name__}")
-    return document
+def _session(line: Mapping[str, Any], _file: str, numbers: Numbers) -> Iterator[Traced]:
+    """Runs are block numbers: first, count, first, count... Sessions with equal tokens of tools and
+    of the system prompt share that many leading ones."""
+    name, size = str(line["id"]), _number(line["block_tokens"], "block_tokens", 1)
+    common = tuple(_number(line[of], of) for of in ("tool_tokens", "system_tokens"))
+    own, shared = _base(name, numbers), _base(common, numbers)
+    for request in line["requests"]:
+        runs = [_number(one, "runs") for one in request["runs"]]
+        if len(runs) % 2 or sum(runs[1::2]) > MAX_BLOCKS:
+            raise ValueError("runs are not pairs of a first block and a count")
+        blocks = array("Q")
+        for first, count in zip(runs[::2], runs[1::2], strict=True):
+            blocks.extend(range(own + first, own + first + count))
+        both = min(sum(common) // size, len(blocks))
+        blocks[:both] = array("Q", range(shared, shared + both))
+        at, tokens_in = _seconds(request["t"], "t"), _number(request["in"], "in")
+        yield Traced(at, tokens_in, size, blocks, size * len(blocks), session=name)
 
 
-def _kind(first: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], object]:
-    if FORMAT in first:
-        return _own
-    if "runs" in first or "requests" in first:
-        return _session
-    if "hash_ids" in first:
-        return _chat
-    raise ValueError(f"expected {FORMATS}")
-
-
-def _session(_file: str, line: Mapping[str, Any]) -> AgentSession:
-    requests = line["requests"]
-    if not isinstance(requests, list):
-        raise ValueError("requests is not a list")
-    return AgentSession(
-        str(line["id"]),
-        _count(line, "block_tokens", 1),
-        _count(line, "tool_tokens"),
-        _count(line, "system_tokens"),
-        tuple(_session_request(request) for request in requests),
-    )
-
-
-def _session_request(line: Mapping[str, Any]) -> SessionRequest:
-    if not isinstance(line, dict):
-        raise ValueError("a request is not a JSON object")
-    runs = _counts(line, "runs")
-    if len(runs) % 2 or sum(runs[1::2]) > MAX_BLOCKS:
-        raise ValueError("runs are not pairs of a first block and a count")
-    return SessionRequest(_seconds(line, "t"), _count(line, "in"), _count(line, "out"), runs)
-
-
-def _chat(file: str, line: Mapping[str, Any]) -> ChatRequest:
+def _chat(line: Mapping[str, Any], file: str, numbers: Numbers) -> Iterator[Traced]:
     # Numbers are those of one file.
-    blocks = tuple((file, block) for block in _counts(line, "hash_ids"))
-    tokens = _count(line, "input_length")
-    return ChatRequest(
-        _seconds(line, "timestamp") / 1000,
-        tokens,
-        _count(line, "output_length"),
-        CHAT_BLOCK,
-        blocks,
-        tokens,
-    )
+    base = _base((file, "chat"), numbers)
+    ids = [base + _number(one, "hash_ids") for one in line["hash_ids"]]
+    at = _seconds(line["timestamp"], "timestamp", 1000)
+    tokens = _number(line["input_length"], "input_length")
+    yield Traced(at, tokens, CHAT_BLOCK, array("Q", ids), tokens)
 
 
-def _own(_file: str, line: Mapping[str, Any]) -> ChatRequest | Stored | None:
-    if FORMAT in line:
-        if line[FORMAT] != VERSION:
-            raise ValueError(f"version {line[FORMAT]!r} of the format; this reads {VERSION}")
-        return None
-    part = str(line["part"])
-    # Names are salted anew by each part.
-    names = str(line["stored"] if "stored" in line else line["blocks"])
-    blocks = tuple((part, name) for name in _block_names(names))
+def _own(line: Mapping[str, Any], _file: str, numbers: Numbers) -> Iterator[Traced]:
     if "stored" in line:
-        return Stored(blocks)
-    size = _count(line, "block_size", 1)
-    return ChatRequest(
-        _seconds(line, "at"),
-        _count(line, "in"),
-        _count(line, "out"),
+        return
+    size, blocks = _number(line["block_size"], "block_size", 1), _named(line, "blocks", numbers)
+    yield Traced(
+        _seconds(line["at"], "at"),
+        _number(line["in"], "in"),
         size,
         blocks,
         size * len(blocks),
-        _count(line, "bytes_per_token") if line.get("bytes_per_token") else 0,
+        _number(line.get("bytes_per_token") or 0, "bytes_per_token"),
         str(line.get("ended") or ""),
     )
 
 
-def _block_names(text: str) -> list[bytes]:
-    """Return the names in a line's `blocks`; raises ValueError for what is none."""
-    try:
-        names = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"blocks are not base64: {error}") from None
-    if len(names) % BLOCK_BYTES:
-        raise ValueError(f"blocks have {len(names)} bytes, not a multiple of {BLOCK_BYTES}")
-    return [names[i : i + BLOCK_BYTES] for i in range(0, len(names), BLOCK_BYTES)]
+def _header(line: Mapping[str, Any], _file: str, _numbers: Numbers) -> Sequence[Traced]:
+    if line[FORMAT] != VERSION:
+        raise ValueError(f"version {line[FORMAT]!r} of the format; this reads {VERSION}")
+    return ()
 
 
-def _count(line: Mapping[str, Any], name: str, least: int = 0) -> int:
-    value = line[name]
-    if type(value) is not int or not least <= value < 2**53:
+Reader = Callable[[Mapping[str, Any], str, Numbers], Iterable[Traced]]
+_READERS: dict[str, Reader] = {
+    FORMAT: _header,
+    "part": _own,
+    "requests": _session,
+    "hash_ids": _chat,
+}
+"""What reads a line, by a name that only it has."""
+
+
+def _named(line: Mapping[str, Any], name: str, numbers: Numbers) -> "array[int]":
+    """Return the blocks that a line of this cache's own names: salted anew by each part."""
+    raw, base = base64.b64decode(str(line[name]), validate=True), _base(line["part"], numbers)
+    if len(raw) % BLOCK_BYTES:
+        raise ValueError(f"{name} have {len(raw)} bytes, not a multiple of {BLOCK_BYTES}")
+    pieces = (raw[i : i + BLOCK_BYTES] for i in range(0, len(raw), BLOCK_BYTES))
+    return array("Q", [base + int.from_bytes(piece) for piece in pieces])
+
+
+def _base(owner: Hashable, numbers: Numbers) -> int:
+    """Return where the numbers of an owner's blocks begin."""
+    return numbers.setdefault(owner, len(numbers)) << NUMBER_BITS
+
+
+def _number(value: Any, name: str, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < 1 << NUMBER_BITS:
         raise ValueError(f"{name} is {str(value)[:40]!r}, not a whole number of at least {least}")
     return value
 
 
-def _counts(line: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    values = line[name]
-    if not isinstance(values, list) or any(type(v) is not int or v < 0 for v in values):
-        raise ValueError(f"{name} is not a list of whole numbers")
-    return tuple(values)
-
-
-def _seconds(line: Mapping[str, Any], name: str) -> float:
-    value = line[name]
-    if type(value) not in (int, float) or not 0 <= value < MAX_SECONDS * 1000:
+def _seconds(value: Any, name: str, units: int = 1) -> float:
+    if type(value) not in (int, float) or not 0 <= value < units * MAX_SECONDS:
         raise ValueError(f"{name} is {str(value)[:40]!r}, not a time")
-    return float(value)
-
-
-def _workload(requests: Sequence[ChatRequest], block_size: int | None) -> Workload:
-    size = block_size
-    if size is None:
-        sizes = {request.block_tokens for request in requests}
-        size = DEFAULT_BLOCK_SIZE if sizes == {CHAT_BLOCK} else max(sizes)
-    numbers = PageNumbers()
-    first = requests[0].at if requests else 0.0
-    found: list[Request] = []
-    for request in requests:
-        how = grouping(request.block_tokens, size)
-        if how is None:
-            raise SimulationError(
-                f"pages of {size} tokens and blocks of {request.block_tokens} do not fit each "
-                f"other: give a multiple or a divisor of {request.block_tokens} as --block-size"
-            )
-        pages = pages_of(list(request.blocks), request.tokens, how, size, numbers)
-        found.append(
-            Request(
-                request.at - first,
-                pages,
-                min(len(pages), request.tokens_in // size),
-                request.tokens_in,
-                request.tokens_out,
-                request.ended,
-            )
-        )
-    return Workload(found, len(numbers), size, _bytes_per_token(requests))
-
-
-def _bytes_per_token(requests: Sequence[ChatRequest]) -> int:
-    """Return what most tokens of a trace take."""
-    tokens: dict[int, int] = {}
-    for request in requests:
-        if request.bytes_per_token:
-            known = tokens.get(request.bytes_per_token, 0)
-            tokens[request.bytes_per_token] = known + request.tokens_in
-    return max(tokens, key=lambda size: tokens[size], default=0)
+    return float(value) / units

@@ -4,7 +4,7 @@ conversation's whole prompt; pages are of one size."""
 import random
 from collections.abc import Callable, Hashable, Iterable
 
-from omlx_cache.simulate.requests import PageNumbers, Request, Workload
+from omlx_cache.simulate.traces import Request, Workload
 
 BLOCK = 16
 Ask = tuple[float, Hashable, int]
@@ -14,12 +14,13 @@ Ask = tuple[float, Hashable, int]
 def workload(asked: Iterable[Ask], *, shared: int = 0, answers: int = 0) -> Workload:
     """Return requests in the order of time; the first `shared` pages are the same for all, and
     `answers` pages follow each prompt."""
-    numbers = PageNumbers()
+    numbers: dict[Hashable, int] = {}
     requests = []
     for at, who, count in sorted(asked, key=lambda ask: ask[0]):
         whole = range(count + answers)
-        pages = [numbers.of((None if depth < shared else who, depth)) for depth in whole]
-        requests.append(Request(at, pages, count, count * BLOCK + 1, answers * BLOCK))
+        names = ((None if depth < shared else who, depth) for depth in whole)
+        pages = [numbers.setdefault(name, len(numbers)) for name in names]
+        requests.append(Request(at, pages, count, count * BLOCK + 1))
     return Workload(requests, len(numbers), BLOCK)
 
 

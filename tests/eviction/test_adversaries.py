@@ -4,22 +4,20 @@ import pytest
 from eviction.adversaries import ADVERSARIES, BLOCK, agents, another_talk, loop
 
 from kit.examples import some
-from omlx_cache.simulate.costs import Costs
-from omlx_cache.simulate.requests import Workload
-from omlx_cache.simulate.run import Outcome, Room, Setup, Simulator
-from omlx_cache.simulate.shapes import Shape
+from omlx_cache.simulate.simulator import Costs, Outcome, Setup, Simulator, TierRoom
+from omlx_cache.simulate.traces import Workload
 
 LOSS = 0.005
 IN_EVERY_RUN = ("scan", "bursts", "phases", "loop just too large")
-SHAPE = Shape("a model", 64)
+TOKEN_BYTES = 64
 
 
 def both(
     work: Workload, hot: int, cold: int = 0, written: str = "through"
 ) -> tuple[Outcome, Outcome]:
     """Return what `lru` and `keep` serve in so many pages of memory and disk."""
-    simulator = Simulator(work, SHAPE, Costs())
-    rooms = Room(hot * BLOCK, True), Room(cold * BLOCK, True)
+    simulator = Simulator(work, TOKEN_BYTES, Costs())
+    rooms = TierRoom(hot * BLOCK, True), TierRoom(cold * BLOCK, True)
     lru, keep = (simulator.run(Setup(0, *rooms, policy, written)) for policy in ("lru", "keep"))
     return lru, keep
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from omlx_cache.simulate.virtual import VirtualClock
+from omlx_cache.simulate.tiers import VirtualClock
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.hints import Ended
 from omlx_cache_storage.hot_page import WRITE_POLICIES

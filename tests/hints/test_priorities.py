@@ -3,7 +3,7 @@
 from hints.mix import BLOCK, SECOND, START_NS, tiers_of
 
 from kit.storage import Story
-from omlx_cache.simulate.virtual import VirtualClock
+from omlx_cache.simulate.tiers import VirtualClock
 from omlx_cache_storage.hints import PRIORITY_SECONDS, Priority
 from omlx_cache_storage.tiers import Tiers
 

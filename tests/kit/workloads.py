@@ -2,7 +2,7 @@
 
 import random
 
-from omlx_cache.simulate.requests import Request, Workload
+from omlx_cache.simulate.traces import Request, Workload
 
 
 def grown(seed: int, *, requests: int = 60, talks: int = 5, block_size: int = 16) -> Workload:
@@ -20,7 +20,5 @@ def grown(seed: int, *, requests: int = 60, talks: int = 5, block_size: int = 16
             del chain[draw.randint(1, len(chain)) :]
         asked = len(chain) + draw.randint(0, 4)
         chain += [next(fresh) for _ in range(asked - len(chain) + draw.randint(0, 1))]
-        found.append(
-            Request(at, list(chain), asked, asked * block_size + 3, (len(chain) - asked) * 16)
-        )
+        found.append(Request(at, list(chain), asked, asked * block_size + 3))
     return Workload(found, next(fresh), block_size)

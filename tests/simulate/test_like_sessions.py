@@ -12,11 +12,16 @@ from kit import zoo
 from kit.drive import settings
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.simulate.pages import SimulatedPages
 from omlx_cache.simulate.replay import Replay
-from omlx_cache.simulate.run import START_NS
-from omlx_cache.simulate.traces import read_traces
-from omlx_cache.simulate.virtual import DirectWriter, VirtualClock, VirtualCold, room_for
+from omlx_cache.simulate.simulator import START_NS
+from omlx_cache.simulate.tiers import (
+    DirectWriter,
+    SimulatedPages,
+    VirtualClock,
+    VirtualCold,
+    room_for,
+)
+from omlx_cache.simulate.traces import read_traces, workload
 from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.page import PageId
@@ -108,13 +113,13 @@ def test_the_tiers_hold_the_same_pages_after_the_same_requests(
         assert store.trace is not None
         store.trace.close(30)
         restored = store.stats().requests.restored_tokens
-        workload = read_traces([trace]).workload(agents=1, block_size=None)
-        assert [len(r.pages) for r in workload.requests] == [
+        traced = workload(read_traces([trace]), agents=1)
+        assert [len(r.pages) for r in traced.requests] == [
             len(tokens) // BLOCK for tokens in talks.sequences
         ]
-        assert workload.bytes_per_token == TOKEN_BYTES
-        assert {request.ended for request in workload.requests} == {"turn", "tool_call", ""}
-        real = _held(store, cache, talks, [r.pages for r in workload.requests])
+        assert traced.bytes_per_token == TOKEN_BYTES
+        assert {request.ended for request in traced.requests} == {"turn", "tool_call", ""}
+        real = _held(store, cache, talks, [r.pages for r in traced.requests])
     clock = VirtualClock(START_NS)
     tiers = Tiers(
         hot_bytes=hot * PAGE_BYTES,
@@ -125,10 +130,10 @@ def test_the_tiers_hold_the_same_pages_after_the_same_requests(
         documents=lambda namespace: {},
         writer=DirectWriter,
     )
-    pages = SimulatedPages(workload, PAGE_BYTES)
-    replay = Replay(tiers, workload, pages, step=STEP)
+    pages = SimulatedPages(traced, PAGE_BYTES)
+    replay = Replay(tiers, traced, pages, step=STEP)
     served = 0
-    for request in workload.requests:
+    for request in traced.requests:
         clock.set(START_NS + int(request.at * 1e9))
         served += replay.serve(request).tokens
     assert served == restored

@@ -1,7 +1,7 @@
 """How long the patience of `keep` may become, and what it costs to learn it."""
 
 from kit.storage import Story
-from omlx_cache.simulate.virtual import VirtualClock
+from omlx_cache.simulate.tiers import VirtualClock
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned
 from omlx_cache_storage.eviction.keep import ENOUGH_USES, GHOST_SECONDS, Keep
 from omlx_cache_storage.hot import HotTier

@@ -14,7 +14,7 @@ import kit.remote.engines  # noqa: F401
 from kit.output import check_output
 from omlx_cache.tools.bench import remote
 from omlx_cache.tools.bench.codecs import measure_codecs
-from omlx_cache.tools.bench.figures import SIZES, Prepared, Results, Row, beside, in_turn
+from omlx_cache.tools.bench.figures import SIZES, BenchRow, PreparedWork, Results, beside, in_turn
 from omlx_cache.tools.bench.report import BEGIN, END, write_section
 from omlx_cache_daemon.cli import main
 from omlx_cache_storage.remote.engine import ExtraMissing, RemoteError
@@ -111,7 +111,7 @@ def test_a_remote_store_that_fails_costs_its_own_rows_only(
 
 def test_works_are_run_in_turn_and_neither_the_first_round_nor_preparing_counts() -> None:
     calls: list[str] = []
-    prepared = Prepared(lambda: calls.append("prepare") or "b", calls.append)
+    prepared = PreparedWork(lambda: calls.append("prepare") or "b", calls.append)
     works = {"a": lambda: calls.append("a"), "b": prepared}
     times = in_turn(works, runs=2, before=lambda: calls.append("-"))
     assert calls == ["-", "a", "-", "prepare", "b"] * 3
@@ -119,11 +119,11 @@ def test_works_are_run_in_turn_and_neither_the_first_round_nor_preparing_counts(
 
 
 def test_of_ways_to_do_the_same_the_fastest_counts() -> None:
-    slow = Prepared(lambda: None, lambda _: sum(range(200_000)))
+    slow = PreparedWork(lambda: None, lambda _: sum(range(200_000)))
     (limit, peer) = beside("x", slow, 3, limits={"a": [slow, lambda: None]}, peers={"b": [slow]})
     assert (limit.limit, peer.limit) == (True, False)
     assert limit.other < peer.other
-    assert Row("restore", 2.0, "recomputing", 6.0).ratio == 3.0
+    assert BenchRow("restore", 2.0, "recomputing", 6.0).ratio == 3.0
 
 
 def test_what_cannot_be_written_is_one_line_before_anything_is_measured(

@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from kit.output import check_output
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.tools.demo.course import make_prompts
-from omlx_cache.tools.demo.runs import DemoError, Prompt, run_plain
+from omlx_cache.tools.demo.runs import DemoError, DemoPrompt, run_plain
 from omlx_cache.tools.small_model import VOCABULARY, small_model
 from omlx_cache_daemon.cli import main
 from omlx_cache_storage.hot import HotTier
@@ -236,5 +236,5 @@ def test_one_other_token_anywhere_changes_what_the_small_model_says() -> None:
 
 
 def _said(model: Any, tokens: list[int]) -> Sequence[int]:
-    prompt = Prompt(tokens, [len(tokens)], 0, 24)
+    prompt = DemoPrompt(tokens, [len(tokens)], 0, 24)
     return run_plain(model, prompt, lambda _: None)[0].new_tokens

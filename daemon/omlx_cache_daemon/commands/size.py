@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from omlx_cache.codecs.identity import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
+from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
-from omlx_cache_daemon.render import print_json, quantity, table, uses_styles
+from omlx_cache_daemon.render import print_json, table, uses_styles
 
 if TYPE_CHECKING:
     from omlx_cache.tools.size.estimate import Estimate, GroupEstimate
@@ -104,7 +105,7 @@ def _document(result: "Estimate") -> dict[str, object]:
 def _report(result: "Estimate") -> str:
     """Return one codec's table: a row for each layer group, and the sum."""
     token, block, key, value, context, reserved = (
-        _size(result.total(f"{name}_bytes")) for name in _TOTALS
+        format_size(result.total(f"{name}_bytes")) for name in _TOTALS
     )
     rows = [_row(group) for group in result.groups]
     rows.append(("all", str(result.total("layers")), token, block, "-", key, value, context))
@@ -126,12 +127,12 @@ def _row(group: "GroupEstimate") -> tuple[str, ...]:
     return (
         f"{group.kind} {group.window:,}" if group.window else group.kind,
         str(group.layers),
-        "-" if is_state else _size(group.token_bytes),
-        _size(group.block_bytes),
+        "-" if is_state else format_size(group.token_bytes),
+        format_size(group.block_bytes),
         "-" if is_state else str(group.held_tokens),
-        "-" if is_state else _size(group.key_bytes),
-        "-" if is_state else _size(group.value_bytes),
-        _size(group.context_bytes),
+        "-" if is_state else format_size(group.key_bytes),
+        "-" if is_state else format_size(group.value_bytes),
+        format_size(group.context_bytes),
     )
 
 
@@ -141,13 +142,9 @@ def _comparison(results: "list[Estimate]") -> str:
     rows = [
         (
             result.codec,
-            *(_size(result.total(name)) for name in sizes),
+            *(format_size(result.total(name)) for name in sizes),
             f"{dense / max(1, result.total('context_bytes')):.2f}x",
         )
         for result in results
     ]
     return table(_CODEC_HEADERS, rows, bold=uses_styles(sys.stdout))
-
-
-def _size(count: int) -> str:
-    return quantity("bytes", count)

@@ -17,7 +17,7 @@ from omlx_cache.arrays.mlxio import Array, evaluate
 from omlx_cache.codecs import CodecPolicy
 from omlx_cache.codecs.identity import CODEC_NAMES, CodecName
 from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.figures import Loss, Measured, Prepared, Row, Size, seconds
+from omlx_cache.tools.bench.figures import BenchRow, Loss, Measured, PreparedWork, Size, seconds
 from omlx_cache.tools.bench.limits import can_forget, forget
 from omlx_cache_storage.cold.reader import read_header
 from omlx_cache_storage.format import planes
@@ -53,7 +53,7 @@ def measure_codecs(size: Size, directory: Path) -> Measured:
         found["zstd on disk"] = _encoded(size, live, directory, "dense", "zstd")
     dense = found["dense"]
     rows = [
-        Row(f"{what}, {name}", took, DENSE, dense.seconds[what], size.kv_bytes)
+        BenchRow(f"{what}, {name}", took, DENSE, dense.seconds[what], size.kv_bytes)
         for name, one in found.items()
         if one is not dense
         for what, took in one.seconds.items()
@@ -87,7 +87,7 @@ def _encoded(
     with bed.store:
         # Kernels are compiled on first use: a commit that does not count pays for that.
         bed.commit(bed.again(live))
-        commit = Prepared(partial(bed.again, live), bed.commit)
+        commit = PreparedWork(partial(bed.again, live), bed.commit)
         took = {"commit": median(seconds(commit) for _ in range(size.runs))}
         bed.again(live).abort()
         bed.commit(bed.filled(live))

@@ -15,7 +15,14 @@ from omlx_cache.tools.bench.chains import (
     hash_chain,
     touch_page,
 )
-from omlx_cache.tools.bench.figures import BLOCK_SIZE, Measured, Prepared, Row, Size, beside
+from omlx_cache.tools.bench.figures import (
+    BLOCK_SIZE,
+    BenchRow,
+    Measured,
+    PreparedWork,
+    Size,
+    beside,
+)
 from omlx_cache.tools.bench.limits import RawWrite, list_files
 from omlx_cache_storage.cold.disk import Durability
 from omlx_cache_storage.cold.tier import ColdTier
@@ -33,7 +40,7 @@ def measure_disk(size: Size, directory: Path) -> Measured:
     return Measured([*writes, *_index(size, directory / "index")])
 
 
-def _written(size: Size, directory: Path, level: Durability) -> Row:
+def _written(size: Size, directory: Path, level: Durability) -> BenchRow:
     """Commit and flush the same KV, beside bare files of the same size that are synced alike.
 
     What the run before wrote is deleted first: else the system would write it back meanwhile.
@@ -50,15 +57,15 @@ def _written(size: Size, directory: Path, level: Durability) -> Row:
 
         (row,) = beside(
             f"commit and flush, {level}",
-            Prepared(partial(bed.again, live), write),
+            PreparedWork(partial(bed.again, live), write),
             size.runs,
-            limits={f"bare files, {level}": [Prepared(raw.clear, raw)]},
+            limits={f"bare files, {level}": [PreparedWork(raw.clear, raw)]},
             nbytes=size.kv_bytes,
         )
     return row
 
 
-def _index(size: Size, directory: Path) -> list[Row]:
+def _index(size: Size, directory: Path) -> list[BenchRow]:
     """Open a cold tier on many files, and find a prefix of which every block is known."""
     chain = chain_of(1, size.chain_tokens // BLOCK_SIZE)
     others = chain_of(2, max(1, size.files - len(ends_of(chain))), 1)

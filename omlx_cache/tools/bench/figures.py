@@ -56,7 +56,7 @@ SIZES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchRow:
     """Our time and another's for the same work, in seconds; `limit` marks a physical limit.
 
     `nbytes` are the bytes that both moved, 0 where rates mean nothing.
@@ -106,7 +106,7 @@ class Loss:
 class Measured(NamedTuple):
     """What one part of the benchmarks found."""
 
-    rows: Sequence[Row] = ()
+    rows: Sequence[BenchRow] = ()
     peaks: Sequence[Peak] = ()
     losses: Sequence[Loss] = ()
 
@@ -134,19 +134,19 @@ class Results:
         }
 
 
-class Prepared(NamedTuple):
+class PreparedWork(NamedTuple):
     """Work that takes what `prepare` returns, which precedes each run and is not timed."""
 
     prepare: Callable[[], Any]
     work: Callable[[Any], object]
 
 
-Work = Callable[[], object] | Prepared
+Work = Callable[[], object] | PreparedWork
 
 
 def seconds(work: Work) -> float:
     """Return the seconds of one run; what it returns is freed outside the measured time."""
-    if isinstance(work, Prepared):
+    if isinstance(work, PreparedWork):
         work = partial(work.work, work.prepare())
     began = time.perf_counter()
     result = work()
@@ -186,7 +186,7 @@ def beside(
     nbytes: int = 0,
     before: Callable[[], object] | None = None,
     take: Callable[[Iterable[float]], float] = median,
-) -> list[Row]:
+) -> list[BenchRow]:
     """Return a row beside each of the limits and peers, all timed in turn.
 
     Of the ways to do what has one name the fastest counts.
@@ -198,7 +198,7 @@ def beside(
     rows = []
     for name, ways in others.items():
         fastest = min(times[name, n] for n in range(len(ways)))
-        rows.append(Row(what, times["", 0], name, fastest, nbytes, name in (limits or {})))
+        rows.append(BenchRow(what, times["", 0], name, fastest, nbytes, name in (limits or {})))
     return rows
 
 

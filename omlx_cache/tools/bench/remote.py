@@ -17,7 +17,15 @@ import numpy as np
 from omlx_cache.arrays.mlxio import HostView
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.chains import NAMESPACE, chain_of, pages_of
-from omlx_cache.tools.bench.figures import BLOCK_SIZE, Measured, Prepared, Row, Size, Work, beside
+from omlx_cache.tools.bench.figures import (
+    BLOCK_SIZE,
+    BenchRow,
+    Measured,
+    PreparedWork,
+    Size,
+    Work,
+    beside,
+)
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.page import PAGED, Page
 from omlx_cache_storage.remote.address import parse_address
@@ -34,7 +42,7 @@ WIDTHS = (1, 2, 4, 8)
 SECRET = b"a secret for measurements only"
 
 
-class Client(NamedTuple):
+class RawClient(NamedTuple):
     """A store's own client, used as its documentation says; `ask` asks for so many small values at
     once, None where that takes a request for each."""
 
@@ -63,15 +71,15 @@ def measure_remote(size: Size, directory: Path, say: Callable[[str], None]) -> M
     return Measured(rows)
 
 
-def _file_client(share: Path) -> Client:
+def _file_client(share: Path) -> RawClient:
     import obstore
     from obstore.store import LocalStore
 
     store = LocalStore(share)
-    return Client(partial(obstore.put, store), lambda name: obstore.get(store, name).bytes())
+    return RawClient(partial(obstore.put, store), lambda name: obstore.get(store, name).bytes())
 
 
-def _redis_client(port: int) -> Client:
+def _redis_client(port: int) -> RawClient:
     import redis
     from redis.backoff import ConstantBackoff
     from redis.retry import Retry
@@ -86,10 +94,10 @@ def _redis_client(port: int) -> Client:
                 commands.getrange("0", 0, WIRE_BYTES - 1)
             return commands.execute()
 
-    return Client(client.set, client.get, ask)
+    return RawClient(client.set, client.get, ask)
 
 
-def _rows(size: Size, kind: str, url: str, client: Client) -> list[Row]:
+def _rows(size: Size, kind: str, url: str, client: RawClient) -> list[BenchRow]:
     """Return restores, unsigned and signed, beside the client's own reads, and a look-up."""
     nbytes = min(PAGE_BYTES, size.kv_bytes // 2)
     count = min(PAGES, size.kv_bytes // nbytes)
@@ -112,7 +120,7 @@ def _rows(size: Size, kind: str, url: str, client: Client) -> list[Row]:
             tier = opened.enter_context(closing(_Remote(url, None, long)))
             rows += beside(
                 f"remote look-up of {size.chain_tokens:,} tokens, {kind}",
-                Prepared(tier.forget, tier.look_up),
+                PreparedWork(tier.forget, tier.look_up),
                 size.runs,
                 limits={"one pipeline of GETRANGE": [partial(client.ask, len(long))]},
             )

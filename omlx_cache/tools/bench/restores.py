@@ -18,10 +18,10 @@ from omlx_cache.store import READ_THREADS, BlockStore
 from omlx_cache.tools.bench.bed import Bed, LayersOnly
 from omlx_cache.tools.bench.figures import (
     BLOCK_SIZE,
+    BenchRow,
     Measured,
     Peak,
-    Prepared,
-    Row,
+    PreparedWork,
     Size,
     Work,
     beside,
@@ -42,7 +42,7 @@ def measure_restores(size: Size, directory: Path) -> Measured:
     return Measured([*hot_rows, *cold_rows, *model_rows], [hot_peak, cold_peak])
 
 
-def _hot(size: Size, pages: Path) -> tuple[list[Row], Peak]:
+def _hot(size: Size, pages: Path) -> tuple[list[BenchRow], Peak]:
     """Commit and restore within one process; leaves the pages in a directory."""
     blocks, nbytes = size.tokens // BLOCK_SIZE, size.kv_bytes
     bed = Bed(size, pages)
@@ -55,7 +55,7 @@ def _hot(size: Size, pages: Path) -> tuple[list[Row], Peak]:
             "one MLX concatenation": [lambda: concatenate(payloads)],
         }
         live = bed.live_arrays()
-        commit = Prepared(partial(bed.again, live), bed.commit)
+        commit = PreparedWork(partial(bed.again, live), bed.commit)
         what = "commit, on the caller's thread"
         rows = beside(what, commit, size.runs, limits=limits, nbytes=nbytes)
         bed.commit(bed.filled(live))
@@ -65,7 +65,7 @@ def _hot(size: Size, pages: Path) -> tuple[list[Row], Peak]:
         return rows, _peak("restore, hot", bed)
 
 
-def _cold(size: Size, pages: Path, saved: Path) -> tuple[list[Row], Peak]:
+def _cold(size: Size, pages: Path, saved: Path) -> tuple[list[BenchRow], Peak]:
     """Restore from files, in the system's memory and dropped from it; and what is left to do for
     the model's thread when a restore was begun ahead, and when nothing is new."""
     bed = Bed(size, pages, hot=False)
@@ -96,16 +96,16 @@ def _cold(size: Size, pages: Path, saved: Path) -> tuple[list[Row], Peak]:
         peak = _peak("restore, cold", bed)
         rows += beside(
             "restore, cold, begun ahead and ready",
-            Prepared(bed.begin, lambda begun: bed.restore(begun=begun)),
+            PreparedWork(bed.begin, lambda begun: bed.restore(begun=begun)),
             size.runs,
             peers={"a restore on the spot": [bed.restore]},
             nbytes=nbytes,
         )
         rows += beside(
             "commit of nothing new after a cold restore",
-            Prepared(bed.restore, _commit_nothing),
+            PreparedWork(bed.restore, _commit_nothing),
             size.runs,
-            peers={"a commit of everything": [Prepared(lambda: bed.again(live), bed.commit)]},
+            peers={"a commit of everything": [PreparedWork(lambda: bed.again(live), bed.commit)]},
         )
     return rows, peak
 
@@ -132,7 +132,7 @@ def _peak(what: str, bed: Bed) -> Peak:
     return Peak(what, mx.get_peak_memory() - before, delivered)
 
 
-def _beside_a_model(size: Size, directory: Path) -> list[Row]:
+def _beside_a_model(size: Size, directory: Path) -> list[BenchRow]:
     """Prefill mlx-lm's Qwen3 class with the cache and without, and restore what was computed."""
     model = small_model()
     tokens = [(7 * i * i + i) % VOCABULARY for i in range(size.model_tokens)]
@@ -185,4 +185,4 @@ def _beside_a_model(size: Size, directory: Path) -> list[Row]:
         )
         restored = in_turn({"": restore}, size.runs)[""]
         what = f"restore, hot, {size.model_tokens:,} tokens of a small Qwen3"
-        return [along, Row(what, restored, "recomputing them", along.other)]
+        return [along, BenchRow(what, restored, "recomputing them", along.other)]

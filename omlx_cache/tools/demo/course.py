@@ -23,8 +23,8 @@ from omlx_cache.tools.demo.runs import (
     CHUNK,
     Advance,
     DemoError,
-    Prompt,
-    Run,
+    DemoPrompt,
+    DemoRun,
     Subject,
     demo_cache,
     demo_settings,
@@ -104,7 +104,7 @@ def read_tokens(subject: Subject, prompt_file: Path | None, wanted: int | None) 
     return tokens[:wanted]
 
 
-def make_prompts(tokens: Sequence[int], block_size: int, new: int) -> tuple[Prompt, Prompt]:
+def make_prompts(tokens: Sequence[int], block_size: int, new: int) -> tuple[DemoPrompt, DemoPrompt]:
     """Return two prompts of one length that agree in exactly the first `shared` tokens, some whole
     blocks of the first half: the second has the other half backwards.
 
@@ -122,16 +122,18 @@ def make_prompts(tokens: Sequence[int], block_size: int, new: int) -> tuple[Prom
     if rest[0] == first[shared]:
         rest[0] = 0 if first[shared] else 1
     ends = sorted({*range(CHUNK, length, CHUNK), shared, length - 1, length})
-    return Prompt(first, ends, shared, new), Prompt(first[:shared] + rest, ends, shared, new)
+    return DemoPrompt(first, ends, shared, new), DemoPrompt(
+        first[:shared] + rest, ends, shared, new
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class DemoRow:
     """A run beside the one that computed the same prompt, in the same steps, without the cache."""
 
     title: str
-    run: Run
-    reference: Run
+    run: DemoRun
+    reference: DemoRun
     prompt_tokens: int
     wanted_tokens: int
 
@@ -157,7 +159,7 @@ class DemoReport:
     new_tokens: int
     kv_bytes: int
     commit_seconds: float
-    rows: Sequence[Served]
+    rows: Sequence[DemoRow]
 
     @property
     def passed(self) -> bool:
@@ -188,8 +190,8 @@ class _Course:
 
     subject: Subject
     named: str | None
-    first: Prompt
-    second: Prompt
+    first: DemoPrompt
+    second: DemoPrompt
     cold_dir: Path
     progress: Progress
 
@@ -228,11 +230,11 @@ class _Course:
             advance(length)
         all_but_one = length - 1
         rows = (
-            Served("prefill without the cache", plain, plain, length, 0),
-            Served("same prompt, hot tier", hot, plain, length, all_but_one),
-            Served("new process, from SSD", cold, plain, length, all_but_one),
-            Served("half shared, hot tier", half, other, length, first.shared),
-            Served(
+            DemoRow("prefill without the cache", plain, plain, length, 0),
+            DemoRow("same prompt, hot tier", hot, plain, length, all_but_one),
+            DemoRow("new process, from SSD", cold, plain, length, all_but_one),
+            DemoRow("half shared, hot tier", half, other, length, first.shared),
+            DemoRow(
                 f"{times}x the memory, from SSD",
                 long,
                 plain,
@@ -254,7 +256,7 @@ class _Course:
             cache = demo_cache(self.subject.model, store, first)
             for reached, turn in pairwise((0, *turns)):
                 ends = [end for end in first.ends if end <= turn]
-                grown = Prompt(first.tokens[:turn], ends, first.shared, 1)
+                grown = DemoPrompt(first.tokens[:turn], ends, first.shared, 1)
                 run_cached(cache, self.subject.model, grown, salt, unheard, commit=True)
                 advance(turn - reached)
 
@@ -296,7 +298,7 @@ def print_report(report: DemoReport, console: Console) -> None:
     )
 
 
-def _complaint(row: Served) -> str:
+def _complaint(row: DemoRow) -> str:
     if not row.same:
         pairs = zip(row.run.new_tokens, row.reference.new_tokens, strict=False)
         first = next((i for i, (a, b) in enumerate(pairs) if a != b), len(row.run.new_tokens))

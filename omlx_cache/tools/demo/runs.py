@@ -66,7 +66,7 @@ def load_subject(model: str | None) -> Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DemoRun:
     """What a request did. `first_token_seconds` runs from the arrival of the prompt to its first
     new token, restore included; `peak_bytes` is MLX's, model and hot tier included."""
 
@@ -78,7 +78,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class DemoPrompt:
     """Tokens, the positions at which every run ends a step, with the cache or without, and how many
     tokens to generate. Recurrent state is kept at `shared` and before the last token."""
 
@@ -92,7 +92,7 @@ class Prompt:
         return [place for place in (self.shared, len(self.tokens) - 1) if start < place < stop]
 
 
-def run_plain(model: Any, prompt: Prompt, advance: Advance) -> tuple[Run, int]:
+def run_plain(model: Any, prompt: DemoPrompt, advance: Advance) -> tuple[DemoRun, int]:
     """Compute a prompt with mlx-lm alone; return the run and the bytes of its KV."""
     caches = make_prompt_cache(model)
     run = _run(model, prompt, caches, time.perf_counter(), advance)
@@ -100,8 +100,8 @@ def run_plain(model: Any, prompt: Prompt, advance: Advance) -> tuple[Run, int]:
 
 
 def run_cached(
-    cache: PrefixCache, model: Any, prompt: Prompt, salt: str, advance: Advance, *, commit: bool
-) -> tuple[Run, float]:
+    cache: PrefixCache, model: Any, prompt: DemoPrompt, salt: str, advance: Advance, *, commit: bool
+) -> tuple[DemoRun, float]:
     """Restore a prompt and compute the rest; return the run and the seconds of its commit."""
     began = time.perf_counter()
     with cache.session(prompt.tokens, max_new_tokens=prompt.new, salt=salt) as session:
@@ -115,12 +115,12 @@ def run_cached(
 
 def _run(
     model: Any,
-    prompt: Prompt,
+    prompt: DemoPrompt,
     caches: list[Any],
     began: float,
     advance: Advance,
     session: Session | None = None,
-) -> Run:
+) -> DemoRun:
     """Feed what is not restored, step by step, then generate greedily."""
     mx.reset_peak_memory()
     restored = start = 0 if session is None else session.cached_tokens
@@ -139,7 +139,7 @@ def _run(
             session.append(made[-1])
         made.append(following)
     reason = None if session is None else session.miss_reason
-    return Run(restored, first, mx.get_peak_memory(), made, reason)
+    return DemoRun(restored, first, mx.get_peak_memory(), made, reason)
 
 
 def _greedy(logits: Any) -> int:
@@ -152,11 +152,11 @@ def warm_up(model: Any, length: int, cache: PrefixCache | None = None) -> None:
     partial restores, so that no run pays for them; leaves nothing in the store."""
     half = length // 2
     ends = half, length - 1, length
-    first = Prompt([0] * length, ends, half, 2)
+    first = DemoPrompt([0] * length, ends, half, 2)
     if cache is None:
         run_plain(model, first, unheard)
         return
-    for prompt in (first, first, Prompt([0] * half + [1] * (length - half), ends, half, 2)):
+    for prompt in (first, first, DemoPrompt([0] * half + [1] * (length - half), ends, half, 2)):
         run_cached(cache, model, prompt, WARM_UP, unheard, commit=True)
     cache.clear(salt=WARM_UP)
 
@@ -186,7 +186,7 @@ def demo_settings(cold_dir: Path, kv_bytes: int, **changed: Any) -> CacheSetting
     return CacheSettings(**{**fields, **changed})
 
 
-def demo_cache(model: Any, store: BlockStore, prompt: Prompt) -> PrefixCache:
+def demo_cache(model: Any, store: BlockStore, prompt: DemoPrompt) -> PrefixCache:
     """Return the prefix cache of the demo's model; raises DemoError when it cannot be kept."""
     cache = PrefixCache(model, store, policy=prompt)
     if cache.unsupported_reason is not None:
@@ -194,7 +194,7 @@ def demo_cache(model: Any, store: BlockStore, prompt: Prompt) -> PrefixCache:
     return cache
 
 
-def run_in_new_process(model: str | None, requests: Sequence[Mapping[str, Any]]) -> list[Run]:
+def run_in_new_process(model: str | None, requests: Sequence[Mapping[str, Any]]) -> list[DemoRun]:
     """Start a Python process, let it `restart` with each of the arguments, and return its runs;
     blocks until then.
 
@@ -210,14 +210,14 @@ def run_in_new_process(model: str | None, requests: Sequence[Mapping[str, Any]])
     if ended.returncode != 0:
         words = ended.stderr.strip().splitlines() or ["it said nothing"]
         raise DemoError(f"the new process ended with {ended.returncode}: {words[-1]}")
-    return [Run(**run) for run in json.loads(ended.stdout.splitlines()[-1])]
+    return [DemoRun(**run) for run in json.loads(ended.stdout.splitlines()[-1])]
 
 
 def restart(
     model: Any, prompt: Mapping[str, Any], salt: str, cold_dir: str, kv_bytes: int, **changed: Any
-) -> Run:
+) -> DemoRun:
     """Restore a prompt from the cold tier, compute the rest, and return the run."""
-    wanted = Prompt(**prompt)
+    wanted = DemoPrompt(**prompt)
     if can_forget():
         forget(Path(cold_dir))
     with BlockStore(demo_settings(Path(cold_dir), kv_bytes, **changed), name="demo") as store:

@@ -55,7 +55,7 @@ class GroupBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCaches:
+class TracedModel:
     """Every cache of a model, by group; `notes` says what had to be assumed."""
 
     model_type: str
@@ -64,13 +64,13 @@ class ModelCaches:
     notes: tuple[str, ...] = ()
 
 
-TRACED: TypeAdapter[ModelCaches | str] = TypeAdapter(ModelCaches | str)
+TRACED: TypeAdapter[TracedModel | str] = TypeAdapter(TracedModel | str)
 """What the child writes as JSON: what it found, or why nothing."""
 
 
 def caches_of(
     model: str | Path | Config, *, memory: int = MEMORY_BYTES, seconds: float = SECONDS
-) -> ModelCaches:
+) -> TracedModel:
     """Return what the model's caches hold; blocks for about a second, at most for `seconds`.
 
     model: a config.json, a folder that holds one, an id in the local hub cache, or the parsed
@@ -190,7 +190,7 @@ class Estimate:
 
 
 def estimate(
-    caches: ModelCaches,
+    caches: TracedModel,
     *,
     context: int = 4096,
     batch: int = 1,

@@ -32,9 +32,9 @@ from .estimate import (
     TRACED,
     Config,
     GroupBytes,
-    ModelCaches,
     Sides,
     SizingError,
+    TracedModel,
 )
 
 TOKENS = 32
@@ -43,7 +43,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 _WATCH_SECONDS = 0.01
 
 
-def trace(config: Config) -> ModelCaches:
+def trace(config: Config) -> TracedModel:
     """Return what the model's caches hold; evaluates only what the model's class evaluates itself.
 
     Raises SizingError for what mlx-lm does not have or this project cannot keep, and whatever
@@ -63,7 +63,7 @@ def trace(config: Config) -> ModelCaches:
     notes = () if named else ("the configuration names no dtype: 16 bits are assumed",)
     # Not every model type has classes of its own.
     module = type(model).__module__.rpartition(".")[2]
-    return ModelCaches(module, dtype.size, tuple(_groups(after)), notes)
+    return TracedModel(module, dtype.size, tuple(_groups(after)), notes)
 
 
 def _dtype_of(config: Config) -> str | None:
@@ -173,7 +173,7 @@ def main() -> int:
     return 0
 
 
-def _answer(config: Config) -> ModelCaches | str:
+def _answer(config: Config) -> TracedModel | str:
     try:
         return trace(config)
     except SizingError as error:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from omlx_cache.simulate.virtual import VirtualClock
+from omlx_cache.simulate.tiers import VirtualClock
 from omlx_cache_storage import breaker
 from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.page import Buffer

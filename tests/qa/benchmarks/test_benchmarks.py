@@ -16,7 +16,7 @@ from benchmarks import growth, overhead, profile_paths, replay, shared, side_by_
 from benchmarks.replay_trace import Scale, read_trace
 from benchmarks.shared_child import store_all
 from omlx_cache.tools.bench.chains import pages_of
-from omlx_cache.tools.bench.figures import SIZES, Row
+from omlx_cache.tools.bench.figures import SIZES, BenchRow
 from omlx_cache_storage.cold.tier import ColdTier
 
 pytestmark = pytest.mark.nightly
@@ -28,7 +28,7 @@ BIG = 1 << 30
 def grown(what: str, power: float, counts: list[int]) -> list[growth.Grown]:
     """Rows that take a microsecond times a power of their length, and a bound of half as much."""
     times = [(count, 1e-6 * count**power) for count in counts]
-    return [growth.Grown(n, Row(what, time, "the bound", time / 2)) for n, time in times]
+    return [growth.Grown(n, BenchRow(what, time, "the bound", time / 2)) for n, time in times]
 
 
 def test_growth_is_the_power_of_the_length_that_its_table_and_plot_show() -> None:

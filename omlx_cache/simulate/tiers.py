@@ -1,29 +1,38 @@
-"""Tiers in virtual time: what a simulation puts in the place of the clock, the writer and the disk.
+"""Tiers in virtual time: what a simulation puts in the place of the clock, the writer, the disk and
+the pages, which have sizes and no bytes.
 
-What stays, leaves or is refused is decided by the code of the real ones. Pages have sizes, and no
-bytes.
+What stays, leaves or is refused is decided by the code of the real ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from omlx_cache.simulate.traces import Workload
 from omlx_cache_storage.cold.changes import Change
 from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.index import PendingDeletion
-from omlx_cache_storage.cold.reader import PageReader
 from omlx_cache_storage.cold.room import DIRECTORY_SLACK_BYTES, Room, Writing
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.events import Departures
 from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Clock, Keep, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage, name_of
-from omlx_cache_storage.page import Page, PageId, WriteResult
+from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
+from omlx_cache_storage.page import (
+    PAGED,
+    Page,
+    PageId,
+    PageMeta,
+    Tensors,
+    TensorSpec,
+    WriteResult,
+)
 from omlx_cache_storage.writer import Writer
 
+NAMESPACE = BlockKey(bytes(NAMESPACE_BYTES))
 HEADER_BYTES = 16 * 1024
 """What a page's file takes beside its payload: the data section begins there."""
 
@@ -58,8 +67,7 @@ class DirectWriter(Writer):
                 return False
             while self._jobs:
                 job = self._jobs.popleft()
-                outcome = self._write(job)
-                self._count(job, outcome)
+                self._count(job, self._write(job))
         return True
 
     def flush(self, timeout: float) -> bool:
@@ -151,11 +159,6 @@ class VirtualCold(ColdTier):
         with self._index.lock:
             self._index.unrecorded.clear()
 
-    @contextmanager
-    def reading(self, page: PageId) -> Iterator[PageReader]:
-        raise PageUnreadable("a simulated disk holds no bytes")
-        yield  # It is a context manager, as the real one is.
-
 
 def file_bytes(payload_bytes: int) -> int:
     """Return about what a page's file takes on a disk."""
@@ -165,3 +168,37 @@ def file_bytes(payload_bytes: int) -> int:
 def room_for(pages: int, payload_bytes: int) -> int:
     """Return the budget of a cold tier that holds so many pages of one size, and no more."""
     return pages * (file_bytes(payload_bytes) + ENTRY_BYTES) + DIRECTORY_SLACK_BYTES
+
+
+class SimulatedPages:
+    """The pages of a workload, all of `nbytes`. Made when they are first asked for, and then kept.
+
+    Mutable by its owner: `_made`.
+    """
+
+    def __init__(self, workload: Workload, nbytes: int) -> None:
+        self.nbytes = nbytes
+        # None is the namespace's, and their first bytes tell them apart.
+        numbers = ((n + 1).to_bytes(8, "big") for n in range(workload.pages))
+        self.ids = [PageId(BlockKey(n.ljust(NAMESPACE_BYTES, b"\0")), PAGED) for n in numbers]
+        self._size = workload.block_size
+        self._tensors = Tensors((TensorSpec("kv", "U8", (nbytes,)),))
+        self._made: dict[int, Page] = {}
+
+    def page(self, chain: Sequence[int], at: int) -> Page:
+        """Return a chain's page of one place."""
+        number = chain[at]
+        if number not in self._made:
+            meta = PageMeta(
+                namespace=NAMESPACE,
+                key=self.ids[number].key,
+                parent=self.ids[chain[at - 1]].key if at else NAMESPACE,
+                group=PAGED,
+                position=(at + 1) * self._size,
+                held=self._size,
+                tail=False,
+                codec="dense",
+                tensors=self._tensors,
+            )
+            self._made[number] = Page(meta, None)
+        return self._made[number]

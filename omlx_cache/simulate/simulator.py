@@ -1,0 +1,198 @@
+"""Simulates one set of tiers over a workload: what they serve, beside the optimum."""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from omlx_cache.settings.sizes import format_size
+from omlx_cache.simulate.optimum import next_uses, optimum
+from omlx_cache.simulate.replay import Replay, Replayed
+from omlx_cache.simulate.tiers import (
+    DirectWriter,
+    SimulatedPages,
+    VirtualClock,
+    VirtualCold,
+    room_for,
+)
+from omlx_cache.simulate.traces import Request, SimulationError, Workload
+from omlx_cache_storage.cold.catalog import uncollected
+from omlx_cache_storage.events import Departures
+from omlx_cache_storage.eviction.keep import Keep, Lru
+from omlx_cache_storage.hot_page import WRITE_POLICIES
+from omlx_cache_storage.tiers import Tiers
+
+START_NS = 1_700_000_000 * 10**9
+"""When virtual time begins: later than the stamps of superseded pages."""
+DAY_SECONDS = 86_400.0
+POLICIES: Final = {"keep": Keep, "lru": Lru}
+"""What stores do, and least recently used first to compare it with."""
+QUEUED_PAGES = 64
+"""What waits for the disk at most where no page stays in memory."""
+_UNITS = {"M": 1 << 20, "k": 1 << 10, "": 1}
+
+
+class TierRoom(NamedTuple):
+    """A budget: so many bytes, or as many as so many tokens take."""
+
+    amount: int
+    is_tokens: bool = False
+
+    def __str__(self) -> str:
+        if not self.is_tokens:
+            return format_size(self.amount)
+        unit = next(unit for unit, size in _UNITS.items() if self.amount % size == 0)
+        return f"{self.amount // _UNITS[unit]}{unit} tokens"
+
+    def pages(self, nbytes: int, block_size: int) -> int:
+        """Return how many pages it has room for, headers of files aside."""
+        return self.amount // block_size if self.is_tokens else self.amount // nbytes
+
+
+class Setup(NamedTuple):
+    """What is varied: the tiers' room and their policies. `agents` is how many sessions run at a
+    time, 0 for a trace without sessions."""
+
+    agents: int
+    hot: TierRoom
+    cold: TierRoom
+    policy: str
+    write_policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """A token at the head of a prompt takes `1 / prefill` seconds, and twice as long `doubles`
+    tokens deep, for attention grows with depth. The disk gives `read` bytes a second."""
+
+    prefill: float = 1000.0
+    doubles: int = 32_768
+    read: float = 2e9
+
+    def saved(self, tokens: int, cold_bytes: int) -> float:
+        """Return the seconds that restoring a prompt's first tokens saves, of which the disk gives
+        some bytes."""
+        computing = (tokens + tokens * tokens / (2 * self.doubles)) / self.prefill
+        return computing - cold_bytes / self.read
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a workload was served by one set of tiers. Tokens are those of prompts; pages that were
+    `refused` found no room in memory, or the disk's was taken by others."""
+
+    setup: Setup
+    workload: Workload
+    hot_bytes: int
+    cold_bytes: int
+    hot_tokens: int = 0
+    cold_tokens: int = 0
+    optimum_tokens: int = 0
+    saved_seconds: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    refused_pages: int = 0
+    evicted_pages: int = 0
+    cold_refused_pages: int = 0
+    cold_evicted_pages: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.hot_tokens + self.cold_tokens
+
+    @property
+    def share(self) -> float:
+        """The share of all prompts' tokens that was served."""
+        return self.tokens / (self.workload.tokens_in or 1)
+
+    @property
+    def optimum_share(self) -> float:
+        return self.optimum_tokens / (self.workload.tokens_in or 1)
+
+    @property
+    def ratio(self) -> float:
+        """What was served, of what the optimum would have."""
+        return self.tokens / self.optimum_tokens if self.optimum_tokens else 1.0
+
+    @property
+    def written_per_token(self) -> float:
+        """Bytes written for each token of a prompt that came."""
+        return self.written_bytes / (self.workload.tokens_in or 1)
+
+    @property
+    def saved_each_day(self) -> float | None:
+        """The seconds saved in a day of such requests, None for a trace too short to say."""
+        seconds = self.workload.seconds
+        return self.saved_seconds / seconds * DAY_SECONDS if seconds >= 60 else None
+
+
+class SimulatedMachine:
+    """One machine's tiers, whose writer writes at once, in virtual time, and what they serve."""
+
+    def __init__(self, setup: Setup, workload: Workload, pages: SimulatedPages) -> None:
+        nbytes, size = pages.nbytes, workload.block_size
+        hot, cold = (room.pages(nbytes, size) for room in (setup.hot, setup.cold))
+        self.room_pages = hot + cold
+        self.hot_bytes = hot * nbytes if setup.hot.is_tokens else setup.hot.amount
+        self.cold_bytes = 0
+        if cold:
+            by_tokens = setup.cold.is_tokens
+            self.cold_bytes = room_for(cold, nbytes) if by_tokens else setup.cold.amount
+        self._clock = clock = VirtualClock(START_NS)
+        none, policy = Departures(1), POLICIES[setup.policy]
+        disk = VirtualCold(self.cold_bytes, clock=clock, departures=none, policy=policy)
+        self.tiers = Tiers(
+            hot_bytes=self.hot_bytes,
+            # Without memory of its own a tier only passes on what goes to the disk.
+            queue_bytes=self.hot_bytes or (QUEUED_PAGES * nbytes if cold else 0),
+            policy=WRITE_POLICIES[setup.write_policy],
+            clock=clock,
+            cold=disk if cold else None,
+            documents=lambda namespace: {},
+            eviction=policy(None),
+            departures=none,
+            writer=DirectWriter,
+        )
+        self.replay = Replay(self.tiers, workload, pages)
+
+    def serve(self, request: Request) -> Replayed:
+        """Serve a request at its time."""
+        self._clock.set(START_NS + int(request.at * 1e9))
+        if isinstance(self.tiers.writer, DirectWriter):
+            self.tiers.writer.tick()
+        return self.replay.serve(request)
+
+    @property
+    def written_bytes(self) -> int:
+        writer = self.tiers.writer
+        return 0 if writer is None else writer.usage().written_bytes
+
+
+class Simulator:
+    """Replays one workload with pages of one model. Mutable: what it has computed once."""
+
+    def __init__(self, workload: Workload, token_bytes: int, costs: Costs) -> None:
+        if not workload.references:
+            raise SimulationError("no prompt of the trace has a complete page: nothing is kept")
+        self._workload, self._costs = workload, costs
+        self._pages = SimulatedPages(workload, token_bytes * workload.block_size)
+        self._uses = next_uses(workload)
+
+    def run(self, setup: Setup) -> Outcome:
+        """Return what the workload is served by these tiers."""
+        machine = SimulatedMachine(setup, self._workload, self._pages)
+        outcome = Outcome(setup, self._workload, machine.hot_bytes, machine.cold_bytes)
+        with uncollected():
+            for request in self._workload.requests:
+                served = machine.serve(request)
+                outcome.hot_tokens += served.hot_tokens
+                outcome.cold_tokens += served.cold_tokens
+                outcome.read_bytes += served.cold_bytes
+                outcome.refused_pages += served.refused_pages
+                outcome.saved_seconds += self._costs.saved(served.tokens, served.cold_bytes)
+        outcome.evicted_pages = machine.tiers.hot.usage().evicted_pages
+        if machine.tiers.cold is not None:
+            outcome.written_bytes = machine.written_bytes
+            outcome.cold_refused_pages = machine.tiers.cold.usage().refused_pages
+            outcome.cold_evicted_pages = machine.tiers.cold.usage().evicted_pages
+        pages = optimum(self._workload, machine.room_pages, self._uses)
+        outcome.optimum_tokens = pages * self._workload.block_size
+        return outcome
