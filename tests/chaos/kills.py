@@ -99,7 +99,6 @@ class _Life:
             time.sleep(self._delay * 10)
             self._kill()
         stdout = self._process.stdout
-        assert stdout is not None
         with stdout:
             while True:
                 if not select.select([stdout], [], [], SILENCE_SECONDS)[0]:

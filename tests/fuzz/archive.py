@@ -102,7 +102,6 @@ def read(sample: bytes) -> list[tuple[tarfile.TarInfo, bytes]]:
         found = []
         for info in archive:
             file = archive.extractfile(info)
-            assert file is not None
             info.pax_headers = {}
             found.append((info, file.read()))
         return found

@@ -25,7 +25,6 @@ def program(code: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]
 
 def said(child: subprocess.Popen[str]) -> str:
     """Return the next line that a program printed; waits for it."""
-    assert child.stdout is not None
     return child.stdout.readline()
 
 

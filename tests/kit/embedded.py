@@ -23,7 +23,6 @@ def embedded_stores(script: str) -> Iterator[Callable[..., Process]]:
             text=True,
         )
         started.append(process)
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         return process
 

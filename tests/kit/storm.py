@@ -67,7 +67,6 @@ class Interrupter(threading.Thread):
 
     def run(self) -> None:
         main = threading.main_thread().ident
-        assert main is not None
         while self.left > 0:
             while self.rounds == self.done:
                 time.sleep(0.0002)
@@ -174,7 +173,6 @@ def report(work: Work) -> dict[str, object]:
     flushed = store.flush(30)
     stats = store.stats()
     hot.check_integrity()
-    assert store.cold is not None
     store.cold.check_integrity()
     books = {
         "requests": work.requests,

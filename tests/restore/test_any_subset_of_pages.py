@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from kit.examples import some
+from kit.examples import examples, some
 from kit.executors import EXECUTORS, compute_on
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
 from omlx_cache.restore.queue import RestoreQueue
@@ -14,7 +14,7 @@ FAMILIES = (DENSE, WINDOWED, HYBRID)
 ENDS = [*range(BLOCK, TOKENS + 1, BLOCK), TOKENS]
 PAGES = st.frozensets(st.tuples(st.sampled_from(ENDS), st.sampled_from(["paged", "other"])))
 EXAMPLES = hypothesis_settings(
-    max_examples=25,
+    max_examples=examples(10),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

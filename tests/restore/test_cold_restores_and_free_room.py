@@ -50,12 +50,3 @@ def test_nobody_is_flushed_out_and_the_ceiling_holds(tmp_path: Path, chain: Plai
         assert usage.peak_bytes <= 10 * page
         assert all(store.held(mine.meta.id) is mine for mine in kept)
         store.hot.check_integrity()
-
-
-def test_without_a_hot_tier_nothing_stays(tmp_path: Path, chain: PlainChain) -> None:
-    disk = PagedDisk()
-    with chain.open(tmp_path, disk, hot_bytes=0, queue_bytes="1MiB") as store:
-        caches, _restored = chain.restore(store)
-        assert is_right(caches, BLOCKS * chain.size)
-        assert (store.hot.usage().nbytes, store.hot.usage().peak_bytes) == (0, 0)
-        assert sum(disk.payloads.values()) == BLOCKS

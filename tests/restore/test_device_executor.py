@@ -90,22 +90,6 @@ def peak_of(bed: Bed) -> int:
         return mx.get_peak_memory() - before
 
 
-def test_what_is_restored_grows_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No part of a buffer is shared with another one, or with a page."""
-    compute_on("device", monkeypatch)
-    bed = Bed(Size("test", 4, 2, 64, 8 * BLOCK_SIZE, 1, 0, 0, 0), tmp_path, hot_cache_only=True)
-    with bed.store:
-        bed.commit(bed.filled(bed.live_arrays()))
-        with bed.restore() as session:
-            token = mx.zeros((1, 2, 1, 64), dtype=mx.bfloat16)
-            mx.eval(token)
-            before = mx.get_active_memory()
-            mx.reset_peak_memory()
-            for cache in session.prompt_cache:
-                mx.eval(cache.update_and_fetch(token, token))
-            assert mx.get_peak_memory() - before < bed.size.kv_bytes // 8
-
-
 def test_the_writer_reads_a_copy_of_a_page_that_a_device_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

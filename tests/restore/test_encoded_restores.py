@@ -1,20 +1,17 @@
 """Pages that went through a codec: the same bits on the way of a CPU and of a GPU, in bounded
 steps."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 import pytest
 
 from kit.executors import EXECUTORS, compute_on
 from omlx_cache.arrays.mlxio import host_views
-from omlx_cache.restore import decode, host, reading
-from omlx_cache.restore.decode import Columns
+from omlx_cache.restore import decode, reading
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
 
@@ -99,24 +96,6 @@ def test_both_executors_restore_the_same_bits_and_zeros_behind_them(
         assert not (right[:, :, tokens:] & 0x7FFF).any()
 
 
-def test_what_is_joined_on_a_gpu_does_not_grow_with_the_layers(
-    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    as_on_a_gpu(monkeypatch)
-    joins: list[int] = []
-    join = Columns._join
-    monkeypatch.setattr(Columns, "_join", lambda *a: joins.append(a[3] - a[2]) or join(*a))
-    counts = []
-    for layers in (2, 6):
-        stored = Stored(tmp_path / str(layers), "affine8", layers)
-        stack.enter_context(stored.stack)
-        joins.clear()
-        stored.restored()
-        counts.append(len(joins))
-        assert sum(joins) == layers * 2 * 3, "each part of each tensor once"
-    assert counts[0] == counts[1] <= 3
-
-
 def test_what_a_gpu_decodes_at_a_time_is_bounded(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,42 +117,3 @@ def test_what_a_gpu_decodes_at_a_time_is_bounded(
     tokens = BLOCKS * BLOCK_SIZE
     for left, right in zip(on_host, on_device, strict=True):
         assert np.array_equal(left[:, :, :tokens], right[:, :, :tokens])
-
-
-def test_a_cpu_decodes_a_few_tensors_at_a_time_on_two_threads_at_most(
-    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = Stored(tmp_path, "affine8", 6)
-    stack.enter_context(stored.stack)
-    tensor = 2 * BLOCK_SIZE * 64 * 2
-    monkeypatch.setattr(decode, "HOST_BATCH_BYTES", 2 * tensor)
-    lock = threading.Lock()
-    at_work: set[int] = set()
-    most: list[int] = []
-    batches: list[int] = []
-    convert = host.convert
-
-    def watched(*args: Any) -> Iterator[dict[str, mx.array]]:
-        with lock:
-            at_work.add(threading.get_ident())
-            most.append(len(at_work))
-        for batch in convert(*args):
-            batches.append(sum(array.nbytes for array in batch.values()))
-            yield batch
-        with lock:
-            at_work.discard(threading.get_ident())
-
-    monkeypatch.setattr(host, "convert", watched)
-    stored.restored()
-    assert max(batches) == 2 * tensor
-    assert len(batches) == BLOCKS * 6
-    assert max(most) <= 2
-
-
-def test_pieces_that_overlap_are_joined_once() -> None:
-    pieces = [
-        decode.DecodedPiece(0, 0, 4, "a"),
-        decode.DecodedPiece(2, 0, 4, "b"),
-        decode.DecodedPiece(3, 0, 2, "c"),
-    ]
-    assert [p[:3] for p in decode.in_order(pieces)] == [(0, 0, 4), (4, 2, 4)]

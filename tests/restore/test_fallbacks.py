@@ -58,14 +58,6 @@ def test_the_deepest_point_that_a_tier_has_by_itself_is_kept(reach: int) -> None
     assert View(reach, costly).states_kept() == expected
 
 
-def test_the_pages_before_a_kept_point_are_kept_too() -> None:
-    view = View(END // 2, states(PAGE * BLOCKS))
-    kept = fallbacks(CHAIN, (PAGED, STATE), view, END)
-    assert {page for page in kept if page.group == "paged"} == {
-        PageId(CHAIN.key(end), "paged") for end in range(BLOCK, END // 2 + 1, BLOCK)
-    }
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, MOST, 2 * MOST])
 def test_more_of_them_are_evenly_spaced_and_take_a_share_of_the_chain(count: int) -> None:
     each = BLOCKS * PAGE // SHARE // count

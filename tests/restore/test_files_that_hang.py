@@ -1,7 +1,6 @@
 """A file that hangs holds up the request that wants it, and no other beyond its own deadline."""
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from kit.restoring import DENSE, Conversation, PagedDisk
-from omlx_cache.restore import queue as module
 from omlx_cache.restore.pending import PendingRestore
-from omlx_cache.restore.queue import MOST_THREADS, STUCK_SECONDS, THREADS, RestoreQueue
+from omlx_cache.restore.queue import MOST_THREADS, STUCK_SECONDS, RestoreQueue
 from omlx_cache_storage import readers
 
 PATIENCE = 30.0
@@ -98,37 +96,6 @@ def test_a_process_that_has_no_thread_left_reads_on_the_spot(
             assert not pending.wait(PATIENCE)
         assert pending.refused
         assert pending.take(PATIENCE).point.position == 200
-
-
-def test_as_many_as_there_are_threads_delay_another_for_a_moment_only(
-    talk: Conversation, disk: HungHeaders, queue: RestoreQueue
-) -> None:
-    with talk.open(disk) as store:
-        hung = _hang(disk, lambda: talk.pending(store, queue), THREADS)
-        pending = talk.pending(store, queue)
-        pending.start()
-        began = time.monotonic()
-        taken = pending.take(PATIENCE)
-        assert taken.point.position == 200
-        assert time.monotonic() - began < PATIENCE / 2
-        for each in hung:
-            each.cancel()
-        disk.gate.set()
-
-
-def test_requests_that_are_gone_at_once_leave_threads_that_read(
-    talk: Conversation, disk: HungHeaders, queue: RestoreQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "STUCK_SECONDS", 1e9)
-    with talk.open(disk) as store:
-        hung = _hang(disk, lambda: talk.pending(store, queue), THREADS)
-        pending = talk.pending(store, queue)
-        pending.start()
-        assert not pending.wait(0.05)
-        for each in hung:
-            each.take(0.0)
-        assert pending.wait(PATIENCE)
-        disk.gate.set()
 
 
 def test_threads_that_hang_are_bounded(

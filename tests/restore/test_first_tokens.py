@@ -102,14 +102,11 @@ def test_a_full_disk_keeps_the_latest_prompts(keep: int, layers: str, tmp_path: 
         prompts.ask(store, PROMPTS[-1])
         assert store.flush(60)
         usage = store.stats().cold
-    assert before is not None
-    assert usage is not None
     options["cold_bytes"] = before.nbytes + (usage.nbytes - before.nbytes) * 13 // 4
     with BlockStore(settings(tmp_path / "full", **options)) as store:
         prompts.ask(store, OLDEST, *PROMPTS)
         assert store.flush(60)
         usage = store.stats().cold
-        assert usage is not None
         assert usage.evicted_pages
     with BlockStore(settings(tmp_path / "full", **options)) as store:
         assert prompts.missing(store, *PROMPTS) == {}
@@ -146,6 +143,5 @@ def test_another_machine_restores_them(name: str, keep: int, layers: str, tmp_pa
         with BlockStore(settings(tmp_path / "b", **options)) as store:
             assert prompts.missing(store, LONG) == {}
             usage = store.stats()
-    assert usage.remote is not None
     assert (usage.remote.state, usage.remote.errors) == ("ok", {})
     assert usage.requests.restored_remote_tokens

@@ -33,16 +33,3 @@ def test_less_of_a_page_in_memory_is_passed_over_and_costs_nothing_its_place(
         assert restored.point.position == 4 * chain.size
         assert is_right(caches, 4 * chain.size)
         assert store.find(chain.id(3)) is not None
-
-
-def test_less_of_a_page_than_the_disk_has_is_not_taken_into_memory(tmp_path: Path) -> None:
-    chain = PlainChain(4)
-    with chain.open(tmp_path) as store:
-        chain.store(store)
-        store.shrink_hot(0)
-        less = shorter(chain.page(3), 5)
-        room = store.admit(less.meta.nbytes)
-        assert room
-        assert not store.put(less, room)
-        assert store.held(chain.id(3)) is None
-        assert store.stats().hot.nbytes == 0

@@ -10,10 +10,9 @@ from kit import zoo
 from kit.drive import random_tokens, request
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.adapters.base import PAGED
-from omlx_cache.restore.gate import ReadingGate, RestoreGate
+from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
-from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.tiers import Tiers
@@ -98,19 +97,12 @@ def test_what_ends_short_asks_once_and_walks_again_if_there_was_news(
     assert (view.asked, view.walks) == (asked, walks)
 
 
-def test_the_gate_is_asked_about_the_last_walk_alone() -> None:
-    gate = Counting(ReadingGate(WorkMeter()), "m")
-    assert look(Changing(2, 3), gate).position == 5 * SIZE
-    assert gate.asked == 1
-
-
 class Others:
     """Hides what a store's disk has until the store asks for changes: another process is as good as
     about to publish it. Counts the questions."""
 
     def __init__(self, store: BlockStore, monkeypatch: pytest.MonkeyPatch) -> None:
         cold = store.cold
-        assert cold is not None
         self._hidden, self.asked = True, 0
         self._find_all, self._tails_of = cold.find_all, cold.tails_of
         for name in ("find_all", "tails_of", "refresh"):
@@ -163,19 +155,6 @@ def test_a_request_that_is_begun_reads_what_others_stored(
         assert (session.cached_tokens, others.asked) == (150, 1)
 
 
-def test_look_ups_say_where_what_others_stored_lies(behind: tuple[PrefixCache, Others]) -> None:
-    cache, others = behind
-    assert cache.lookup(PROMPT + MORE).cached_tokens == 150
-    assert others.asked == 1
-
-
-def test_a_prefetch_reads_what_others_stored(behind: tuple[PrefixCache, Others]) -> None:
-    cache, others = behind
-    assert cache.prefetch(PROMPT + MORE).wait(30)
-    assert others.asked == 1
-    assert cache.store.stats().hot.pages > 0
-
-
 def test_a_prompt_that_is_held_whole_asks_nothing(
     behind: tuple[PrefixCache, Others], model: Any
 ) -> None:
@@ -184,12 +163,4 @@ def test_a_prompt_that_is_held_whole_asks_nothing(
     others.asked = 0
     with cache.session(PROMPT + MORE[:1]) as session:
         assert session.cached_tokens == 150
-    assert others.asked == 0
-
-
-def test_a_closed_store_asks_nothing(behind: tuple[PrefixCache, Others]) -> None:
-    cache, others = behind
-    assert cache.store.close()
-    assert not cache.store.refresh()
-    assert cache.lookup(PROMPT).cached_tokens == 0
     assert others.asked == 0

@@ -29,25 +29,11 @@ def cold(model: Any, open_store: Opener) -> PrefixCache:
 
 
 def picture(store: BlockStore) -> Any:
-    assert store.cold is not None
     return (
         store.hot.entries(),
         sorted((entry.page, entry.used_ns) for entry in store.cold.entries()),
         store.stats().requests,
     )
-
-
-def test_lookup_says_where_each_page_lies(cache: PrefixCache, model: Any) -> None:
-    request(model, cache, PROMPT)
-    assert cache.store.flush(30)
-    found = cache.lookup(PROMPT + MORE)
-    assert (found.cached_tokens, found.matched_tokens) == (150, 150)
-    assert [(page.start, page.stop) for page in found.pages] == [
-        (0, 32), (32, 64), (64, 96), (96, 128), (128, 150),
-    ]  # fmt: skip
-    assert {page.tier for page in found.pages} == {"hot"}
-    assert {page.group for page in found.pages} == {"paged"}
-    assert sum(page.nbytes for page in found.pages) == cache.store.stats().hot.nbytes
 
 
 def test_lookup_finds_cold_pages_and_moves_none(cold: PrefixCache) -> None:
@@ -63,17 +49,6 @@ def test_lookup_of_an_unknown_prompt_says_why(cold: PrefixCache) -> None:
     assert (found.cached_tokens, found.miss_reason, found.pages) == (0, "absent", ())
     assert cold.lookup(PROMPT, salt="other").cached_tokens == 0
     assert cold.lookup([]).cached_tokens == 0
-
-
-def test_a_prefetched_prompt_is_a_hot_hit(cold: PrefixCache, model: Any) -> None:
-    handle = cold.prefetch(PROMPT + MORE)
-    assert handle.wait(30)
-    assert handle.pages == 5
-    assert {page.tier for page in cold.lookup(PROMPT + MORE).pages} == {"hot"}
-    turn = request(model, cold, PROMPT + MORE, new=3, commit=False)
-    requests = cold.store.stats().requests
-    assert (requests.restored_hot_tokens, requests.restored_cold_tokens) == (150, 0)
-    assert same(turn.logits, run(model, [*chunks(PROMPT, 32), *turn.steps]))
 
 
 def test_a_cancelled_prefetch_ends_and_the_prompt_is_still_restored(
@@ -103,16 +78,6 @@ def test_a_prefetch_stops_at_a_page_that_is_corrupt(cold: PrefixCache, model: An
     turn = request(model, cold, PROMPT + MORE, commit=False)
     assert turn.cached == 64
     assert same(turn.logits, run(model, [*chunks(PROMPT[:64], 32), *turn.steps]))
-
-
-def test_clear_removes_one_tenants_pages_from_both_tiers(cache: PrefixCache, model: Any) -> None:
-    request(model, cache, PROMPT, salt="a")
-    request(model, cache, PROMPT, salt="b")
-    assert cache.store.flush(30)
-    assert cache.clear(salt="a") == 5
-    assert cache.lookup(PROMPT, salt="a").cached_tokens == 0
-    assert cache.lookup(PROMPT, salt="b").cached_tokens == 149
-    assert cache.clear(salt="a") == 0
 
 
 def test_clear_deletes_all_of_a_tenant_and_what_earlier_processes_left(

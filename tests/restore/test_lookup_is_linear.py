@@ -115,16 +115,3 @@ def test_a_look_up_whose_reads_are_rejected_is_no_more_than_linear(left: str) ->
         assert (point.reason != "slow") == (effort(256, left)[0].position == 0)
     assert steps_twice <= 2.3 * steps
     assert steps <= 256 * 2000
-
-
-def test_the_longest_position_whose_window_is_whole_is_found() -> None:
-    groups = (PAGED, WINDOW)
-    chain = KeyChain(namespace_digest({"a": 1}), as_tokens(range(64 * SIZE)), SIZE)
-    for missing in range(1, 65):
-        view = CountingView(chain, 64, groups, lambda g, n, m=missing: g is PAGED or n != m)
-        point = find_restore_point(chain, groups, view, limit=len(chain))
-        # The window of 8 blocks behind a position must not have the hole.
-        wanted = 64 if missing <= 64 - 8 else missing - 1
-        assert point.position == wanted * SIZE
-        used = {use.info.position for use in point.uses.get(WINDOW, ())}
-        assert missing * SIZE not in used

@@ -1,11 +1,9 @@
 """A restore that was begun reads while others compute, within one budget, and waits for nobody."""
 
-import gc
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,11 +19,8 @@ from kit.restoring import (
     contents,
 )
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.arrays.mlxio import allocate_payload
-from omlx_cache.restore import queue as queue_module
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import RestoreQueue
-from omlx_cache_storage.page import PageId
 
 FAMILIES = (DENSE, WINDOWED, HYBRID)
 PATIENCE = 30.0
@@ -81,21 +76,6 @@ def test_it_serves_any_prefix_and_reads_each_page_once(
         assert talk.is_exact(taken.prompt_cache, TOKENS)
         assert set(disk.payloads.values()) == {1}
         store.hot.check_integrity()
-
-
-def test_begin_returns_while_the_disk_hangs_and_polling_says_not_ready(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
-) -> None:
-    disk.hold = lambda position, group: True
-    talk = talks[DENSE]
-    with talk.open(disk) as store:
-        pending = talk.pending(store, queue)
-        pending.start()
-        assert disk.reached.acquire(timeout=PATIENCE)
-        assert not pending.ready
-        disk.gate.set()
-        wait_until_ready(pending)
-        assert pending.take().point.position == TOKENS
 
 
 def test_past_the_deadline_the_contiguous_part_that_came_is_restored(
@@ -213,32 +193,6 @@ def test_one_number_bounds_what_waits_and_the_first_is_served_first(
         assert queue.shutdown(PATIENCE)
 
 
-def test_one_reads_at_a_time_and_the_next_beside_its_last_pages(
-    talks: dict[str, Conversation], disk: PagedDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_module, "STUCK_SECONDS", 2 * PATIENCE)
-    talk = talks[DENSE]
-    queue = RestoreQueue(1 << 30)
-    with (
-        talk.open(disk, hot_bytes=0, queue_bytes="1MiB") as store,
-        talk.open(hot_bytes=0, queue_bytes="1MiB") as quick,
-    ):
-        disk.hold = lambda position, group: position == BLOCK
-        first, second = talk.pending(store, queue), talk.pending(quick, queue)
-        first.start()
-        assert disk.reached.acquire(timeout=PATIENCE)
-        second.start()
-        assert not second.wait(0.2)
-        disk.hold = lambda position, group: position == TOKENS
-        disk.gate.set()
-        disk.gate.clear()
-        assert second.wait(PATIENCE)
-        assert not first.ready
-        disk.gate.set()
-        wait_until_ready(first)
-        assert queue.shutdown(PATIENCE)
-
-
 def test_one_larger_than_the_queue_wakes_who_waits_and_is_read_on_the_spot(
     talks: dict[str, Conversation], disk: PagedDisk
 ) -> None:
@@ -256,56 +210,6 @@ def test_one_larger_than_the_queue_wakes_who_waits_and_is_read_on_the_spot(
         assert queue.shutdown(PATIENCE)
 
 
-def test_a_handle_lost_in_a_cycle_gives_its_bytes_back_without_a_lock(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
-) -> None:
-    talk = talks[DENSE]
-    with talk.open(disk) as store:
-        pending = talk.pending(store, queue)
-        pending.start()
-        wait_until_ready(pending)
-        assert queue.nbytes > 0
-        cycle: list[Any] = [pending]
-        cycle.append(cycle)
-        del pending, cycle
-        with queue._lock:
-            # A finalizer that took this lock would hang here.
-            gc.collect()
-        assert len(queue.lost) == 1
-        assert queue.nbytes == 0
-
-
-def test_cancelling_from_another_thread_frees_the_buffers_while_a_read_hangs(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
-) -> None:
-    disk.hold = lambda position, group: position == 2 * BLOCK
-    talk = talks[DENSE]
-    with talk.open(disk) as store:
-        pending = talk.pending(store, queue)
-        pending.start()
-        assert disk.reached.acquire(timeout=PATIENCE)
-        thread = threading.Thread(target=pending.cancel)
-        thread.start()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-        assert queue.nbytes == 0
-        disk.gate.set()
-        assert talk.pending(store, queue).take().point.position == TOKENS
-
-
-def test_a_disk_that_refuses_all_is_a_miss_with_its_reason(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
-) -> None:
-    talk = talks[HYBRID]
-    with talk.open(disk) as store:
-        disk.refuse = lambda position, group: True
-        pending = talk.pending(store, queue)
-        pending.start()
-        taken = pending.take()
-        assert (taken.point.position, taken.point.reason) == (0, "unreadable")
-        assert sum(disk.opened.values()) <= 8
-
-
 def test_a_queue_that_is_shut_down_restores_nothing_and_hangs_nobody(
     talks: dict[str, Conversation], disk: PagedDisk
 ) -> None:
@@ -320,28 +224,6 @@ def test_a_queue_that_is_shut_down_restores_nothing_and_hangs_nobody(
         assert pending.take(0.05).point.position == 0
         disk.gate.set()
         assert queue.shutdown(PATIENCE)
-
-
-def test_a_page_that_another_brought_in_by_the_deadline_is_used(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
-) -> None:
-    talk = talks[DENSE]
-    deepest = TOKENS // BLOCK * BLOCK
-    disk.hold = lambda position, group: (position, group) == (deepest, "paged")
-    with talk.open(disk) as store:
-        pending = talk.pending(store, queue)
-        pending.start()
-        assert disk.reached.acquire(timeout=PATIENCE)
-        disk.hold = lambda position, group: False
-        # All of them, as the others' reads may not have ended either.
-        pages = [PageId(talk.chain().key(end), "paged") for end in range(BLOCK, TOKENS, BLOCK)]
-        prefetch = store.prefetch(pages, allocate_payload)
-        assert prefetch.wait(PATIENCE)
-        assert all(store.held(page) is not None for page in pages)
-        taken = pending.take(deadline=0.0)
-        assert taken.point.position >= deepest
-        assert talk.is_exact(taken.prompt_cache, taken.point.position)
-        disk.gate.set()
 
 
 @pytest.mark.parametrize("end", ["cancel", "shutdown"])

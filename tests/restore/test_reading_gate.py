@@ -7,17 +7,15 @@ import pytest
 from omlx_cache.adapters.base import PAGED, GroupSpec
 from omlx_cache.restore.gate import (
     CLEARLY,
-    LARGER,
     LEAST_SECONDS,
     PROBE_EVERY,
     READS,
-    REMEMBERED,
     ReadingGate,
     RestoreGate,
 )
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
-from omlx_cache_storage.measures import RATED_TOKENS, RECENT_TOKENS, WorkMeter
+from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import COLD, REMOTE, PageId, PageInfo, Tail
 
 TOKENS = 2048
@@ -104,15 +102,6 @@ def test_three_reads_are_evidence_and_fewer_are_none(machine: Machine) -> None:
     assert machine.reason() != ""
 
 
-def test_a_request_of_few_tokens_is_no_evidence() -> None:
-    machine = Machine()
-    machine.reads(100.0)
-    machine.compute(RATED_TOKENS - 1, 0.001)
-    assert machine.reason() == ""
-    machine.compute(RATED_TOKENS, 0.001)
-    assert machine.reason() != ""
-
-
 def test_one_slow_read_changes_nothing_and_one_fast_read_is_believed(machine: Machine) -> None:
     machine.reads(0.01)
     machine.read(100.0)
@@ -123,69 +112,10 @@ def test_one_slow_read_changes_nothing_and_one_fast_read_is_believed(machine: Ma
     assert machine.reason() == ""
 
 
-def test_small_reads_say_nothing_of_large_ones_and_do_not_hide_them(machine: Machine) -> None:
-    small = NBYTES // LARGER - 1
-    machine.reads(100.0, nbytes=small)
-    assert machine.reason() == ""
-    assert machine.reason({REMOTE: LARGER * small}) != ""
-    machine.reads(100.0)
-    for _ in range(REMEMBERED - READS):
-        machine.read(0.001, nbytes=small)
-    assert machine.reason() != ""
-
-
-def test_each_tier_has_a_rate_of_its_own_and_both_add_up(machine: Machine) -> None:
-    machine.reads(0.9 * CLEARLY * SECONDS, tier=COLD)
-    machine.reads(0.9 * CLEARLY * SECONDS, tier=REMOTE)
-    assert machine.reason({COLD: NBYTES}) == machine.reason({REMOTE: NBYTES}) == ""
-    assert machine.reason({COLD: NBYTES, REMOTE: NBYTES}) != ""
-
-
-def test_a_restore_that_was_mostly_in_memory_says_nothing_of_a_tier(machine: Machine) -> None:
-    for _ in range(READS):
-        RestoreGate(machine.gate, "m").took(NBYTES, 100.0, {COLD: 0, REMOTE: NBYTES // 2 - 1})
-    assert machine.reason() == machine.reason({COLD: NBYTES}) == ""
-
-
-def test_a_device_that_became_slow_has_the_link_read_again(machine: Machine) -> None:
-    machine.reads(2 * CLEARLY * SECONDS)
-    assert machine.reason() != ""
-    for _ in range(RECENT_TOKENS // TOKENS):
-        machine.compute(seconds=10 * SECONDS)
-    assert machine.reason() == ""
-
-
-def test_rows_of_a_batch_share_its_time(machine: Machine) -> None:
-    """Four rows in the time of one: the device computes four times as fast."""
-    machine = Machine()
-    machine.now += SECONDS
-    for _ in range(4):
-        machine.work.request("m", "").computed(TOKENS, SECONDS)
-    machine.reads(0.5 * SECONDS)
-    assert machine.reason().endswith("about 1 s to read and 0.5 s to compute")
-
-
 def test_one_in_eight_reads_to_try_again(machine: Machine) -> None:
     machine.reads(100.0)
     turn = [False] * (PROBE_EVERY - 1) + [True]
     assert [machine.restore(100.0) for _ in range(3 * PROBE_EVERY)] == 3 * turn
-
-
-def test_a_link_that_became_fast_is_read_from_the_next_probe_on(machine: Machine) -> None:
-    machine.reads(100.0)
-    found = [machine.restore(0.01) for _ in range(2 * PROBE_EVERY)]
-    assert found == [False] * (PROBE_EVERY - 1) + [True] * (PROBE_EVERY + 1)
-
-
-def test_a_restore_that_probes_decides_alike_however_often_it_looks(machine: Machine) -> None:
-    machine.reads(100.0)
-    for _ in range(PROBE_EVERY - 1):
-        assert not machine.restore(100.0)
-    asking = RestoreGate(machine.gate, "m", probes=False)
-    assert all(asking.rejects(TOKENS, {REMOTE: NBYTES}) for _ in range(3 * PROBE_EVERY))
-    probing = RestoreGate(machine.gate, "m")
-    assert [probing.rejects(TOKENS, {REMOTE: NBYTES}) for _ in range(3)] == [""] * 3
-    assert RestoreGate(machine.gate, "m").rejects(TOKENS, {REMOTE: NBYTES})
 
 
 SIZE, BLOCKS = 16, 8
@@ -237,10 +167,3 @@ def test_a_window_that_is_not_in_memory_is_not_read_for_a_shorter_position_eithe
     point = found({"paged": 6, WINDOW.name: 4}, PAGED, WINDOW)
     assert point.position == 4 * SIZE
     assert all(use.info.in_memory for uses in point.uses.values() for use in uses)
-
-
-def test_a_fast_link_is_read_and_memory_is_never_weighed() -> None:
-    point = found({"paged": 3}, PAGED, slow=False)
-    assert (point.position, point.reason) == (BLOCKS * SIZE, None)
-    point = found({"paged": BLOCKS}, PAGED)
-    assert (point.position, point.reason) == (BLOCKS * SIZE, None)

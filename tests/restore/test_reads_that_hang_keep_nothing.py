@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -145,36 +144,3 @@ def test_requests_that_wait_for_other_machines_hold_up_no_other(
         assert other.take(0.0).point.position == TOKENS
         for pending in silent:
             assert pending.take(PATIENCE).point.position == 0
-
-
-def test_an_error_while_reads_are_under_way_gives_their_buffers_to_nobody(
-    talk: Conversation,
-    cold: BlockStore,
-    disk: PagedDisk,
-    queue: RestoreQueue,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    disk.hold = lambda position, group: position == 2 * BLOCK
-    submit = queue.reads.submit
-    calls: list[object] = []
-
-    def refuse(*args: Any) -> Any:
-        calls.append(args)
-        # After a header and the first pages.
-        if len(calls) > 2:
-            raise RuntimeError("can't start new thread")
-        return submit(*args)
-
-    monkeypatch.setattr(queue.reads, "submit", refuse)
-    pending = talk.pending(cold, queue)
-    pending.start()
-    assert disk.reached.acquire(timeout=PATIENCE)
-    pending.wait(1.0)
-    taken = pending.take(0.2)
-    assert taken.point.position <= BLOCK
-    disk.gate.set()
-    assert queue.shutdown(PATIENCE)
-    for cache in taken.prompt_cache:
-        if cache.keys is not None:
-            assert not mx.any(cache.keys[:, :, cache.offset :]).item()
-            assert not mx.any(cache.values[:, :, cache.offset :]).item()

@@ -1,15 +1,14 @@
 """What a restore costs the host grows with pages and with tensors, not with their product. Counted,
 not timed."""
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 
+from kit.work import calls_of
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
 
@@ -23,23 +22,6 @@ class OnThisThread(Executor):
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
         return future
-
-
-def calls(work: Callable[[], object]) -> int:
-    """Return how many functions are called, those of C included."""
-    count = 0
-
-    def note(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 def effort(directory: Path, tier: str, pages: int, layers: int) -> int:
@@ -63,7 +45,7 @@ def counted(bed: Bed) -> int:
     try:
         # What is read of a geometry once, not once for each page, is known after the first.
         bed.restore()
-        return calls(bed.restore)
+        return calls_of(bed.restore)
     finally:
         bed.store.copy_pool, bed.store.read_pool = pools
 

@@ -30,7 +30,6 @@ def page_files(store: BlockStore) -> dict[int, Path]:
     found = {}
     for path in sorted(store.settings.cold_dir.rglob("*.safetensors")):
         name = parse_name(path.name)
-        assert name is not None
         found[name.position] = path
     return found
 
@@ -47,10 +46,6 @@ def expect(model: Any, store: BlockStore, cached: int, reason: str) -> None:
     turn = request(model, PrefixCache(model, store), PROMPT + MORE, new=2, commit=False)
     assert (turn.cached, turn.reason) == (cached, reason)
     assert same(turn.logits, run(model, [*chunks(PROMPT[:cached], 32), *turn.steps]))
-
-
-def test_without_damage_everything_is_restored(model: Any, stored: BlockStore) -> None:
-    expect(model, stored, 150, "absent")
 
 
 @pytest.mark.parametrize("where", some([-1, -4000, 20], -1))
@@ -109,7 +104,6 @@ def test_a_file_moved_to_another_key_is_a_miss(
     files[64].rename(wrong)
     name, other = parse_name(files[96].name), parse_name(files[64].name)
     assert name is not None
-    assert other is not None
     target = files[64].with_name(format_name(other._replace(position=64)))
     files[96].rename(target)
     wrong.unlink()
@@ -141,14 +135,6 @@ def test_other_extra_keys_restore_nothing(model: Any, cache: PrefixCache) -> Non
     assert request(model, cache, PROMPT, extra={"image": "b"}, commit=False).cached == 0
     assert request(model, cache, PROMPT, commit=False).cached == 0
     assert request(model, cache, PROMPT, extra={"image": "a"}, commit=False).cached == 149
-
-
-def test_other_token_before_a_block_changes_every_key_after_it(
-    model: Any, cache: PrefixCache
-) -> None:
-    request(model, cache, PROMPT)
-    changed = [(PROMPT[0] + 1) % 256, *PROMPT[1:]]
-    assert request(model, cache, changed, commit=False).cached == 0
 
 
 def with_change(model: nn.Module, path: str, index: int) -> nn.Module:
@@ -192,12 +178,6 @@ def test_a_changed_sample_of_a_large_weight_is_another_model(index: int) -> None
     assert fingerprint_model(Wide()) == fingerprint_model(Wide())
     changed = with_change(Wide(), "weight", index)
     assert fingerprint_model(changed) != fingerprint_model(Wide())
-
-
-def test_another_seed_is_another_model(store: BlockStore) -> None:
-    first, second = zoo.build("qwen3", 0), zoo.build("qwen3", 1)
-    request(first, PrefixCache(first, store), PROMPT)
-    assert request(second, PrefixCache(second, store), PROMPT, commit=False).cached == 0
 
 
 def test_a_lora_adapter_is_another_model(store: BlockStore) -> None:

@@ -5,16 +5,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import KVCache
 
 from kit import zoo
 from kit.drive import chunks, decode, feed, prefill, random_tokens, request, run, same
 from kit.examples import some
-from kit.work import calls_of
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.session import Session
 from omlx_cache_storage.interrupts import deferred
 
 PROMPT = random_tokens(100, 1)
@@ -104,25 +100,3 @@ def test_a_layer_that_fell_behind_is_found_where_a_block_ends_and_at_the_commit(
         assert 128 <= again.cached <= 140
         fed = [*chunks(PROMPT, 32), *([token] for token in turn.answer[: again.cached - 100])]
         assert same(again.logits, run(model, fed + again.steps))
-
-
-def layered(store: BlockStore, layers: int) -> Session:
-    model = zoo.build("llama")
-    cache = PrefixCache(model, store, make_cache=lambda: [KVCache() for _ in range(layers)])
-    return cache.session(PROMPT, salt=str(layers))
-
-
-def test_between_two_blocks_its_work_does_not_grow_with_the_layers(store: BlockStore) -> None:
-    taken: dict[int, list[int]] = {2: [], 16: []}
-    for layers, counts in taken.items():
-        with layered(store, layers) as session:
-            for layer in session.prompt_cache:
-                layer.keys, layer.values = (mx.zeros((1, 1, 160, 4)) for _ in range(2))
-                layer.offset = len(PROMPT)
-            session.checkpoint(len(PROMPT))
-            for token in ANSWER:
-                for layer in session.prompt_cache:
-                    layer.offset += 1
-                counts.append(calls_of(lambda token=token: session.append(token)))
-    assert taken[2][1:] == taken[16][1:]
-    assert max(taken[2][1:]) < 8

@@ -3,7 +3,6 @@
 import gc
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +48,6 @@ def test_a_session_takes_over_what_was_begun(talk: Conversation, hot_bytes: Any)
             assert session.miss_reason is None or session.miss_reason == "absent"
             assert is_exact(talk, session)
         assert store.restores.nbytes == 0
-
-
-def test_who_waits_goes_on_while_another_request_computes_the_same(
-    talk: Conversation, disk: PagedDisk
-) -> None:
-    """Beside a disk that hangs: the restore is given up, and begun again when the other one has
-    left."""
-    prompt = talk.tokens + random_tokens(4 * BLOCK, 9)
-    with talk.open(disk) as store, ThreadPoolExecutor(1) as pool:
-        disk.hold = lambda position, group: True
-        cache = PrefixCache(talk.model, store)
-        begun = cache.begin(prompt)
-        assert disk.reached.acquire(timeout=30)
-        waiting = pool.submit(begun.wait, 30)
-        with cache.session(prompt, deadline=0.1):
-            assert begun.held
-            assert not wait([waiting], 0.3).done
-        disk.gate.set()
-        assert waiting.result(30)
 
 
 def test_a_hanging_disk_costs_a_session_no_more_than_its_deadline(
@@ -120,7 +100,6 @@ def test_bad_prompts_are_ready_at_once_and_their_session_says_why(talk: Conversa
             begun = cache.begin(tokens)
             assert begun.ready
             with cache.session(tokens, begun=begun) as session:
-                assert session.miss_reason is not None
                 assert session.miss_reason.startswith(reason)
 
 

@@ -4,7 +4,6 @@ import gc
 import threading
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from kit import zoo
@@ -75,21 +74,8 @@ def test_an_exception_between_chunks_frees_everything(model: Any, cache: PrefixC
     assert_nothing_left(cache.store)
 
 
-def test_a_session_without_with_can_be_committed_or_aborted(model: Any, cache: PrefixCache) -> None:
-    session = cache.session(PROMPT)
-    prefill(model, session, 32)
-    assert session.commit().pages > 0
-    assert_nothing_left(cache.store)
-    other = cache.session(random_tokens(100, 5))
-    prefill(model, other, 32)
-    other.abort()
-    other.abort()
-    assert_nothing_left(cache.store)
-
-
 def test_a_dropped_reference_frees_everything(model: Any, cache: PrefixCache) -> None:
     session: Session | None = cache.session(PROMPT)
-    assert session is not None
     prefill(model, session, 32)
     assert live(cache.store)[0] == 1
     session = None
@@ -106,15 +92,6 @@ def test_the_record_of_a_session_that_was_lost_ends(cache: PrefixCache) -> None:
     cache.store.stats()
     (record,) = cache.store.requests.records()
     assert record.total_seconds is not None
-
-
-def test_a_second_commit_stores_nothing(model: Any, cache: PrefixCache) -> None:
-    with cache.session(PROMPT) as session:
-        prefill(model, session, 32)
-        session.commit()
-        again = session.commit()
-        assert (again.pages, again.skipped) == (0, {"closed": 1})
-    assert_nothing_left(cache.store)
 
 
 def test_abort_from_another_thread_in_mid_prefill(model: Any, cache: PrefixCache) -> None:
@@ -135,26 +112,3 @@ def test_abort_from_another_thread_in_mid_prefill(model: Any, cache: PrefixCache
         assert session.commit().pages == 0
     assert_nothing_left(cache.store)
     assert cache.store.stats().requests.stored_pages == stored
-
-
-def test_what_is_fed_after_commit_is_not_captured(model: Any, cache: PrefixCache) -> None:
-    with cache.session(PROMPT) as session:
-        turn = prefill(model, session, 32)
-        session.commit()
-        for _ in range(40):
-            token = int(mx.argmax(turn.logits[-1][-1]).item())
-            turn.logits.append(feed(model, session.prompt_cache, [token]))
-            session.append(token)
-        session.checkpoint()
-        assert live(cache.store) == (0, 0, 0)
-
-
-def test_release_consumes_the_live_cache(model: Any, cache: PrefixCache) -> None:
-    with cache.session(PROMPT) as session:
-        prefill(model, session, 32)
-        held = session.prompt_cache
-        extracted = list(held)
-        assert session.commit(extracted, release=True).pages > 0
-        assert extracted == []
-        assert session.prompt_cache == []
-    assert request(model, cache, PROMPT).cached == 149

@@ -41,11 +41,3 @@ def test_a_commit_after_close_stores_nothing_and_says_why(
         store.close()
         result = session.commit()
     assert (result.pages, result.skipped) == (0, {"store_closed": 1})
-
-
-def test_a_prompt_without_anything_to_restore_says_that_as_before(
-    cache: PrefixCache, store: BlockStore
-) -> None:
-    store.close()
-    with cache.session([1]) as session:
-        assert session.miss_reason == "too_short"

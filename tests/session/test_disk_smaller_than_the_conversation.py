@@ -127,7 +127,6 @@ class Talks:
     def share_of_disk(self) -> Share:
         """What a restart finds."""
         with self.open() as store:
-            assert store.cold is not None
             return self.share(store, [(e.page, e.info.nbytes) for e in store.cold.entries()])
 
 
@@ -253,7 +252,6 @@ def test_what_is_known_and_computed_again_is_not_pushed_out_by_what_follows_it(
     limit = whole("hybrid") * 3 // 4
     talks = Talks("hybrid", tmp_path / "cold", 2, cold_bytes=limit, hot_bytes=0)
     with talks.open() as store:
-        assert store.cold is not None
         for which in range(2):
             talks.ask(store, which, LENGTH // 2)
             assert store.flush(60)

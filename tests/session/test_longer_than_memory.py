@@ -64,7 +64,6 @@ class Conversation:
             assert stats.hot.peak_bytes <= stats.hot.limit_bytes
             assert store.flush(30)
             written = store.stats().writer
-            assert written is not None
             self.written_bytes += written.written_bytes
         self.tokens = prompt + turn.answer
         return turn

@@ -84,7 +84,6 @@ def test_what_was_prefilled_before_kill_9_is_restored(family: str, tmp_path: Pat
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
     ) as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == b"True\n"
         child.send_signal(signal.SIGKILL)
         child.wait()

@@ -123,32 +123,6 @@ def hybrid() -> list[Any]:
     return [KVCache(), RotatingKVCache(256), ArraysCache(1)]
 
 
-@pytest.mark.nightly
-def test_a_thousand_aborted_sessions_leave_memory_flat(big: Any) -> None:
-    cache = big(hybrid, hot_cache_only=True, block_size=16)
-    tokens = PROMPT[:33]
-
-    def aborted(index: int) -> None:
-        session = cache.session([index, *tokens])
-        for chunk in session.prefill_chunks(16):
-            fill(session.prompt_cache, len(chunk))
-        if index % 2:
-            session.abort()
-
-    aborted(0)
-    cache.clear()
-    before = held()
-    for index in range(1000):
-        aborted(index)
-    stats = cache.store.stats()
-    assert (stats.snapshots.live, stats.snapshots.live_bytes) == (0, 0)
-    assert stats.snapshots.peak_bytes > 0
-    assert stats.requests.live_sessions == 0
-    cache.clear()
-    assert cache.store.stats().hot.pages == 0
-    assert held() - before < MIB // 4
-
-
 def test_captured_snapshots_own_their_memory(big: Any) -> None:
     cache = big(hybrid, hot_cache_only=True)
     before = held()

@@ -120,7 +120,6 @@ def nothing_is_left(store: BlockStore) -> None:
     assert (stats.hot.nbytes, store.restores.nbytes) == (0, 0)
     assert (stats.requests.live_sessions, stats.snapshots.live_bytes) == (0, 0)
     assert stats.hot.peak_bytes <= stats.hot.limit_bytes
-    assert stats.cold is not None
     assert stats.cold.peak_bytes <= stats.cold.limit_bytes
     assert store.restores.peak_bytes <= store.restores.limit_bytes
 

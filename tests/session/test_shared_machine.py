@@ -94,7 +94,6 @@ class Sharing(RuleBasedStateMachine):
         assert request.begun.wait(30)
         self.waiting.remove(request)
         self.take(request)
-        assert request.session is not None
         cached = request.session.cached_tokens
         assert not self.ahead(request, cached)
         if self.family == DENSE and not self.dropped:
@@ -125,7 +124,6 @@ class Sharing(RuleBasedStateMachine):
 
     def step(self, request: Request) -> None:
         session = request.session
-        assert session is not None
         count = session.next_stop(BLOCK)
         if not count:
             return
@@ -147,7 +145,6 @@ class Sharing(RuleBasedStateMachine):
     def end(self, which: int, end: str) -> None:
         request = self.active.pop(which % len(self.active))
         session, request.session = request.session, None
-        assert session is not None
         if end == "commit":
             session.commit()
         elif end == "abort":

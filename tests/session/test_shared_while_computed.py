@@ -1,25 +1,21 @@
 """A prefix that one request computes: those who need it too wait for it, and for nothing else."""
 
-import gc
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from kit import zoo
-from kit.drive import feed, prefill, random_tokens, run, same, settings
+from kit.drive import feed, prefill, random_tokens, run, same
 from kit.examples import some
-from kit.restoring import BLOCK, DENSE, HYBRID, WINDOWED, PagedDisk
+from kit.restoring import BLOCK, DENSE, HYBRID, WINDOWED
 from omlx_cache import BlockStore, PrefixCache, Session
-from omlx_cache.restore.pending import PendingRestore
 
 SHARED = random_tokens(150, 1)
 FIRST = SHARED + random_tokens(90, 2)
 SECOND = SHARED + random_tokens(70, 3)
-OTHER = random_tokens(200, 4)
 Open = Callable[..., BlockStore]
 
 
@@ -79,34 +75,6 @@ def test_it_is_held_until_the_blocks_are_there_and_restores_them(
             assert same(turn.logits, run(model, [*steps, *turn.steps]))
 
 
-@pytest.mark.parametrize("hot_bytes", [0, "64MiB"])
-def test_one_that_was_queued_before_looks_again(
-    model: Any, open_store: Open, hot_bytes: Any
-) -> None:
-    """Nothing was in flight when both were begun, and nobody asked since."""
-    cache = PrefixCache(model, open_store(hot_bytes=hot_bytes))
-    begun = [cache.begin(FIRST), cache.begin(SECOND)]
-    assert all(b.wait(30) for b in begun)
-    with cache.session(FIRST, begun=begun[0]) as first:
-        prefill(model, first, BLOCK)
-    assert cache.store.flush(30)
-    with cache.session(SECOND, begun=begun[1], deadline=30) as second:
-        assert second.cached_tokens == common(cache, len(SHARED))
-
-
-def test_what_a_loop_stores_at_its_end_only_is_found_too(open_store: Open) -> None:
-    model = zoo.build(DENSE)
-    cache = PrefixCache(model, open_store(hot_bytes=0))
-    begun = cache.begin(SECOND)
-    assert begun.wait(30)
-    with cache.session(FIRST) as first:
-        feed(model, first.prompt_cache, FIRST)
-        first.commit()
-    assert cache.store.flush(30)
-    with cache.session(SECOND, begun=begun, deadline=30) as second:
-        assert second.cached_tokens == common(cache, len(SHARED))
-
-
 def test_when_the_computing_one_is_aborted_the_next_goes_on_from_there(
     model: Any, cache: PrefixCache
 ) -> None:
@@ -147,32 +115,6 @@ def test_salts_never_wait_for_each_other(model: Any, cache: PrefixCache) -> None
         assert cache.begin(FIRST, salt="one").held
 
 
-def test_prompts_that_differ_wait_for_nothing_and_are_looked_up_once(
-    model: Any, cache: PrefixCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked = 0
-    look = PendingRestore.look
-
-    def counted(self: PendingRestore, stamp: int | None = None) -> int:
-        nonlocal looked
-        looked += 1
-        return look(self, stamp)
-
-    monkeypatch.setattr(PendingRestore, "look", counted)
-    # They share less than a block.
-    begun = cache.begin(FIRST[: BLOCK - 1] + OTHER)
-    for prompt in (FIRST, SECOND, FIRST):
-        with cache.session(prompt) as session:
-            for chunk in session.prefill_chunks(BLOCK):
-                assert begun.ready
-                assert not begun.held
-                feed(model, session.prompt_cache, chunk)
-            session.commit()
-    with cache.session(FIRST[: BLOCK - 1] + OTHER, begun=begun) as session:
-        assert session.cached_tokens == 0
-    assert looked == 1
-
-
 def test_a_prompt_with_less_than_a_block_left_is_not_waited_for(
     model: Any, cache: PrefixCache
 ) -> None:
@@ -193,28 +135,6 @@ def test_the_bound_is_kept(model: Any, open_store: Open, seconds: float) -> None
         assert not begun.held
 
 
-def test_the_bound_is_for_all_waits_together(
-    model: Any, open_store: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr("omlx_cache.flights.time.monotonic", lambda: now)
-    monkeypatch.setattr("omlx_cache.flights.STALLED_SECONDS", 1e9)
-    store = open_store()
-    store.flights.wait_seconds = 30
-    cache = PrefixCache(model, store)
-    begun = cache.begin(FIRST)
-    for waited in (20.0, 20.0):
-        now += 100
-        with cache.session(FIRST):
-            assert begun.held
-            now += waited / 2
-            assert begun.held == (begun.held_seconds < 30)
-            now += waited / 2
-            assert begun.held == (begun.held_seconds < 30)
-        assert begun.ready
-    assert 30 <= begun.held_seconds <= 40
-
-
 def test_a_request_that_never_computes_is_not_waited_for_for_long(
     cache: PrefixCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,16 +149,6 @@ def test_a_request_that_never_computes_is_not_waited_for_for_long(
         assert begun.held_seconds == 130
 
 
-def test_a_request_that_is_lost_is_not_waited_for(model: Any, cache: PrefixCache) -> None:
-    lost: list[Any] = [cache.session(FIRST)]
-    lost.append(lost)
-    begun = cache.begin(SECOND)
-    assert begun.held
-    del lost
-    gc.collect()
-    assert begun.ready
-
-
 def test_a_loop_that_never_says_how_far_it_is_is_waited_for_until_it_answers(
     model: Any, cache: PrefixCache
 ) -> None:
@@ -250,27 +160,6 @@ def test_a_loop_that_never_says_how_far_it_is_is_waited_for_until_it_answers(
         feed(model, first.prompt_cache, [token])
         first.append(token)
         assert not begun.held
-
-
-def test_the_answer_is_not_waited_for(model: Any, cache: PrefixCache) -> None:
-    """Nor the block that the prompt's last token ends: it is fed with the answer's first."""
-    prompt = FIRST[: 4 * BLOCK]
-    with cache.session(prompt) as first:
-        begun = cache.begin(prompt + OTHER)
-        feed(model, first.prompt_cache, prompt[:-1])
-        first.checkpoint(len(prompt) - 1)
-        assert begun.ready
-
-
-def test_a_session_of_one_that_is_held_takes_what_is_there(model: Any, cache: PrefixCache) -> None:
-    with cache.session(FIRST) as first:
-        begun = cache.begin(SECOND)
-        compute(model, first, 2 * BLOCK, [])
-        assert begun.held
-        with cache.session(SECOND, begun=begun) as second:
-            assert second.cached_tokens == (2 * BLOCK if cache.scope().trims else 0)
-    record = cache.store.requests.records()[-1]
-    assert 0 < record.held_seconds == begun.held_seconds
 
 
 def test_plain_sessions_wait_for_nobody(cache: PrefixCache) -> None:
@@ -319,41 +208,3 @@ def test_a_held_one_can_be_cancelled_and_outlive_its_store(cache: PrefixCache) -
         assert begun[1].ready
     with cache.session(SECOND, begun=begun[1]) as session:
         assert session.miss_reason == "store_closed"
-
-
-def test_the_disk_has_its_time_from_when_it_is_no_longer_held(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr("omlx_cache.begun.time.monotonic", lambda: now)
-    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS", 5.0)
-    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS_PER_TOKEN", 0.0)
-    disk = PagedDisk()
-    with BlockStore(settings(tmp_path, hot_bytes=0), filesystem=disk) as store:
-        cache = PrefixCache(model, store)
-        with cache.session(FIRST) as first:
-            begun = cache.begin(SECOND)
-            now += 100
-            assert begun.held
-            assert begun.deadline == 5
-            prefill(model, first, BLOCK)
-            assert store.flush(30)
-            disk.hold = lambda position, group: True
-            assert not begun.ready
-            assert disk.reached.acquire(timeout=30)
-            now += 3
-            assert begun.deadline == 2
-        disk.gate.set()
-        begun.cancel()
-
-
-def test_queued_prompts_ask_for_points_once_and_only_while_they_are_queued(
-    model: Any, cache: PrefixCache
-) -> None:
-    begun = [cache.begin(SECOND), cache.begin(SECOND), cache.begin(SHARED[:100] + OTHER)]
-    begun[2].cancel()
-    with cache.session(FIRST) as first:
-        plain = set(cache.scope().stops(0, len(FIRST)))
-        first.next_stop(BLOCK)
-        added = set(first.snapshot_positions) - plain - {len(FIRST)}
-    assert added == (set() if cache.scope().trims else {len(SHARED)})

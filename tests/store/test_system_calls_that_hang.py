@@ -1,7 +1,6 @@
 """The system's own calls hang, below Python: every call of the store returns, the process ends."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,46 +8,29 @@ from pathlib import Path
 import pytest
 
 from kit.examples import some
-from kit.storage import fuse_server
+from kit.storage.preloaded import HangingCalls, needs_compiler
 
-SOURCE = Path(fuse_server.__file__).with_name("hanging.c")
+pytestmark = needs_compiler
 CALLS = (
     *("access", "close", "flock", "fstat", "fsync", "ftruncate", "mkdir", "open", "opendir"),
     *("pread", "preadv", "pwrite", "read", "rename", "rmdir", "stat", "statvfs", "unlink"),
     *("utimensat", "write"),
 )
-COMPILER = shutil.which("cc") or shutil.which("gcc")
-
-pytestmark = pytest.mark.skipif(
-    COMPILER is None or sys.platform != "linux", reason="needs Linux and a C compiler"
-)
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("library") / "hanging.so"
-    assert COMPILER is not None
-    command = [COMPILER, "-shared", "-fPIC", "-w", "-o", str(path), str(SOURCE), "-ldl"]
-    subprocess.run(command, check=True)
-    return path
 
 
 @pytest.mark.parametrize("mode", some(["calls", "open"], "open"))
 @pytest.mark.parametrize(
     "call", ["everything", *(pytest.param(each, marks=pytest.mark.nightly) for each in CALLS)]
 )
-def test_each_call_returns_and_the_process_ends(
-    tmp_path: Path, library: Path, call: str, mode: str
-) -> None:
-    flag, cold = tmp_path / "flag", tmp_path / "hung-directory"
+def test_each_call_returns_and_the_process_ends(tmp_path: Path, call: str, mode: str) -> None:
+    cold = tmp_path / "hung-directory"
+    calls = HangingCalls(tmp_path, cold.name)
     process = subprocess.Popen(
         [sys.executable, "-m", "kit.hung", str(cold), mode],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
-            "LD_PRELOAD": str(library),
-            "HANG_FLAG": str(flag),
-            "HANG_IN": cold.name,
+            **calls.environment,
         },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -57,7 +39,7 @@ def test_each_call_returns_and_the_process_ends(
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        flag.write_text(call)
+        calls.hang(call)
         said, _ = process.communicate("\n", timeout=120)
     finally:
         process.kill()

@@ -83,7 +83,6 @@ class Disk:
         elif operation.kind == "write":
             parent.change((name, File(operation.data, operation.synced)))
         elif operation.kind == "rename":
-            assert operation.target is not None
             assert operation.target.parent == operation.path.parent
             parent.change((name, None), (operation.target.name, parent.now[name]))
         elif name in parent.now:

@@ -127,7 +127,6 @@ def _look(level: Level, world: World, main: Requester, promised: list[Flushed]) 
         level.flushed += 1
         level.lost += found < item.tokens
     cold = world.store.stats().cold
-    assert cold is not None
     level.refused += cold.corrupt_pages
     level.wrong += sum(
         failure["verdict"] == "wrong" for failure in world.tally.document()["failures"]

@@ -167,7 +167,6 @@ class Arena:
         return min(self._disturbed.seconds, self.plan.disturb_every)
 
     def _calm(self) -> None:
-        assert self._disturbed is not None
         self._disturbed.end()
         self._listener.excuse(self._disturbed)
         self._last = f"{self._disturbed.name} that ended at {time.monotonic() - self._began:.1f} s"

@@ -49,7 +49,6 @@ def _greedy() -> None:
     step = work.Writer.step
 
     def greedy(self: work.Writer) -> dict[str, Any]:
-        assert self._store.cold is not None
         with open(self._directory / "stranger", "wb") as file:
             file.write(bytes(self._store.cold.usage().limit_bytes))
         return step(self)

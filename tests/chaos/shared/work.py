@@ -30,7 +30,6 @@ def refresh(store: BlockStore) -> None:
 def durable(store: BlockStore, directory: Path, chain: Chain, numbers: list[int]) -> dict[str, Any]:
     """Return, of pages that were flushed, those that the disk has, each with its inode, and those
     that the store's own cold tier does not know of."""
-    assert store.cold is not None
     known = store.cold.find_all(chain.ids(*numbers))
     there = [number for number, info in zip(numbers, known, strict=True) if info is not None]
     inodes = [[number, inode(chain.path(directory, number))] for number in there]

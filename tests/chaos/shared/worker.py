@@ -102,7 +102,6 @@ class Worker:
 
     def _audit(self) -> dict[str, Any]:
         work.refresh(self._store)
-        assert self._store.cold is not None
         usage = self._store.cold.usage()
         told = {
             "nbytes": usage.nbytes,

@@ -2,28 +2,18 @@
 
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kit.storage.stopped_mount import Mount, needs_mounts
+from kit.storage.preloaded import HangingCalls, needs_compiler
 from kit.tinylm import serve_ours
 
 from .conftest import SYSTEM, ask
 
-pytestmark = needs_mounts
+pytestmark = needs_compiler
 SLACK_SECONDS = 20.0
 """What a loaded machine may take beyond a deadline; without one it would be for ever."""
-
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
-    for name in ("mount", "backing"):
-        (tmp_path / name).mkdir()
-    mount = Mount(tmp_path / "mount", tmp_path / "backing")
-    yield mount
-    mount.end()
 
 
 def _about(topic: str) -> list[dict[str, str]]:
@@ -32,18 +22,20 @@ def _about(topic: str) -> list[dict[str, str]]:
 
 @pytest.mark.nightly
 def test_prompts_and_metrics_are_answered_and_one_signal_ends_it(
-    mount: Mount, models: dict[str, Path], tmp_path: Path
+    models: dict[str, Path], tmp_path: Path
 ) -> None:
+    calls = HangingCalls(tmp_path, "hung-directory")
     server = serve_ours(
         tmp_path / "home",
         "--model",
         str(models["dense"]),
-        OMLX_CACHE_COLD_DIR=str(mount.place / "cold"),
+        OMLX_CACHE_COLD_DIR=str(tmp_path / "hung-directory"),
         OMLX_CACHE_STATUS="on",
+        **calls.environment,
     )
     try:
         ask(server, models["dense"], _about("before"))
-        mount.stop()
+        calls.hang()
         for topic in ("before", "another", "a third"):
             assert ask(server, models["dense"], _about(topic)).text
         with urllib.request.urlopen(f"{server.url}/metrics", timeout=SLACK_SECONDS) as answer:
@@ -53,4 +45,3 @@ def test_prompts_and_metrics_are_answered_and_one_signal_ends_it(
         assert time.monotonic() - began < 10 + SLACK_SECONDS
     finally:
         server.kill()
-        mount.end()

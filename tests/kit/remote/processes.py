@@ -54,7 +54,6 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
         return self._process.pid
 
     def log(self) -> str:
@@ -71,7 +70,6 @@ class ServerProcess:
 
     def check(self) -> None:
         """Raise AssertionError, with what it said last, unless it runs."""
-        assert self._process is not None
         if self._process.poll() is not None:
             raise AssertionError(f"it ended with {self._process.returncode}: {self.log()[-800:]}")
 

@@ -72,16 +72,6 @@ class RedisCluster:
         self.move_keys(key, source, target)
         self.end_move(key, target)
 
-    def gone_is_known(self) -> None:
-        """Wait until every node that is left says that slots have no node."""
-
-        def failing() -> None:
-            for node in self._alive():
-                if "cluster_state:fail" not in bytes(node.ask("CLUSTER", "INFO")).decode():
-                    raise NotYet(node.place)
-
-        eventually(failing, "noticing that a node is gone", 60)
-
     def replicated(self) -> None:
         """Wait until every master's replicas have what it has."""
         for node in self.nodes:
@@ -170,23 +160,6 @@ class Sentinels:
         """Return the server that the first Sentinel names."""
         _, port = self.sentinels[0].ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
         return next(server for server in self.servers if server.port == int(port))
-
-    def change_master(self) -> None:
-        """Make the replica the master, and wait until the master before is a replica."""
-        before = self.master()
-
-        def begun() -> None:
-            try:
-                self.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE)
-            except redis.ResponseError as error:
-                raise NotYet(str(error)) from None
-
-        def replica() -> None:
-            if b"role:slave" not in before.ask("INFO", "replication"):
-                raise NotYet("it is the master still")
-
-        eventually(begun, "choosing a replica", 60)
-        eventually(replica, "becoming a replica", 90)
 
     def failed_over(self, before: RedisServer) -> RedisServer:
         """Wait until another server is the master, and return it."""

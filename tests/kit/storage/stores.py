@@ -84,7 +84,6 @@ def fetch(store: BlockStore, page: PageId) -> bytes | None:
     held = store.hot.get(page)
     if held is not None:
         return bytes_of(held)
-    assert store.cold is not None
     return read_cold(store.cold, page)
 
 

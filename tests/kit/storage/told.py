@@ -48,7 +48,6 @@ class Told:
                 self._clear(event.namespace)
 
     def _clear(self, namespace: bytes) -> None:
-        assert self._believed is not None
         kept = self._believed.items() if namespace else ()
         # Of what was there when the tier was read nobody has said whose it is.
         seen = namespace and b"" not in self._believed.values()

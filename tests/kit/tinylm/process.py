@@ -59,7 +59,6 @@ def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: s
     environment = _cached_environment(home, variables)
     command = ["-m", "omlx_cache_daemon", "serve", "--port", "0", *arguments]
     process, log = _start(home / "serve.log", command, environment, forked)
-    assert process.stdout is not None
     line = process.stdout.readline()
     if not line.startswith("Listening on "):
         raise AssertionError(f"the server said {line!r}\n{log.read_text()}")
