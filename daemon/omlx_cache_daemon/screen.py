@@ -56,7 +56,7 @@ class Column(NamedTuple):
 
 
 _BUSY = (
-    Column("BUSIEST", grows=True),
+    Column("BUSIEST", most=40),
     Column("SALT", 100),
     Column("RESTORED", right=True),
     Column("ASKED", 50, right=True),
@@ -74,7 +74,7 @@ _REQUESTS = (
     Column("RESTORED", right=True),
     Column("FIRST TOKEN", 110, right=True),
     Column("TOTAL", 60, right=True),
-    Column("REASON", grows=True),
+    Column("REASON", most=24),
     Column("WHY", 140, grows=True),
 )
 
@@ -306,7 +306,8 @@ def _graph(values: Sequence[int], height: int, ink: str) -> Iterator[Text]:
 def _table(columns: Sequence[Column], rows: Iterable[Sequence[object]], width: int) -> Table:
     """Return those columns of the rows that the width has room for."""
     kept = [at for at, column in enumerate(columns) if width >= column.from_width]
-    table = Table(box=None, padding=(0, 1), pad_edge=True, expand=True)
+    is_wide = any(columns[at].grows for at in kept)
+    table = Table(box=None, padding=(0, 1), pad_edge=True, expand=is_wide)
     for column in (columns[at] for at in kept):
         table.add_column(
             column.header,
@@ -338,6 +339,7 @@ def _busy_cells(requests: Sequence[ExplainedRequest]) -> Sequence[object]:
 
 
 def _request_cells(told: ExplainedRequest) -> Sequence[object]:
+    unknown = "..." if told.total_seconds is None else None
     return (
         _clock(told.asked_at),
         told.pid,
@@ -346,7 +348,7 @@ def _request_cells(told: ExplainedRequest) -> Sequence[object]:
         f"{told.prompt_tokens:,}",
         f"{told.restored_tokens:,}",
         *(
-            "..." if seconds is None else f"{seconds:.2f} s"
+            unknown if seconds is None else f"{seconds:.2f} s"
             for seconds in (told.first_token_seconds, told.total_seconds)
         ),
         # None is a hit: nothing was left to restore.

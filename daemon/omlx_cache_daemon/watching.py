@@ -1,4 +1,4 @@
-"""StoreQuestion stores: all of them at once, and again and again until somebody has seen enough."""
+"""Asking stores: all of them at once, and again and again until somebody has seen enough."""
 
 import sys
 import threading
