@@ -3,6 +3,7 @@
 import argparse
 import math
 import re
+from collections.abc import Callable, Iterable
 
 from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 
@@ -56,3 +57,14 @@ def hex_prefix(text: str) -> str:
 def add_format_option(parser: argparse.ArgumentParser) -> None:
     """Add --format text|json."""
     parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def complete_by(
+    action: argparse.Action, words: Callable[[str, argparse.Namespace], Iterable[str]]
+) -> None:
+    """Have a shell complete a value by words, which are asked for with what was typed of it."""
+
+    def ask(prefix: str, parsed_args: argparse.Namespace, **more: object) -> list[str]:
+        return list(words(prefix, parsed_args))
+
+    action.completer = ask  # type: ignore[attr-defined]

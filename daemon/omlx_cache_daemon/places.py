@@ -1,27 +1,115 @@
 """Where a command finds pages, and deletes them: in running stores, or in a directory's files."""
 
 import argparse
+import contextlib
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.replies import ProcessRow
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.errors import CommandError, NobodyThere
+from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.render import text
 from omlx_cache_daemon.replies import Map, as_answer, as_map, count_of
-from omlx_cache_daemon.source import offline_directory
-from omlx_cache_daemon.stores import running, the_one
+from omlx_cache_daemon.stores import (
+    add_store_options,
+    chosen,
+    passed_over,
+    process_of,
+    running,
+    the_one,
+)
+from omlx_cache_storage.errors import CacheError
 
 if TYPE_CHECKING:
     from omlx_cache_daemon.cold import Files
 
 EVERY = 2**31 - 1
+_SHOWN_DIGITS = 16
 COUNTS = ("pages", "bytes")
+
+
+def add_source_options(
+    parser: argparse.ArgumentParser, cold_dir_help: str = "read this directory and ask no store"
+) -> None:
+    """Add the options that choose a store, and --cold-dir."""
+    add_store_options(parser)
+    parser.add_argument("--cold-dir", type=Path, metavar="DIR", help=cold_dir_help)
+
+
+def offline_directory(args: argparse.Namespace) -> Path | None:
+    """Return the directory to read, or None when a store is to be asked.
+
+    Says so on standard error when it reads because nobody is there. A store that was chosen by
+    --pid or --socket is asked in any case. Raises CommandError when --cold-dir names nothing.
+    """
+    if args.cold_dir is not None:
+        return existing(args.cold_dir)
+    if args.pid is not None or args.socket is not None or running():
+        return None
+    from omlx_cache_daemon.cold import configured_directory
+
+    directory = configured_directory()
+    unseen = "".join(f" (not looked in {place})" for place in passed_over())
+    sys.stderr.write(f"omlx-cache: no store is running{unseen}; reading {text(directory)}\n")
+    return directory
+
+
+def used_directory(args: argparse.Namespace) -> Path:
+    """Return the directory that is meant: the one that was named, that of the running stores, or
+    the configured one, which need not be there.
+
+    Raises UsageError when the running stores use several.
+    """
+    if args.cold_dir is not None:
+        return existing(args.cold_dir)
+    if args.pid is not None or args.socket is not None or running():
+        try:
+            rows = [process_of(store.client(args.timeout)) for store in chosen(args)]
+        except NobodyThere as error:
+            raise NobodyThere(f"{error}; --cold-dir names the directory, and no store") from error
+        used = {os.path.realpath(row.cold_dir) for row in rows if row.cold_dir is not None}
+        if len(used) > 1:
+            lines = "".join(f"\n  --cold-dir {path}" for path in sorted(used))
+            raise UsageError(f"the running stores use {len(used)} directories; choose one:{lines}")
+        if used:
+            return Path(used.pop())
+        if args.pid is not None or args.socket is not None:
+            raise CommandError("the store keeps nothing on a disk")
+    from omlx_cache_daemon.cold import configured_directory
+
+    return configured_directory()
+
+
+def existing(directory: Path) -> Path:
+    """Return the path if something is there; what it is, its reader finds out."""
+    try:
+        directory.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise CommandError(f"there is no directory {directory}") from None
+    except OSError as error:
+        raise CommandError(f"{directory}: {error.strerror}") from error
+    return directory
+
+
+def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
+    """Return the names of what a directory holds, for a shell: models and namespaces; behind
+    `NAMESPACE/` the keys of its pages. Empty where that cannot be read."""
+    from omlx_cache_daemon.cold import Files, configured_directory
+
+    with contextlib.suppress(CommandError, CacheError):
+        files = Files(args.cold_dir or configured_directory())
+        digits, slash, _ = prefix.partition("/")
+        if slash:
+            found = (one for one in files.entries() if one.namespace.hex().startswith(digits))
+            return [f"{digits}/{entry.page.key.hex()[:_SHOWN_DIGITS]}" for entry in found]
+        rows = files.namespaces(EVERY)
+        return [*{row.label for row in rows}, *(row.namespace[:_SHOWN_DIGITS] for row in rows)]
+    return []
 
 
 class Place(Protocol):
@@ -48,11 +136,6 @@ class StorePages:
     def details(self, key_prefix: str, limit: int) -> Sequence[PageDetails]:
         reply = self.client.call("inspect", key_prefix=key_prefix, limit=limit)
         return as_answer(tuple[PageDetails, ...], reply)
-
-
-def process_of(client: Client) -> ProcessRow:
-    """Return what a store says of itself."""
-    return as_answer(ProcessRow, client.call("ps"))
 
 
 def place_of(args: argparse.Namespace) -> Place:

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.paths import (
@@ -18,9 +18,13 @@ from omlx_cache.control.paths import (
 )
 from omlx_cache.settings.names import SOCKET_VARIABLE
 from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client
-from omlx_cache_daemon.errors import NobodyThere, UsageError
-from omlx_cache_daemon.options import positive_seconds
+from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
+from omlx_cache_daemon.options import complete_by, positive_seconds
 from omlx_cache_daemon.render import text
+from omlx_cache_daemon.replies import as_answer
+
+if TYPE_CHECKING:
+    from omlx_cache.control.replies import ProcessRow
 
 _INTRODUCTION_SECONDS = 1.0
 
@@ -38,7 +42,8 @@ class RunningStore(NamedTuple):
 def add_store_options(parser: argparse.ArgumentParser) -> None:
     """Add --pid, --socket and --timeout."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--pid", type=int, help="the store in this process")
+    pid = which.add_argument("--pid", type=int, help="the store in this process")
+    complete_by(pid, lambda prefix, args: [str(store.pid) for store in running()])
     which.add_argument("--socket", type=Path, metavar="PATH", help="the store at this socket")
     parser.add_argument(
         "--timeout",
@@ -95,24 +100,39 @@ def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
     standard error, and of several that share one any will do.
     """
     stores = chosen(args)
-    if on_disk and len(stores) > 1:
-        stores = _of_one_directory(stores)
-    if len(stores) > 1:
-        lines = "\n".join(f"  {_introduce(store)}" for store in stores)
-        raise UsageError(f"{len(stores)} stores are running; choose one:\n{lines}")
-    return stores[0].client(args.timeout)
+    if len(stores) == 1:
+        return stores[0].client(args.timeout)
+    asked = [(store, _introduced(store)) for store in stores]
+    if on_disk:
+        keeping = [(store, row) for store, row in asked if row is None or row.cold_dir is not None]
+        # One that does not say has another directory than all others.
+        used = [str(store.path) if row is None else row.cold_dir for store, row in keeping]
+        if len({os.path.realpath(directory or "") for directory in used}) == 1:
+            passed = [f"--pid {row.pid}" for _, row in asked if row and row.cold_dir is None]
+            if passed:
+                told = ", ".join(passed)
+                sys.stderr.write(f"omlx-cache: passed over, without a directory: {told}\n")
+            return keeping[0][0].client(args.timeout)
+    lines = [
+        f"  --pid {store.pid if row is None else row.pid}  --socket {store.path}  "
+        + ("does not answer" if row is None else text(row.title))
+        for store, row in asked
+    ]
+    raise UsageError("\n".join([f"{len(stores)} stores are running; choose one:", *lines]))
 
 
-def _of_one_directory(stores: list[RunningStore]) -> list[RunningStore]:
-    """Return the one to ask of stores that have the same directory, else all of them."""
-    used = [(store, _directory_of(store)) for store in stores]
-    keeping = [(store, directory) for store, directory in used if directory is not None]
-    if len({directory for _, directory in keeping}) != 1:
-        return stores
-    passed = ", ".join(f"--pid {store.pid}" for store, directory in used if directory is None)
-    if passed:
-        sys.stderr.write(f"omlx-cache: passed over, without a directory: {passed}\n")
-    return [keeping[0][0]]
+def process_of(client: Client) -> "ProcessRow":
+    """Return what a store says of itself."""
+    from omlx_cache.control.replies import ProcessRow
+
+    return as_answer(ProcessRow, client.call("ps"))
+
+
+def _introduced(store: RunningStore) -> "ProcessRow | None":
+    try:
+        return process_of(store.client(_INTRODUCTION_SECONDS))
+    except (CommandError, ControlError):
+        return None
 
 
 def known(environ: Mapping[str, str] = os.environ) -> Iterator[RunningStore]:
@@ -141,29 +161,3 @@ def _each(names: Iterable[SocketName], seen: set[str]) -> Iterator[RunningStore]
 def _place(directory: Path) -> str:
     why = why_unseen(directory)
     return f"{directory}, which {why}" if why else str(directory)
-
-
-def _directory_of(store: RunningStore) -> str | None:
-    """Return the directory of a store, None for one that says that it keeps nothing on a disk; one
-    that does not say has another than all others."""
-    try:
-        reply = store.client(_INTRODUCTION_SECONDS).call("ps")
-    except (NobodyThere, ControlError):
-        return f"unknown: {store.path}"
-    cold = reply.get("cold") if isinstance(reply, dict) else {}
-    if not cold:
-        return None if cold is None else f"unknown: {store.path}"
-    directory = cold.get("dir") if isinstance(cold, dict) else None
-    return os.path.realpath(directory) if isinstance(directory, str) else f"unknown: {store.path}"
-
-
-def _introduce(store: RunningStore) -> str:
-    pid, name = store.pid, ""
-    try:
-        reply = store.client(_INTRODUCTION_SECONDS).call("ping")
-    except (NobodyThere, ControlError):
-        name = "does not answer"
-    else:
-        if isinstance(reply, dict):
-            pid, name = reply.get("pid", pid), text(reply.get("title"))
-    return f"--pid {pid}  --socket {store.path}  {name}".rstrip()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kit.storage import Story, open_cold
 from omlx_cache_daemon.cli import command_names
 
 from .conftest import Cli
@@ -36,6 +37,9 @@ def test_commands_flags_their_values_and_files_are_completed(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "trace.jsonl").touch()
+    tier, story = open_cold(tmp_path / "cold"), Story("a")
+    assert tier.write(story.page(1), 10**18, {"label": "org/llama"}) == "written"
+    digits, key = story.namespace.hex()[:16], story.id(1).key.hex()[:16]
     for line, words in (
         ("omlx-cache ", set(command_names())),
         ("omlx-cache sta", {"stats"}),
@@ -43,6 +47,9 @@ def test_commands_flags_their_values_and_files_are_completed(
         ("omlx-cache ls --format ", {"text", "json"}),
         ("omlx-cache ls --format=j", {"--format=json"}),
         ("omlx-cache import tr", {"trace.jsonl"}),
+        ("omlx-cache rm ", {"org/llama", digits}),
+        ("omlx-cache quota --pin org", {"org/llama"}),
+        (f"omlx-cache ls {digits[:3]}/", {f"{digits[:3]}/{key}"}),
     ):
         assert _completed(environment, tmp_path, line) == words, line
 

@@ -13,7 +13,6 @@ from omlx_cache_daemon.render import print_json, uses_styles
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "demo",
-        help="show what is restored from memory, from SSD and after a restart",
         description="Prefills a prompt without the cache, then restores it from the hot tier, "
         "in a new process from SSD, and in part for a prompt that shares half of it. Exits with "
         "1 when a restored run gives other tokens.",

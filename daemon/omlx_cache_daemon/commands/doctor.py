@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_seconds, size
+from omlx_cache_daemon.places import existing
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
-from omlx_cache_daemon.source import existing
 
 if TYPE_CHECKING:
     from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding
@@ -22,7 +22,6 @@ _FILES = 50
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "doctor",
-        help="look for what is wrong, and mend what is safe to mend",
         description="Examines the cold directories, the running stores and this machine. Each "
         "finding says what it means and what helps. Exits with 1 when there is an error. With "
         "--remote the store that machines share is examined and measured.",

@@ -8,10 +8,10 @@ from pathlib import Path
 from omlx_cache_daemon.archive import Packed, pack
 from omlx_cache_daemon.archiving import chosen_pages, new_file
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
-from omlx_cache_daemon.options import add_format_option
+from omlx_cache_daemon.options import add_format_option, complete_by
+from omlx_cache_daemon.places import add_source_options, known_names, used_directory
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
-from omlx_cache_daemon.source import add_source_options, used_directory
 from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, given_target
 
 
@@ -25,12 +25,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "omlx-cache export 3f9a02c1d4 -o - | ssh other omlx-cache import -",
     )
     about = ABOUT.format(key=", or how a block's key begins")
-    parser.add_argument(
+    target = parser.add_argument(
         "target",
         nargs="?",
         metavar=f"{NAMES}|KEY",
         help=f"{about}. Everything unless it is given",
     )
+    complete_by(target, known_names)
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive, or -")
     add_kind(parser, with_key=True)
     add_source_options(parser, "this directory, whoever uses it")

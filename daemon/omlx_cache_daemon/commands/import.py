@@ -9,9 +9,9 @@ from omlx_cache_daemon.archive import Archive, ArchiveError, Fate
 from omlx_cache_daemon.archiving import Directory, Looked, warnings
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option
+from omlx_cache_daemon.places import add_source_options, used_directory
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
-from omlx_cache_daemon.source import add_source_options, used_directory
 
 _NOTES: Final[dict[Fate, str]] = {
     "present": "were there already",

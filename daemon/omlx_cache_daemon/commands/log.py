@@ -25,7 +25,6 @@ _SHOWN, _FOLLOWED_FROM = 50, 10
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "log",
-        help="show each request, or what happened to pages",
         description="Prints a line for each of the latest requests of all stores that run, or of "
         "one: tokens from memory, disk and other machines, tokens computed, where its time went "
         "(TOTAL counts from its arrival), and why no more was restored. With --events: pages that "

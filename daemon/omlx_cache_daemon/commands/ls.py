@@ -9,11 +9,11 @@ from datetime import datetime
 from omlx_cache.control.answers import document
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError
-from omlx_cache_daemon.options import add_format_option, hex_prefix, positive_count
-from omlx_cache_daemon.places import StorePages, place_of, process_of
+from omlx_cache_daemon.options import add_format_option, complete_by, hex_prefix, positive_count
+from omlx_cache_daemon.places import StorePages, add_source_options, known_names, place_of
 from omlx_cache_daemon.render import duration, facts, print_json, quantity, table, uses_styles
-from omlx_cache_daemon.source import add_source_options
 from omlx_cache_daemon.staleness import with_staleness
+from omlx_cache_daemon.stores import process_of
 
 _SHOWN_DIGITS = 16
 _SHOWN_SALT_DIGITS = 8
@@ -42,13 +42,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "the page format than are installed here, or used by the store, is marked as stale. Exits "
         "with 1 when a page cannot be read or is damaged.",
     )
-    parser.add_argument(
+    where = parser.add_argument(
         "where",
         nargs="?",
         type=_where,
         metavar="NAMESPACE[/KEY]",
         help="how a namespace's digest begins, and a key; /KEY looks in every namespace",
     )
+    complete_by(where, known_names)
     parser.add_argument("--limit", type=positive_count, help="default: 1000, of pages in full 20")
     add_source_options(parser)
     add_format_option(parser)

@@ -37,7 +37,6 @@ _READ = frozenset(
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "ps",
-        help="list the running stores",
         description="Lists this user's running stores with their models and what memory and disk "
         "hold, each of its budget. The disk's is for all that use the directory; own is where this "
         "store stops writing before. off is a disk that cannot be used. REMOTE is the "

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, parse_size
 from omlx_cache_daemon.errors import OK, UsageError
-from omlx_cache_daemon.options import add_format_option, period_seconds
+from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds
+from omlx_cache_daemon.places import add_source_options, known_names, used_directory
 from omlx_cache_daemon.quotas import change, described, pin, unpin
 from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles
 from omlx_cache_daemon.replies import Map, as_maps, count_of
 from omlx_cache_daemon.selection import select
-from omlx_cache_daemon.source import add_source_options, used_directory
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
@@ -46,7 +46,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     names = f"{NAMES}|KEY"
     about = ABOUT.format(key=", or how a block's key begins: the chain of pages up to it")
-    wanted.add_argument("--pin", metavar=names, help=f"keep these pages: {about}")
+    pinned = wanted.add_argument("--pin", metavar=names, help=f"keep these pages: {about}")
+    complete_by(pinned, known_names)
     wanted.add_argument("--unpin", metavar=names, help="end a pin; the pages count as used now")
     wanted.add_argument("--unpin-all", action="store_true", help="end every pin of the directory")
     parser.add_argument(

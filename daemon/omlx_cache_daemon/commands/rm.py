@@ -6,13 +6,13 @@ import time
 
 from omlx_cache.control.answers import document
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
-from omlx_cache_daemon.options import add_format_option, period_seconds, size
-from omlx_cache_daemon.places import Users, process_of
+from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds, size
+from omlx_cache_daemon.places import Users, add_source_options, known_names
 from omlx_cache_daemon.quotas import forget, pins_of
 from omlx_cache_daemon.render import duration, lines, print_json, quantity, text
 from omlx_cache_daemon.replies import Map, as_map, count_of
-from omlx_cache_daemon.source import add_source_options
 from omlx_cache_daemon.staleness import current_versions
+from omlx_cache_daemon.stores import process_of
 from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, given_target, meant
 from omlx_cache_storage.documents import Versions
 
@@ -28,7 +28,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "use a directory, or from the directory when none does, once: see omlx-cache quota for a "
         "lasting limit. Asks first.",
     )
-    parser.add_argument("target", nargs="?", metavar=NAMES, help=ABOUT.format(key=""))
+    target = parser.add_argument("target", nargs="?", metavar=NAMES, help=ABOUT.format(key=""))
+    complete_by(target, known_names)
     add_kind(parser, with_key=False)
     parser.add_argument(
         "--stale",

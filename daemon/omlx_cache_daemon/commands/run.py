@@ -11,7 +11,6 @@ from omlx_cache_daemon.errors import UsageError
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "run",
-        help="run another server with this cache in place of its own",
         description="Runs a server's own command, with this cache where it has its own. What "
         "stands behind its name is the server's: `omlx-cache run vllm-mlx --help` shows its "
         "flags. The cache is configured by variables, OMLX_CACHE_HOT_BYTES and so on: "

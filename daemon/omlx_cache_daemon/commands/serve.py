@@ -36,7 +36,6 @@ USUAL = (
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "serve",
-        help="serve a model, OpenAI-compatible, with this cache",
         description="Runs mlx-lm's server with this cache in place of its own. The first Ctrl-C "
         "or SIGTERM finishes the requests under way and writes the cache; a second one cuts "
         "them off.",

@@ -32,7 +32,6 @@ Value = TypeVar("Value")
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "simulate",
-        help="replay a trace through tiers of other sizes",
         description="Replays traces of requests through this cache's own tiers and policies in "
         "virtual time, and tells what they would have served, written and saved, beside the most "
         "that any policy could have. Lists, with commas between, are tried in all combinations; a "

@@ -33,7 +33,6 @@ def token_count(text: str) -> int:
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "size",
-        help="compute a model's KV memory",
         description="Computes the KV memory of a model from its config.json: per token, per "
         "block, and for a context and a batch, by layer group. Reads no weights and asks no "
         "network. Exits with 1 when the model is not found or not understood.",

@@ -29,7 +29,6 @@ from omlx_cache_storage.stats import Stats
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "stats",
-        help="show what the cache gives, and what it holds",
         description="Shows the share of tokens that came from the cache, the time that this saved, "
         "and memory and disk against their budgets, since the store's start: of several stores the "
         "sums. --all shows every counter, of several stores of each one too. With --watch, what "

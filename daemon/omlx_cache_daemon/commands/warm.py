@@ -22,7 +22,6 @@ from omlx_cache_daemon.warming import serving, warm_through
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "warm",
-        help="prefill prompts ahead, for a server to restore",
         description="Prefills prompts and writes their cache to the cold tier. FILE is JSON "
         "Lines, a chat or a text per line, or with any other suffix one raw text. A second run "
         "computes at most one token of each prompt. A running server with this model and "

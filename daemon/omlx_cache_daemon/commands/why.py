@@ -16,7 +16,6 @@ from omlx_cache_daemon.stores import add_store_options, the_one
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "why",
-        help="show why no more of a prompt was restored",
         description="Shows what was restored of a request's prompt and why it was not more: of the "
         "last one, unless a number is given (a server's log and `omlx-cache log` have it). Prompts "
         "are compared within one model and salt only, and their tokens are in the memory of the "
