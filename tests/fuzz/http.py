@@ -1,5 +1,5 @@
-"""Throws requests at a real `omlx-cache serve`: no crash, no hang, no growth, and no 5xx for a
-client's mistake. `python -m fuzz.http --count 50000`, with `tests` on the path."""
+"""Throws requests at a real `omlx-cache serve`: no crash, no hang and no growth, whatever mlx-lm
+answers. `python -m fuzz.http --count 50000`, with `tests` on the path."""
 
 import argparse
 import socket
@@ -21,14 +21,13 @@ SECONDS = 60.0
 
 @dataclass
 class Report:
-    """What was seen. `wrong` holds the first requests that were answered as none should be."""
+    """What was seen. `wrong` holds the request that the server did not outlive."""
 
     sent: int = 0
     statuses: "Counter[int]" = field(default_factory=Counter)
     kinds: "Counter[str]" = field(default_factory=Counter)
     hangs: int = 0
     crashes: int = 0
-    tracebacks: int = 0
     rss_before: int = 0
     rss_half: int = 0
     rss_after: int = 0
@@ -39,14 +38,13 @@ class Report:
     def sound(self) -> bool:
         """True when the server took it all, and grew by less than 96 MiB: what its caches of stop
         words and the allocator's pools may take."""
-        bad = self.hangs or self.crashes or self.tracebacks or self.wrong
-        return not bad and self.rss_after - self.rss_before < 96 << 20
+        return not (self.hangs or self.crashes) and self.rss_after - self.rss_before < 96 << 20
 
     def __str__(self) -> str:
         statuses = ", ".join(f"{s or 'closed'}: {n}" for s, n in sorted(self.statuses.items()))
         return (
             f"{self.sent} requests in {self.seconds:.0f} s; by status {statuses}; "
-            f"{self.hangs} hangs, {self.crashes} crashes, {self.tracebacks} tracebacks; resident "
+            f"{self.hangs} hangs, {self.crashes} crashes; resident "
             f"{self.rss_before >> 20} MiB before, {self.rss_half >> 20} half way "
             f"and {self.rss_after >> 20} MiB after"
         )
@@ -86,7 +84,6 @@ def _attack(server: Server, count: int, seed: int) -> Report:
     if not report.crashes:
         report.hangs += exchange(server.url, completion(prompt="still there?")).status != 200
         report.crashes += server.stop() != 0
-    report.tracebacks = server.text().count("Traceback")
     return report
 
 
@@ -106,8 +103,6 @@ def _one(server: Server, sent: Sent, report: Report) -> None:
     except OSError:
         answer = Answer(0, {}, b"")
     report.statuses[answer.status] += 1
-    if (answer.status >= 500 or (sent.whole and not answer.status)) and len(report.wrong) < 20:
-        report.wrong.append((answer.status, sent.content[:2000]))
 
 
 def _resident(server: Server) -> int:

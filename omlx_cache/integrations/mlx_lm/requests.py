@@ -153,9 +153,8 @@ class ServedRequest:
         if self.fetched is None:
             tokens = len(self.parts[0]) if self.parts else 0
             seconds = time.perf_counter() - self.arrived
-            return (
-                f"request: {tokens} tokens in, ended before its turn, total {seconds:.3f} s{ends}"
-            )
+            what = f"{out} out" if out else "ended before its turn"
+            return f"request: {tokens} tokens in, {what}, total {seconds:.3f} s{ends}"
         record, told = self.fetched.asked.record, self.fetched.asked.explanation
         restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens
         where = f"{restored - cold - remote} hot, {cold} cold" + f", {remote} remote" * bool(remote)

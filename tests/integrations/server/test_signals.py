@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -51,3 +53,11 @@ def test_signals_after_the_block_are_ignored() -> None:
         pass
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
+
+
+def test_a_thread_that_is_left_behind_does_not_keep_the_process() -> None:
+    """Python would join it first, and mlx-lm's computes for as long as its chunk takes."""
+    left = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    end = "from omlx_cache_daemon.ending import end_process; end_process(3)"
+    ended = subprocess.run([sys.executable, "-c", f"{left}; {end}"], timeout=30)
+    assert ended.returncode == 3
