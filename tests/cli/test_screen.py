@@ -2,6 +2,8 @@
 
 import io
 import json
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from rich.console import Console
 from kit.status import figures, process_row
 from omlx_cache.control.answers import encoded
 from omlx_cache.control.explained import ExplainedRequest
+from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.figures import Known, Rates
 from omlx_cache_daemon.lookout import Lookout, Watched, busiest, series
 from omlx_cache_daemon.replies import as_answer
@@ -134,27 +138,52 @@ def test_the_busiest_are_of_the_last_minutes_and_steps_keep_their_columns() -> N
     assert series(told, _NOW, 4) == [0, 900, 900, 0]
 
 
+class Stores:
+    """What a lookout asks: `rows` are the requests of all; what is in `broken` has an error, and
+    what is in `hung` waits."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *pids: int) -> None:
+        self.rows: Sequence[ExplainedRequest] = ()
+        self.broken: dict[int, Exception] = {}
+        self.hung: dict[int, threading.Event] = {}
+        monkeypatch.setattr(Client, "call", lambda client, *asked, **_: self._call(client, *asked))
+        monkeypatch.setattr("omlx_cache_daemon.lookout.time.time", lambda: _NOW)
+        self.lookout = Lookout(lambda: [RunningStore(Path(f"/{pid}"), pid) for pid in pids])
+
+    def _call(self, client: Client, operation: str) -> object:
+        pid = int(client.path.name)
+        if pid in self.hung:
+            self.hung[pid].wait(30)
+        if pid in self.broken:
+            raise NobodyThere("it is broken") from self.broken[pid]
+        answers = {"ps": process_row(pid=pid), "stats": figures(), "recent": self.rows}
+        return json.loads(encoded(answers[operation]))
+
+
 def test_a_lookout_remembers_requests_until_another_store_takes_the_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows: list[ExplainedRequest] = []
-
-    class Asked:
-        path = Path("/s.sock")
-
-        def call(self, operation: str, **arguments: object) -> object:
-            answers = {"ps": process_row(), "stats": figures(), "recent": rows}
-            return json.loads(encoded(answers[operation]))
-
-    monkeypatch.setattr(RunningStore, "client", lambda store, timeout: Asked())
-    monkeypatch.setattr("omlx_cache_daemon.lookout.time.time", lambda: _NOW)
-    lookout = Lookout(lambda: [RunningStore(Asked.path, 7)])
+    stores = Stores(monkeypatch, 7)
 
     def look(*told: ExplainedRequest) -> list[int]:
-        rows[:] = told
-        (reply,) = lookout.look(30)
+        stores.rows = told
+        (reply,) = stores.lookout.look(30)
         return [one.number for one in reply.answer.requests]
 
     assert look(_told(7, total_seconds=None), _told(6)) == [7, 6]
     assert look(_told(8)) == [8, 6], "7 was forgotten before it ended"
     assert look(_told(2)) == [2]
+
+
+def test_a_store_that_hangs_holds_up_nobody_and_one_that_goes_is_said_to_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stores = Stores(monkeypatch, 1, 2, 3)
+    stores.hung, stores.broken = {1: threading.Event()}, {2: TimeoutError()}
+    looked = [(reply.store.pid, reply.error) for reply in stores.lookout.look(1)]
+    assert looked == [(2, "it is broken"), (3, None)]
+    stores.broken = {2: TimeoutError(), 3: ConnectionRefusedError()}
+    assert [reply.store.pid for reply in stores.lookout.look(1)] == [2]
+    assert [said for _, said in stores.lookout.gone] == ["serve, process 3, has gone"]
+    stores.hung[1].set()
+    assert [reply.store.pid for reply in stores.lookout.look(30)] == [1, 2]

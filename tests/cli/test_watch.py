@@ -1,15 +1,12 @@
 """`omlx-cache ps --watch` in a real terminal and in a pipe, over stores in their own processes."""
 
-import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
 
 import pytest
 from rich.cells import cell_len
 
-from kit.embedded import Process, embedded_stores
 from kit.terminals import Terminal, on_terminal
 
 from .conftest import Cli
@@ -27,12 +24,6 @@ with BlockStore(settings, name=sys.argv[1]) as store:
 """
 _WATCH = [sys.executable, "-m", "omlx_cache_daemon", "ps", "--watch", "0.1"]
 _ENTERED, _LEFT, _HIDDEN, _SHOWN = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h"
-
-
-@pytest.fixture
-def start(environment: dict[str, str]) -> Iterator[Callable[[str], Process]]:
-    with embedded_stores(STORE) as run:
-        yield lambda name: run(environment, name)
 
 
 def _variables(environment: dict[str, str], **more: str) -> dict[str, str]:
@@ -109,44 +100,6 @@ def test_a_screen_that_is_ended_from_outside_leaves_the_terminal_as_it_was(
         else:
             terminal.process.send_signal(ends_it)
         _ends(terminal, modes, code)
-
-
-@pytest.mark.nightly
-def test_a_store_that_goes_is_said_to_have_and_the_next_one_is_shown(
-    environment: dict[str, str], start: Callable[[str], Process]
-) -> None:
-    first = start("first")
-    with on_terminal(_WATCH, _variables(environment)) as terminal:
-        terminal.wait_for("first, ", "q quit")
-        first.kill()
-        first.wait(30)
-        terminal.wait_for("waiting for one", f"process {first.pid}, has gone")
-        start("second")
-        terminal.wait_for("second, ", "diverged")
-        terminal.type("q")
-        assert terminal.ended() == 0
-
-
-@pytest.mark.nightly
-def test_one_of_several_is_chosen_by_its_number_and_a_stopped_one_holds_up_nobody(
-    environment: dict[str, str], start: Callable[[str], Process], cli: Cli
-) -> None:
-    stopped, well = start("alpha"), start("beta")
-    os.kill(stopped.pid, signal.SIGSTOP)
-    try:
-        with on_terminal(_WATCH, _variables(environment)) as terminal:
-            terminal.wait_for("3,000 restored", "beta")
-            terminal.wait_for(f"process {stopped.pid}: the store did not answer")
-            terminal.type("1" if stopped.pid > well.pid else "2")
-            terminal.wait_for(f"process {well.pid}")
-            terminal.type("q")
-            assert terminal.ended() == 0
-        snapshot = cli("ps", "--watch")
-        assert (snapshot.code, snapshot.err) == (0, "")
-        assert "4,000 asked" in snapshot.out
-        assert f"process {stopped.pid}: the store did not answer" in snapshot.out
-    finally:
-        os.kill(stopped.pid, signal.SIGCONT)
 
 
 def test_without_a_terminal_that_can_be_drawn_on_it_is_one_picture(
