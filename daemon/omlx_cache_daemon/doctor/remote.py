@@ -45,7 +45,7 @@ TROUBLES: Final[Mapping[Trouble, tuple[str, str]]] = {
     "throttled": ("is not ready, or asked too much", _LOG),
     "lost": (
         "breaks the connection",
-        "rediss:// where the server wants TLS, redis:// where it does not; see its log",
+        "see its log; for Redis rediss:// where the server wants TLS, redis:// where it does not",
     ),
     "full": (
         "has no room",

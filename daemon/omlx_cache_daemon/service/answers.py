@@ -17,7 +17,6 @@ from omlx_cache.requests.log import Decoder
 from omlx_cache.status.levels import KEPT_SECONDS
 from omlx_cache.status.routes import Operation, Operations
 from omlx_cache.upkeep.directory import Allowance, allowance, known_budget
-from omlx_cache_daemon.service.configuration import ServiceConfiguration
 from omlx_cache_daemon.service.upkeep import Upkeep, give_back_memory
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.events import EventLog
@@ -33,11 +32,10 @@ ANSWERED = ("ping", "stats", "ps", "config", "ls", "inspect", "prefixes", "event
 
 class Answers:
     """Reads the service as the operations read a store. Any thread may call; nothing changes
-    but `configuration_read`, which a reload replaces, and `_tree_at`, when somebody asked for the
-    tree of prefixes last, which takes as much memory as the index."""
+    but `_tree_at`, when somebody asked for the tree of prefixes last, which takes as much memory as
+    the index."""
 
-    def __init__(self, configuration: ServiceConfiguration, upkeep: Upkeep) -> None:
-        self.configuration_read = configuration
+    def __init__(self, upkeep: Upkeep) -> None:
         self.status_url: str | None = None
         self._upkeep = upkeep
         self._counters = Counters()
@@ -84,7 +82,7 @@ class Answers:
         )
 
     def configuration(self) -> Mapping[str, object]:
-        known = self.configuration_read
+        known = self._upkeep.wanted
         allowed = self.allowance()
         return {
             "settings": known.sources(),
@@ -126,7 +124,7 @@ class Answers:
 
     def allowance(self) -> Allowance | None:
         limit = self._upkeep.tier.usage().limit_bytes
-        settings = self.configuration_read.settings
+        settings = self._upkeep.wanted.settings
         return allowance(settings, limit, known_budget(settings.cold_dir))
 
     def listing(self) -> list[ListedPage]:

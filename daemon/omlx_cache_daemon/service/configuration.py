@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from omlx_cache.settings import CacheSettings, ConfigError, SettingSource
-from omlx_cache.settings.machine import expand, names_file
+from omlx_cache.settings.machine import expand, names_file, read_secret
 from omlx_cache.settings.names import REMOVED, refusal, variable
 from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 from omlx_cache.settings.values import Allowed, config_error, lower, render
@@ -118,6 +118,14 @@ class ServiceConfiguration:
                 origin = self.given[name].origin
                 found[name] |= {"kind": origin.partition(" ")[0], "origin": origin}
         return found
+
+    def token(self) -> str | None:
+        """Return what clients of the port must know, None where there is none; raises ConfigError
+        for a file that cannot be read."""
+        file = self.options.status_token_file
+        if self.options.status_port == "off" or file == "off":
+            return None
+        return read_secret(file, "status_token_file")
 
     def notes(self) -> list[str]:
         """Return what is likely to be wrong though it is valid. Reads the disk."""

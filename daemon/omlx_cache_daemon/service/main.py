@@ -9,7 +9,6 @@ from pathlib import Path
 
 from omlx_cache import __version__
 from omlx_cache.settings import CacheSettings, ConfigError
-from omlx_cache.settings.machine import read_secret
 from omlx_cache_daemon.errors import BAD_CONFIGURATION, FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.render import table, text
 from omlx_cache_daemon.service.configuration import (
@@ -117,9 +116,8 @@ def _described(name: str) -> str:
 
 def _show(configuration: ServiceConfiguration) -> int:
     """Print what the service would go by; raises ConfigError for a secret that cannot be read."""
-    file, token = configuration.file, configuration.options.status_token_file
-    if configuration.options.status_port != "off" and token != "off":
-        read_secret(token, "status_token_file")
+    file = configuration.file
+    configuration.token()
     configuration.settings.remote_options("any")
     missing = f"no file at {default_file(os.environ, Path.home())}"
     sys.stdout.write(f"File: {missing if file is None else file}\n\n")

@@ -16,7 +16,6 @@ from omlx_cache.control.errors import ControlError
 from omlx_cache.control.server import ApiServer, serve_port, serve_service_socket
 from omlx_cache.package import set_level
 from omlx_cache.settings import ConfigError
-from omlx_cache.settings.machine import read_secret
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.service.answers import Answers
@@ -42,14 +41,13 @@ class Service:
     def __init__(
         self, configuration: ServiceConfiguration, reread: Callable[[], ServiceConfiguration]
     ) -> None:
-        self._configuration = configuration
         self._reread = reread
         self._manager = Manager(os.environ)
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         self._upkeep = Upkeep(configuration, self._wake)
-        self._answers = Answers(configuration, self._upkeep)
+        self._answers = Answers(self._upkeep)
         self._machine = MachineStatus(self._answers.operations())
         self._servers: list[ApiServer] = []
         self._stopping = self._reloading = self._is_ready = False
@@ -60,9 +58,9 @@ class Service:
             signal.signal(number, self._heed)
         # Another thread may be the one that is interrupted.
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        for note in self._configuration.settings.removals():
+        for note in self._upkeep.wanted.settings.removals():
             _log.warning("%s", note)
-        token = self._token()
+        token = self._upkeep.wanted.token()
         try:
             self._servers.append(serve_service_socket(self._answers.operations()))
         except (ControlError, ConfigError, OSError) as error:
@@ -76,12 +74,6 @@ class Service:
             self._end()
         return OK
 
-    def _token(self) -> str | None:
-        """Return what clients of the port must know; raises ConfigError."""
-        file = self._configuration.options.status_token_file
-        is_asked = self._configuration.options.status_port != "off" and file != "off"
-        return read_secret(file, "status_token_file") if is_asked and file != "off" else None
-
     def _step(self, started: float, token: str | None) -> None:
         if self._upkeep.ended is not None:
             raise self._upkeep.ended
@@ -91,7 +83,7 @@ class Service:
         if not self._is_ready and (self._upkeep.opened.is_set() or waited > OPENING_SECONDS):
             self._is_ready = True
             # Not before: a second service of the directory finds its port taken, and must say why.
-            port = self._configuration.options.status_port
+            port = self._upkeep.wanted.options.status_port
             if port != "off":
                 status = serve_port(self._machine.operations(), port, token)
                 self._servers.append(status)
@@ -129,19 +121,18 @@ class Service:
         except ConfigError as error:
             _log.error("the configuration stays as it was: %s", error)
         else:
-            old = self._configuration.sources()
+            old = self._upkeep.wanted.sources()
             for name, source in new.sources().items():
                 if name not in RELOADED and source["value"] != old[name]["value"]:
                     _log.warning("%s counts after a restart only", name)
             set_level(new.settings.log_level)
-            self._configuration = self._answers.configuration_read = new
             self._upkeep.reload(new)
         self._manager.tell(READY=1, STATUS=self._summary())
 
     def _end(self) -> None:
         """End what runs, within the time that there is; then the process, whatever still runs."""
         self._manager.tell(STOPPING=1, STATUS="stopping")
-        deadline = time.monotonic() + self._configuration.options.drain_seconds
+        deadline = time.monotonic() + self._upkeep.wanted.options.drain_seconds
         for server in self._servers:
             server.close(max(0.1, min(1.0, deadline - time.monotonic())))
         if not self._upkeep.stop(max(0.0, deadline - time.monotonic())):

@@ -46,7 +46,7 @@ class Upkeep:
     """Keeps a directory within its budget and its disk's free space, checks it and sweeps it.
 
     Its thread runs from `start` to `stop`. `tier`, `state`, `feeding` and `scrubber` are its;
-    `_wanted` is handed over by assignment, `_applied` is what it goes by; `beat` is when it was
+    `wanted` is handed over by `reload`, `_applied` is what it goes by; `beat` is when it was
     last seen alive, `ended` why it gave up. `tell` is called by it when there is news of these.
     """
 
@@ -59,7 +59,7 @@ class Upkeep:
         settings = configuration.settings
         self._fs = fs or FileSystem()
         self._tell = tell
-        self._wanted = self._applied = configuration
+        self.wanted = self._applied = configuration
         self.directory = settings.cold_dir
         self.figures = dict.fromkeys(FIGURES, 0)
         self.events = EventLog(REMEMBERED)
@@ -93,7 +93,7 @@ class Upkeep:
 
     def reload(self, configuration: ServiceConfiguration) -> None:
         """Go by other limits soon."""
-        self._wanted = configuration
+        self.wanted = configuration
         self._wake.set()
 
     def stop(self, timeout: float) -> bool:
@@ -147,7 +147,7 @@ class Upkeep:
     def _step(self) -> float:
         """Do what is due; return for how long nothing is."""
         self.tier.refresh()
-        wanted, sharing = self._wanted, self.tier.sharing
+        wanted, sharing = self.wanted, self.tier.sharing
         if wanted is not self._applied and self._apply(wanted):
             self._applied, self._look_at = wanted, 0.0
         # Whoever asks for figures takes in what others did, too.
