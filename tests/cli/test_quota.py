@@ -114,6 +114,7 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
         (["--for", "7d"], 2, "--for says how long --pin lasts"),
         (["--pin", "llama", "--for", "soon"], 2, "not a period"),
         (["--pin", ""], 2, "names nothing"),
+        (["--as", "key"], 2, "--as says"),
         (["--unpin", "llama"], 1, "nothing is pinned as llama"),
         (["--pin", "llama", "--cold-dir", "/nowhere"], 1, "there is no directory"),
     ],

@@ -134,6 +134,7 @@ def test_a_namespace_goes_and_what_is_no_page_stays(cli: Cli, cold_dir: Path) ->
         ("--older", "soon"),
         ("--to", "20G"),
         ("--as", "model"),
+        ("--as", "salt", "--stale"),
     ],
     ids=" ".join,
 )

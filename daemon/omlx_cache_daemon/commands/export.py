@@ -5,8 +5,6 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from omlx_cache_daemon.archive import Packed, pack
-from omlx_cache_daemon.archiving import chosen_pages, new_file
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
@@ -46,6 +44,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("say what to export; without a target it is everything")
     target = None if args.target is None else given_target(args.target, args.kind)
     directory = used_directory(args)
+    # Only here: reading a directory brings NumPy, which a wrong command line does not wait for.
+    from omlx_cache_daemon.archive import Packed, pack
+    from omlx_cache_daemon.archiving import chosen_pages, new_file
+
     pages, manifest, is_whole = chosen_pages(directory, target)
     if not is_whole:
         sys.stderr.write("omlx-cache: the chain of this block has a gap: nobody can restore it\n")

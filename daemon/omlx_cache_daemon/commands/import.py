@@ -5,15 +5,13 @@ import sys
 from contextlib import nullcontext
 from typing import Final, get_args
 
-from omlx_cache_daemon.archive import Archive, ArchiveError, Fate
-from omlx_cache_daemon.archiving import Directory, Looked, warnings
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.places import add_source_options, used_directory
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
 
-_NOTES: Final[dict[Fate, str]] = {
+_NOTES: Final = {
     "present": "were there already",
     "refused": "found no room among pages that were used later; omlx-cache quota makes some",
     "undecodable": "are of another version's format or packing",
@@ -41,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
     if args.file == "-" and sys.stdin.isatty():
         raise UsageError("an archive does not come from a terminal: name a file")
     directory, as_json = used_directory(args), args.format == "json"
+    # Only here: reading a directory brings NumPy, which a wrong command line does not wait for.
+    from omlx_cache_daemon.archive import Archive, ArchiveError, Fate
+    from omlx_cache_daemon.archiving import Directory, Looked, warnings
+
     trouble, code, done = "", OK, None
     try:
         file = nullcontext(sys.stdin.buffer) if args.file == "-" else open(args.file, "rb")  # noqa: SIM115

@@ -9,10 +9,8 @@ from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, parse_siz
 from omlx_cache_daemon.errors import OK, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
-from omlx_cache_daemon.quotas import change, described, pin, unpin
 from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles
 from omlx_cache_daemon.replies import Map, as_maps, count_of
-from omlx_cache_daemon.selection import select
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
@@ -68,8 +66,13 @@ def run(args: argparse.Namespace) -> int:
     amount = None if args.amount is None else args.amount.strip().lower()
     wanted = None if amount in (None, "auto") else _budget(args.amount)
     named = args.unpin if args.pin is None else args.pin
+    if named is None and args.kind is not None:
+        raise UsageError("--as says what the name is of that --pin or --unpin has")
     target = None if named is None else given_target(named, args.kind)
     directory, ended = used_directory(args), []
+    # Only here: reading a directory brings NumPy, which a wrong command line does not wait for.
+    from omlx_cache_daemon.quotas import change, described, unpin
+
     if amount is not None:
         change(directory, wanted, make=args.cold_dir is None)
     if args.pin is not None and target is not None:
@@ -101,6 +104,9 @@ def _budget(given: str) -> int:
 
 
 def _pin(directory: Path, target: Target, period: float | None) -> None:
+    from omlx_cache_daemon.quotas import pin
+    from omlx_cache_daemon.selection import select
+
     selection, now_ns = select(directory, target), time.time_ns()
     pin(directory, selection.pins(now_ns, None if period is None else now_ns + int(period * 1e9)))
     if not selection.is_whole:

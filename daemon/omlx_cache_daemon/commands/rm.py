@@ -8,7 +8,6 @@ from omlx_cache.control.answers import document
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds, size
 from omlx_cache_daemon.places import Users, add_source_options, known_names
-from omlx_cache_daemon.quotas import forget, pins_of
 from omlx_cache_daemon.render import duration, lines, print_json, quantity, text
 from omlx_cache_daemon.replies import Map, as_map, count_of
 from omlx_cache_daemon.staleness import current_versions
@@ -59,8 +58,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     by_use = args.stale or args.older is not None or args.to is not None
-    if by_use is (args.target is not None):
-        raise UsageError(f"say what to delete: {NAMES}, or --stale, --older PERIOD, --to SIZE")
+    if by_use is (args.target is not None) or (by_use and args.kind is not None):
+        raise UsageError(
+            f"say what to delete: either {NAMES}, or --stale, --older PERIOD, --to SIZE"
+        )
     deletion = _Unwanted(args) if by_use else _Named(args)
     what, users = deletion.what, deletion.users
     asks = bool(what.get("pages")) and not args.dry_run
@@ -87,6 +88,9 @@ class _Named:
         self._timeout = args.timeout
         self.users = Users.of(args)
         _, self._rows = meant(self.users.namespaces(), target)
+        # Only here: reading a directory brings NumPy, which a wrong command line does not wait for.
+        from omlx_cache_daemon.quotas import pins_of
+
         self._digests = [row.namespace for row in self._rows]
         self._pins = pins_of(self.users.directory, self._digests) if self.users.has_files else []
         self.what: Map = {
@@ -112,6 +116,8 @@ class _Named:
     def delete(self) -> Map:
         deleted = [self.users.clear(digest, self._timeout) for digest in self._digests]
         if self._pins and self.users.directory is not None:
+            from omlx_cache_daemon.quotas import forget
+
             forget(self.users.directory, self._pins)
         return {"deleted_pages": sum(deleted)}
 
