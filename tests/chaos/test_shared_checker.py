@@ -73,23 +73,6 @@ def test_what_moves_between_two_walks_is_not_surely_there(tmp_path: Path) -> Non
     assert surely(before, after) == whole
 
 
-def test_a_file_that_left_and_came_back_is_not_surely_there(tmp_path: Path) -> None:
-    """A new file is often given the inode that was freed last."""
-    (tmp_path / "page").write_bytes(bytes(8 * KIB))
-    before = walk(tmp_path)
-    (tmp_path / "page").unlink()
-    (tmp_path / "page").write_bytes(bytes(8 * KIB))
-    after = walk(tmp_path)
-    assert surely(before, after) == nbytes(after) - 8 * KIB
-
-
-def test_a_file_that_was_met_under_two_names_counts_once(tmp_path: Path) -> None:
-    (tmp_path / "one").write_bytes(bytes(8 * KIB))
-    alone = nbytes(walk(tmp_path))
-    os.link(tmp_path / "one", tmp_path / "another")
-    assert nbytes(walk(tmp_path)) == alone
-
-
 def test_two_files_of_a_page_and_a_writers_leftover_are_left(tmp_path: Path, tally: Tally) -> None:
     cold, story = tmp_path / "cold", Story()
     with open_store(cold) as store:

@@ -3,11 +3,10 @@
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from kit.drive import feed, request, settings
+from kit.drive import feed
 from kit.restoring import (
     BLOCK,
     DENSE,
@@ -18,7 +17,6 @@ from kit.restoring import (
     PagedDisk,
     contents,
 )
-from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import RestoreQueue
 
@@ -129,21 +127,6 @@ def test_what_is_in_memory_is_ready_at_once_and_needs_no_thread(
         assert (taken.point.position, taken.cold_tokens) == (TOKENS, 0)
         assert talk.is_exact(taken.prompt_cache, TOKENS)
         assert dict(disk.opened) == opened
-
-
-def test_blocks_that_others_stored_since_it_began_are_taken_too(
-    talks: dict[str, Conversation], queue: RestoreQueue, tmp_path: Path
-) -> None:
-    talk = talks[DENSE]
-    with BlockStore(settings(tmp_path)) as store:
-        cache = PrefixCache(talk.model, store)
-        request(talk.model, cache, talk.tokens[: 2 * BLOCK])
-        pending = talk.pending(store, queue)
-        pending.start()
-        request(talk.model, cache, talk.tokens)
-        taken = pending.take(deadline=0.0)
-        assert (taken.point.position, taken.cold_tokens) == (TOKENS, 0)
-        assert talk.is_exact(taken.prompt_cache, TOKENS)
 
 
 @pytest.mark.parametrize("deadline", [None, PATIENCE])

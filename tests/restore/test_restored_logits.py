@@ -11,7 +11,6 @@ from omlx_cache import BlockStore, PrefixCache
 
 PROMPT = random_tokens(150, 1)
 MORE = random_tokens(40, 2)
-OTHER = random_tokens(60, 3)
 
 Opener = Callable[..., BlockStore]
 
@@ -49,27 +48,6 @@ def test_cold_hit_after_reopening_continues_with_the_same_bits(
     assert turn.cached == 150
     assert same(turn.logits, reference(model, 150, turn))
     assert store.stats().requests.restored_cold_tokens == 150
-
-
-def test_a_prompt_that_shares_half_restores_the_shared_blocks(
-    model: Any, cache: PrefixCache
-) -> None:
-    request(model, cache, PROMPT)
-    turn = request(model, cache, PROMPT[:80] + OTHER, new=8)
-    assert (turn.cached, turn.reason) == (64, "absent")
-    assert same(turn.logits, reference(model, 64, turn))
-    again = request(model, cache, PROMPT, new=2)
-    assert again.cached == 149
-
-
-def test_the_second_turn_recomputes_only_what_is_new(model: Any, cache: PrefixCache) -> None:
-    first = request(model, cache, PROMPT, new=9)
-    second = request(model, cache, PROMPT + first.answer + MORE, new=3)
-    assert second.cached == 159
-    assert same(second.logits, run(model, [*first.steps, *second.steps]))
-    third = request(model, cache, PROMPT + first.answer + MORE + second.answer + OTHER)
-    assert third.cached == 159 + 40 + 3
-    assert same(third.logits, run(model, [*first.steps, *second.steps, *third.steps]))
 
 
 @pytest.mark.parametrize("lost", some(["hot", "cold", "both"], "hot"))

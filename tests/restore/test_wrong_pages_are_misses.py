@@ -10,7 +10,6 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import KVCache, RotatingKVCache
-from mlx_lm.tuner.utils import linear_to_lora_layers
 
 from kit import zoo
 from kit.drive import chunks, random_tokens, request, run, same
@@ -60,12 +59,6 @@ def test_a_flipped_bit_ends_the_prefix_before_its_block(
     assert stored.stats().requests.misses == {"corrupt": 1}
 
 
-def test_a_truncated_file_ends_the_prefix_before_its_block(model: Any, stored: BlockStore) -> None:
-    path = page_files(stored)[32]
-    path.write_bytes(path.read_bytes()[:-100])
-    expect(model, stored, 0, "corrupt")
-
-
 def test_a_removed_file_ends_the_prefix_before_its_block(model: Any, stored: BlockStore) -> None:
     page_files(stored)[128].unlink()
     expect(model, stored, 96, "unreadable")
@@ -108,13 +101,6 @@ def test_a_file_moved_to_another_key_is_a_miss(
     files[96].rename(target)
     wrong.unlink()
     expect(model, open_store(), 32, "mismatch")
-
-
-@pytest.mark.parametrize("salt", some(["tenant-b", "", b"tenant-a", None], "tenant-b", b"tenant-a"))
-def test_another_salt_restores_nothing(model: Any, cache: PrefixCache, salt: Any) -> None:
-    request(model, cache, PROMPT, salt="tenant-a")
-    assert request(model, cache, PROMPT, salt=salt, commit=False).cached == 0
-    assert request(model, cache, PROMPT, salt="tenant-a", commit=False).cached == 149
 
 
 @pytest.mark.parametrize("salt", [0, 5, ["a"], ("a",), 1.5])
@@ -178,32 +164,6 @@ def test_a_changed_sample_of_a_large_weight_is_another_model(index: int) -> None
     assert fingerprint_model(Wide()) == fingerprint_model(Wide())
     changed = with_change(Wide(), "weight", index)
     assert fingerprint_model(changed) != fingerprint_model(Wide())
-
-
-def test_a_lora_adapter_is_another_model(store: BlockStore) -> None:
-    model = zoo.build("llama")
-    request(model, PrefixCache(model, store), PROMPT)
-    linear_to_lora_layers(model, 2, {"rank": 4, "scale": 10.0, "dropout": 0.0})
-    turn = request(model, PrefixCache(model, store), PROMPT)
-    assert turn.cached == 0
-    model.model.layers[0].self_attn.q_proj.lora_b += 0.5
-    mx.eval(model.parameters())
-    assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 0
-
-
-def test_other_adapter_files_are_another_model(store: BlockStore, tmp_path: Path) -> None:
-    model = zoo.build("llama")
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text("{}")
-    mx.save_safetensors(str(adapter / "adapters.safetensors"), {"a": mx.zeros((4, 4))})
-    request(model, PrefixCache(model, store, adapter=adapter), PROMPT)
-    same_files = PrefixCache(model, store, adapter=adapter)
-    assert request(model, same_files, PROMPT, commit=False).cached == 149
-    mx.save_safetensors(str(adapter / "adapters.safetensors"), {"a": mx.ones((4, 4))})
-    changed = PrefixCache(model, store, adapter=adapter)
-    assert request(model, changed, PROMPT, commit=False).cached == 0
-    assert request(model, PrefixCache(model, store), PROMPT, commit=False).cached == 0
 
 
 def test_a_models_name_is_a_label_and_no_part_of_its_identity(

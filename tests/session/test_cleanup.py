@@ -10,7 +10,6 @@ from kit import zoo
 from kit.drive import feed, prefill, random_tokens, request, run, same
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.session import Session
 
 PROMPT = random_tokens(150, 1)
 
@@ -61,26 +60,6 @@ def test_blocks_are_stored_while_the_prompt_is_prefilled(model: Any, cache: Pref
         assert found[0] == 0
         assert len(set(found)) >= (5 if paged else 2)
         assert session.commit().pages == cache.store.stats().requests.stored_pages
-
-
-def test_an_exception_between_chunks_frees_everything(model: Any, cache: PrefixCache) -> None:
-    session = cache.session(PROMPT)
-    chunks = session.prefill_chunks(32)
-    for _ in range(3):
-        feed(model, session.prompt_cache, next(chunks))
-    with pytest.raises(KeyError), session:
-        raise KeyError("boom")
-    chunks.close()
-    assert_nothing_left(cache.store)
-
-
-def test_a_dropped_reference_frees_everything(model: Any, cache: PrefixCache) -> None:
-    session: Session | None = cache.session(PROMPT)
-    prefill(model, session, 32)
-    assert live(cache.store)[0] == 1
-    session = None
-    gc.collect()
-    assert_nothing_left(cache.store)
 
 
 def test_the_record_of_a_session_that_was_lost_ends(cache: PrefixCache) -> None:

@@ -196,40 +196,6 @@ def test_of_a_conversation_that_outgrows_the_disk_four_fifths_of_the_disk_are_re
     assert share.restored[0] >= 0.25 * LENGTH
 
 
-@pytest.mark.parametrize(("layers", "policy"), layers_and_policies())
-def test_of_conversations_in_turn_on_half_their_disk_four_fifths_are_restorable(
-    tmp_path: Path, whole: Callable[..., int], layers: str, policy: str
-) -> None:
-    """Memory has all of them: what the disk has lost must go there again before what follows."""
-    limit = whole(layers)
-    talks = Talks(layers, tmp_path / "cold", 8, write_policy=policy, cold_bytes=limit)
-    with talks.open() as store:
-        for _ in range(5):
-            for which in range(8):
-                talks.ask(store, which, LENGTH // 20)
-        assert store.flush(60)
-    share = talks.share_of_disk()
-    assert share.useful >= 0.8
-    assert share.restored[-1] == len(talks.tokens[-1])
-
-
-@pytest.mark.parametrize("layers", some(LAYERS, "windowed"))
-def test_of_a_conversation_that_pushes_out_half_of_another_four_fifths_of_the_rest_are_restorable(
-    tmp_path: Path, whole: Callable[..., int], layers: str
-) -> None:
-    limit = whole(layers) * 3 // 2
-    talks = Talks(layers, tmp_path / "cold", 2, cold_bytes=limit, hot_bytes=0)
-    with talks.open() as store:
-        for which in range(2):
-            for _ in range(5):
-                talks.ask(store, which, LENGTH // 5)
-                assert store.flush(60)
-    share = talks.share_of_disk()
-    assert share.useful >= 0.8
-    assert share.restored[0] >= 0.2 * LENGTH
-    assert share.restored[1] == LENGTH
-
-
 @pytest.mark.parametrize("layers", some(LAYERS, "hybrid"))
 def test_of_a_conversation_that_outgrows_memory_alone_four_fifths_are_restorable(
     tmp_path: Path, whole: Callable[..., int], layers: str

@@ -78,16 +78,6 @@ def test_a_live_conversation_takes_its_tokens_once(open_cache: Open, kind: str) 
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_with_a_hot_tier_memory_holds_the_pages_as_well(open_cache: Open, kind: str) -> None:
-    cache = open_cache(kind, hot_bytes="64MiB")
-    before = held()
-    with cache.session(TOKENS[:2048]) as session:
-        compute(session)
-        assert cache.store.flush(60)
-        assert held() - before > 1.9 * live_bytes(session.prompt_cache)
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
 def test_the_next_turn_reads_the_disk(open_cache: Open, kind: str) -> None:
     cache = open_cache(kind)
     found = []

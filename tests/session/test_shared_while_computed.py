@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from kit import zoo
@@ -147,24 +146,6 @@ def test_a_request_that_never_computes_is_not_waited_for_for_long(
         now += 30
         assert not begun.held
         assert begun.held_seconds == 130
-
-
-def test_a_loop_that_never_says_how_far_it_is_is_waited_for_until_it_answers(
-    model: Any, cache: PrefixCache
-) -> None:
-    with cache.session(FIRST) as first:
-        begun = cache.begin(SECOND)
-        logits = feed(model, first.prompt_cache, FIRST)
-        assert begun.held
-        token = int(mx.argmax(logits[-1]).item())
-        feed(model, first.prompt_cache, [token])
-        first.append(token)
-        assert not begun.held
-
-
-def test_plain_sessions_wait_for_nobody(cache: PrefixCache) -> None:
-    with cache.session(FIRST), cache.session(FIRST) as second:
-        assert second.cached_tokens == 0
 
 
 def test_waiting_on_the_thread_that_computes_ends_at_once(model: Any, cache: PrefixCache) -> None:

@@ -111,36 +111,6 @@ def test_the_disk_is_tried_again_and_read_when_it_is_quick(
         assert found == [0] * (PROBE_EVERY - 1) + [TOKENS] * 4
 
 
-def test_a_restore_that_is_begun_reads_nothing_either(talk: Conversation, disk: SlowDisk) -> None:
-    with talk.open(disk) as store:
-        cache = learn(talk, store, disk)
-        reads = sum(disk.payloads.values())
-        begun = cache.begin(talk.tokens + MORE)
-        assert begun.wait(30)
-        with cache.session(talk.tokens + MORE, begun=begun) as session:
-            assert (session.cached_tokens, session.miss_reason is not None) == (0, True)
-            assert str(session.miss_reason).startswith("slower_than_computing:")
-            assert is_exact(talk, session)
-        assert sum(disk.payloads.values()) == reads
-
-
-def test_what_restores_that_are_begun_take_is_learned_too(
-    dense: Conversation, disk: SlowDisk
-) -> None:
-    with dense.open(disk, hot_bytes=0) as store:
-        cache = PrefixCache(dense.model, store)
-        for seed in range(4):
-            request(dense.model, cache, random_tokens(TOKENS, 100 + seed), step=BLOCK)
-        assert store.flush(60)
-        disk.seconds = SLOW
-        for _ in range(READS):
-            begun = cache.begin(dense.tokens + MORE)
-            assert begun.wait(30)
-            cache.session(dense.tokens + MORE, begun=begun).abort()
-        with restored(dense, cache) as session:
-            assert str(session.miss_reason).startswith("slower_than_computing:")
-
-
 def test_what_is_in_memory_in_front_is_used_and_the_rest_computed(
     dense: Conversation, disk: SlowDisk
 ) -> None:

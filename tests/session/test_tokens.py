@@ -56,18 +56,6 @@ def test_a_lone_number_is_a_prompt_too_short_to_restore(cache: PrefixCache) -> N
             assert (session.cached_tokens, session.miss_reason) == (0, "too_short")
 
 
-def test_prefixes_of_a_cached_prompt_restore_their_whole_blocks(
-    model: Any, cache: PrefixCache
-) -> None:
-    request(model, cache, PROMPT)
-    for count in range(2, len(PROMPT)):
-        with cache.session(PROMPT[:count]) as session:
-            expected = count - 1 if count % 32 == 0 else count // 32 * 32
-            assert session.cached_tokens == expected
-            assert session.remaining_tokens == PROMPT[expected:count]
-            session.prompt_cache.clear()
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -87,21 +75,6 @@ def test_any_sequence_of_integers_means_the_same_tokens(
         assert session.cached_tokens == 69
         assert session.remaining_tokens == PROMPT[69:]
         assert cache.lookup(kind(PROMPT)).cached_tokens == 69
-
-
-def test_negative_ids_are_tokens_of_their_own(model: Any, cache: PrefixCache) -> None:
-    images = [-(2**60) + index for index in range(40)]
-    tokens = [*PROMPT[:20], *images, *PROMPT[20:]]
-    with cache.session(tokens) as session:
-        for chunk in session.prefill_chunks(16):
-            fed = [token if token >= 0 else 0 for token in chunk]
-            mx.eval(model(mx.array([fed]), cache=session.prompt_cache))
-        assert session.commit().pages > 0
-    with cache.session(tokens) as session:
-        assert session.cached_tokens == len(tokens) - 1
-    other = [*PROMPT[:20], -(2**59), *images[1:], *PROMPT[20:]]
-    with cache.session(other) as session:
-        assert session.cached_tokens == 0
 
 
 @pytest.mark.parametrize("bad", [1.5, "x", None, 2**70, [1]])
