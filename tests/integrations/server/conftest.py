@@ -1,6 +1,10 @@
 """Models on disk, and one server of each kind for all tests that do not end theirs."""
 
-from collections.abc import Iterator
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,7 @@ import pytest
 from kit.forks import CAN_FORK, parent
 from kit.tinylm import Server, make_model, serve_ours, serve_upstream
 
+Start = Callable[..., Server]
 SYSTEM = "You are a helpful assistant who answers briefly and to the point. " * 3
 
 
@@ -42,6 +47,26 @@ def forks() -> None:
     """The process that forks servers outlives the test that needs it first."""
     if CAN_FORK:
         parent()
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("h")
+
+
+@pytest.fixture
+def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
+    """Starts servers of a model that share a cold tier, and ends those that a test left."""
+    running: list[Server] = []
+
+    def begin(model: str, *flags: str, **variables: str) -> Server:
+        flags = ("--model", str(models[model]), *flags)
+        running.append(serve_ours(home, *flags, forked=True, **variables))
+        return running[-1]
+
+    yield begin
+    for server in running:
+        server.kill()
 
 
 @pytest.fixture(scope="session")
@@ -94,3 +119,27 @@ def assert_same_but_cached_more(ours: list[Turn], theirs: list[Turn]) -> None:
     assert [turn.prompt_tokens for turn in ours] == [turn.prompt_tokens for turn in theirs]
     for mine, other in list(zip(ours, theirs, strict=True))[1:]:
         assert mine.cached_tokens >= other.cached_tokens
+
+
+def cli(home: Path, *arguments: str) -> str:
+    """What a command says about the server that runs."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
+    kept["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-m", "omlx_cache_daemon", *arguments],
+        env={**kept, "OMLX_CACHE_RUNTIME_DIR": str(home / "run")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def stats(home: Path) -> Any:
+    return json.loads(cli(home, "stats", "--format", "json"))
+
+
+def wait_until_durable(home: Path) -> None:
+    while (writer := stats(home)["writer"])["pending_pages"]:
+        assert writer["failed_pages"] == 0

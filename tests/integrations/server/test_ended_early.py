@@ -47,28 +47,3 @@ def test_a_client_that_left_in_the_prefill(server: Server) -> None:
             here.until_computing(LENGTH, 8)
         here.until(lambda: "client left" in server.text())
     assert_figures_are_true(line(server), "client left")
-
-
-@pytest.mark.nightly
-def test_a_request_that_the_end_of_the_server_cut_off(server: Server) -> None:
-    with asking(server) as here:
-        asked = here.ask(tokens(LENGTH, 1))
-        here.until_computing(LENGTH, 8)
-        server.stop()
-        assert asked.result().status == 503
-    assert_figures_are_true(line(server), "cut off")
-
-
-def test_a_client_that_left_while_it_was_answered(server: Server) -> None:
-    """Of its prompt all was computed."""
-    with asking(server) as here:
-        with stream_begun(server, tokens(40, 1)) as connection:
-            seen = b""
-            while seen.count(b"data: ") < 1:
-                seen += connection.recv(1 << 12)
-        here.until(lambda: "tokens in" in server.text())
-    assert re.fullmatch(
-        r"request 1: 40 tokens in, 0 .*, 40 recomputed \(\w+\), \d+ out, first token [\d.]+ s, "
-        r"total [\d.]+ s(, client left)?",
-        line(server),
-    ), line(server)

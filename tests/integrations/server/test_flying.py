@@ -138,18 +138,6 @@ def test_rows_that_begin_again_after_an_error_are_still_waited_for(
     server.generator.close()
 
 
-def test_a_row_that_fails_is_not_waited_for(store: BlockStore) -> None:
-    server = Server(store, "llama")
-    server.insert(SYSTEM, USER)
-    server.step()
-    server.model.fails = {server.model.calls + 1}
-    assert server.waits(SYSTEM + USER)
-    server.step()
-    assert not server.waits(SYSTEM + USER)
-    assert server.flights.idle
-    server.generator.close()
-
-
 @pytest.mark.parametrize("how", ["remove", "close"])
 def test_a_row_that_is_given_up_is_not_waited_for(how: str, store: BlockStore) -> None:
     server = Server(store, "llama")

@@ -13,7 +13,7 @@ from kit.tinylm import Server, serve_ours
 from kit.tinylm.failing import BAD, ODD, Gate, make_failing_model
 from kit.wire import completion, connected, read_answer
 
-from .conftest import SYSTEM, ask
+from .conftest import SYSTEM, ask, stats, wait_until_durable
 from .in_flight import (
     BLOCK,
     QUIET,
@@ -25,8 +25,7 @@ from .in_flight import (
     stream_begun,
     tokens,
 )
-from .test_lifetime import stats, wait_until_durable
-from .test_why import why_of
+from .test_lifetime import why_of
 
 Start = Callable[..., Server]
 
@@ -164,20 +163,6 @@ def test_chats_with_one_new_system_prompt_compute_it_once(
         assert turn.text == ask(theirs, models[kind], chat(number), **FINE).text
 
 
-@pytest.mark.parametrize("kind", some(KINDS, "dense"))
-def test_a_retry_after_a_timeout_finds_what_its_first_try_computes(
-    kind: str, start: Start, gate: Gate
-) -> None:
-    with asking(start()) as server:
-        with connected(server.server.url) as connection:
-            connection.sendall(completion(prompt=agent(0), **QUIET))
-            server.until_computing(len(agent(0)))
-        retry = server.ask(agent(0))
-        server.until_held(1)
-        gate.open()
-        assert retry.result().computed <= (BLOCK if kind == "dense" else 1)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", some(KINDS, "hybrid"))
 def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
@@ -233,17 +218,6 @@ def test_other_prompts_go_ahead_of_those_that_wait(start: Start, gate: Gate) -> 
         gate.open()
         assert held.result().status == 200
         assert server.server.text().count(WAITS) == 1
-
-
-def test_prompts_that_share_less_than_a_block_do_not_wait(start: Start, gate: Gate) -> None:
-    with asking(start()) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
-        other = server.ask(PREFIX[: BLOCK - 1] + tokens(5, 5)).result()
-        assert other.status == 200
-        assert not first.done()
-        assert WAITS not in server.server.text()
-        gate.open()
 
 
 def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start, gate: Gate) -> None:

@@ -1,60 +1,24 @@
-"""Restarts, kills and signals: what a server promises to a conversation that outlives it."""
+"""Restarts, kills and signals: what a server promises to a conversation that outlives it, and what
+it says of itself meanwhile."""
 
 import json
-import os
+import re
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kit.examples import some
-from kit.tinylm import Server, serve_ours
+from kit.tinylm import Server
 
-from .conftest import SYSTEM, ask, converse
+from .conftest import SYSTEM, Start, ask, cli, converse, stats, wait_until_durable
 
-Start = Callable[..., Server]
-
-
-@pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("h")
+MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "What is there?"}]
 
 
-@pytest.fixture
-def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
-    """Starts servers that share a cold tier, and ends those that a test left."""
-    running: list[Server] = []
-
-    def begin(model: str, *flags: str) -> Server:
-        flags = ("--model", str(models[model]), *flags)
-        running.append(serve_ours(home, *flags, forked=True))
-        return running[-1]
-
-    yield begin
-    for server in running:
-        server.kill()
-
-
-def stats(home: Path) -> Any:
-    """What `omlx-cache stats` says about the server that runs."""
-    environment = {**os.environ, "OMLX_CACHE_RUNTIME_DIR": str(home / "run")}
-    done = subprocess.run(
-        [sys.executable, "-m", "omlx_cache_daemon", "stats", "--format", "json"],
-        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def wait_until_durable(home: Path) -> None:
-    while (writer := stats(home)["writer"])["pending_pages"]:
-        assert writer["failed_pages"] == 0
+def why_of(home: Path, *arguments: str) -> Any:
+    return json.loads(cli(home, "why", *arguments, "--format", "json"))["requests"]
 
 
 @pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "dense"))
@@ -143,3 +107,117 @@ def test_stats_and_log_tell_what_was_restored(
     assert server.stop() == 0
     line = f"{turns[0].prompt_tokens} tokens in, {turns[0].cached_tokens} restored (0 hot, "
     assert line in server.text()
+
+
+@pytest.mark.parametrize("flags", some([[], ["--draft-model"]], []), ids=["alone", "draft"])
+def test_a_request_served_alone_is_measured_too(
+    flags: list[str], start: Start, home: Path, models: dict[str, Path]
+) -> None:
+    server = start("dense", *flags, *(str(models["draft"]) for _ in flags))
+    # A seed is what mlx-lm serves alone.
+    turn = ask(server, models["dense"], MESSAGES, seed=5)
+    seen = stats(home)
+    figures = seen["requests"]
+    assert figures["prefilled_tokens"] == turn.prompt_tokens - turn.cached_tokens
+    assert 0 < figures["prefill_seconds"] < seen["uptime_seconds"]
+    assert list(figures["prefill_tokens_per_second"]) == ["dense"]
+
+
+def one_run(start: Start, home: Path, model: Path, *flags: str) -> list[str]:
+    """Start a server, ask it once, end it, and return what it logged, without dates and levels."""
+    (home / "serve.log").unlink(missing_ok=True)
+    server = start("dense", *flags)
+    ask(server, model, MESSAGES, max_tokens=4)
+    assert server.stop() == 0, server.text()
+    return [line.partition(" - ")[2].partition(" - ")[2] for line in server.text().splitlines()]
+
+
+def test_the_first_lines_name_the_model_and_what_was_found(
+    models: dict[str, Path], home: Path, start: Start
+) -> None:
+    cold = home / "cold"
+    first = one_run(start, home, models["dense"])
+    assert first[0] == f"loading {models['dense']} ..."
+    # A disk that takes more than half a second to say how much is free is not waited for.
+    granted = r"; memory 256 MiB, disk 1 GiB(?: of [\d.]+ [GT]iB free)?"
+    assert re.fullmatch(f"no pages in {cold} yet{granted}", first[1])
+    again = one_run(start, home, models["dense"])
+    found = rf"(\d+) pages, [\d.]+ [KM]iB in {cold}, oldest \d+ \w+ \((\d+) of dense\){granted}"
+    match = re.fullmatch(found, again[1])
+    assert match, again
+    assert match[1] == match[2]
+    last = rf"Everything is on the disk: {cold} has {match[1]} pages, [\d.]+ [KM]iB\."
+    assert re.fullmatch(last, again[-1])
+
+
+def test_a_server_without_a_disk_says_that_nothing_is_on_it(
+    models: dict[str, Path], home: Path, start: Start
+) -> None:
+    lines = one_run(start, home, models["dense"], "--hot-cache-only")
+    assert "nothing is kept on the disk (hot_cache_only); memory 256 MiB" in lines
+    assert re.fullmatch(
+        r"Nothing is on the disk: hot_cache_only\. \d+ pages, [\d.]+ KiB, \d+ tokens end with this "
+        r"process\.",
+        lines[-1],
+    )
+
+
+def test_the_request_s_line_names_the_setting_that_is_too_small(
+    models: dict[str, Path], start: Start
+) -> None:
+    server = start("dense", "--block-size", "16", "--cold-bytes", "160KiB")
+    messages = [{"role": "user", "content": SYSTEM * 3}]
+    turns = [ask(server, models["dense"], messages, max_tokens=4) for _ in range(2)]
+    assert server.stop() == 0, server.text()
+    assert min(turn.prompt_tokens for turn in turns) > 100
+    text = server.text()
+    assert text.count("cold_bytes (160 KiB) holds about ") == 1, "once for the model"
+    requests = [line for line in text.splitlines() if " tokens in, " in line]
+    assert "not on the disk (no_room: cold_bytes)" in requests[-1], "memory has all of it"
+    assert "not kept" not in text.partition("cold_bytes (160 KiB)")[0]
+
+
+def dated(day: int) -> list[dict[str, str]]:
+    return [
+        {"role": "system", "content": f"Today is 2026-11-{day}. {SYSTEM}"},
+        {"role": "user", "content": "What now?"},
+    ]
+
+
+def test_why_shows_the_place_in_words_and_the_log_has_no_text(
+    home: Path, models: dict[str, Path], start: Start
+) -> None:
+    server = start("dense")
+    assert cli(home, "why") == "no request yet\n"
+    for day in (20, 21):
+        ask(server, models["dense"], dated(day))
+    said = cli(home, "why")
+    assert "request 2" in said
+    assert "parts from the prompt of" in said
+    assert "(request 1) at token" in said
+    assert "Today is 2026-11-20" in said
+    assert "Today is 2026-11-21" in said
+    assert "what helps: keep what changes" in said
+    (told,) = why_of(home)
+    assert told["reason"] == "diverged"
+    assert told["model"] == "dense"
+    assert told["explanation"]["here_text"] != told["explanation"]["there_text"]
+    assert [one["number"] for one in why_of(home, "--last", "5")] == [1, 2]
+    assert [one["reason"] for one in why_of(home, "1")] == ["new_text"]
+    assert server.stop() == 0
+    log = server.text()
+    assert "request 2: " in log
+    assert "(diverged: parts from request 1 at token " in log
+    assert "Today is" not in log
+
+
+def test_it_is_named_by_port_and_model_before_its_first_request(start: Start, home: Path) -> None:
+    server = start("dense")
+    port = server.url.rpartition(":")[2]
+    pid = server.process.pid
+    row = cli(home, "ps").splitlines()[1].split()
+    assert row[:3] == [str(pid), "serve", f":{port}"]
+    assert "dense" in row
+    (asked,) = json.loads(cli(home, "ps", "--format", "json"))
+    assert asked["models"] == ["dense"]
+    assert asked["service"]["url"] == server.url

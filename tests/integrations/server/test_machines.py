@@ -82,29 +82,6 @@ def _sent(server: Server, home: Path) -> None:
         raise NotYet(str(remote))
 
 
-def test_what_one_server_computed_another_machine_restores_and_serves_on_without_the_store(
-    start: Start, home: Path, model: Path, store: RedisServer, ours: Server
-) -> None:
-    messages = about(f"apples for {model.name}")
-    expected = ask(ours, model, messages)
-    one, two = start("one"), start("two")
-    assert ask(one, model, messages).text == expected.text
-    eventually(lambda: _sent(one, home / "one"), "what was computed is sent")
-    elsewhere = ask(two, model, messages)
-    assert elsewhere.text == expected.text
-    assert elsewhere.cached_tokens >= (elsewhere.prompt_tokens - 1) // BLOCK * BLOCK > 0
-    requests = _stats(two, home / "two")["requests"]
-    assert requests["restored_remote_tokens"] == elsewhere.cached_tokens
-    store.process.kill()
-    again = ask(two, model, messages)
-    assert (again.text, again.cached_tokens) == (expected.text, elsewhere.cached_tokens)
-    other = about(f"plums for {model.name}")
-    assert ask(two, model, other).text == ask(ours, model, other).text
-    for server in (one, two):
-        assert server.stop() == 0, server.text()
-        assert PASSWORD not in server.text()
-
-
 class _Answer:
     """An answer that comes for as long as it is wanted; `count` says how much has come."""
 

@@ -5,37 +5,19 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from kit.examples import some
-from kit.tinylm import Server, serve_ours
 from kit.wire import completion, connected, exchange, read_answer, request
 
-Start = Callable[..., Server]
+from .conftest import Start
+
 HALF = request(b'{"prompt": "a", ', "/v1/completions", "Content-Length: 32")
 ENDLESS = completion(
     prompt="Count.", max_tokens=2**30, stream=True, logit_bias={"2": -100.0}, seed=None
 )
-
-
-@pytest.fixture
-def start(
-    models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
-) -> Iterator[Start]:
-    running: list[Server] = []
-
-    def begin(*flags: str) -> Server:
-        home = tmp_path_factory.mktemp("slow")
-        running.append(serve_ours(home, "--model", str(models["dense"]), *flags, forked=True))
-        return running[-1]
-
-    yield begin
-    for server in running:
-        server.kill()
 
 
 @pytest.mark.parametrize("sent", some([b"", HALF[:40], HALF], HALF), ids=len)
@@ -43,7 +25,7 @@ def start(
 def test_a_client_that_stalls_does_not_hold_up_the_end(
     sent: bytes, number: signal.Signals, start: Start
 ) -> None:
-    server = start()
+    server = start("dense")
     with connected(server.url) as connection:
         connection.sendall(sent)
         assert exchange(server.url, completion(prompt="a")).status == 200
@@ -56,7 +38,7 @@ def test_a_client_that_stalls_does_not_hold_up_the_end(
 
 @pytest.mark.parametrize("seed", some([None, 1], None), ids=["in a batch", "alone"])
 def test_a_second_signal_cuts_off_an_answer_without_an_end(seed: int | None, start: Start) -> None:
-    server = start()
+    server = start("dense")
     with connected(server.url) as connection:
         endless = {"max_tokens": 2**30, "stream": True, "logit_bias": {"2": -100.0}, "seed": seed}
         connection.sendall(completion(prompt="Count.", **endless))
@@ -79,7 +61,7 @@ def test_a_second_signal_cuts_off_an_answer_without_an_end(seed: int | None, sta
 def test_the_drain_timeout_cuts_off_an_answer_without_an_end(
     seed: int | None, start: Start
 ) -> None:
-    server = start("--drain-timeout", "0.5")
+    server = start("dense", "--drain-timeout", "0.5")
     with connected(server.url) as connection:
         endless = {"max_tokens": 2**30, "logit_bias": {"2": -100.0}, "seed": seed}
         connection.sendall(completion(prompt="Count.", **endless))
@@ -92,27 +74,10 @@ def test_the_drain_timeout_cuts_off_an_answer_without_an_end(
     assert (answer.status, answer.error) == (503, "the server is ending")
 
 
-@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], signal.SIGINT))
-def test_any_number_of_signals_ends_the_server_in_the_middle_of_an_answer(
-    number: signal.Signals, start: Start
-) -> None:
-    server = start()
-    with connected(server.url) as connection:
-        connection.sendall(ENDLESS)
-        connection.recv(1 << 12)
-        began = time.monotonic()
-        while server.process.poll() is None:
-            with suppress(ProcessLookupError):
-                server.process.send_signal(number)
-            assert time.monotonic() - began < 20
-        assert server.wait() in (0, 1)
-    assert "Traceback" not in server.text()
-
-
 def end_at_any_moment(start: Start, seed: int) -> None:
     """Clients come and stall, and after a random while the server is asked to end, once or more."""
     chance = random.Random(seed)
-    server = start("--drain-timeout", "2")
+    server = start("dense", "--drain-timeout", "2")
     ended = threading.Event()
 
     def visit(number: int) -> None:

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,29 +13,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kit.tinylm import Server, serve_ours
+from kit.tinylm import Server
 
-from .conftest import ask
+from .conftest import Start, ask
 
-Start = Callable[..., Server]
 TOKEN = "a-token-that-nobody-shows"
-
-
-@pytest.fixture
-def start(
-    tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path], forks: None
-) -> Iterator[Start]:
-    running: list[Server] = []
-
-    def begin(*flags: str, **variables: str) -> Server:
-        home = tmp_path_factory.mktemp("h")
-        flags = ("--model", str(models["dense"]), *flags)
-        running.append(serve_ours(home, *flags, forked=True, **variables))
-        return running[-1]
-
-    yield begin
-    for server in running:
-        server.kill()
 
 
 def _get(
@@ -54,13 +35,13 @@ def _get(
 
 
 def test_nothing_of_it_is_there_unless_it_was_asked_for(start: Start) -> None:
-    server = start()
+    server = start("dense")
     for path in ("/metrics", "/status", "/status/overview.json"):
         assert _get(server, path)[0] == 404
 
 
 def test_the_servers_own_port_has_metrics_and_status(start: Start, models: dict[str, Path]) -> None:
-    server = start("--status")
+    server = start("dense", "--status")
     said = [{"role": "user", "content": "Tell me a long story about a dragon. " * 40}]
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(ask, server, models["dense"], said) for _ in range(4)]
@@ -84,7 +65,7 @@ def test_the_servers_own_port_has_metrics_and_status(start: Start, models: dict[
 
 
 def test_a_stream_of_events_does_not_keep_a_server_from_ending(start: Start) -> None:
-    server = start("--status")
+    server = start("dense", "--status")
     where = urlsplit(server.url)
     with socket.create_connection((where.hostname, where.port), timeout=30) as client:
         client.sendall(b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -94,7 +75,7 @@ def test_a_stream_of_events_does_not_keep_a_server_from_ending(start: Start) -> 
 
 def test_other_machines_need_the_token(start: Start) -> None:
     address = _own_address()
-    server = start("--host", "0.0.0.0", "--status")
+    server = start("dense", "--host", "0.0.0.0", "--status")
     assert _get(server, "/metrics", host="127.0.0.1")[0] == 200
     status, _, text = _get(server, "/metrics", host=address)
     assert status == 403
@@ -102,7 +83,7 @@ def test_other_machines_need_the_token(start: Start) -> None:
 
 
 def test_a_token_is_asked_for_and_shown_nowhere(start: Start) -> None:
-    server = start("--status", OMLX_CACHE_STATUS_TOKEN=TOKEN)
+    server = start("dense", "--status", OMLX_CACHE_STATUS_TOKEN=TOKEN)
     assert _get(server, "/metrics")[0] == 401
     right = {"Authorization": f"Bearer {TOKEN}"}
     assert _get(server, "/metrics", **right)[0] == 200
@@ -141,7 +122,7 @@ def _own_address() -> str:
 def test_a_router_without_a_tokeniser_asks_with_the_request_itself(
     start: Start, models: dict[str, Path]
 ) -> None:
-    server = start("--status")
+    server = start("dense", "--status")
     said = [{"role": "user", "content": "Tell me a long story about a dragon. " * 40}]
     none = _look_up(server, {"messages": said})
     assert (none[0], none[1]["cached_tokens"]) == (200, 0)
@@ -166,8 +147,8 @@ def test_look_ups_need_the_token_and_the_status_to_be_asked_for(
     start: Start, models: dict[str, Path]
 ) -> None:
     said = {"messages": [{"role": "user", "content": "Hello"}]}
-    assert _look_up(start(), said)[0] == 404
-    server = start("--status", OMLX_CACHE_STATUS_TOKEN=TOKEN)
+    assert _look_up(start("dense"), said)[0] == 404
+    server = start("dense", "--status", OMLX_CACHE_STATUS_TOKEN=TOKEN)
     assert _look_up(server, said)[0] == 401
     assert _look_up(server, said, Authorization=f"Bearer {TOKEN}")[0] == 200
 

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,10 @@ import pytest
 
 from kit.examples import some
 from kit.output import check_output
-from kit.tinylm import Server, serve_ours
+from kit.tinylm import Server
 
-from .conftest import SYSTEM, ask
+from .conftest import SYSTEM, Start, ask
 from .test_warm import CHATS, chats_file, warm
-
-Start = Callable[..., Server]
-
-
-@pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory, forks: None) -> Path:
-    return tmp_path_factory.mktemp("w")
-
-
-@pytest.fixture
-def start(home: Path, models: dict[str, Path]) -> Iterator[Start]:
-    """Starts servers that share a cold tier, and ends those that a test left."""
-    running: list[Server] = []
-
-    def begin(model: str, *flags: str) -> Server:
-        running.append(serve_ours(home, "--model", str(models[model]), *flags, forked=True))
-        return running[-1]
-
-    yield begin
-    for server in running:
-        server.kill()
 
 
 def report_of(done: Any) -> Any:
