@@ -126,7 +126,8 @@ def _parsed(raw: bytes) -> KeeperState:
 class Scrubber:
     """One pass after the other over a directory's pages, a turn at a time; belongs to one thread.
 
-    `_pass` yields what is to come of a pass under way, and nothing is done before `_not_before`.
+    `_pass` yields what is to come of a pass under way; nothing is done before `_not_before`, and
+    before the rate allows the bytes of the last turn, which began at `_turned`.
     """
 
     def __init__(
@@ -137,7 +138,8 @@ class Scrubber:
         self._state = state
         self._figures = figures
         self._pass: Iterator[Checked] | None = None
-        self._not_before = self._saved = 0.0
+        self._not_before = self._saved = self._turned = 0.0
+        self._nbytes = 0
 
     @property
     def is_running(self) -> bool:
@@ -146,7 +148,7 @@ class Scrubber:
     def step(self, days: float, bytes_per_second: float) -> float:
         """Read some pages if that is due; return in how many seconds to go on."""
         kept, now = self._state.kept, time.time()
-        wait = self._not_before - time.monotonic() if bytes_per_second else days * _DAY
+        wait = self._wait(bytes_per_second) if bytes_per_second else days * _DAY
         if kept.finished and not kept.after:
             # A clock that was set back does not put it off for longer than that.
             since = now - kept.finished if kept.finished <= now else 0.0
@@ -160,23 +162,27 @@ class Scrubber:
         except OSError as error:
             _log.warning("checksums are not checked: %s", error.strerror or error)
             self._pass, self._not_before = None, time.monotonic() + FAILED_SECONDS
-        return max(0.0, self._not_before - time.monotonic())
+        return max(0.0, self._wait(bytes_per_second))
+
+    def _wait(self, bytes_per_second: float) -> float:
+        due = max(self._not_before, self._turned + self._nbytes / bytes_per_second)
+        return due - time.monotonic()
 
     def _turn(self, bytes_per_second: float) -> None:
         """Read pages for a moment; raises OSError."""
         if self._pass is None:
             self._pass = check_pages(self._directory, after=self._state.kept.after, fs=self._fs)
-        began, owed = time.monotonic(), 0.0
-        while owed < TURN_SECONDS and time.monotonic() < began + TURN_SECONDS:
+        self._turned, self._nbytes = time.monotonic(), 0
+        ends = self._turned + TURN_SECONDS
+        while self._nbytes < TURN_SECONDS * bytes_per_second and time.monotonic() < ends:
             checked = next(self._pass, None)
             if checked is None:
                 self._finish()
                 return
             self._take(checked)
-            owed += (checked.nbytes + FILE_BYTES) / bytes_per_second
-        self._not_before = began + owed
-        if began - self._saved > NOTED_SECONDS:
-            self._saved = began
+            self._nbytes += checked.nbytes + FILE_BYTES
+        if self._turned - self._saved > NOTED_SECONDS:
+            self._saved = self._turned
             self._state.save()
 
     def _take(self, checked: Checked) -> None:
