@@ -61,16 +61,16 @@ def ask_figures(client: Client) -> Known:
     return Known(told.title, directory, as_answer(Stats, stats))
 
 
-def total(known: Sequence[tuple[str | None, Stats]]) -> Stats | None:
-    """Return the sum of statistics, each with its directory: one that several stores use counts
-    once. None for none."""
+def total(known: Sequence[tuple[str | None, Stats]]) -> Stats:
+    """Return the sum of the statistics of one store or several, each with its directory: one that
+    several stores use counts once."""
     stats: list[Stats] = []
     for at, (directory, one) in enumerate(known):
         if one.cold is not None and directory in (before for before, _ in known[:at]):
             nothing: Any = dict.fromkeys(_OF_THE_DIRECTORY, 0)
             one = replace(one, cold=replace(one.cold, **nothing))
         stats.append(one)
-    return reduce(partial(_added, ""), stats) if stats else None
+    return reduce(partial(_added, ""), stats)
 
 
 def _added(name: str, one: Any, other: Any) -> Any:
@@ -153,6 +153,7 @@ def added(rows: Iterable[Rates]) -> Rates:
 def cells(row: Rates) -> list[object]:
     """Return a row of rates for people, a cell for each of `COLUMNS`."""
     ratio, saved, misses = row["hit_ratio"], row["saved_seconds"], row["misses"]
+    state = row["remote_state"] and row["remote_state"].partition(":")[0]
     return [
         time.strftime("%H:%M:%S"),
         rate(row["requests_per_second"]),
@@ -161,7 +162,8 @@ def cells(row: Rates) -> list[object]:
         rate(row["computed_tokens_per_second"]),
         size(row["hot_bytes"]),
         size(row["cold_bytes"]),
-        _from_afar(row),
+        # What other machines gave, or that their store is left alone.
+        size(row["remote_read_bytes_per_second"]) if state in (None, "ok") else state,
         size(row["pending_bytes"]),
         size(row["written_bytes_per_second"]),
         size(row["written_bytes_per_restored_token"]),
@@ -170,14 +172,6 @@ def cells(row: Rates) -> list[object]:
         f"{round(saved, 1) + 0.0:.1f} s",
         ", ".join(f"{count} {reason}" for reason, count in misses.items()) or None,
     ]
-
-
-def _from_afar(row: Rates) -> str:
-    """Return what other machines gave, or that their store is left alone."""
-    state = row["remote_state"]
-    if state not in (None, "ok"):
-        return str(state).partition(":")[0]
-    return size(row["remote_read_bytes_per_second"])
 
 
 def rate(value: float | None) -> str:

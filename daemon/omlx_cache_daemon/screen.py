@@ -21,12 +21,13 @@ from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache.control.replies import last_name
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.ending import sigterm_raises
-from omlx_cache_daemon.figures import Rates, added, rate, size, total
+from omlx_cache_daemon.figures import added, rate, size, total
 from omlx_cache_daemon.lookout import (
     ANSWER_SECONDS,
     STEP_SECONDS,
     STEPS,
     Lookout,
+    Watched,
     busiest,
     name_of,
     series,
@@ -34,7 +35,6 @@ from omlx_cache_daemon.lookout import (
 from omlx_cache_daemon.render import duration, is_interactive, text, uses_styles
 from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.watching import StoreReply
-from omlx_cache_storage.stats import Stats
 
 _BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
 _NARROWEST_BAR, _WIDEST_BAR, _BESIDE_BAR = 8, 60, 62
@@ -154,11 +154,7 @@ class Screen:
         ink = _BLOCKS if self._console.encoding.startswith("utf") else _ASCII
         here = [r for r in self._replies if str(r.store.path) == self._chosen] or self._replies
         known = [reply.answer for reply in here if reply.answer is not None]
-        stats = total([one.known[1:] for one in known])
-        lines = [
-            *self._heads(here),
-            *(_figures(stats, added(one.rates for one in known), width, ink) if stats else ()),
-        ]
+        lines = [*self._heads(here), *_figures(known, width, ink)]
         lines += [_words("", (said, "bold red")) for said in _troubles(here)]
         lines += [_words("", (said, "dim")) for said in self._gone]
         told = sorted(
@@ -198,9 +194,12 @@ class Screen:
             yield _words("0 all", ("  ".join(names), ""))
 
 
-def _figures(stats: Stats, now: Rates, width: int, ink: str) -> Iterator[Text]:
+def _figures(known: Sequence[Watched], width: int, ink: str) -> Iterator[Text]:
     """Yield what the tiers hold of their budgets, and what was asked of them: lately, and since
     the stores' start."""
+    if not known:
+        return
+    stats, now = total([one.known[1:] for one in known]), added(one.rates for one in known)
     cold, writer, remote, requests = stats.cold, stats.writer, stats.remote, stats.requests
     level, evicted = stats.memory.level, now.get("evicted_pages_per_second")
     yield _words(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from omlx_cache.control.errors import ControlError
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere
+from omlx_cache_daemon.render import text
 from omlx_cache_daemon.stores import RunningStore
 
 
@@ -60,18 +61,25 @@ class StoreQuestion:
             self._replies[path] = StoreReply(store, before and before.answer, said, has_gone)
 
 
+def say_who_is_silent(replies: Sequence[StoreReply]) -> None:
+    """Name the stores that do not answer on standard error; raises NobodyThere where none does."""
+    errors = [f"{reply.store.path}: {reply.error}" for reply in replies if reply.error]
+    if len(errors) == len(replies):
+        raise NobodyThere("; ".join(errors))
+    for error in errors:
+        sys.stderr.write(f"omlx-cache: passed over: {text(error)}\n")
+
+
 def until_interrupted(step: Callable[[], None], seconds: float) -> None:
-    """Call `step` every so many seconds until Ctrl-C, which is the normal end.
+    """Call `step` again and again, with so many seconds between, until Ctrl-C, the normal end.
 
     Raises NobodyThere when a store has gone.
     """
-    following = time.monotonic()
     try:
         while True:
             step()
             sys.stdout.flush()
-            following = max(following + seconds, time.monotonic())
-            time.sleep(max(0.0, following - time.monotonic()))
+            time.sleep(seconds)
     except KeyboardInterrupt:
         return
     except NobodyThere as error:

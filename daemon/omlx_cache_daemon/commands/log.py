@@ -9,12 +9,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.errors import OK, NobodyThere
+from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.following import AT_A_TIME, Events, Follower, Requests, Row
 from omlx_cache_daemon.options import add_format_option
-from omlx_cache_daemon.render import Lines, print_json_line, text
+from omlx_cache_daemon.render import Lines, print_json_line
 from omlx_cache_daemon.stores import add_store_options, chosen
-from omlx_cache_daemon.watching import StoreQuestion, until_interrupted
+from omlx_cache_daemon.watching import StoreQuestion, say_who_is_silent, until_interrupted
 from omlx_cache_storage.stats import KINDS
 
 _LOOK_SECONDS = 0.25
@@ -89,11 +89,7 @@ class _Log:
         self._print(self._most)
         # Of a store that comes later, all that it remembers.
         self._most = None
-        errors = [f"{reply.store.path}: {reply.error}" for reply in replies if reply.error]
-        if len(errors) == len(replies):
-            raise NobodyThere("; ".join(errors))
-        for error in errors:
-            sys.stderr.write(f"omlx-cache: passed over: {text(error)}\n")
+        say_who_is_silent(replies)
 
     def look(self) -> None:
         """Print what has come anywhere; raises NobodyThere when the last store has gone."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.errors import OK, NobodyThere
+from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, total
 from omlx_cache_daemon.options import add_format_option, positive_seconds
 from omlx_cache_daemon.render import (
@@ -22,7 +22,12 @@ from omlx_cache_daemon.render import (
 )
 from omlx_cache_daemon.replies import Map, as_answer
 from omlx_cache_daemon.stores import add_store_options, chosen, the_one
-from omlx_cache_daemon.watching import StoreQuestion, StoreReply, until_interrupted
+from omlx_cache_daemon.watching import (
+    StoreQuestion,
+    StoreReply,
+    say_who_is_silent,
+    until_interrupted,
+)
 from omlx_cache_storage.stats import Stats
 
 
@@ -54,22 +59,19 @@ def run(args: argparse.Namespace) -> int:
         _watch(the_one(args), args.watch, as_json=as_json)
         return OK
     replies = StoreQuestion(ask_figures, args.timeout).ask(chosen(args))
-    sums = total([reply.answer[1:] for reply in replies if reply.answer is not None])
-    if sums is None:
-        raise NobodyThere("; ".join(f"{reply.store.path}: {reply.error}" for reply in replies))
+    say_who_is_silent(replies)
+    known = [reply for reply in replies if reply.answer is not None]
+    sums = total([reply.answer[1:] for reply in known])
     if as_json:
         each = {"processes": [*map(_process, replies)], "total": sums.to_dict()}
         print_json(each if len(replies) > 1 else each["total"])
         return OK
-    for reply in replies:
-        if reply.error is not None:
-            sys.stderr.write(f"omlx-cache: passed over: {reply.store.path}: {reply.error}\n")
-    parts = [_brief(sums)]
-    if args.all:
-        parts.append(_all(sums))
-        for store, known, _, _ in replies if len(replies) > 1 else ():
-            if known is not None:
-                parts.append(f"{text(known.title)}, process {store.pid}\n\n{_all(known.stats)}")
+    parts = [_brief(sums), *([_all(sums)] if args.all else [])]
+    if args.all and len(known) > 1:
+        parts += [
+            f"{text(one.title)}, process {store.pid}\n\n{_all(one.stats)}"
+            for store, one, _, _ in known
+        ]
     sys.stdout.write("\n".join(parts))
     return OK
 
