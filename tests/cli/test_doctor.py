@@ -129,13 +129,6 @@ def test_what_is_safe_to_mend_is_mended_and_nothing_sound_is_lost(
     assert kept == ["{torn"] * check.endswith("file")
 
 
-def test_what_is_being_written_stays(cold: Path) -> None:
-    living = files_in(cold)[0].parent / f".tmp-{os.getpid()}-abcdef02-0"
-    fd = FileSystem().reserve(living, 100)
-    assert _found(cold) == []
-    os.close(fd)
-
-
 def _give_away(cold: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root gives files away")
