@@ -1,7 +1,7 @@
 """The logs of a store, read so that each row is seen once: requests, and what happened to pages."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from omlx_cache.control.explained import RecordPage
@@ -38,9 +38,9 @@ class Follower:
         self._after: int | None = None
         self._began: object = None
 
-    def news(self, client: Client) -> list[Row]:
-        """Return what has come since the last time, in the order in which it was told."""
-        rows: list[Row] = []
+    def news(self, client: Client) -> Iterator[Row]:
+        """Yield what has come since the last time, in the order in which it was told. A store that
+        ends meanwhile takes nothing back."""
         while True:
             before, is_whole = self._after, "after" not in self._arguments
             reply = as_map(client.call(self.operation, **self._arguments))
@@ -50,11 +50,11 @@ class Follower:
                 # Another store has taken the place of the one before: its numbers begin again.
                 upto = 0
             else:
-                rows += self._rows(reply, before, client.pid)
+                yield from self._rows(reply, before, client.pid)
             self._after = upto
             self._arguments |= {"after": upto, "limit": AT_A_TIME}
             if is_whole or before == upto:
-                return rows
+                return
 
     def _rows(self, reply: Map, after: int | None, pid: int | None) -> list[Row]:
         raise NotImplementedError

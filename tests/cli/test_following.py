@@ -12,6 +12,7 @@ from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.answers import encoded
 from omlx_cache.requests.log import AskedRequest, RequestLog
 from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.following import Events, Follower, Requests
 from omlx_cache_storage.stats import Counters
 
@@ -28,13 +29,8 @@ class Followed:
     """Requests that are followed as `log --follow` does, three at a time."""
 
     def __init__(self, store: BlockStore) -> None:
-        self._store = store
         self._follower = Requests(shows_begun=False)
-        self.begin()
-
-    def begin(self) -> None:
-        """A store begins, perhaps in the place of another."""
-        self.log = RequestLog(Counters(), self._store.requests.explainer, REMEMBERED)
+        self.log = RequestLog(Counters(), store.requests.explainer, REMEMBERED)
 
     def ask(self) -> AskedRequest:
         return self.log.ask("", {}, 10)
@@ -72,18 +68,6 @@ def test_requests_are_seen_as_they_end_and_not_in_the_order_in_which_they_began(
     assert followed.look() == ([], 0)
 
 
-def test_a_new_store_in_the_old_ones_place_is_followed_from_its_first_request(
-    store: BlockStore,
-) -> None:
-    followed = Followed(store)
-    for _ in range(5):
-        followed.ask().ended(0)
-    assert followed.look() == ([1, 2, 3, 4, 5], 0)
-    followed.begin()
-    followed.ask().ended(0)
-    assert followed.look() == ([1], 0)
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["begin", "end", "look"]), max_size=30), st.randoms())
 def test_each_request_is_seen_once_or_counted(
@@ -108,21 +92,37 @@ def test_each_request_is_seen_once_or_counted(
     assert len(numbers) + sum(missed for _, missed in seen) == steps.count("begin")
 
 
-def test_an_event_log_that_begins_again_is_read_from_its_start() -> None:
-    answers = [
-        {"began": 1.0, "upto": 9, "dropped": 0, "events": [{"number": 9}]},
-        {"began": 2.0, "upto": 12, "dropped": 0, "events": []},
-        {"began": 2.0, "upto": 12, "dropped": 4, "events": [{"number": 11}, {"number": 12}]},
-        {"began": 2.0, "upto": 12, "dropped": 0, "events": []},
-    ]
-    asked: list[object] = []
+@pytest.mark.parametrize(("upto", "began"), [(12, 2.0), (3, None)])
+def test_a_log_that_begins_again_is_read_from_its_start(upto: int, began: float | None) -> None:
+    first: dict[str, Any] = {"upto": 9, "began": began and 1.0, "events": [{"number": 9}]}
+    again = {"upto": upto, "began": began, "events": []}
+    answers = [first, again, {**again, "dropped": 4, "events": [{"number": upto}]}, again]
+    follower, client, asked = _answered(*answers)
+    assert _told(follower, client) == ([9], 0)
+    assert _told(follower, client) == ([upto], 4)
+    assert asked == [None, 9, 0, upto]
+
+
+def test_what_a_store_told_before_it_ended_is_seen() -> None:
+    follower, client, _ = _answered(
+        {"upto": 9, "events": []}, {"upto": 10, "events": [{"number": 10}]}
+    )
+    assert _told(follower, client) == ([], 0)
+    news = follower.news(client)
+    assert next(news).document["number"] == 10
+    with pytest.raises(NobodyThere):
+        next(news)
+
+
+def _answered(*answers: dict[str, Any]) -> tuple[Events, Client, list[object]]:
+    """Return a follower of events, a store that answers this and ends, and what was asked of it."""
+    left, asked, client = list(answers), list[object](), Client(Path("/s"))
 
     def call(op: str, **arguments: object) -> object:
         asked.append(arguments.get("after"))
-        return {"pid": 7, **answers[len(asked) - 1]}
+        if not left:
+            raise NobodyThere("it has ended")
+        return {"pid": 7, **left.pop(0)}
 
-    follower, client = Events(limit=1), Client(Path("/s"))
     client.call = call  # type: ignore[method-assign]
-    assert _told(follower, client) == ([9], 0)
-    assert _told(follower, client) == ([11, 12], 4)
-    assert asked == [None, 9, 0, 12]
+    return Events(limit=1), client, asked

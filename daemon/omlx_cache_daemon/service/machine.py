@@ -184,7 +184,7 @@ class MachineStatus:
         """Return who follows a process from now on, and what it did since it was asked last: an
         answer that comes too late changes nothing."""
         follower = deepcopy(self._followers.get(str(client.path)) or Events())
-        return follower, follower.news(client)
+        return follower, list(follower.news(client))
 
     def _sequence(self, after: int | None, limit: int) -> Mapping[str, Any]:
         """Return the oldest `limit` events beyond a number, or the latest ones without it."""
