@@ -6,15 +6,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from omlx_cache.settings.names import LONGEST_WAIT, SOCKET_VARIABLE, variable
-from omlx_cache.tools.prompt_file import Prompt
-from omlx_cache.tools.warm_report import Progress, WarmReport
 from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.prompts import Prompt
 from omlx_cache_daemon.replies import as_map, count_of
 from omlx_cache_daemon.servers import Server
 
@@ -26,6 +26,27 @@ _FLUSH_SECONDS = 600.0
 _FLUSH_STEP_SECONDS = 2.0
 _DEFAULT_MODEL = "default_model"
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+Progress = Callable[[int, int], None]
+"""Takes what is done, and how much there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmReport:
+    """What a run did. `warm_prompts` needed nothing, but a server computes a token of each.
+
+    `stored_bytes` is what was written to the cold tier meanwhile; `durable` says that nothing is
+    missing; `server` is the running one that did it, None without.
+    """
+
+    prompts: int
+    warm_prompts: int
+    computed_tokens: int
+    stored_bytes: int
+    cold_dir: str | None
+    durable: bool
+    server: str | None = None
 
 
 class Usage(NamedTuple):

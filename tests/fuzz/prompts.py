@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from omlx_cache.tools.prompt_file import PromptFileError, read_prompts
+from omlx_cache_daemon.prompts import PromptFileError, read_prompts
 
 from .mutate import spoil_bytes, spoil_value
 from .target import MIB, Target, refused

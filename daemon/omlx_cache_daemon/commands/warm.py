@@ -7,16 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError
-from omlx_cache.tools.prompt_file import Prompt, PromptFileError, read_prompts
-from omlx_cache.tools.warm_report import WarmReport
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.logs import show_logs
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.progress import Progress
+from omlx_cache_daemon.prompts import Prompt, PromptFileError, read_prompts
 from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
 from omlx_cache_daemon.servers import Server, Wanted, find_servers
-from omlx_cache_daemon.warming import serving, warm_through
+from omlx_cache_daemon.warming import WarmReport, serving, warm_through
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -12,7 +12,7 @@ import pytest
 from kit.examples import some
 from kit.forks import run
 from kit.tinylm import serve_ours
-from omlx_cache.tools.prompt_file import Prompt, PromptFileError, read_prompts
+from omlx_cache_daemon.prompts import Prompt, PromptFileError, read_prompts
 
 from .conftest import SYSTEM, ask
 

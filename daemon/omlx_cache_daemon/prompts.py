@@ -1,4 +1,4 @@
-"""The prompts of a file, for `omlx-cache warm`. Imports no MLX: a server may do the rest."""
+"""The prompts of a file, for `omlx-cache warm`."""
 
 import json
 from collections.abc import Mapping, Sequence
