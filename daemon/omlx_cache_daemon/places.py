@@ -103,12 +103,13 @@ def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
 
     with contextlib.suppress(CommandError, CacheError):
         files = Files(args.cold_dir or configured_directory())
+        rows, keys = files.namespaces(EVERY), []
+        names = [*{row.label for row in rows}, *(row.namespace[:_SHOWN_DIGITS] for row in rows)]
         digits, slash, _ = prefix.partition("/")
         if slash:
             found = (one for one in files.entries() if one.namespace.hex().startswith(digits))
-            return [f"{digits}/{entry.page.key.hex()[:_SHOWN_DIGITS]}" for entry in found]
-        rows = files.namespaces(EVERY)
-        return [*{row.label for row in rows}, *(row.namespace[:_SHOWN_DIGITS] for row in rows)]
+            keys = [f"{digits}/{entry.page.key.hex()[:_SHOWN_DIGITS]}" for entry in found]
+        return [*names, *keys]
     return []
 
 

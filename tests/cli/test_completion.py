@@ -48,7 +48,7 @@ def test_commands_flags_their_values_and_files_are_completed(
         ("omlx-cache ls --format=j", {"--format=json"}),
         ("omlx-cache import tr", {"trace.jsonl"}),
         ("omlx-cache rm ", {"org/llama", digits}),
-        ("omlx-cache quota --pin org", {"org/llama"}),
+        ("omlx-cache quota --pin org/", {"org/llama"}),
         (f"omlx-cache ls {digits[:3]}/", {f"{digits[:3]}/{key}"}),
     ):
         assert _completed(environment, tmp_path, line) == words, line

@@ -24,54 +24,41 @@ def work():
     return 0
 sys.exit(_guarded(work))
 """
+_PIPED = """
+import sys
+from omlx_cache_daemon.progress import Progress
+for shown in (True, False):
+    with Progress("warming", 1000, unit="prompts", shown=shown) as progress:
+        for _ in range(1000):
+            progress.advance()
+assert "rich" not in sys.modules
+print("done")
+"""
 _CURSOR_HIDDEN, _CURSOR_SHOWN = "\x1b[?25l", "\x1b[?25h"
 
 
-def _program(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
-
-
-def _variables(environment: dict[str, str], **more: str) -> dict[str, str]:
-    return {**environment, "TERM": "xterm-256color", **more}
-
-
-def test_a_terminal_shows_a_bar_with_what_is_done_of_how_much(environment: dict[str, str]) -> None:
-    with on_terminal(_program(_HALF_DONE), _variables(environment)) as terminal:
+@pytest.mark.parametrize(
+    "variables", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["plain", "no color", "dumb"]
+)
+def test_a_terminal_shows_what_is_done_and_a_file_what_is_printed(
+    environment: dict[str, str], tmp_path: Path, variables: dict[str, str]
+) -> None:
+    is_dumb = "TERM" in variables
+    everything = {**environment, "TERM": "xterm-256color", **variables}
+    command = [sys.executable, "-c", _HALF_DONE]
+    with (
+        (tmp_path / "out").open("wb") as out,
+        on_terminal(command, everything, stdout=out.fileno()) as terminal,
+    ):
         terminal.wait_for("verifying", "2 GiB of 4 GiB")
         terminal.type("\n")
         assert terminal.ended() == 0
         assert "4 GiB of 4 GiB" in terminal.shown
-        assert terminal.shown.rindex(_CURSOR_SHOWN) > terminal.shown.rindex(_CURSOR_HIDDEN)
-
-
-def test_the_bar_has_no_colours_where_none_are_wanted(environment: dict[str, str]) -> None:
-    for no_color, coloured in (("", True), ("1", False)):
-        variables = _variables(environment, NO_COLOR=no_color)
-        with on_terminal(_program(_HALF_DONE), variables) as terminal:
-            terminal.wait_for("2 GiB of 4 GiB")
-            terminal.type("\n")
-            assert terminal.ended() == 0
-            assert ("\x1b[38;" in terminal.shown) is coloured
-
-
-def test_a_dumb_terminal_gets_lines_and_no_escape_sequence(environment: dict[str, str]) -> None:
-    variables = _variables(environment, TERM="dumb")
-    with on_terminal(_program(_HALF_DONE), variables) as terminal:
-        terminal.type("\n")
-        assert terminal.ended() == 0
-        assert "verifying: 50 % (2 GiB of 4 GiB)" in terminal.shown
-        assert "\x1b" not in terminal.shown
-
-
-def test_what_a_command_prints_goes_where_it_goes_without_a_bar(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    with (tmp_path / "out").open("wb") as out:
-        variables = _variables(environment)
-        with on_terminal(_program(_HALF_DONE), variables, stdout=out.fileno()) as terminal:
-            terminal.wait_for("2 GiB of 4 GiB")
-            terminal.type("\n")
-            assert terminal.ended() == 0
+        assert ("\x1b[38;" in terminal.shown) is (not variables)
+        assert ("\x1b" in terminal.shown) is not is_dumb
+        assert ("verifying: 50 % (2 GiB of 4 GiB)" in terminal.shown) is is_dumb
+        if not is_dumb:
+            assert terminal.shown.rindex(_CURSOR_SHOWN) > terminal.shown.rindex(_CURSOR_HIDDEN)
     assert (tmp_path / "out").read_text() == "a finding\ndone\n"
 
 
@@ -79,7 +66,8 @@ def test_what_a_command_prints_goes_where_it_goes_without_a_bar(
 def test_a_bar_that_is_cut_short_leaves_a_cursor_and_a_line_of_its_own(
     environment: dict[str, str], ends_it: str | signal.Signals, code: int
 ) -> None:
-    with on_terminal(_program(_HALF_DONE), _variables(environment)) as terminal:
+    variables = {**environment, "TERM": "xterm-256color"}
+    with on_terminal([sys.executable, "-c", _HALF_DONE], variables) as terminal:
         terminal.wait_for("2 GiB of 4 GiB")
         if isinstance(ends_it, str):
             terminal.type(ends_it)
@@ -91,54 +79,22 @@ def test_a_bar_that_is_cut_short_leaves_a_cursor_and_a_line_of_its_own(
         assert terminal.shown.rstrip(_CURSOR_SHOWN).endswith("\n")
 
 
-def _in_a_pipe(environment: dict[str, str], code: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        _program(code), env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-
-
-def test_a_pipe_gets_a_line_for_each_tenth(environment: dict[str, str]) -> None:
-    code = (
-        "from omlx_cache_daemon.progress import Progress\n"
-        "with Progress('warming', 1000, unit='prompts') as progress:\n"
-        "    for _ in range(1000):\n"
-        "        progress.advance()\n"
-    )
-    ended = _in_a_pipe(environment, code)
-    lines = ended.stderr.splitlines()
-    assert (len(lines), ended.stdout) == (10, "")
-    assert lines[0] == "warming: 10 % (100 of 1,000 prompts)"
-    assert lines[-1] == "warming: 100 % (1,000 of 1,000 prompts)"
-
-
-def test_nothing_is_told_beside_a_json_document_nor_is_rich_imported_for_lines(
-    environment: dict[str, str],
+@pytest.mark.parametrize("read", [True, False])
+def test_a_pipe_gets_a_line_for_each_tenth_and_need_not_be_read(
+    environment: dict[str, str], read: bool
 ) -> None:
-    code = (
-        "import sys\n"
-        "from omlx_cache_daemon.progress import Progress\n"
-        "for shown in (True, False):\n"
-        "    with Progress('moving', 1, unit='pages', shown=shown) as progress:\n"
-        "        progress.advance()\n"
-        "assert 'rich' not in sys.modules\n"
-    )
-    assert _in_a_pipe(environment, code).stderr == "moving: 100 % (1 of 1 pages)\n"
-
-
-def test_a_reader_of_the_progress_that_has_gone_does_not_end_the_work(
-    environment: dict[str, str],
-) -> None:
+    """Nothing is told beside a JSON document, and rich is not imported for lines."""
     reader, writer = os.pipe()
-    os.close(reader)
-    code = (
-        "from omlx_cache_daemon.progress import Progress\n"
-        "with Progress('moving', 10, unit='pages') as progress:\n"
-        "    for _ in range(10):\n"
-        "        progress.advance()\n"
-        "print('moved')\n"
-    )
+    if not read:
+        os.close(reader)
+    command = [sys.executable, "-c", _PIPED]
     ended = subprocess.run(
-        _program(code), env=environment, stdout=subprocess.PIPE, stderr=writer, timeout=60
+        command, env=environment, stdout=subprocess.PIPE, stderr=writer, timeout=60, check=False
     )
     os.close(writer)
-    assert ended.stdout == b"moved\n"
+    assert ended.stdout == b"done\n"
+    if read:
+        with open(reader) as told:
+            lines = told.read().splitlines()
+        assert (len(lines), lines[0]) == (10, "warming: 10 % (100 of 1,000 prompts)")
+        assert lines[-1] == "warming: 100 % (1,000 of 1,000 prompts)"
