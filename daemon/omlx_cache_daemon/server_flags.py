@@ -92,11 +92,12 @@ def given_settings(args: argparse.Namespace) -> dict[str, object]:
 
 def given_level(args: argparse.Namespace) -> str | None:
     """Return the --log-level that was given, None for the default."""
-    return args.log_level if "--log-level" in args.passed_on else None
+    is_given = any(word.startswith("--log-level=") for word in args.passed_on)
+    return args.log_level if is_given else None
 
 
 class _PassedOn(argparse.Action):
-    """Stores a value of mlx-lm's, and its flag and the value as words in `passed_on`."""
+    """Stores a value of mlx-lm's, and its flag with the value in `passed_on`."""
 
     def __call__(
         self,
@@ -105,12 +106,12 @@ class _PassedOn(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
+        word = self.option_strings[0]
+        if self.nargs != 0:
+            # In one word, as a value may begin like a flag.
+            word += f"={values if isinstance(values, str) else json.dumps(values)}"
         setattr(namespace, self.dest, True if self.nargs == 0 else values)
-        flag = self.option_strings[0]
-        words = (
-            [] if self.nargs == 0 else [values if isinstance(values, str) else json.dumps(values)]
-        )
-        namespace.passed_on = [*namespace.passed_on, flag, *words]
+        namespace.passed_on = [*namespace.passed_on, word]
 
 
 class Flag(NamedTuple):
