@@ -70,10 +70,6 @@ class ApcManager(APCManager):  # type: ignore[misc]
             )
         return known
 
-    def resident_bytes(self) -> int:
-        """Return what the store has in memory, of every model."""
-        return self.store.stats().hot.nbytes
-
     def stats_snapshot(self) -> dict[str, object]:
         """Return what the server shows as its cache's figures; of the store what is its own."""
         stats = self.store.stats()
