@@ -48,14 +48,14 @@ class Lookout:
     def __init__(self, find: Callable[[], Sequence[RunningStore]]) -> None:
         self.gone: list[tuple[float, str]] = []
         self._find = find
-        self._asking = StoreQuestion(self._look, ANSWER_SECONDS)
+        self._question = StoreQuestion(self._look, ANSWER_SECONDS)
         self._here: dict[str, StoreReply] = {}
         self._samples: dict[str, deque[tuple[float, Stats]]] = {}
         self._requests: dict[str, dict[int, ExplainedRequest]] = {}
 
     def look(self, seconds: float) -> list[StoreReply]:
         """Ask all stores, wait for so long, and return the replies of those that are there."""
-        replies = self._asking.ask(self._find(), seconds)
+        replies = self._question.ask(self._find(), seconds)
         here = {str(reply.store.path): reply for reply in replies if not reply.has_gone}
         now = time.monotonic()
         for path, reply in self._here.items():

@@ -117,7 +117,7 @@ def _row(process: Document) -> Sequence[object]:
         _held(process["pending"]) if is_store else None,
         process["sessions"] if is_store else None,
         process["version"],
-        duration(process["answered_s"]),
+        f"{1000 * process['answered_s']:.1f} ms",
     )
 
 
