@@ -1,6 +1,5 @@
 """Checks the shape of a store's reply, which may come from another version of this program."""
 
-from collections.abc import Mapping
 from typing import TypeVar
 
 from omlx_cache_daemon.errors import CommandError
@@ -39,13 +38,6 @@ def as_maps(reply: object) -> list[Map]:
     if not isinstance(reply, list):
         raise other_version(f"it sent {type(reply).__name__} where a list was expected")
     return [as_map(item) for item in reply]
-
-
-def directory_of(info: Mapping[str, object]) -> str | None:
-    """Return the directory of the cold tier, as a store's `ps` says it; None without one."""
-    cold = info.get("cold")
-    directory = cold.get("dir") if isinstance(cold, dict) else None
-    return directory if isinstance(directory, str) else None
 
 
 def count_of(reply: Map, column: str) -> int:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.replies import ProcessRow
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.errors import NobodyThere
+from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.replies import Map, as_map, directory_of
+from omlx_cache_daemon.replies import as_answer, as_map
 from omlx_cache_daemon.stores import running
 
 _TIMEOUT_SECONDS = 5.0
@@ -52,19 +53,19 @@ def find_servers(wanted: Wanted) -> Found:
     for store in running():
         client = store.client(_TIMEOUT_SECONDS)
         try:
-            info = as_map(client.call("ps"))
+            info = as_answer(ProcessRow, client.call("ps"))
             theirs = as_map(client.call("config")).get("settings") if _url(info) else None
-        except (NobodyThere, ControlError):
+        except (CommandError, ControlError):
             found.others.append(
                 f"process {store.pid} does not say what it is, and may use this directory"
             )
             continue
-        cold_dir = directory_of(info)
+        cold_dir = info.cold_dir
         shares = cold_dir is not None and _same_place(cold_dir, wanted.cold_dir)
         if wanted.model is not None and not shares:
             continue
         url, trouble = _url(info), _mismatch(info, theirs, wanted)
-        title = text(info.get("title"))
+        title = text(info.title)
         if url is not None and not trouble:
             found.servers.append(Server(client, store.pid, title, url, cold_dir))
         elif shares:
@@ -72,9 +73,9 @@ def find_servers(wanted: Wanted) -> Found:
     return found
 
 
-def _mismatch(info: Map, theirs: object, wanted: Wanted) -> str:
+def _mismatch(info: ProcessRow, theirs: object, wanted: Wanted) -> str:
     """Return in words why a store cannot prefill what is wanted, empty when it can."""
-    service = as_map(info.get("service") or {})
+    service = info.service
     if not service:
         return "and is no server"
     if _url(info) is None:
@@ -105,6 +106,6 @@ def _same_place(one: str, two: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(two)
 
 
-def _url(info: Map) -> str | None:
-    url = as_map(info.get("service") or {}).get("url")
+def _url(info: ProcessRow) -> str | None:
+    url = info.service.get("url")
     return url if isinstance(url, str) else None

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from omlx_cache.control.replies import ProcessRow
 from omlx_cache.settings.names import LONGEST_WAIT, SOCKET_VARIABLE, variable
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.prompts import Prompt
-from omlx_cache_daemon.replies import as_map, count_of
+from omlx_cache_daemon.replies import as_answer, as_map, count_of
 from omlx_cache_daemon.servers import Server
+from omlx_cache_storage.stats import Stats
 
 _UNLIMITED = ("--max-body-bytes", "1TiB", "--max-prompt-tokens", str(10**12))
 _REQUEST_SECONDS = 3600.0
@@ -153,12 +155,11 @@ def _flushed(server: Server) -> bool:
     while True:
         if as_map(server.client.call("flush", timeout=_FLUSH_STEP_SECONDS)).get("durable") is True:
             return True
-        pending = as_map(server.client.call("ps")).get("pending")
-        left = count_of(pending, "pages") if isinstance(pending, dict) else 0
-        if not left or time.monotonic() > deadline:
+        pending = as_answer(ProcessRow, server.client.call("ps")).pending
+        if not pending.pages or time.monotonic() > deadline:
             return False
 
 
 def _written_bytes(server: Server) -> int:
-    writer = as_map(server.client.call("stats")).get("writer")
-    return count_of(writer, "written_bytes") if isinstance(writer, dict) else 0
+    writer = as_answer(Stats, server.client.call("stats")).writer
+    return 0 if writer is None else writer.written_bytes

@@ -6,17 +6,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache.control.replies import Identity, ProcessRow
 from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Operations
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.following import Events, Row
-from omlx_cache_daemon.replies import as_answer, as_map, as_maps, count_of
+from omlx_cache_daemon.replies import as_answer, as_map, count_of
 from omlx_cache_daemon.stores import RunningStore, known
 from omlx_cache_daemon.watching import StoreQuestion, StoreReply
 from omlx_cache_storage.events import OTHER_PROCESS
@@ -140,10 +141,12 @@ class MachineStatus:
         answered = [reply.answer for reply in replies if reply.error is None]
         return [self._own["config"]({}), *answered]
 
-    def recent(self, args: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-        replies = self._peers.ask(lambda client: as_maps(client.call("recent", **args)))
+    def recent(self, args: Mapping[str, Any]) -> Sequence[ExplainedRequest]:
+        replies = self._peers.ask(
+            lambda client: as_answer(tuple[ExplainedRequest, ...], client.call("recent", **args))
+        )
         rows = [row for reply in replies if reply.error is None for row in reply.answer]
-        return sorted(rows, key=itemgetter("asked_at"), reverse=True)[: args["limit"]]
+        return sorted(rows, key=attrgetter("asked_at"), reverse=True)[: args["limit"]]
 
     def prefixes(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         """A level of the tree as all processes together have it; the service's own index speaks
