@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import math
 import resource
 import socket
 import sys
@@ -136,6 +137,10 @@ class Handler(APIHandler):  # type: ignore[misc]
     def handle_completion(self, request: Any, stop_words: list[str]) -> None:
         """Answer a request that has come in; an error ends it, and tells its client."""
         try:
+            for name, value in self.body.items():
+                # JSON has no such numbers, Python reads them, and sampling ends with them.
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise BadRequest(f"{name} must be a finite number, not {value}")
             with self.server.answering():
                 super().handle_completion(request, stop_words)
         except OSError:
