@@ -195,11 +195,14 @@ def _seconds(value: object) -> float:
     return float(min(value, LONGEST_SECONDS))
 
 
-def _items(value: object) -> list[object]:
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, list):
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
         raise ValueError("a list")
-    return items
+    return value
+
+
+def _items(value: object) -> list[object]:
+    return list(value.split(",")) if isinstance(value, str) else _list(value)
 
 
 def _wholes(value: object) -> list[int]:
@@ -216,7 +219,7 @@ _READ: Final[Mapping[str, Callable[[object], object]]] = {
     "after": _whole,
     "before_ns": _whole,
     "dry_run": _switch,
-    "keep": _items,
+    "keep": _list,
     "keys": _items,
     "kinds": _items,
     "kv": _switch,
