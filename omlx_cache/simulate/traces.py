@@ -185,6 +185,9 @@ def _read(path: Path, numbers: Numbers) -> list[Traced]:
             requests += read(document, str(path), numbers)
             if "stored" in document:
                 stored.append(_named(document, "stored", numbers))
+        except json.JSONDecodeError as error:
+            what = f"expected {FORMATS}, this is no JSON: {error}"
+            raise SimulationError(f"{path}, line {number}: {what}") from None
         except KeyError as error:
             raise SimulationError(f"{path}, line {number}: it has no {error}") from None
         except (ValueError, TypeError, OverflowError, RecursionError) as error:

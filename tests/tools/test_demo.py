@@ -6,15 +6,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
-from mlx.utils import tree_flatten
-from mlx_lm.models import qwen3
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 from kit.output import check_output
+from kit.tinylm import make_model
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.tools.demo.course import make_prompts
 from omlx_cache.tools.demo.runs import DemoError, DemoPrompt, run_plain
@@ -22,21 +17,6 @@ from omlx_cache.tools.small_model import VOCABULARY, small_model
 from omlx_cache_daemon.cli import main
 from omlx_cache_storage.hot import HotTier
 
-WORDS = 60
-CONFIG = {
-    "model_type": "qwen3",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "rms_norm_eps": 1e-6,
-    "vocab_size": 64,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10_000.0,
-    "tie_word_embeddings": False,
-}
 TOKENS = 120
 SHARED = 48
 SMALL = ["demo", "--tokens", str(TOKENS), "--new-tokens", "12"]
@@ -46,36 +26,6 @@ SMALL = ["demo", "--tokens", str(TOKENS), "--new-tokens", "12"]
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 16 tokens, in the demo's second process too, keep the prompts short."""
     monkeypatch.setenv("OMLX_CACHE_BLOCK_SIZE", "16")
-
-
-@pytest.fixture
-def model_dir(tmp_path: Path) -> Path:
-    """A model with a tokenizer in the layout that mlx-lm loads."""
-    path = tmp_path / "model"
-    path.mkdir()
-    model = qwen3.Model(qwen3.ModelArgs.from_dict(CONFIG))
-    model.set_dtype(mx.bfloat16)
-    weights = dict(tree_flatten(model.parameters()))
-    mx.save_safetensors(str(path / "model.safetensors"), weights, {"format": "mlx"})
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    vocabulary = {f"w{i}": i for i in range(WORDS)} | {"[UNK]": WORDS, "[EOS]": WORDS + 1}
-    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.save(str(path / "tokenizer.json"))
-    described = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "[UNK]",
-        "eos_token": "[EOS]",
-    }
-    (path / "tokenizer_config.json").write_text(json.dumps(described))
-    return path
-
-
-@pytest.fixture
-def text_file(tmp_path: Path) -> Path:
-    path = tmp_path / "prompt.txt"
-    path.write_text(" ".join(f"w{i * i % WORDS}" for i in range(120)))
-    return path
 
 
 def _json(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[int, Any]:
@@ -101,21 +51,12 @@ def test_every_kind_of_restore_gives_the_tokens_of_a_run_without_the_cache(
 
 
 @pytest.mark.nightly
-def test_the_table_has_a_row_for_each_request_and_names_what_failed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_has_a_row_for_each_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(SMALL) == 0
     told = capsys.readouterr()
     rows = [line.split() for line in told.out.splitlines()]
     assert sum(bool(row) and row[-1] == "yes" for row in rows) == 5
     assert "prefill without the cache" in told.err
-
-    def refuse(*_: object) -> None:
-        raise ValueError("this adapter is broken")
-
-    monkeypatch.setattr(KVCacheAdapter, "rebuild", refuse)
-    assert main(SMALL) == 1
-    assert "0 tokens restored instead of 119 (error:ValueError)" in capsys.readouterr().out
 
 
 def test_a_wrong_restore_is_a_no_and_a_failure(
@@ -158,12 +99,15 @@ def test_a_long_conversation_that_does_not_come_back_whole_fails(
 
 @pytest.mark.nightly
 def test_a_model_and_a_text_of_the_users_own(
-    capsys: pytest.CaptureFixture[str], model_dir: Path, text_file: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    arguments = ["demo", "--model", str(model_dir), "--prompt-file", str(text_file)]
-    code, told = _json(capsys, [*arguments, "--new-tokens", "8"])
+    model = make_model(tmp_path / "model", "qwen3")
+    text = tmp_path / "prompt.txt"
+    text.write_text("abcdefghijkl" * 10)
+    arguments = ["demo", "--model", str(model), "--prompt-file", str(text), "--new-tokens", "8"]
+    code, told = _json(capsys, arguments)
     assert code == 0
-    assert told["model"] == str(model_dir)
+    assert told["model"] == str(model)
     assert [row["restored_tokens"] for row in told["rows"]] == [0, 119, 119, SHARED, 119]
 
 

@@ -61,7 +61,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
             f"--{name}",
             choices=(*policies, ",".join(policies)),
             default=",".join(policies) if name == "policy" else policies[0],
-            help=f"{about} (default: %(default)s)",
+            metavar="NAME,...",
+            help=f"{about}: {', '.join(policies)} (default: %(default)s)",
         )
     parser.add_argument(
         "--shuffle", default="", metavar="NAME", help="another order of sessions, the one so named"
