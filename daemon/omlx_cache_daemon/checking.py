@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 from omlx_cache_daemon.changing import remove_opened
 from omlx_cache_daemon.page_files import checked
 from omlx_cache_storage.cold.catalog import (
-    Found,
+    FoundFile,
     namespace_directories,
     shard_directories,
     walk_shard,
@@ -124,7 +124,7 @@ def _listed(found: Iterable[T], key: Callable[[T], str]) -> tuple[list[T], str]:
         return [], f"cannot be listed: {error.strerror}"
 
 
-def _file(found: Found) -> str:
+def _file(found: FoundFile) -> str:
     return found.file
 
 

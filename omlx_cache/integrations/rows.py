@@ -20,7 +20,7 @@ from omlx_cache.requests.log import AskedRequest
 _BATCHES = BatchKVCache, RightBatchKVCache
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """A request's place in a batch: the batch's caches, its slot there, and the tokens it holds."""
 
     caches: Sequence[Any]
@@ -28,12 +28,12 @@ class Row(NamedTuple):
     tokens: Sequence[int]
 
 
-def row_of(generator: Any, uid: int) -> Row | None:
+def row_of(generator: Any, uid: int) -> BatchRow | None:
     """Return where a request is computed now; None while it waits, and for another generator."""
     try:
         stage, index = generator._find_uids([uid])[uid]
         batch = {1: generator._prompt_batch, 2: generator._generation_batch}[stage]
-        return Row(batch.prompt_cache, index, batch.tokens[index])
+        return BatchRow(batch.prompt_cache, index, batch.tokens[index])
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -75,7 +75,7 @@ def segments_of(tokens: list[int], start: int, stops: Sequence[int]) -> list[lis
     return [tokens[a:b] for a, b in pairwise(edges)]
 
 
-def paged_source(row: Row, start: int) -> Source | None:
+def paged_source(row: BatchRow, start: int) -> Source | None:
     """Return lazy slices of a row's keys and values from token `start` on; None when its caches
     are not where its tokens say. Empty for a model without growing caches."""
     arrays: dict[str, Any] = {}

@@ -28,10 +28,10 @@ STALL_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
 
 
-class Progress:
+class LastAnswer:
     """When the disk last answered somebody; a stamp is atomic."""
 
-    def __init__(self, pool: "Progress | None" = None) -> None:
+    def __init__(self, pool: "LastAnswer | None" = None) -> None:
         self.at = time.monotonic()
         self._pool = pool
 
@@ -49,10 +49,10 @@ class Progress:
 class Read(Future[T]):
     """The promise of a call, with its progress and that of all calls of its pool."""
 
-    def __init__(self, pool: Progress, call: Callable[[], T] | None = None) -> None:
+    def __init__(self, pool: LastAnswer, call: Callable[[], T] | None = None) -> None:
         super().__init__()
         self.pool = pool
-        self.own = Progress(pool)
+        self.own = LastAnswer(pool)
         self._call = call
 
     def run(self) -> None:
@@ -72,13 +72,13 @@ class Read(Future[T]):
 class _Current(threading.local):
     """Whose progress the calling thread makes."""
 
-    progress: Progress | None = None
+    progress: LastAnswer | None = None
 
 
 _current = _Current()
 
 
-def follow(progress: Progress | None) -> None:
+def follow(progress: LastAnswer | None) -> None:
     """Have what the disk answers the calling thread count as this progress."""
     _current.progress = progress
     if progress is not None:
@@ -96,9 +96,9 @@ def in_a_pool() -> bool:
     return _current.progress is not None
 
 
-def progress() -> Progress:
+def progress() -> LastAnswer:
     """Return whose progress the calling thread makes: its own, if nobody follows it."""
-    return _current.progress or Progress()
+    return _current.progress or LastAnswer()
 
 
 @contextlib.contextmanager
@@ -188,7 +188,7 @@ class ReaderPool(Executor):
         self._limit = threads
         self._most = max(threads, most)
         self._name = name
-        self._progress = Progress()
+        self._progress = LastAnswer()
         self._lock = threading.Lock()
         self._tasks: _Tasks = SimpleQueue()
         self._employed: list[_Employment] = []

@@ -18,7 +18,7 @@ from omlx_cache_storage.hot_page import PageState, Write
 from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, WriteResult
-from omlx_cache_storage.readers import Progress, follow
+from omlx_cache_storage.readers import LastAnswer, follow
 from omlx_cache_storage.stats import WriterUsage
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Writer:
         self._documents = documents
         self._events = events
         self._opening = opening
-        self._progress = Progress()
+        self._progress = LastAnswer()
         self._ending = False
         self._at_work = True
         self.opened = threading.Event()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from omlx_cache.adapters.registry import extracted
 from omlx_cache.commit.admission import Staging
 from omlx_cache.commit.progress import LiveExtent, extent_of
-from omlx_cache.integrations.rows import Row, paged_source
+from omlx_cache.integrations.rows import BatchRow, paged_source
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.scope import Scope
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
@@ -68,7 +68,9 @@ class Following:
         end = min(self._committer.done, most) // self._chain.block_size * self._chain.block_size
         return _Stored(end, self._chain.key(end), self._committer.stored) if end else None
 
-    def row(self, row: Row, extract: Callable[[], Sequence[Any]], *, keep: bool = False) -> None:
+    def row(
+        self, row: BatchRow, extract: Callable[[], Sequence[Any]], *, keep: bool = False
+    ) -> None:
         """Store the blocks that a row of a batch has completed; `extract` gives its caches. With
         `keep` windows and recurrent state too."""
         if self._failed:

@@ -46,7 +46,7 @@ def _unseen(path: str) -> None:
     """Take no notice."""
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file of interest: a page (`name`), or a temporary file (`name` is None)."""
 
     namespace: BlockKey
@@ -113,7 +113,7 @@ def shard_directories(namespace: str, fs: FileSystem, ignore: Ignore = _unseen) 
             yield entry.path
 
 
-def walk(cold_dir: Path, fs: FileSystem, ignore: Ignore = _unseen) -> Iterator[Found]:
+def walk(cold_dir: Path, fs: FileSystem, ignore: Ignore = _unseen) -> Iterator[FoundFile]:
     """Yield every page and temporary file. Opens none; one stat a file."""
     for digest, _directory in namespace_directories(cold_dir, fs, ignore):
         yield from walk_namespace(cold_dir, digest, fs, ignore)
@@ -121,7 +121,7 @@ def walk(cold_dir: Path, fs: FileSystem, ignore: Ignore = _unseen) -> Iterator[F
 
 def walk_namespace(
     cold_dir: Path, digest: BlockKey, fs: FileSystem, ignore: Ignore = _unseen
-) -> Iterator[Found]:
+) -> Iterator[FoundFile]:
     """Yield the page and temporary files of one namespace. Opens none; one stat a file."""
     directory = os.path.join(cold_dir, digest.hex())
     if fs.own_file(directory, stat.S_ISDIR) is None:
@@ -134,7 +134,7 @@ def walk_namespace(
 
 def walk_shard(
     digest: BlockKey, directory: str, fs: FileSystem, ignore: Ignore = _unseen
-) -> Iterator[Found]:
+) -> Iterator[FoundFile]:
     """Yield the page and temporary files of one shard's directory, as `walk` does: those that are
     this user's, and still there."""
     shard = os.path.basename(directory)
@@ -146,7 +146,7 @@ def walk_shard(
             if info is not None:
                 # One object for all: to make a path for each takes as long as the rest of the scan.
                 nbytes = physical_bytes(info)
-                yield Found(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
+                yield FoundFile(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
 
 
 def _own(
@@ -244,7 +244,7 @@ class Inventory(NamedTuple):
 
     pages: list[tuple[StoredPage, int]]
     useless: list[str]
-    under_way: list[Found]
+    under_way: list[FoundFile]
     used: set[str]
     ignored: list[str]
 

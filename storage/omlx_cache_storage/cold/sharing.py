@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omlx_cache_storage.cold.catalog import Found, walk_shard
+from omlx_cache_storage.cold.catalog import FoundFile, walk_shard
 from omlx_cache_storage.cold.changes import (
     Added,
     Cancelled,
@@ -128,7 +128,7 @@ class Sharing:
         self._attach()
 
     @contextlib.contextmanager
-    def beginning(self, under_way: Iterable[Found], slack_bytes: int) -> Iterator[None]:
+    def beginning(self, under_way: Iterable[FoundFile], slack_bytes: int) -> Iterator[None]:
         """Begin with what was read since `enter`, which the index has when the block ends."""
         with self._following:
             yield
