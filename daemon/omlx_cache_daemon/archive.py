@@ -18,7 +18,7 @@ from functools import partial
 from typing import IO, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from omlx_cache.control.answers import read
-from omlx_cache_daemon.page_files import checked, read_file
+from omlx_cache_daemon.checking import checked, read_from_disk
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.disk import DISK, FileSystem
 from omlx_cache_storage.errors import CacheError, PageError, UndecodablePage
@@ -165,7 +165,8 @@ def pack(
     for entry in pages:
         at = PageAt(entry.namespace, entry.stored.name)
         try:
-            raw = read_file(page_path(entry.cold_dir, *at), fs)
+            with fs.reading(page_path(entry.cold_dir, *at)) as fd:
+                raw = read_from_disk(fd)
             checked(raw, *at)
         except FileNotFoundError:
             done.gone += 1

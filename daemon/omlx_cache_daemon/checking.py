@@ -9,21 +9,28 @@ import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
+from safetensors import SafetensorError, deserialize
+
+from omlx_cache.control.rows import PageDetails
 from omlx_cache_daemon.changing import remove_opened
-from omlx_cache_daemon.page_files import checked
 from omlx_cache_storage.cold.catalog import (
-    FoundFile,
     namespace_directories,
     shard_directories,
     walk_shard,
 )
 from omlx_cache_storage.cold.disk import DISK, FileSystem
-from omlx_cache_storage.errors import PageError, UndecodablePage
-from omlx_cache_storage.format.names import StoredPage, page_path
+from omlx_cache_storage.cold.reader import describes
+from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, UndecodablePage
+from omlx_cache_storage.format.header import decode_header, payload_checksum
+from omlx_cache_storage.format.names import PageName, StoredPage, page_path, parse_name
+from omlx_cache_storage.format.wrapping import unwrapped
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Page
 
 T = TypeVar("T")
 PIECE_BYTES = 1 << 20
@@ -31,6 +38,8 @@ PIECE_BYTES = 1 << 20
 Verdict = Literal["good", "damaged", "unread"]
 """`damaged`: no store can use the file. `unread`: it may be sound, but the disk refused it, or a
 later version wrote it."""
+_DATA: Final = {"good": "verified", "damaged": "damaged", "unread": "not verified"}
+"""Each verdict, as a page's description has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,7 @@ def check_pages(cold_dir: Path, *, after: str = "", fs: FileSystem = DISK) -> It
         for shard in shards:
             if _place(os.path.join(shard, "~")) < after:
                 continue
-            found, trouble = _listed(walk_shard(digest, shard, fs), _file)
+            found, trouble = _listed(walk_shard(digest, shard, fs), attrgetter("file"))
             if trouble:
                 yield Checked(shard, None, "unread", trouble)
             for one in found:
@@ -97,10 +106,51 @@ def check_page(path: str, page: StoredPage, fs: FileSystem = DISK) -> Checked | 
     except UndecodablePage as error:
         return Checked(path, page, "unread", f"a later version wrote it: {error}")
     except PageError as error:
-        return Checked(path, page, "damaged", str(error))
+        return Checked(path, page, "damaged", f"{error.reason}: {error}")
     except OSError as error:
         return Checked(path, page, "unread", f"cannot be read: {error.strerror}")
     return Checked(path, page)
+
+
+def with_verdict(page: PageDetails) -> PageDetails:
+    """Read the file that a page's description names, and return the description with `data`; with
+    an `error` unless the file is right or gone."""
+    if page.error is not None:
+        return page
+    name = parse_name(os.path.basename(page.path))
+    if name is None:
+        return replace(page, data="not verified: not on disk")
+    stored = StoredPage(BlockKey(bytes.fromhex(page.namespace)), name, page.bytes)
+    found = check_page(page.path, stored)
+    if found is None:
+        return replace(page, data="not verified: evicted meanwhile")
+    return replace(page, data=_DATA[found.verdict], error=found.trouble or None)
+
+
+def checked(raw: bytes, namespace: BlockKey, name: PageName) -> Page:
+    """Return the page of a file's bytes, as it lies on the disk; raises PageError unless it is
+    whole, undamaged, and the one that its name says."""
+    header = decode_header(raw)
+    if not describes(unwrapped(header.meta), namespace, name):
+        raise ForeignPage("the file holds another page than its name says")
+    payload = memoryview(raw)[header.data_offset :]
+    if payload.nbytes != header.meta.nbytes:
+        raise CorruptPage(
+            f"a payload of {payload.nbytes} bytes, its header says {header.meta.nbytes}"
+        )
+    if payload_checksum(payload) != header.checksum:
+        raise CorruptPage("the payload does not match its checksum")
+    if _tensors(raw) != {one.name: (one.dtype, [*one.shape]) for one in header.meta.tensors}:
+        raise CorruptPage("the safetensors package reads other tensors than its header says")
+    return Page(header.meta, payload)
+
+
+def _tensors(raw: bytes) -> dict[str, tuple[str, list[int]]]:
+    """Return the type and shape of each tensor, as the safetensors package reads them."""
+    try:
+        return {name: (one["dtype"], one["shape"]) for name, one in deserialize(raw)}
+    except SafetensorError as error:
+        raise CorruptPage(f"the safetensors package refuses the file: {error}") from error
 
 
 def remove_damaged(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = DISK) -> int:
@@ -122,10 +172,6 @@ def _listed(found: Iterable[T], key: Callable[[T], str]) -> tuple[list[T], str]:
         return sorted(found, key=key), ""
     except OSError as error:
         return [], f"cannot be listed: {error.strerror}"
-
-
-def _file(found: FoundFile) -> str:
-    return found.file
 
 
 def _place(path: str) -> str:

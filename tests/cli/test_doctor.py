@@ -397,7 +397,8 @@ def test_all_pages_are_read_and_each_damaged_one_is_named(cli: Cli, cold: Path) 
     assert ended.code == 1
     assert "100 % (" in ended.err
     assert all(
-        f"{page.name}: the payload does not match its checksum" in ended.out for page in damaged
+        f"{page.name}: corrupt: the payload does not match its checksum" in ended.out
+        for page in damaged
     )
     assert "omlx-cache doctor --fix mends 1 of these" in ended.out
     assert all(page.exists() for page in damaged)

@@ -14,7 +14,7 @@ from kit.examples import some
 from kit.storage import Story, open_cold
 from omlx_cache.control.rows import PageDetails
 from omlx_cache.identity.parts import installed, software
-from omlx_cache_daemon.page_files import with_verdict
+from omlx_cache_daemon.checking import with_verdict
 
 Cli = Callable[..., Any]
 ONE = Story("one").namespace.hex()

@@ -16,7 +16,7 @@ from omlx_cache_daemon.archive import (
     decode_manifest,
     encode_manifest,
 )
-from omlx_cache_daemon.page_files import checked
+from omlx_cache_daemon.checking import checked
 from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of
 from omlx_cache_storage.format.wrapping import unwrapped

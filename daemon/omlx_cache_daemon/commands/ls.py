@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show_details(found: Sequence[PageDetails], namespace: str, key: str, as_json: bool) -> int:
     # Only here: it reads whole pages, and brings NumPy.
-    from omlx_cache_daemon.page_files import with_verdict
+    from omlx_cache_daemon.checking import with_verdict
 
     rows = [with_verdict(page) for page in found if page.namespace.startswith(namespace)]
     if not rows:
