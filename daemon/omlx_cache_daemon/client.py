@@ -1,4 +1,5 @@
-"""Asks one store through its control socket: HTTP, of which it takes what our server sends.
+"""Asks one store through its control socket, and checks the shape of what it answers, which may
+come from another version of this program. It takes of HTTP what our server sends.
 
 The standard library's client would take as long to import as the rest of `omlx-cache ps`.
 """
@@ -10,10 +11,14 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlencode
 
 from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
-from omlx_cache_daemon.errors import NobodyThere
+from omlx_cache_daemon.errors import CommandError, NobodyThere
+
+T = TypeVar("T")
+Map = dict[str, object]
 
 DEFAULT_TIMEOUT = 10.0
 MOST_BYTES = 64 * 2**20
@@ -33,8 +38,8 @@ class Client:
     def call(self, op: str, **args: object) -> object:
         """Return the store's result; blocks for `timeout` seconds at most.
 
-        Raises NobodyThere when nobody answers, ControlError when the store refuses, or is of a
-        version that speaks something else.
+        Raises NobodyThere when nobody answers, ControlError when the store refuses, CommandError
+        when it is of a version that speaks something else.
         """
         try:
             request = encode_request(op, args)
@@ -84,11 +89,11 @@ def _written(value: object) -> str:
 
 
 def decode_answer(answer: bytes | bytearray, where: str) -> object:
-    """Return the result in an answer. Raises ControlError with the store's code for a refusal, and
-    for what another version speaks, and NobodyThere for half an answer."""
+    """Return the result in an answer. Raises ControlError with the store's code for a refusal,
+    CommandError for what another version speaks, and NobodyThere for half an answer."""
     head = _HEAD.match(answer)
     if head is None and answer:
-        raise _other_version("its answer is not understood")
+        raise other_version("its answer is not understood")
     if head is None or len(answer) < head.end() + int(head[2]):
         raise NobodyThere(f"{where}: the store closed the connection") from EOFError()
     status, body = int(head[1]), answer[head.end() :]
@@ -97,15 +102,48 @@ def decode_answer(answer: bytes | bytearray, where: str) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise _other_version("its answer is no JSON") from error
-
-
-def _other_version(why: str) -> ControlError:
-    text = f"the store is of another version of omlx-cache: {why}"
-    return ControlError("version", f"{text}; restart it, or use the command of its version")
+        raise other_version("its answer is no JSON") from error
 
 
 def _reason(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return "no store listens there"
     return error.strerror or str(error)
+
+
+def as_answer(kind: type[T], reply: object) -> T:
+    """Return a reply as the dataclass that it is of; raises CommandError for another version's."""
+    from omlx_cache.control.answers import OtherShape, read
+
+    try:
+        return read(kind, reply)
+    except OtherShape as error:
+        raise other_version(str(error)) from error
+
+
+def other_version(why: str) -> CommandError:
+    """Return the one line about an answer that is not this version's."""
+    return CommandError(
+        f"the store is of another version of omlx-cache: {why}; restart it, or use the command of "
+        "its version"
+    )
+
+
+def as_map(reply: object) -> Map:
+    """Return a reply that must be a map; raises CommandError for anything else."""
+    if not isinstance(reply, dict):
+        raise other_version(f"it sent {type(reply).__name__} where a map was expected")
+    return reply
+
+
+def as_maps(reply: object) -> list[Map]:
+    """Return a reply that must be a list of maps; raises CommandError for anything else."""
+    if not isinstance(reply, list):
+        raise other_version(f"it sent {type(reply).__name__} where a list was expected")
+    return [as_map(item) for item in reply]
+
+
+def count_of(reply: Map, column: str) -> int:
+    """Return a whole number of a reply, 0 for anything else."""
+    count = reply.get(column)
+    return count if isinstance(count, int) else 0

@@ -24,9 +24,9 @@ from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache.settings.machine import cold_dir_from_environment, default_cold_dir, state_dir
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_daemon.changing import remove_namespace, remove_pages
+from omlx_cache_daemon.client import Map
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.replies import Map
 from omlx_cache_storage.cold.catalog import (
     ColdEntry,
     created_ns,

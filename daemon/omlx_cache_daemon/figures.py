@@ -7,10 +7,9 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
-from omlx_cache.control.replies import ProcessRow
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.replies import as_answer
+from omlx_cache_daemon.client import Client, as_answer
+from omlx_cache_daemon.stores import process_of
 from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.stats import Stats
 
@@ -55,10 +54,9 @@ class Known(NamedTuple):
 
 def ask_figures(client: Client) -> Known:
     """Ask a store for its figures; raises CommandError, ControlError."""
-    process, stats = (client.call(name) for name in ("ps", "stats"))
-    told = as_answer(ProcessRow, process)
+    told = process_of(client)
     directory = told.cold_dir and os.path.realpath(told.cold_dir)
-    return Known(told.title, directory, as_answer(Stats, stats))
+    return Known(told.title, directory, as_answer(Stats, client.call("stats")))
 
 
 def total(known: Sequence[tuple[str | None, Stats]]) -> Stats:

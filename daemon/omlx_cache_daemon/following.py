@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from omlx_cache.control.explained import RecordPage
 from omlx_cache.requests.explanation import RequestRecord
-from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.client import Client, Map, as_answer, as_map, as_maps, count_of
 from omlx_cache_daemon.render import quantity
-from omlx_cache_daemon.replies import Map, as_answer, as_map, as_maps, count_of
 
 AT_A_TIME = 1000
 _MODEL_CHARACTERS, _SALT_DIGITS, _NAMESPACE_DIGITS, _KEY_DIGITS = 24, 8, 8, 12

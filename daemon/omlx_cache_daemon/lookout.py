@@ -7,10 +7,9 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from omlx_cache.control.explained import ExplainedRequest
-from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.figures import Known, Rates, ask_figures, rates
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.replies import as_answer
 from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.watching import StoreQuestion, StoreReply
 from omlx_cache_storage.stats import Stats

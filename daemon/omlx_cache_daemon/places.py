@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
-from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.client import Client, Map, as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.replies import Map, as_answer, as_map, count_of
 from omlx_cache_daemon.stores import (
     add_store_options,
     chosen,
@@ -231,7 +230,7 @@ def _users(directory: Path, timeout: float) -> list[Client]:
     for client in (store.client(timeout) for store in running()):
         try:
             used = process_of(client).cold_dir
-        except (NobodyThere, ControlError) as error:
+        except (CommandError, ControlError) as error:
             raise CommandError(f"{directory} may be in use: {error}") from error
         if used is not None and os.path.realpath(used) == os.path.realpath(directory):
             found.append(client)

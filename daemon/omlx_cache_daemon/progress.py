@@ -5,7 +5,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from omlx_cache_daemon.ending import sigterm_raises
+from omlx_cache_daemon.process import sigterm_raises
 from omlx_cache_daemon.render import is_interactive, quantity, text, uses_styles
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pathlib import Path
 from omlx_cache.control.listing import Footprint, list_pages
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.changing import change_budget, change_pins
+from omlx_cache_daemon.client import Map
 from omlx_cache_daemon.cold import Files, reading, root_of
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.replies import Map
 from omlx_cache_daemon.targets import Target
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import (

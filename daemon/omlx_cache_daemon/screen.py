@@ -20,7 +20,6 @@ from rich.text import Text
 from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache.control.replies import last_name
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.ending import sigterm_raises
 from omlx_cache_daemon.figures import added, rate, size, total
 from omlx_cache_daemon.lookout import (
     ANSWER_SECONDS,
@@ -32,6 +31,7 @@ from omlx_cache_daemon.lookout import (
     name_of,
     series,
 )
+from omlx_cache_daemon.process import sigterm_raises
 from omlx_cache_daemon.render import duration, is_interactive, text, uses_styles
 from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.watching import StoreReply

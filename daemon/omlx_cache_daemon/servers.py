@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.replies import ProcessRow
-from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.client import Client, as_map
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.replies import as_answer, as_map
-from omlx_cache_daemon.stores import running
+from omlx_cache_daemon.stores import process_of, running
 
 _TIMEOUT_SECONDS = 5.0
 _IDENTIFYING = ("block_size", "codec", "cold_codec")
@@ -53,7 +52,7 @@ def find_servers(wanted: Wanted) -> Found:
     for store in running():
         client = store.client(_TIMEOUT_SECONDS)
         try:
-            info = as_answer(ProcessRow, client.call("ps"))
+            info = process_of(client)
             theirs = as_map(client.call("config")).get("settings") if _url(info) else None
         except (CommandError, ControlError):
             found.others.append(

@@ -17,11 +17,10 @@ from omlx_cache.control.paths import (
     why_unseen,
 )
 from omlx_cache.settings.names import SOCKET_VARIABLE
-from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client
+from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, as_answer
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.options import complete_by, positive_seconds
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.replies import as_answer
 
 if TYPE_CHECKING:
     from omlx_cache.control.replies import ProcessRow

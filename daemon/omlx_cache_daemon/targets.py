@@ -1,18 +1,19 @@
 """What a person names: a namespace by its digest's beginning, a model, a salt, or a block by its
-key's beginning; and which namespaces those are."""
+key's beginning; which namespaces those are, and which nobody restores any more."""
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from omlx_cache.control.replies import last_name
 from omlx_cache.control.rows import NamespaceRow
-from omlx_cache.identity.parts import salt_digest
+from omlx_cache.identity.parts import installed, salt_digest
 from omlx_cache_daemon.errors import CommandError, UsageError
 from omlx_cache_daemon.render import text
-from omlx_cache_storage.documents import shortened_salt
+from omlx_cache_storage.documents import MLX, Versions, shortened_salt
 
 _SHOWN_DIGITS = 16
 _SHOWN_MATCHES = 5
@@ -128,3 +129,22 @@ KINDS: Final[Mapping[str, Callable[[Sequence[NamespaceRow], Target], list[Namesp
     "model": _by_model,
     "salt": _by_salt,
 }
+
+
+def current_versions(of_stores: Iterable[Versions]) -> list[Versions]:
+    """Return the versions in use: the installed ones, if there is an MLX, and those of stores."""
+    here = installed()
+    known = [here] if here.get(MLX) else []
+    return [*known, *(versions for versions in of_stores if versions)]
+
+
+def with_staleness(
+    rows: Sequence[NamespaceRow], of_stores: Iterable[Versions]
+) -> list[NamespaceRow]:
+    """Return namespaces, each with `stale`: None when its versions or those in use are unknown."""
+    current = current_versions(of_stores)
+    return [replace(row, stale=_is_stale(dict(row.versions), current)) for row in rows]
+
+
+def _is_stale(needed: Versions, current: list[Versions]) -> bool | None:
+    return needed not in current if needed and current else None

@@ -1,4 +1,5 @@
-"""Prompts prefilled by a server, a running one or one of our own: each is a request for a token."""
+"""The prompts of a file, prefilled by a server, a running one or one of our own: each is a request
+for a token."""
 
 import http.client
 import json
@@ -9,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from omlx_cache.control.replies import ProcessRow
 from omlx_cache.settings.names import LONGEST_WAIT, SOCKET_VARIABLE, variable
+from omlx_cache_daemon.client import as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.prompts import Prompt
-from omlx_cache_daemon.replies import as_answer, as_map, count_of
 from omlx_cache_daemon.servers import Server
+from omlx_cache_daemon.stores import process_of
 from omlx_cache_storage.stats import Stats
 
 _UNLIMITED = ("--max-body-bytes", "1TiB", "--max-prompt-tokens", str(10**12))
@@ -32,6 +33,15 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 Progress = Callable[[int, int], None]
 """Takes what is done, and how much there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A chat, or a text when `messages` is empty."""
+
+    messages: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Any] | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,47 @@ class Usage(NamedTuple):
 
     prompt: int
     cached: int
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Return the prompts of a file: JSON Lines when its name ends so, else one raw text.
+
+    A line is a chat (`{"messages": [...], "tools": [...]}`, or the list alone) or a text
+    (`{"prompt": "..."}`, `{"text": "..."}`, or the string alone). Raises CommandError
+    for a line that is none, and OSError.
+    """
+    try:
+        content = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{path} is not UTF-8 text: {error}") from None
+    if path.suffix not in (".jsonl", ".ndjson", ".json"):
+        return [Prompt(text=content)] if content else []
+    lines = enumerate(content.splitlines(), 1)
+    return [_prompt(line, f"{path}, line {number}") for number, line in lines if line.strip()]
+
+
+def _prompt(line: str, where: str) -> Prompt:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        # Not only what is no JSON: a number of thousands of digits, or lists without end.
+        raise CommandError(f"{where}: {error}") from None
+    if isinstance(value, str):
+        value = {"text": value}
+    elif isinstance(value, list):
+        value = {"messages": value}
+    if isinstance(value, dict):
+        text = value.get("prompt", value.get("text"))
+        if isinstance(text, str) and text:
+            return Prompt(text=text)
+        messages = value.get("messages")
+        if isinstance(messages, list) and messages and all(map(_is_message, messages)):
+            return Prompt(messages, value.get("tools") or None)
+    raise CommandError(f"{where}: neither a chat (messages) nor a text (prompt, text)")
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str)
 
 
 @contextmanager
@@ -155,7 +206,7 @@ def _flushed(server: Server) -> bool:
     while True:
         if as_map(server.client.call("flush", timeout=_FLUSH_STEP_SECONDS)).get("durable") is True:
             return True
-        pending = as_answer(ProcessRow, server.client.call("ps")).pending
+        pending = process_of(server.client).pending
         if not pending.pages or time.monotonic() > deadline:
             return False
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from kit.status import figures
+from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.figures import COLUMNS, cells, rates, total
-from omlx_cache_daemon.replies import as_answer
 from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.stats import ColdUsage, HotUsage, RemoteUsage, Stats, WriterUsage
 

@@ -10,7 +10,7 @@ from kit.output import check_output
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.status import process
 from omlx_cache.status.exposition import exposition
-from omlx_cache_daemon.replies import as_answer
+from omlx_cache_daemon.client import as_answer
 from omlx_cache_storage.stats import Stats
 
 from .conftest import Cli

@@ -15,11 +15,10 @@ from rich.console import Console
 from kit.status import figures, process_row
 from omlx_cache.control.answers import encoded
 from omlx_cache.control.explained import ExplainedRequest
-from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.figures import Known, Rates
 from omlx_cache_daemon.lookout import Lookout, Watched, busiest, series
-from omlx_cache_daemon.replies import as_answer
 from omlx_cache_daemon.screen import Screen
 from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.watching import StoreReply

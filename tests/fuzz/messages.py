@@ -7,10 +7,9 @@ from typing import Any
 
 from omlx_cache.control.errors import CHANGES, STORE, ControlError
 from omlx_cache.status.routes import ROUTES, Routes
-from omlx_cache_daemon.client import decode_answer, encode_request
+from omlx_cache_daemon.client import as_map, as_maps, decode_answer, encode_request
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.replies import as_map, as_maps
 
 from .mutate import nested, spoil_bytes, spoil_value
 from .target import MIB, Target, refused

@@ -5,7 +5,8 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from omlx_cache_daemon.prompts import PromptFileError, read_prompts
+from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.warming import read_prompts
 
 from .mutate import spoil_bytes, spoil_value
 from .target import MIB, Target, refused
@@ -17,7 +18,7 @@ def one(data: bytes) -> bool:
         file.flush()
         try:
             prompts = read_prompts(Path(file.name))
-        except PromptFileError as error:
+        except CommandError as error:
             return refused(error)
     for prompt in prompts:
         assert prompt.text or prompt.messages

@@ -9,10 +9,10 @@ from typing import Any, Final
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.paths import search_places
 from omlx_cache.settings.names import ConfigError, refusal
+from omlx_cache_daemon.client import Map, as_map
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, table, text, uses_styles
-from omlx_cache_daemon.replies import Map, as_map
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running
 
 _DEFAULT_OF_SERVER = "default of serve"

@@ -12,8 +12,8 @@ from omlx_cache_daemon.errors import FAILURE, OK, CommandError
 from omlx_cache_daemon.options import add_format_option, complete_by, hex_prefix, positive_count
 from omlx_cache_daemon.places import StorePages, add_source_options, known_names, place_of
 from omlx_cache_daemon.render import duration, facts, print_json, quantity, table, uses_styles
-from omlx_cache_daemon.staleness import with_staleness
 from omlx_cache_daemon.stores import process_of
+from omlx_cache_daemon.targets import with_staleness
 
 _SHOWN_DIGITS = 16
 _SHOWN_SALT_DIGITS = 8

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.client import Client, as_map, other_version
 from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_seconds
 from omlx_cache_daemon.render import duration, print_json, table, uses_styles
-from omlx_cache_daemon.replies import as_map, other_version
 from omlx_cache_daemon.stores import (
     RunningStore,
     add_store_options,

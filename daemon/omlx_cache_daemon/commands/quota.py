@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, parse_size
+from omlx_cache_daemon.client import Map, as_maps, count_of
 from omlx_cache_daemon.errors import OK, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
 from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles
-from omlx_cache_daemon.replies import Map, as_maps, count_of
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {

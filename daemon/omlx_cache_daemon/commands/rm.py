@@ -5,14 +5,13 @@ import sys
 import time
 
 from omlx_cache.control.answers import document
+from omlx_cache_daemon.client import Map, as_map, count_of
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds, size
 from omlx_cache_daemon.places import Users, add_source_options, known_names
 from omlx_cache_daemon.render import duration, lines, print_json, quantity, text
-from omlx_cache_daemon.replies import Map, as_map, count_of
-from omlx_cache_daemon.staleness import current_versions
 from omlx_cache_daemon.stores import process_of
-from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, given_target, meant
+from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, current_versions, given_target, meant
 from omlx_cache_storage.documents import Versions
 
 _TIMEOUT_SECONDS = 60.0

@@ -4,8 +4,8 @@ import argparse
 from typing import NoReturn
 
 from omlx_cache.integrations.servers import SERVERS
-from omlx_cache_daemon.ending import end_process
 from omlx_cache_daemon.errors import UsageError
+from omlx_cache_daemon.process import end_process
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

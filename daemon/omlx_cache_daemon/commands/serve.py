@@ -4,8 +4,7 @@ import argparse
 import logging
 from typing import NoReturn
 
-from omlx_cache_daemon.ending import end_process
-from omlx_cache_daemon.logs import show_logs
+from omlx_cache_daemon.process import end_process, show_logs
 from omlx_cache_daemon.server_flags import (
     add_help,
     add_limits,

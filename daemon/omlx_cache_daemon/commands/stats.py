@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.client import Client, Map, as_answer
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, total
 from omlx_cache_daemon.options import add_format_option, positive_seconds
@@ -20,7 +20,6 @@ from omlx_cache_daemon.render import (
     quantity,
     text,
 )
-from omlx_cache_daemon.replies import Map, as_answer
 from omlx_cache_daemon.stores import add_store_options, chosen, the_one
 from omlx_cache_daemon.watching import (
     StoreQuestion,

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.logs import show_logs
 from omlx_cache_daemon.options import add_format_option
+from omlx_cache_daemon.process import show_logs
 from omlx_cache_daemon.progress import Progress
-from omlx_cache_daemon.prompts import Prompt, PromptFileError, read_prompts
 from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
 from omlx_cache_daemon.servers import Server, Wanted, find_servers
-from omlx_cache_daemon.warming import WarmReport, serving, warm_through
+from omlx_cache_daemon.warming import Prompt, WarmReport, read_prompts, serving, warm_through
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -41,10 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.file.is_file():
         raise CommandError(f"there is no file {args.file}")
     level = show_logs(None, "warning")
-    try:
-        prompts = read_prompts(args.file)
-    except PromptFileError as error:
-        raise CommandError(str(error)) from error
+    prompts = read_prompts(args.file)
     if not prompts:
         raise CommandError(f"{args.file} has no prompts")
     given = given_settings(args)

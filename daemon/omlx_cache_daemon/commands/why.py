@@ -6,10 +6,10 @@ import sys
 from omlx_cache.control.explained import ExplainedRequest, WhyReply
 from omlx_cache.reasons import described
 from omlx_cache.requests.explanation import clock
+from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, text
-from omlx_cache_daemon.replies import as_answer
 from omlx_cache_daemon.stores import add_store_options, the_one
 
 

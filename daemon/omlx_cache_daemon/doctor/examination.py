@@ -14,10 +14,10 @@ from omlx_cache.control.replies import ProcessRow
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError, refuse_unknown
 from omlx_cache_daemon.checking import Checked
+from omlx_cache_daemon.client import as_map, count_of
 from omlx_cache_daemon.doctor.census import Census, take_census
-from omlx_cache_daemon.errors import CommandError, NobodyThere
-from omlx_cache_daemon.replies import as_answer, as_map, count_of
-from omlx_cache_daemon.stores import RunningStore, running, services
+from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.stores import RunningStore, process_of, running, services
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.small_files import read_budget
@@ -109,11 +109,11 @@ def ask(store: RunningStore) -> AskedProcess:
     """Return what a process says of itself; waits for some seconds at most."""
     client, unbacked = store.client(ASK_SECONDS), 0
     try:
-        row = as_answer(ProcessRow, client.call("ps"))
+        row = process_of(client)
         # A service, and an earlier version, do not know the question.
         with contextlib.suppress(ControlError):
             unbacked = count_of(as_map(client.call("compare")), "unbacked")
-    except (NobodyThere, ControlError, CommandError) as error:
+    except (CommandError, ControlError) as error:
         return AskedProcess(store, error=str(error))
     return AskedProcess(store, row, unbacked)
 

@@ -9,7 +9,7 @@ from functools import partial
 from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
 from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding, ask
 from omlx_cache_daemon.render import quantity
-from omlx_cache_daemon.staleness import current_versions
+from omlx_cache_daemon.targets import current_versions
 from omlx_cache_storage.cold.catalog import (
     namespace_directories,
     read_namespace,

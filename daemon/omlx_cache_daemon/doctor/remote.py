@@ -13,11 +13,11 @@ from omlx_cache.control.errors import ControlError
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.settings.sizes import format_size
+from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.doctor.examination import ASK_SECONDS, Finding, in_order
 from omlx_cache_daemon.doctor.link import Link, measure_lookups, measure_rates, measure_trips
-from omlx_cache_daemon.errors import CommandError, NobodyThere
+from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.render import duration
-from omlx_cache_daemon.replies import as_answer
 from omlx_cache_daemon.stores import running
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
@@ -82,7 +82,7 @@ def _rates() -> dict[str, float]:
     """Return how quickly running stores compute, by model."""
     found: dict[str, float] = {}
     for store in running():
-        with contextlib.suppress(NobodyThere, ControlError, CommandError):
+        with contextlib.suppress(CommandError, ControlError):
             stats = as_answer(Stats, store.client(ASK_SECONDS).call("stats"))
             for model, rate in stats.requests.prefill_tokens_per_second.items():
                 found[model] = max(rate, found.get(model, 0.0))

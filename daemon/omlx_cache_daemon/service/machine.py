@@ -15,10 +15,9 @@ from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache.control.replies import Identity, ProcessRow
 from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Operations
-from omlx_cache_daemon.client import Client
+from omlx_cache_daemon.client import Client, as_answer, as_map, count_of
 from omlx_cache_daemon.following import Events, Row
-from omlx_cache_daemon.replies import as_answer, as_map, count_of
-from omlx_cache_daemon.stores import RunningStore, known
+from omlx_cache_daemon.stores import RunningStore, known, process_of
 from omlx_cache_daemon.watching import StoreQuestion, StoreReply
 from omlx_cache_storage.events import OTHER_PROCESS
 from omlx_cache_storage.stats import Stats
@@ -128,7 +127,7 @@ class MachineStatus:
         """Ask a process for its figures, and now and then for what hardly changes as well."""
         path, now = str(client.path), time.monotonic()
         if path not in self._told or now - self._told[path][0] > TOLD_SECONDS:
-            self._told[path] = now, as_answer(ProcessRow, client.call("ps"))
+            self._told[path] = now, process_of(client)
         return as_answer(Stats, client.call("stats"))
 
     def _row(self, reply: StoreReply) -> ProcessRow | None:

@@ -58,6 +58,6 @@ def test_signals_after_the_block_are_ignored() -> None:
 def test_a_thread_that_is_left_behind_does_not_keep_the_process() -> None:
     """Python would join it first, and mlx-lm's computes for as long as its chunk takes."""
     left = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
-    end = "from omlx_cache_daemon.ending import end_process; end_process(3)"
+    end = "from omlx_cache_daemon.process import end_process; end_process(3)"
     ended = subprocess.run([sys.executable, "-c", f"{left}; {end}"], timeout=30)
     assert ended.returncode == 3

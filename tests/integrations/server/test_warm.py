@@ -12,7 +12,8 @@ import pytest
 from kit.examples import some
 from kit.forks import run
 from kit.tinylm import serve_ours
-from omlx_cache_daemon.prompts import Prompt, PromptFileError, read_prompts
+from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.warming import Prompt, read_prompts
 
 from .conftest import SYSTEM, ask
 
@@ -86,7 +87,7 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"
     for line in ("{", "3", '{"messages": []}', '{"messages": [1]}', '{"other": "x"}'):
         file.write_text(f'"fine"\n{line}\n')
-        with pytest.raises(PromptFileError, match="line 2"):
+        with pytest.raises(CommandError, match="line 2"):
             read_prompts(file)
     file.write_text('"one"\n\n{"prompt": "two"}\n[{"role": "user", "content": "three"}]\n')
     prompts = read_prompts(file)
