@@ -148,15 +148,6 @@ def test_a_kernel_that_cannot_be_made_or_run_is_not_used(
     assert len([r for r in caplog.records if "no such architecture" in r.message]) == 2
 
 
-def test_a_dimension_without_a_kernel_takes_the_plain_form(device: Device) -> None:
-    codec = TurboCodec(80, 4)
-    x = mx.random.normal((1, 1, 4, 80))
-    norms, words = turbo._encode(codec, x)
-    norms = norms.astype(mx.float16)
-    assert equal(codec.encode(x), {"norms": norms, "indices": words})
-    assert not device.made
-
-
 @pytest.mark.parametrize("field", ["codec", "cold_codec"])
 def test_no_kernel_is_left_to_the_first_request(device: Device, tmp_path: Path, field: str) -> None:
     model = zoo.build("llama")
@@ -171,23 +162,3 @@ def test_no_kernel_is_left_to_the_first_request(device: Device, tmp_path: Path, 
                 session.commit()
             assert store.flush(30)
             assert len(device.made) == 2
-
-
-def test_dense_pages_compile_nothing(device: Device, tmp_path: Path) -> None:
-    with BlockStore(settings(tmp_path)) as store:
-        PrefixCache(zoo.build("llama"), store)
-    assert not device.made
-
-
-def test_a_model_that_takes_no_tokens_alone_is_cached_all_the_same(
-    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = zoo.build("llama")
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise TypeError("wants pixels")
-
-    monkeypatch.setattr(type(model), "__call__", refuse)
-    with BlockStore(settings(tmp_path, codec="turbo4")) as store:
-        assert PrefixCache(model, store).unsupported_reason is None
-    assert not device.made

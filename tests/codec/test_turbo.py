@@ -46,13 +46,6 @@ def test_distortion_is_within_two_percent_of_the_published_table(bits: int) -> N
     assert corrected == pytest.approx(CORRECTED_MSE.get(bits, corrected), rel=0.02)
 
 
-def test_vectors_with_outlier_channels_lose_no_more_than_others() -> None:
-    channels = mx.ones((128,))
-    channels[3], channels[77] = 40.0, 25.0
-    x = gaussian() * channels
-    assert relative_mse(x, round_trip(TurboCodec(128, 4, norm="plain"), x)) < 0.0125
-
-
 def test_tables_have_the_golden_digests() -> None:
     assert turbo_tables.digests(128, 4, 0) == {
         "codebook": "4a7696e7a40bb7e0",

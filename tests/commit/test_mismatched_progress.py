@@ -107,16 +107,6 @@ def test_recording_before_feeding_is_as_good(model: Any, cache: PrefixCache) -> 
     assert assert_exact_continuation(model, cache, turn.steps) == 130
 
 
-def test_a_last_token_without_a_step_of_its_own_is_left_out(model: Any, cache: PrefixCache) -> None:
-    with cache.session(PROMPT) as session:
-        turn = prefill(model, session, 32)
-        decode(model, session, turn, 9)
-        session.append(3)
-        assert session.commit().tokens == 109
-    if not state_only(model):
-        assert assert_exact_continuation(model, cache, turn.steps) >= 96
-
-
 def test_commit_in_mid_prefill_stores_no_state_of_a_later_position(
     model: Any, cache: PrefixCache
 ) -> None:
@@ -150,18 +140,6 @@ def test_a_prompt_fed_twice_is_not_stored(model: Any, cache: PrefixCache) -> Non
         session.commit()
     if not state_only(model):
         assert request(model, cache, PROMPT + MORE, commit=False).cached == 0
-
-
-def test_a_whole_prompt_fed_behind_a_restored_half_is_not_stored(
-    model: Any, cache: PrefixCache
-) -> None:
-    request(model, cache, PROMPT)
-    with cache.session(PROMPT + MORE) as session:
-        assert session.cached_tokens == 100
-        feed(model, session.prompt_cache, PROMPT + MORE)
-        session.commit()
-    if not state_only(model):
-        assert request(model, cache, PROMPT + MORE + MORE, commit=False).cached == 100
 
 
 def test_a_loop_that_feeds_another_cache_ends(model: Any, cache: PrefixCache) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import ConcatenateKVCache, KVCache, make_prompt_cache
+from mlx_lm.models.cache import ConcatenateKVCache, make_prompt_cache
 
 from kit import zoo
 from kit.drive import digest, feed, prefill, random_tokens, request, run, same
@@ -165,46 +165,6 @@ def test_snapshots_stay_within_their_budget_in_bytes(model: Any, open_store: Ope
 def fill_hot(store: BlockStore) -> Reservation:
     """Take all of the hot tier's room."""
     return store.reserve(store.hot.limit_bytes - store.hot.usage().nbytes)
-
-
-def test_two_sessions_share_one_budget(model: Any, open_store: Opener) -> None:
-    store = open_store(snapshot_stride=32)
-    cache = PrefixCache(model, store)
-    fill_hot(store)
-    with cache.session(PROMPT) as one, cache.session(PROMPT[1:]) as other:
-        prefill(model, one, 32)
-        before = store.stats().snapshots
-        prefill(model, other, 32)
-        both = store.stats().snapshots
-        assert both.live > before.live > 0
-        one.abort()
-        left = store.stats().snapshots
-        assert 0 < left.live_bytes < both.live_bytes
-    assert store.stats().snapshots.live_bytes == 0
-
-
-def test_an_unknown_cache_class_is_a_miss_that_names_it(store: BlockStore) -> None:
-    class Strange(KVCache):
-        pass
-
-    model = zoo.build("llama")
-    for make in (lambda: [KVCache(), Strange()], lambda: [Strange(), Strange()]):
-        cache = PrefixCache(model, store, make_cache=make)
-        for _ in range(2):
-            turn = request(model, cache, PROMPT)
-            assert turn.cached == 0
-            assert turn.reason is not None
-            assert turn.reason.startswith("unsupported:")
-            assert turn.reason.endswith("Strange")
-            assert turn.result is not None
-            assert (turn.result.pages, turn.result.skipped) == (0, {"unsupported": 1})
-            assert same(turn.logits, run(model, turn.steps))
-        assert cache.lookup(PROMPT).miss_reason == turn.reason
-        assert cache.prefetch(PROMPT).wait(1)
-        assert cache.clear() == 0
-    assert store.stats().hot.pages == 0
-    assert store.flush(5)
-    assert list(store.settings.cold_dir.rglob("*.safetensors")) == []
 
 
 def test_a_committed_cache_of_another_class_is_not_stored(store: BlockStore) -> None:

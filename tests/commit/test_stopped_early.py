@@ -57,17 +57,6 @@ def test_a_request_cancelled_before_its_first_chunk_rejects_nothing(
     assert store.stats().requests.rejected_pages == 0
 
 
-def test_a_commit_after_an_abort_counts_neither_a_commit_nor_a_rejection(
-    model: Any, cache: PrefixCache, store: BlockStore
-) -> None:
-    with cache.session(PROMPT) as session:
-        by_chunks(model, session)
-        session.abort()
-        assert session.commit().skipped == {"closed": 1}
-    requests = store.stats().requests
-    assert (requests.commits, requests.rejected_pages, requests.skips) == (0, 0, {})
-
-
 def test_a_prompt_that_was_trimmed_behind_the_session_is_still_counted(store: BlockStore) -> None:
     model = zoo.build("llama")
     with PrefixCache(model, store).session(PROMPT) as session:

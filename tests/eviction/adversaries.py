@@ -50,22 +50,6 @@ def bursts() -> Workload:
     return workload(asked)
 
 
-def zipf_and_scan() -> Workload:
-    """Every other request is for one of many conversations, few of them often; the rest never come
-    again."""
-    draw = random.Random(6)
-    weights = [1 / (n + 1) ** 1.1 for n in range(400)]
-    asked: list[Ask] = []
-    now = 0.0
-    for n in range(900):
-        now += draw.expovariate(2)
-        if draw.random() < 0.5:
-            asked.append((now, ("scan", n), 10))
-        else:
-            asked.append((now, draw.choices(range(400), weights)[0], 15))
-    return workload(asked)
-
-
 def once_more() -> Workload:
     """Each conversation is asked once more after three seconds, and never again."""
     return workload(ask for n in range(400) for ask in ((1.0 * n, n, 10), (1.0 * n + 3.1, n, 10)))
@@ -84,39 +68,11 @@ def phases() -> Workload:
     return workload(asked)
 
 
-def jumps() -> Workload:
-    """Twelve agents in turn; now and then hours pass."""
-    asked: list[Ask] = []
-    now = 0.0
-    for n in range(1000):
-        now += 1.5
-        if n % 400 == 399:
-            now += 7 * 3600
-        asked.append((now, n % 12, 8))
-    return workload(asked)
-
-
 def another_talk() -> Workload:
     """One conversation every twenty minutes for long; after it another one every minute."""
     asked: list[Ask] = [(1200.0 * n, "a", 40) for n in range(100)]
     asked += [(1200.0 * 99 + 60 * n, "b", 40) for n in range(1, 101)]
     return workload(asked)
-
-
-def slow_people() -> Workload:
-    """Twenty people who come back after minutes to hours, each with a growing conversation."""
-    draw = random.Random(8)
-    asked: list[Ask] = []
-    for who in range(20):
-        now = draw.uniform(0, 3600)
-        talk, size = 0, 5
-        for _ in range(50):
-            asked.append((now, (who, talk), size))
-            size += 3
-            if draw.random() < 0.15:
-                talk, size = talk + 1, 5
-            now += draw.lognormvariate(6, 1.2)
-    return workload(asked, shared=3)
 
 
 def agents(count: int = 10, sessions: int = 25, seed: int = 3, requests: int = 30) -> Workload:
@@ -139,11 +95,8 @@ def agents(count: int = 10, sessions: int = 25, seed: int = 3, requests: int = 3
 ADVERSARIES: dict[str, tuple[Callable[[], Workload], tuple[int, ...]]] = {
     "scan": (scan, (100,)),
     "bursts": (bursts, (100, 300)),
-    "zipf and scan": (zipf_and_scan, (100, 400)),
     "once more": (once_more, (30, 60)),
     "phases": (phases, (50, 80, 250)),
-    "jumps": (jumps, (40, 80)),
-    "slow people": (slow_people, (100, 300)),
     "loop just too large": (lambda: loop(11, 1.0), (100,)),
     "loop of short gaps": (lambda: loop(30, 0.2), (100,)),
     "loop of seconds": (lambda: loop(30, 1.0), (100, 200)),

@@ -8,7 +8,7 @@ from omlx_cache.simulate.simulator import Costs, Outcome, Setup, Simulator, Tier
 from omlx_cache.simulate.traces import Workload
 
 LOSS = 0.005
-IN_EVERY_RUN = ("scan", "bursts", "phases", "loop just too large")
+IN_EVERY_RUN = ("scan", "phases", "loop just too large")
 TOKEN_BYTES = 64
 
 
@@ -50,6 +50,7 @@ def test_keep_serves_most_of_what_can_be_served_of_a_loop_larger_than_memory(gap
     assert keep.ratio > 0.7
 
 
+@pytest.mark.nightly
 def test_keep_writes_less_for_agents_and_serves_no_less() -> None:
     lru, keep = both(agents(), 80, 160)
     assert keep.share >= lru.share + 0.08, (lru.share, keep.share)

@@ -1,18 +1,33 @@
-"""What `Keep` learns, and what it holds for that."""
+"""What `Keep` learns, what is no use to it, and what of it outlives the process."""
 
-import sys
+import json
 from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit.storage import Story
+from omlx_cache_storage.eviction.ages import BUCKETS, Learned, end_of, parse_learned
 from omlx_cache_storage.eviction.keep import (
+    ENOUGH_USES,
     GHOST_SECONDS,
+    MOST_PATIENCE_SECONDS,
+    OWN_USE_NS,
     SUPERSEDED_NS,
-    Ghosts,
     Keep,
 )
 
 SECOND = 10**9
 START = 10**18
+NOW = 10**18
+SOUND: dict[str, Any] = {
+    "version": 1,
+    "uses": [1.0] * BUCKETS,
+    "seen": 5000,
+    "patience_seconds": 20.0,
+}
 
 
 class Agents:
@@ -42,24 +57,6 @@ class Agents:
         return self.policy.patience_ns / SECOND
 
 
-def test_another_habit_is_learned() -> None:
-    agents = Agents(Keep())
-    agents.loop([20.0] * 500)
-    assert agents.patience >= 20
-    agents.loop([4.0] * 500)
-    assert 4 <= agents.patience < 7
-    agents.loop([20.0] * 500)
-    assert 20 <= agents.patience < 30
-
-
-def test_hours_that_pass_once_leave_no_patience_of_hours() -> None:
-    agents = Agents(Keep())
-    agents.loop([20.0] * 300)
-    agents.loop([8 * 3600.0])
-    agents.loop([20.0] * 40)
-    assert 20 <= agents.patience < 30
-
-
 def test_what_was_superseded_says_nothing_of_gaps() -> None:
     agents = Agents(Keep())
     agents.loop([20.0] * 100)
@@ -70,8 +67,6 @@ def test_what_was_superseded_says_nothing_of_gaps() -> None:
         agents.policy.moved(SUPERSEDED_NS, agents.now, 40, used=True)
         agents.stamps["one"] = agents.now
     now = agents.policy.learned()
-    assert seen is not None
-    assert now is not None
     assert now.seen == seen.seen
 
 
@@ -84,25 +79,7 @@ def test_a_pinned_page_is_used_when_its_pin_has_ended_and_not_before() -> None:
     assert policy.learned() is None
     policy.moved(START + 5 * SECOND, START + 8 * SECOND, 10, used=True)
     learned = policy.learned()
-    assert learned is not None
     assert learned.seen == 10
-
-
-def test_pages_of_one_use_share_what_is_held() -> None:
-    policy = Keep()
-    policy.added(START, 1_000_000)
-    assert len(policy._here) == 1
-    assert sys.getsizeof(policy._here) < 1024
-
-
-def test_ghosts_are_bounded_and_one_slot_has_the_latest() -> None:
-    ghosts = Ghosts(slots=1)
-    first, second = Story(blocks=2).ids(1, 2)
-    ghosts.add(first, 5)
-    ghosts.add(second, 6)
-    ghosts.add(second, 8)
-    assert (ghosts.since(8), ghosts.since(9)) == ({8: 1}, {})
-    assert ghosts.take((first, second, second)) == {8: 1}
 
 
 def test_who_comes_back_though_it_was_refused_is_counted_and_after_long_it_is_somebody_new() -> (
@@ -115,3 +92,60 @@ def test_who_comes_back_though_it_was_refused_is_counted_and_after_long_it_is_so
         policy.refused([page], START)
         policy.wanted([page], START + int(gap * SECOND))
         assert (policy.learned() is not None) is counted
+
+
+def _seen(gap_ns: int) -> int:
+    policy = Keep()
+    policy.added(NOW)
+    policy.moved(NOW, NOW + gap_ns, 1, used=True)
+    learned = policy.learned()
+    return 0 if learned is None else learned.seen
+
+
+def test_a_page_that_its_own_request_marks_again_was_not_used_again() -> None:
+    assert _seen(OWN_USE_NS - 1) == 0
+
+
+def test_a_page_that_the_next_request_marks_was_used_again() -> None:
+    assert _seen(OWN_USE_NS) == 1
+
+
+FIGURES = st.lists(st.floats(0, 1e9), min_size=BUCKETS, max_size=BUCKETS)
+
+
+@given(FIGURES, st.integers(ENOUGH_USES, 10**9), st.floats(1.01, end_of(BUCKETS - 1)))
+def test_a_document_says_what_was_learned(uses: list[float], seen: int, patience: float) -> None:
+    learned = Learned(tuple(uses), seen, patience)
+    found = parse_learned(json.loads(json.dumps(learned.document())))
+    assert found.seen == seen
+    assert found.patience_seconds == patience
+    assert found.uses == pytest.approx(learned.uses, abs=1e-3)
+    again = Keep(found)
+    assert again.patience_ns == int(min(patience, MOST_PATIENCE_SECONDS) * 1e9)
+    assert again.learned() is not None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"version": 2},
+        {"uses": [1.0] * (BUCKETS - 1)},
+        {"uses": [1.0] * (BUCKETS - 1) + [float("nan")]},
+        {"uses": [1.0] * (BUCKETS - 1) + [-1.0]},
+        {"uses": [1.0] * (BUCKETS - 1) + [True]},
+        {"uses": "1" * BUCKETS},
+        {"seen": True},
+        {"seen": -1},
+        {"seen": 1.5},
+        {"seen": 10**400},
+        {"uses": [10**400] * BUCKETS},
+        {"patience_seconds": float("inf")},
+        {"patience_seconds": 1e9},
+        {"patience_seconds": 10**400},
+        {"patience_seconds": None},
+        {"patience_seconds": True},
+    ],
+)
+def test_what_no_policy_has_written_is_not_taken(changed: dict[str, Any]) -> None:
+    assert parse_learned(SOUND) is not None
+    assert parse_learned({**SOUND, **changed}) is None

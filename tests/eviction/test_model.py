@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.examples import examples
 from kit.storage import Story
 from omlx_cache_storage.eviction import keep
 from omlx_cache_storage.eviction.ages import BUCKETS, YOUNGEST_SECONDS, bucket_of
@@ -68,7 +69,7 @@ class Plain:
         return min(600.0, seconds) if seconds > 1.0 else 0.0
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(15))
 @given(st.data())
 def test_the_patience_is_that_of_a_plain_model(data: st.DataObject) -> None:
     policy, plain = Keep(), Plain()

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from eviction.patient import PATIENCE_SECONDS, patient
 
@@ -13,7 +12,6 @@ from kit.storage import HandClock
 from omlx_cache import BlockStore, PrefixCache, reasons
 
 LENGTH = 1024
-KIB = 1024
 
 
 @pytest.fixture(autouse=True)
@@ -43,36 +41,9 @@ def test_without_a_disk_a_refused_sequence_is_skipped_with_that_reason(
         first, second = random_tokens(LENGTH, 1), random_tokens(LENGTH, 2)
         request(model, cache, first, step=256)
         turn = request(model, cache, second, step=256)
-        assert turn.result is not None
         assert turn.result.skipped.get(reasons.REFUSED, 0) >= LENGTH // 32 - 4
         assert request(model, cache, first, step=256).cached >= LENGTH - 64
         clock.pass_by(PATIENCE_SECONDS + 1)
         request(model, cache, second, step=256)
         assert request(model, cache, second, step=256).cached >= LENGTH - 64
-        store.hot.check_integrity()
-
-
-def test_memory_stays_within_its_budget_while_sequences_pass_to_the_disk(
-    model: Any, tmp_path: Path
-) -> None:
-    one, clock = _bytes_of_one(model, tmp_path / "first"), HandClock()
-    fields = settings(tmp_path / "cold", hot_bytes=one + one // 20, queue_bytes=one // 4)
-    mx.eval(model.parameters())
-    mx.synchronize()
-    with BlockStore(fields, clock=clock) as store:
-        cache = PrefixCache(model, store)
-        request(model, cache, random_tokens(LENGTH, 1), step=256)
-        assert store.flush(60)
-        mx.clear_cache()
-        before = mx.get_active_memory() - store.hot.usage().nbytes
-        for seed in range(2, 8):
-            request(model, cache, random_tokens(LENGTH, seed), step=256)
-            assert store.flush(60)
-            held = store.hot.usage()
-            assert held.nbytes <= held.peak_bytes <= held.limit_bytes
-            assert mx.get_active_memory() <= before + held.limit_bytes + 64 * KIB
-        assert store.hot._passing_bytes == 0
-        for seed in range(1, 8):
-            again = request(model, cache, random_tokens(LENGTH, seed), step=256)
-            assert again.cached >= LENGTH - 64, seed
         store.hot.check_integrity()

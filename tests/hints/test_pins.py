@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, open_cold, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit, open_store
 from omlx_cache import BlockStore
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.format.names import LEDGER_FILE
-from omlx_cache_storage.hints import SHIFTS_NS, Pinned, PinRecord, Pins
+from omlx_cache_storage.hints import Pinned, PinRecord, Pins
 from omlx_cache_storage.hot import HotTier
 
 KIB = 1024
@@ -31,7 +30,6 @@ def _hot(tier: HotTier, story: Story) -> list[int]:
 
 
 def _cold(store: BlockStore, story: Story) -> list[int]:
-    assert store.cold is not None
     return [number for number in range(1, 30) if story.id(number) in store.cold]
 
 
@@ -81,18 +79,6 @@ def test_all_pins_together_take_half_of_a_tier_root_first(story: Story) -> None:
     assert tier.usage().nbytes <= tier.limit_bytes
 
 
-def test_a_pin_that_has_ended_makes_room_for_another(story: Story) -> None:
-    clock, other = HandClock(), Story("other", nbytes=PAGE)
-    tier = HotTier(6 * PAGE, clock=clock)
-    _put(tier, story, 1, 2, 3)
-    _put(tier, other, 1, 2)
-    assert _pinned(tier, story, 1, 2, 3).pages == 3
-    assert _pinned(tier, other, 1, 2, seconds=600) == Pinned(2, 0, 0)
-    clock.pass_by(61)
-    assert _pinned(tier, other, 1, 2, seconds=600).pages == 2
-    tier.check_integrity()
-
-
 def test_a_prefix_that_is_pinned_twice_stays_until_both_have_ended(story: Story) -> None:
     pins, now = Pins(), 100
     # Another process may not have known of all that leads to the same page.
@@ -125,15 +111,6 @@ def test_pins_of_others_stay_in_their_place(story: Story) -> None:
     assert pins.merged((mine, theirs), 2) == (mine, theirs), "or each would write in turn"
 
 
-def test_what_could_not_be_written_is_pinned_here_and_written_later(story: Story) -> None:
-    pins, mine = Pins(), story.pin(1)
-    assert pins.add(mine)
-    pins.go_by(pins.merged((), 2), (), again=True)
-    assert pins.is_unwritten
-    assert pins.until(story.namespace, story.id(1).key) == mine.end_ns
-    assert pins.merged((), 2) == (mine,)
-
-
 def test_more_blocks_than_the_file_has_room_for_are_not_pinned(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,17 +122,6 @@ def test_more_blocks_than_the_file_has_room_for_are_not_pinned(
     assert pins.until(story.namespace, story.id(3).key) == 0
 
 
-def test_a_page_that_comes_later_is_pinned_then(story: Story) -> None:
-    clock, other = HandClock(), Story("other", nbytes=PAGE)
-    tier = HotTier(6 * PAGE, clock=clock)
-    assert _pinned(tier, story, 1, 2, seconds=600) == Pinned(0, 0, 0)
-    _put(tier, story, 1)
-    tier.discard(story.ids(1))
-    _put(tier, story, 1, 2)
-    _put(tier, other, *range(1, 12))
-    assert _hot(tier, story) == [1, 2]
-
-
 def test_neither_a_use_nor_a_demotion_takes_a_pin_away(story: Story) -> None:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
@@ -165,54 +131,6 @@ def test_neither_a_use_nor_a_demotion_takes_a_pin_away(story: Story) -> None:
     tier.demote(story.ids(1))
     _put(tier, other, *range(1, 12))
     assert _hot(tier, story) == [1]
-
-
-def test_where_memory_is_short_the_rest_keeps_half_of_what_is_left(story: Story) -> None:
-    clock, other = HandClock(), Story("other", nbytes=PAGE)
-    tier = HotTier(6 * PAGE, clock=clock)
-    _put(tier, story, 1, 2, 3)
-    _pinned(tier, story, 1, 2, 3, seconds=600)
-    tier.allow(3 * PAGE)
-    assert tier.shrink(3 * PAGE)
-    assert _hot(tier, story) == [1, 2, 3]
-    _put(tier, other, 1)
-    assert _hot(tier, story) == [1, 2]
-
-
-def test_a_high_priority_does_not_push_out_what_is_pinned_for_a_shorter_time(
-    tmp_path: Path, story: Story
-) -> None:
-    clock, other, later = HandClock(), Story("other", nbytes=PAGE), SHIFTS_NS["high"]
-    tier = HotTier(4 * PAGE, clock=clock)
-    _put(tier, story, 1, 2)
-    _pinned(tier, story, 1, 2)
-    for page in other.pages(1, 2, 3):
-        room = tier.reserve(PAGE, shift_ns=later)
-        assert room
-        assert tier.put(page, room, dirty=False, stamp_ns=clock.now() + later)
-    assert _hot(tier, story) == [1, 2]
-    cold = open_cold(tmp_path, 4 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
-    for page in story.pages(1, 2):
-        assert cold.write(page, clock.now(), {}) == "written"
-    assert _pinned(cold, story, 1, 2).pages == 2
-    for page in other.pages(*range(1, 9)):
-        cold.write(page, clock.now() + later, {})
-    assert all(page in cold for page in story.ids(1, 2))
-    assert cold.usage().evicted_pages > 0
-    cold.check_integrity()
-
-
-def test_what_is_written_later_is_pinned_on_the_disk_then(tmp_path: Path, story: Story) -> None:
-    clock, other = HandClock(), Story("other", nbytes=PAGE)
-    cold = open_cold(tmp_path, 5 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
-    assert _pinned(cold, story, 1, 2) == Pinned(0, 0, 0)
-    for page in (*story.pages(1, 2), *other.pages(*range(1, 9))):
-        assert cold.write(page, clock.now(), {}) == "written"
-    assert all(page in cold for page in story.ids(1, 2))
-    clock.pass_by(61)
-    for page in other.pages(*range(9, 18)):
-        assert cold.write(page, clock.now(), {}) == "written"
-    assert not any(page in cold for page in story.ids(1, 2))
 
 
 def test_pinned_pages_stay_on_the_disk_and_the_rest_of_it_is_used(
@@ -230,14 +148,12 @@ def test_pinned_pages_stay_on_the_disk_and_the_rest_of_it_is_used(
             assert store.flush()
         assert _cold(store, story) == [1, 2]
         assert _cold(store, other)[-1] == 11
-        assert made.pin is not None
         store.unpin(made.pin)
         for number in range(12, 24):
             commit(store, other, number)
             assert store.flush()
         assert _cold(store, story) == []
         usage = store.stats().cold
-        assert usage is not None
         assert usage.peak_bytes <= usage.limit_bytes
 
 
@@ -279,31 +195,3 @@ def test_a_pin_needs_no_disk_that_answers(tmp_path: Path, story: Story) -> None:
         disk.fail = {}
         assert store.flush()
         assert read_pins(tmp_path) == (made.pin,)
-
-
-def test_a_pin_outlives_that_the_directory_is_read_again(tmp_path: Path, story: Story) -> None:
-    other = Story("other", nbytes=PAGE)
-    limit = 6 * COLD_PAGE + ROOM_TO_WRITE
-    with open_store(tmp_path, cold_bytes=limit, hot_bytes=2 * PAGE) as store:
-        commit(store, story, 1, 2)
-        assert store.flush()
-        store.pin(story.namespace, story.ids(1, 2), 600)
-        (tmp_path / LEDGER_FILE).unlink()
-        for number in range(1, 12):
-            commit(store, other, number)
-            assert store.flush()
-        assert _cold(store, story) == [1, 2]
-
-
-def test_what_another_process_writes_is_pinned_here_then(tmp_path: Path, story: Story) -> None:
-    other = Story("other", nbytes=PAGE)
-    limit = 6 * COLD_PAGE + ROOM_TO_WRITE
-    with open_store(tmp_path, cold_bytes=limit, hot_bytes=2 * PAGE) as store:
-        store.pin(story.namespace, story.ids(1), 600)
-        with open_store(tmp_path, cold_bytes=limit) as writer:
-            commit(writer, story, 1)
-            assert writer.flush()
-        for number in range(1, 12):
-            commit(store, other, number)
-            assert store.flush()
-        assert _cold(store, story) == [1]

@@ -1,12 +1,14 @@
 """Whose pages push out whose, in one hot tier and in virtual time."""
 
-from hints.mix import BLOCK, SECOND, START_NS, tiers_of
-
 from kit.storage import Story
 from omlx_cache.simulate.tiers import VirtualClock
+from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hints import PRIORITY_SECONDS, Priority
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.tiers import Tiers
 
+BLOCK = 256
+START_NS = 10**15
 ROOM = 6
 
 
@@ -14,13 +16,21 @@ class Shelf:
     """A tier with room for six pages, and stories whose pages are put into it."""
 
     def __init__(self) -> None:
+        self.now = START_NS
         self.clock = VirtualClock(START_NS)
-        self.tiers: Tiers = tiers_of(ROOM, self.clock)
-        self.seconds = 0.0
+        self.tiers = Tiers(
+            hot_bytes=ROOM * BLOCK,
+            queue_bytes=BLOCK,
+            policy=WRITE_POLICIES["through"],
+            clock=self.clock,
+            cold=None,
+            documents=lambda digest: {},
+            eviction=Keep(),
+        )
 
     def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.clock.set(START_NS + int(self.seconds * SECOND))
+        self.now += int(seconds * 1e9)
+        self.clock.set(self.now)
 
     def put(self, story: Story, *numbers: int, priority: Priority = "normal") -> int:
         """Store pages until one has no room; return how many."""

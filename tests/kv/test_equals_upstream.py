@@ -16,7 +16,7 @@ from omlx_cache.kv import Geometric, KVCache, QuantizedKVCache, RotatingKVCache
 STEP = 8
 WINDOW = 12
 quick = settings(
-    max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(20, 250), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -12,7 +12,6 @@ from omlx_cache.kv import (
     AdvanceError,
     AppendError,
     KVCacheManager,
-    KVError,
     NoFreeSlotError,
     SequenceState,
     SequenceTooLongError,
@@ -151,16 +150,6 @@ def test_unknown_ids_are_refused_everywhere(seq_id: object) -> None:
     for call in calls:
         with pytest.raises(UnknownSequenceError, match="was never allocated"):
             call()
-
-
-def test_unknown_layers_and_double_release_are_refused() -> None:
-    manager = pool()
-    seq_id = manager.allocate_sequence(10)
-    with pytest.raises(AppendError, match="layer 2 is not one of the 2 layers"):
-        manager.append_kv(seq_id, 2, rows(1, 1), rows(1, 1))
-    manager.release_sequence(seq_id)
-    with pytest.raises(KVError, match="has been released"):
-        manager.release_sequence(seq_id)
 
 
 def test_a_pool_whose_layers_are_too_large_to_index_is_refused_before_allocating() -> None:

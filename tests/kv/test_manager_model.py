@@ -114,10 +114,3 @@ def test_a_prefix_that_does_not_fit_the_pool_leaves_the_sequence_empty() -> None
     manager.load_prefix(seq_id, [(good, good)] * 3)
     with pytest.raises(AppendError, match="already holds 4 tokens"):
         manager.load_prefix(seq_id, [(good, good)] * 3)
-
-
-def test_a_sequence_twice_in_a_batch_is_refused() -> None:
-    manager = pool()
-    seq_id = manager.allocate_sequence(4)
-    with pytest.raises(ValueError, match="only once"):
-        manager.views(seq_id, seq_id)

@@ -1,6 +1,5 @@
 """What the caches allocate, measured with MLX's own counters."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ from mlx_lm.models import cache as upstream
 from kv.drive import active
 from omlx_cache.kv import (
     BatchRotatingKVCache,
-    Geometric,
     KVCache,
     KVCacheManager,
     QuantizedKVCache,
@@ -60,17 +58,6 @@ def test_decode_steps_allocate_nothing(make: Callable[[], Any], prefill: int) ->
     assert mx.get_peak_memory() <= peak + activations
 
 
-def test_max_size_allocates_exactly_once_and_on_first_use() -> None:
-    base = active()
-    cache = KVCache(max_size=1_000)
-    assert active() == base
-    decode(cache, 1)
-    assert active() - base == 1_000 * TOKEN_BYTES
-    decode(cache, 999)
-    assert active() - base == 1_000 * TOKEN_BYTES
-    assert cache.nbytes == 1_000 * TOKEN_BYTES
-
-
 def test_a_planned_rotating_cache_retains_its_window_after_a_long_prefill() -> None:
     def retained(cache: Any) -> int:
         base = active()
@@ -83,30 +70,6 @@ def test_a_planned_rotating_cache_retains_its_window_after_a_long_prefill() -> N
 
     assert retained(RotatingKVCache(256, 4, capacity=256)) == 256 * TOKEN_BYTES
     assert retained(upstream.RotatingKVCache(256, 4)) == (255 + 1_000) * TOKEN_BYTES
-
-
-def test_geometric_growth_wastes_at_most_its_factor() -> None:
-    cache = KVCache(growth=Geometric(1.25, step=16))
-    for count in range(1, 900):
-        decode(cache, 1)
-        assert cache.keys.shape[2] <= max(1.25 * count + 16, 16)
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: KVCache(max_size=100_000), lambda: QuantizedKVCache(64, 8, max_size=100_000)]
-)
-def test_a_copy_of_a_planned_cache_moves_only_the_tokens_in_use(make: Callable[[], Any]) -> None:
-    cache = make()
-    new = tokens(100)
-    mx.eval(cache.update_and_fetch(new, new))
-    del new
-    before = active()
-    twin = copy.deepcopy(cache)
-    assert active() == before
-    assert twin.nbytes == cache.nbytes // 1_000
-    twin.max_size = 200
-    decode(twin, 1)
-    assert active() - before == twin.nbytes == cache.nbytes // 500
 
 
 def test_the_pool_allocates_nothing_in_decode() -> None:

@@ -5,7 +5,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from mlx_lm.models import cache as upstream
 
@@ -13,7 +12,6 @@ from kit.versions import keys_and_values, reloaded, whole_state
 from kv.drive import assert_same, chunk
 from omlx_cache.kv import (
     CapacityWarning,
-    FixedStep,
     Geometric,
     KVCache,
     QuantizedKVCache,
@@ -57,15 +55,6 @@ def test_an_option_below_one_is_refused_by_name(options: dict[str, Any]) -> None
 def test_step_and_growth_together_are_refused() -> None:
     with pytest.raises(ValueError, match="give one"):
         KVCache(step=4, growth=Geometric())
-
-
-def test_growth_policies() -> None:
-    assert FixedStep(256).columns(257) == 512
-    assert Geometric(1.5, step=10).columns(100) == 150
-    assert Geometric(1.5, step=10, limit=120).columns(100) == 120
-    assert Geometric(1.5, step=10, limit=120).columns(121) == 130
-    with pytest.raises(ValueError, match="factor must be above 1"):
-        Geometric(1.0)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_size": 400}, {"step": 16}, {"growth": Geometric()}])
@@ -116,14 +105,6 @@ def test_merge_of_planned_caches_equals_upstreams() -> None:
         assert_same(whole_state(ours.extract(row)), whole_state(theirs.extract(row)))
 
 
-def test_a_wrapped_window_refuses_to_be_trimmed() -> None:
-    cache = fed(RotatingKVCache(8), 20)
-    before = copy.deepcopy(cache.state)
-    assert not cache.is_trimmable()
-    assert cache.trim(3) == 0
-    assert_same(cache.state, before)
-
-
 def test_prompt_cache_files_of_ours_are_read_by_mlx_lm(tmp_path: Path) -> None:
     caches = [
         fed(KVCache(max_size=50), 20),
@@ -144,11 +125,3 @@ def test_prompt_cache_files_of_ours_are_read_by_mlx_lm(tmp_path: Path) -> None:
                 assert_same(
                     ours.update_and_fetch(keys, values), theirs.update_and_fetch(keys, values)
                 )
-
-
-def test_growth_survives_a_trim_to_nothing() -> None:
-    cache = fed(KVCache(max_size=8), 8)
-    assert cache.trim(100) == 8
-    fed(cache, 8, seed=5)
-    assert_same(cache.keys_and_values(), chunk(5, 1, 8, "float16"))
-    mx.eval(cache.state)

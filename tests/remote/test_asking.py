@@ -1,6 +1,6 @@
 """What a store has of a chain is found in at most three sequential phases, whatever it has."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from kit.storage import Story
 from omlx_cache_storage.events import SILENT
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, Tail
-from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
+from omlx_cache_storage.remote.engine import RemoteOptions
 from omlx_cache_storage.remote.envelope import TAILS, RemoteKeys, RemoteNames, TailMember, seal
 from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS
 from omlx_cache_storage.remote.lookups import Asking, Inquiry
@@ -204,54 +204,14 @@ def test_a_value_of_a_stranger_is_absent_and_counted() -> None:
     assert asker.knowledge.why_absent(STORY.ids(2)) == {STORY.id(2): "remote_foreign"}
 
 
-def test_an_engine_that_fails_says_so_and_what_came_before_is_known() -> None:
-    asker = _asker(24)
-    asker.put_all(range(1, 31))
-    looks = 0
-
-    def look(names: Sequence[str], sets: Sequence[str]) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            asker.engine.fail["look"] = "lost"
-
-    asker.engine.each["look"] = look
-    with pytest.raises(RemoteError):
-        asker.ask(40)
-    assert len(asker.knowledge) > 0
-
-
 def test_a_block_that_was_lost_is_not_assumed_again_because_deeper_ones_are_there() -> None:
     asker = _asker(17)
     asker.put_all(range(1, 301))
     asker.ask(300)
-    lost = next(n for n in range(2, 300) if asker.knowledge.seen(STORY.id(n)).wire_bytes == 0)  # type: ignore[union-attr]
+    lost = next(n for n in range(2, 300) if asker.knowledge.seen(STORY.id(n)).wire_bytes == 0)
     asker.engine.store.evict(STORY.id(lost).key.hex())
     asker.knowledge.note_absent([STORY.id(lost)], "remote_lost")
     asker.now += ABSENT_SECONDS + 1
     asker.ask(300)
     assert asker.deepest(300) == lost - 1
     assert asker.knowledge.why_absent([STORY.id(lost)]) == {STORY.id(lost): "remote_lost"}
-
-
-@pytest.mark.parametrize(
-    "numbers",
-    [(20, 4, 64, 10**15 - 1), (20, 4, 10**15 - 1, 600), (20, 21, 64, 600)],
-    ids=["a long value", "a large page", "more tokens than there are"],
-)
-def test_a_hint_of_a_page_that_cannot_be_is_not_believed(
-    numbers: tuple[int, int, int, int],
-) -> None:
-    asker = _asker()
-    position, held, nbytes, wire_bytes = numbers
-    key = STORY.chain.key(position)
-    parent = STORY.chain.key(BLOCK)
-    said = TailMember(key, position, held, nbytes, wire_bytes, "paged")
-    asker.put_all([1])
-    asker.engine.add(_tails(parent), said.text())
-    asker.ask(1, length=24)
-    assert not asker.knows(PageId(key, "paged"))
-    asker.engine.add(_tails(parent), TailMember(key, 20, 4, 64, 600, "paged").text())
-    asker.now += ABSENT_SECONDS + 1
-    asker.ask(1, length=24)
-    assert asker.knows(PageId(key, "paged"))

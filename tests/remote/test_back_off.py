@@ -67,20 +67,3 @@ def test_one_call_at_a_time_finds_out_whether_it_answers_again(clock: _Time) -> 
     back_off.succeeded(read=True)
     assert not _refused(back_off)
     assert (changes, back_off.trouble) == (["gone", ""], "")
-
-
-def test_after_a_read_that_stalled_a_look_up_makes_no_pause_shorter(clock: _Time) -> None:
-    back_off = BackOff()
-    for seconds in (1, 2, 4):
-        back_off.failed("stalled", stalled=True)
-        clock.now += seconds - 0.1
-        assert back_off.why
-        clock.now += 0.2
-        assert not _refused(back_off)
-        back_off.succeeded()
-    back_off.failed("stalled", stalled=True)
-    clock.now += 9
-    back_off.succeeded(read=True)
-    back_off.failed("stalled", stalled=True)
-    clock.now += 1.1
-    assert not _refused(back_off)

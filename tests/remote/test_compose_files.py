@@ -12,13 +12,9 @@ import pytest
 import redis
 import yaml
 
+from kit.remote.engines import engine_at, reason_of, whole, write
 from kit.remote.processes import NotYet, ServerProcess, eventually, free_port
 from kit.remote.redis_servers import program
-from kit.storage import Story
-from omlx_cache_storage.page import Placed
-from omlx_cache_storage.remote.address import parse_address
-from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
-from omlx_cache_storage.remote.tier import RemoteTier, open_engine
 
 FOLDER = Path(__file__).parents[2] / "daemon" / "remote"
 PASSWORD = "a password of this test"
@@ -80,36 +76,14 @@ def started(tmp_path: Path) -> Iterator[Any]:
 
 
 def _serves_a_machine(url: str) -> None:
-    options = RemoteOptions(url, "cpu", password=PASSWORD, lookup_seconds=30, read_seconds=30)
-    address = parse_address(url)
-    story = Story()
-    tiers = [
-        RemoteTier(open_engine(address, options), options, engine_name="redis", where="here")
-        for _ in range(2)
-    ]
-    try:
-        one, two = tiers
-        pages = story.pages(1, 2, 3)
-        assert [one.store.write(page) for page in pages] == ["written"] * 3
-        placed = [Placed(story.namespace, page.meta.id) for page in pages]
-        assert all(two.store.present(placed))
-        for page in pages:
-            with two.reading(page.meta.id) as opened:
-                payload = bytearray(opened.meta.nbytes)
-                opened.read_into([payload])
-            assert payload == page.payload
-        assert two.store.engine.delete([two.store.names.page(*one) for one in placed]) == 3
-        elsewhere = RemoteOptions(url, "cpu", password=PASSWORD, prefix="another")
-        other = RemoteTier(open_engine(address, elsewhere), elsewhere, engine_name="", where="")
-        try:
-            with pytest.raises(RemoteError) as refused:
-                other.store.write(pages[0])
-            assert refused.value.reason == "auth"
-        finally:
-            other.close(5)
-    finally:
-        for tier in tiers:
-            tier.close(5)
+    name = "omlx-cache/1/cpu/page"
+    with engine_at(url, password=PASSWORD) as engine:
+        assert write(engine, name, b"head", b"part")
+        engine.add(f"{name}-tails", "member")
+        assert engine.look([name], 4, [f"{name}-tails"]) == ([b"head"], [["member"]])
+        assert whole(engine, name, [4, 4]) == [b"head", b"part"]
+        assert engine.delete([name]) == 1
+        assert reason_of(write, engine, "another/page", b"value").reason == "auth"
 
 
 def test_one_server_starts_with_the_files_flags_and_lets_a_machine_in(started: Any) -> None:
@@ -126,6 +100,7 @@ def test_one_server_starts_with_the_files_flags_and_lets_a_machine_in(started: A
     _serves_a_machine(f"redis://omlx@127.0.0.1:{port}")
 
 
+@pytest.mark.nightly
 def test_three_nodes_make_a_cluster_with_the_files_flags(started: Any, tmp_path: Path) -> None:
     services = _compose("valkey-cluster.yaml")["services"]
     users = _users("valkey.yaml") + _users("valkey-cluster.yaml")

@@ -1,14 +1,12 @@
 """What every engine does alike: over one Redis server, a cluster, an S3 server and a directory."""
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kit import leaks
-from kit.remote.engines import engine_at, reason_of, write
+from kit.remote.engines import engine_at
 from kit.remote.redis_groups import redis_cluster
 from kit.remote.redis_servers import redis_server
 from kit.remote.s3_server import s3_server
@@ -160,38 +158,3 @@ def test_a_value_that_is_replaced_is_never_seen_half(store: str, name: str) -> N
         finally:
             stop.set()
         assert writer.result(60)
-
-
-def test_eight_threads_use_one_engine(engine: RemoteEngine, name: str) -> None:
-    def one(number: int) -> bool:
-        for round_ in range(5):
-            at, value = f"{name}{number}x{round_}", made(50_000, number)
-            put(engine, at, value)
-            engine.add(f"{name}-tails", f"{number}-{round_}")
-            if got(engine, at, 50_000) != value or engine.look([at], 9)[0] != [value[:9]]:
-                return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(one, range(8)))
-    assert len(engine.look([], 1, [f"{name}-tails"])[1][0]) == 40
-
-
-def test_an_engine_that_is_closed_says_so_and_leaves_nothing(store: str, name: str) -> None:
-    with engine_at(store) as first:
-        # A client library keeps a few descriptors of its own for as long as the process lives.
-        first.look([f"{name}{n}" for n in range(40)], 1)
-    before = leaks.now()
-    with engine_at(store) as engine:
-        engine.ping()
-        engine.look([f"{name}{n}" for n in range(40)], 1)
-        put(engine, name, b"value")
-        engine.close()
-        assert reason_of(engine.ping).reason == "lost"
-        assert reason_of(engine.look, [name, name], 1).reason == "lost"
-        assert reason_of(write, engine, name, b"value").reason == "lost"
-        assert reason_of(engine.delete, [name]).reason == "lost"
-    deadline = time.monotonic() + 30
-    while (left := leaks.now().since(before).threads) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not left

@@ -7,9 +7,8 @@ import threading
 import time
 import tracemalloc
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -186,86 +185,6 @@ def test_an_answer_that_drips_has_one_deadline(redis: _Redis) -> None:
     finally:
         redis.floods.clear()
         redis.flood, redis.pause = bytes(64 * 1024), 0.0
-
-
-Answers = Callable[[BaseHTTPRequestHandler], None]
-
-
-@pytest.fixture
-def bucket() -> Iterator[tuple[str, deque[Answers]]]:
-    """A bucket whose answers to GET are the next ones of a queue."""
-    answers: deque[Answers] = deque()
-
-    class Speaker(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            try:
-                answers.popleft()(self)
-            except OSError:
-                self.close_connection = True
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Speaker) as server:
-        server.daemon_threads = False
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            at = f"http://127.0.0.1:{server.server_address[1]}"
-            yield f"s3://KEY:SECRET@bucket?endpoint={at}&region=us-east-1", answers
-        finally:
-            server.shutdown()
-            thread.join(30)
-
-
-def _says(status: int, said: str, length: int, body: bytes, *, endless: bool = False) -> Answers:
-    def answer(speaker: BaseHTTPRequestHandler) -> None:
-        speaker.send_response(status)
-        speaker.send_header("Content-Range", said)
-        speaker.send_header("ETag", '"1"')
-        speaker.send_header("Last-Modified", "Mon, 23 Nov 2026 05:00:00 GMT")
-        if endless:
-            speaker.send_header("Transfer-Encoding", "chunked")
-        else:
-            speaker.send_header("Content-Length", str(length))
-        speaker.end_headers()
-        if not endless:
-            speaker.wfile.write(body)
-            if len(body) < length:
-                speaker.close_connection = True
-            return
-        while True:
-            speaker.wfile.write(b"%x\r\n%s\r\n" % (len(body), body))
-
-    return answer
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        _says(206, "bytes 0-63/64", 64, b"x" * 20),
-        _says(206, "bytes 7-99999999999999/99999999999999", 64, b"x" * 64),
-        _says(206, "bytes 63-0/64", 64, b"x" * 64),
-        _says(206, "nonsense", 64, b"x" * 64),
-        _says(200, "bytes 0-63/64", 64, b"x" * 64),
-        _says(206, "bytes 0-63/64", 0, b"x" * 100_000, endless=True),
-        _says(206, "bytes 0-63/64", 5000, b"x" * 5000),
-    ],
-    ids=["short", "far", "backwards", "nonsense", "whole", "endless", "long"],
-)
-def test_a_bucket_that_lies_about_what_it_sends_gives_no_more_than_was_asked_for(
-    bucket: tuple[str, deque[Answers]], answer: Answers
-) -> None:
-    url, answers = bucket
-    answers.append(answer)
-    with engine_at(url, read_seconds=2.0) as engine:
-        with suppress(RemoteError):
-            (found,) = engine.read([PART])
-            assert found is None or memoryview(found).nbytes <= 64
-        answers.append(_says(206, "bytes 0-63/64", 64, b"y" * 64))
-        assert [bytes(one or b"") for one in engine.read([PART])] == [b"y" * 64]
 
 
 def test_nobody_waits_at_a_pipe_that_lies_where_a_value_would(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """The engine of object stores when its server fails: what is raised, and when."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -42,32 +43,65 @@ def url(server: S3Server, proxy: Proxy) -> str:
     return server.url(bucket, port=proxy.port)
 
 
-@contextlib.contextmanager
-def answering(status: int) -> Iterator[str]:
-    """The URL of a bucket on a server that has one answer."""
+class Bucket(ThreadingHTTPServer):
+    """A bucket with the next of `answers` to whatever is asked; the last one stays."""
 
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-            body = b"<Error><Code>SoItIs</Code></Error>"
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    daemon_threads = False
 
-        do_PUT = do_GET
+    def __init__(self, *answers: "Answer") -> None:
+        self.answers = [*answers]
+        super().__init__((LOCAL, 0), _Speaker)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        self._thread.start()
 
-        def log_message(self, *arguments: object) -> None:
-            pass
+    @property
+    def url(self) -> str:
+        at = f"http://{LOCAL}:{self.server_port}"
+        return f"s3://KEY:{SECRET}@bucket?endpoint={at}&region=us-east-1"
 
-    with ThreadingHTTPServer((LOCAL, 0), Answers) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"s3://KEY:{SECRET}@bucket?endpoint=http://{LOCAL}:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    def server_close(self) -> None:
+        self.shutdown()
+        self._thread.join()
+        super().server_close()
+
+
+class Answer(NamedTuple):
+    """What a bucket says; `length` is what it says of the body, None for one without end."""
+
+    status: int
+    body: bytes
+    length: int | None
+    stretch: str = "bytes 0-63/64"
+
+
+class _Speaker(BaseHTTPRequestHandler):
+    server: Bucket
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        answers = self.server.answers
+        status, body, length, stretch = answers.pop(0) if len(answers) > 1 else answers[0]
+        self.send_response(status)
+        self.send_header("Content-Range", stretch)
+        self.send_header("Connection", "close")
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Mon, 23 Nov 2026 05:00:00 GMT")
+        endless = length is None
+        self.send_header(
+            *("Transfer-Encoding", "chunked") if endless else ("Content-Length", length)
+        )
+        self.end_headers()
+        self.close_connection = True
+        with suppress(OSError):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(body), body) if endless else body)
+            while endless:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(body), body))
+
+    do_PUT = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 @pytest.mark.parametrize(
@@ -83,7 +117,8 @@ def answering(status: int) -> Iterator[str]:
     ],
 )
 def test_a_status_has_its_word(status: int, reason: str) -> None:
-    with answering(status) as url, engine_at(url) as engine:
+    body = b"<Error><Code>SoItIs</Code></Error>"
+    with Bucket(Answer(status, body, len(body))) as bucket, engine_at(bucket.url) as engine:
         for error in (
             reason_of(engine.ping),
             reason_of(engine.look, ["a", "b"], 4),
@@ -93,6 +128,33 @@ def test_a_status_has_its_word(status: int, reason: str) -> None:
             assert error.reason == reason
             assert "SoItIs" in str(error)
             assert SECRET not in str(error)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Answer(206, b"x" * 20, 64),
+        Answer(206, b"x" * 64, 64, "bytes 7-99999999999999/99999999999999"),
+        Answer(206, b"x" * 64, 64, "bytes 63-0/64"),
+        Answer(206, b"x" * 64, 64, "nonsense"),
+        Answer(200, b"x" * 64, 64),
+        Answer(206, b"x" * 100_000, None),
+        Answer(206, b"x" * 5000, 5000),
+    ],
+    ids=["short", "far", "backwards", "nonsense", "whole", "endless", "long"],
+)
+def test_a_bucket_that_lies_about_what_it_sends_gives_no_more_than_was_asked_for(
+    lie: Answer,
+) -> None:
+    part = Part("name", 0, 0, 64)
+    with (
+        Bucket(lie, Answer(206, b"y" * 64, 64)) as bucket,
+        engine_at(bucket.url, read_seconds=2.0) as engine,
+    ):
+        with suppress(RemoteError):
+            (found,) = engine.read([part])
+            assert found is None or memoryview(found).nbytes <= 64
+        assert [bytes(one or b"") for one in engine.read([part])] == [b"y" * 64]
 
 
 def test_a_server_that_says_nothing_costs_one_time_out_however_much_is_asked(
@@ -130,7 +192,7 @@ def test_an_answer_that_breaks_off_is_no_value(
 
 
 def _came(engine: RemoteEngine) -> bool:
-    with contextlib.suppress(RemoteError):
+    with suppress(RemoteError):
         return [len(found or b"") for found in engine.read([WHOLE])] == [LARGE]
     return False
 

@@ -2,14 +2,11 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from kit.remote import MemoryEngine
-from kit.remote.processes import until
 from kit.storage import Story
-from omlx_cache_storage import readers
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.page import Placed
 from omlx_cache_storage.readers import note_answer
@@ -58,7 +55,7 @@ def rigs() -> Iterator[Callable[..., _Rig]]:
     made: list[_Rig] = []
 
     def make(**options: object) -> _Rig:
-        made.append(_Rig(**options))  # type: ignore[arg-type]
+        made.append(_Rig(**options))
         return made[-1]
 
     yield make
@@ -92,37 +89,6 @@ def test_threads_that_hang_are_bounded_and_others_take_their_place(
         threads = [t for t in threading.enumerate() if t.name.startswith("omlx-cache-remote-read")]
         assert 2 < len(threads) <= 2 * (1 + HANGING)
         assert rig.engine.calls["read"] <= 2 * (1 + HANGING)
-
-
-def test_who_is_interrupted_leaves_nothing_in_memory(
-    rigs: Callable[..., _Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = rigs()
-
-    def interrupt(future: object, seconds: float) -> bool:
-        raise KeyboardInterrupt
-
-    with rig.engine.hanging("read"), monkeypatch.context() as patch:
-        patch.setattr(readers, "done_within", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            rig.take(1)
-        assert rig.usage().held_bytes == 0
-    assert rig.take(2) == _payload(2)
-
-
-def test_a_closed_one_reads_nothing(rigs: Callable[..., _Rig]) -> None:
-    rig = rigs(connections=1)
-    reached, hangs = threading.Event(), threading.Event()
-    rig.each = lambda number: (reached.set(), hangs.wait(DEADLINE))
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(rig.take, number) for number in (1, 2)]
-        assert reached.wait(DEADLINE)
-        until(lambda: rig.usage().held_bytes > 2 * 4096)
-        assert not rig.close(0.0)
-        hangs.set()
-        ended = [one.exception(DEADLINE) for one in waiting]
-    assert all(isinstance(error, PageUnreadable) for error in ended)
-    assert rig.engine.calls["read"] == 1
 
 
 def test_a_large_value_that_comes_slowly_is_waited_for_and_one_that_brings_nothing_is_not(

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.remote.engines import engine_at, reason_of, whole, write
+from kit.remote.engines import engine_at, reason_of, write
 from kit.remote.redis_groups import RedisCluster, redis_cluster
 from omlx_cache_storage import breaker
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
-from omlx_cache_storage.remote.redis_engine import part_name
 
 NAMES = [f"value-{n}" for n in range(300)]
 
@@ -46,16 +45,6 @@ def test_values_lie_on_all_nodes_and_are_asked_for_at_once(cluster: RedisCluster
         assert engine.look(["absent"], 4, ["set"]) == ([None], [["member"]])
         engine.ping()
         assert engine.delete([*NAMES, "absent"]) == len(NAMES)
-
-
-def test_a_value_in_parts_lies_on_several_nodes(cluster: RedisCluster) -> None:
-    parts = [bytes([n]) * 100_000 for n in range(6)]
-    with engine_at(cluster.url) as engine:
-        assert write(engine, "v", *parts)
-        owners = {cluster.owner(part_name("v", n)).port for n in range(6)}
-        assert len(owners) > 1
-        assert whole(engine, "v", [100_000] * 6) == parts
-        assert not write(engine, "v", *parts)
 
 
 def test_a_slot_that_moved_is_found_where_it_went(cluster: RedisCluster) -> None:

@@ -113,36 +113,6 @@ def test_a_server_that_is_killed_in_the_middle_of_a_restore_costs_the_rest_of_it
         assert tier.usage().bad_pages == 0
 
 
-def test_a_server_that_hangs_in_the_middle_of_a_restore_costs_one_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(breaker, "FIRST_SECONDS", GENEROUS)
-    monkeypatch.setattr(breaker, "LONGEST_SECONDS", GENEROUS)
-    with redis_server() as server, _patient(server) as writer:
-        _fill(writer)
-        options = RemoteOptions(server.url, "cpu", lookup_seconds=0.5, read_seconds=0.5)
-        engine = open_engine(parse_address(server.url), options)
-        tier = RemoteTier(engine, options, engine_name="redis", where="")
-        try:
-            _ask(tier)
-            try:
-                came = _restore(tier, server.process.suspend)
-                assert came[:3] == [True] * 3
-                assert not any(came[3:])
-                assert tier.resting
-                usage = tier.usage()
-                assert usage.rests == 1
-                assert usage.late_reads == 1
-                assert _ask(tier, PAGES + 1) == Asked(False, reasons.RESTING)
-            finally:
-                server.process.resume()
-                tier.store.back_off._breaker.ask_again()
-            eventually(lambda: _answers(tier), "the breaker closes again")
-            assert _restore(tier) == [True] * PAGES
-        finally:
-            assert tier.close(GENEROUS)
-
-
 def test_pages_that_a_full_server_evicted_are_lost_and_never_wrong() -> None:
     settings = ("maxmemory 3mb", "maxmemory-policy volatile-lru")
     with (

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -17,9 +16,8 @@ from omlx_cache_storage.errors import (
     PageUnreadable,
 )
 from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.format.wrapping import wrap
-from omlx_cache_storage.page import Page, PageId, Placed, TensorSpec
-from omlx_cache_storage.remote import lookups, reasons
+from omlx_cache_storage.page import PageId, Placed
+from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions, Trouble
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.remote.tier import RemoteTier
@@ -94,22 +92,13 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
         options: RemoteOptions = OPTIONS, *, part_bytes: int | None = 8 << 20, **changes: object
     ) -> _Machine:
         engine = MemoryEngine(store, part_bytes=part_bytes)
-        made.append(_Machine(engine, replace(options, **changes)))  # type: ignore[arg-type]
+        made.append(_Machine(engine, replace(options, **changes)))
         return made[-1]
 
     yield make
     for machine in made:
         assert machine.close(DEADLINE)
         assert machine.usage().held_bytes == 0
-
-
-def _floats(story: Story = STORY, number: int = 2) -> Page:
-    """A page of 2-byte floats that packs well."""
-    nbytes = 64 * 1024
-    meta = replace(story.meta(number), tensors=(TensorSpec("0.keys", "BF16", (64, 1024)),))
-    payload = bytearray(2 * nbytes)
-    payload[0::2], payload[1::2] = story.page(1, nbytes=nbytes).payload, b"\x3f" * nbytes
-    return Page(meta, bytes(payload))
 
 
 def _write(machine: _Machine, *numbers: int) -> None:
@@ -165,30 +154,6 @@ def test_a_look_up_that_is_late_costs_its_deadline_and_becomes_known_all_the_sam
         assert two.usage().late_lookups == 1
     until(lambda: two.has(1, 2) == [True, True])
     assert two.usage().state == "ok"
-
-
-def test_an_inquiry_that_was_begun_is_joined(
-    machines: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = machines(), machines()
-    _write(one, 1, 2)
-    waiting: list[object] = []
-    wait = lookups.done_within
-
-    def noted(future: "Future[object]", seconds: float) -> bool:
-        waiting.append(future)
-        return wait(future, seconds)
-
-    with ThreadPoolExecutor(4) as pool:
-        with two.engine.hanging("look"):
-            assert two.about(2, timeout=0) == Asked(False)
-            monkeypatch.setattr(lookups, "done_within", noted)
-            asking = [pool.submit(two.about, 2) for _ in range(4)]
-            until(lambda: len(waiting) == 4)
-            assert two.engine.calls["look"] <= 1
-        assert [asked.result(DEADLINE) for asked in asking] == [Asked(True)] * 4
-    assert len(set(waiting)) == 1
-    assert two.usage().lookups == 1
 
 
 @pytest.mark.parametrize(
@@ -290,7 +255,6 @@ def test_of_a_page_that_was_replaced_the_new_one_comes_and_is_known(
     assert one.store.write(page) == "written"
     assert two.get(STORY.id(1)) == page.payload
     (info,) = two.find_all(STORY.ids(1))
-    assert info is not None
     assert (info.held, info.nbytes) == (BLOCK, after)
     assert two.usage().bad_pages == 0
 
@@ -352,39 +316,9 @@ def test_a_page_is_written_once_and_one_that_holds_more_replaces_one_that_holds_
     assert two.store.write(STORY.page(1, held=16)) == "written"
     assert one.store.write(STORY.page(1, held=8)) == "present"
     (info,) = one.store.present([Placed(STORY.namespace, STORY.id(1))])
-    assert info is not None
     assert (info.held, info.tier) == (16, "remote")
     usage = one.usage()
     assert (usage.written_pages, usage.present_pages) == (1, 1)
-
-
-def test_a_page_is_packed_once_whoever_packed_it(machines: Machines) -> None:
-    one, two, plain = machines(), machines(prefix="other"), machines(prefix="plain", packs=False)
-    page = _floats()
-    assert one.store.write(page) == "written"
-    assert two.store.write(wrap(page)) == "written"
-    assert plain.store.write(page) == "written"
-    assert one.usage().written_bytes == two.usage().written_bytes
-    assert one.usage().written_bytes < 0.7 * plain.usage().written_bytes
-    for machine in (one, two, plain):
-        assert machine.get(page.meta.id) == page.payload
-        info = machine.info(page.meta.id)
-        assert info is not None
-        assert info.nbytes == page.meta.nbytes
-
-
-def test_a_tail_whose_writer_died_before_it_was_told_of_is_told_of_by_the_next(
-    machines: Machines,
-) -> None:
-    one, two, three = machines(), machines(), machines()
-    _write(one, 1)
-    tail = STORY.page(2, tail=5)
-    one.engine.fail["add"] = "lost"
-    with pytest.raises(RemoteError):
-        one.store.write(tail)
-    assert two.store.write(tail) == "present"
-    assert three.about(1, length=2 * BLOCK - 5).news
-    assert three.get(tail.meta.id) == tail.payload
 
 
 # Its own books.

@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,13 @@ from hypothesis import strategies as st
 
 from kit.remote import MemoryEngine, MemoryStore
 from kit.remote.processes import until
-from kit.storage import Story, bytes_of, files_in
+from kit.storage import Story, files_in
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.errors import CorruptPage
-from omlx_cache_storage.format.wrapping import wrap
 from omlx_cache_storage.remote import uploads as module
 from omlx_cache_storage.remote.engine import RemoteOptions
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteNames
+from omlx_cache_storage.remote.envelope import RemoteNames
 from omlx_cache_storage.remote.tier import RemoteTier
-from omlx_cache_storage.remote.uploads import TOGETHER, TRIES, UploadPolicy, Uploads
+from omlx_cache_storage.remote.uploads import TRIES, UploadPolicy, Uploads
 
 DEADLINE = 60.0
 MIB = 1 << 20
@@ -106,41 +103,8 @@ def machine(
         one.close()
 
 
-def test_who_flushes_waits_for_what_was_noted_before_and_not_for_what_comes_then(
-    machine: Machines,
-) -> None:
-    one, story, last = machine(starts=False), Story(blocks=500), 500
-    more = iter(range(3, last + 1))
-    written: list[str] = []
-
-    def wrote(name: str, parts: object) -> None:
-        # More than are sent at once, and then one for each that is.
-        one.store(*islice(more, 1 if written else 2 * TOGETHER), story=story)
-        written.append(name)
-
-    one.engine.each["write"] = wrote
-    one.store(1, 2, story=story)
-    one.start()
-    assert one.uploads.flush(DEADLINE)
-    assert _names(1, 2, story=story) == written[:2]
-    assert len(written) < last - 2
-
-
 def _names(*numbers: int, story: Story = STORY) -> list[str]:
     return [NAMES.page(story.namespace, page) for page in story.ids(*numbers)]
-
-
-def test_a_page_travels_as_its_file_has_it(machine: Machines, store: MemoryStore) -> None:
-    one = machine(starts=False)
-    packed = wrap(STORY.page(1))
-    assert one.cold.write(packed, 10**18, STORY.document) == "written"
-    one.uploads.stored(STORY.id(1))
-    one.start()
-    assert one.uploads.flush(DEADLINE)
-    (file,) = files_in(one.cold.directory)
-    (name,) = _names(1)
-    assert b"".join(store.values[name])[WIRE_BYTES:].endswith(bytes_of(packed))
-    assert bytes_of(packed) in file.read_bytes()
 
 
 def test_a_damaged_page_is_not_sent(machine: Machines, store: MemoryStore) -> None:
@@ -224,22 +188,6 @@ def test_closing_ends_in_time_and_says_that_something_was_left(
         assert time.monotonic() - began < DEADLINE / 2
         assert one.counts()[1]
         assert not one.uploads.close(0.0)
-
-
-def test_a_page_that_turned_out_to_be_damaged_there_is_sent_again(
-    machine: Machines, store: MemoryStore
-) -> None:
-    one = machine()
-    one.store(1)
-    assert one.uploads.flush(DEADLINE)
-    store.change(_names(1)[0], lambda raw: raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:])
-    with pytest.raises(CorruptPage), one.remote.reading(STORY.id(1)) as opened:
-        opened.read_into([bytearray(opened.meta.nbytes)])
-    one.uploads.stored(STORY.id(1))
-    assert one.uploads.flush(DEADLINE)
-    assert one.writes() == _names(1, 1)
-    with one.remote.reading(STORY.id(1)) as opened:
-        opened.read_into([bytearray(opened.meta.nbytes)])
 
 
 def test_what_several_begin_with_is_sent_and_nobodys_own_turns(machine: Machines) -> None:

@@ -43,7 +43,7 @@ def server() -> Iterator[RedisServer]:
 
 
 def _begin(child: object) -> None:
-    stdin = child.stdin  # type: ignore[attr-defined]
+    stdin = child.stdin
     stdin.write("\n")
     stdin.flush()
 
@@ -72,7 +72,6 @@ def test_of_a_sender_that_was_killed_no_reader_sees_half_a_page(
     with open_store(
         tmp_path / "b", remote=server.url, remote_writes="off", hot_bytes="64MiB"
     ) as store:
-        assert store.remote is not None
         pages = story.ids(*range(1, 5))
         found = store.remote.store.present([Placed(story.namespace, page) for page in pages])
         assert [info is not None for info in found] == [n < whole for n in range(4)]
@@ -103,7 +102,7 @@ def test_two_servers_of_one_directory_send_each_page_once(
 
 
 def _read(remote: object, page: PageId) -> bytes | None:
-    with contextlib.suppress(PageError), remote.reading(page) as opened:  # type: ignore[attr-defined]
+    with contextlib.suppress(PageError), remote.reading(page) as opened:
         payload = bytearray(opened.meta.nbytes)
         opened.read_into([payload])
         return bytes(payload)

@@ -44,13 +44,6 @@ def test_the_longest_shared_prompt_is_found_and_of_equals_the_latest(
     assert (found.prompt.number, found.shared) == (1, 60)
 
 
-def test_another_namespace_is_another_world(history: Explainer) -> None:
-    history.ask(1, ONE, tokens(range(100)))
-    assert history.ask(None, OTHER, tokens(range(100))) is None
-    history.store(OTHER, tokens(range(120)), 120, {})
-    assert history.nbytes == 4 * 100
-
-
 def test_turns_of_one_conversation_share_their_tokens(history: Explainer) -> None:
     for turn in range(1, 11):
         history.ask(turn, ONE, tokens(range(100 * turn)))
@@ -78,20 +71,6 @@ def test_two_answers_to_one_prompt_are_both_known(history: Explainer) -> None:
         assert (found.prompt.number, found.shared) == (number, 150)
 
 
-def test_a_part_of_a_prompt_that_is_stored_is_told_of_it(history: Explainer) -> None:
-    history.ask(1, ONE, tokens(range(100)))
-    history.store(ONE, tokens(range(64)), 64, {})
-    found = nearest(history, ONE, tokens(range(100)))
-    assert (found.prompt.stored, len(found.prompt.tokens)) == (64, 100)
-
-
-def test_what_had_no_room_is_not_stored(history: Explainer) -> None:
-    history.ask(1, ONE, tokens(range(100)))
-    history.store(ONE, tokens(range(100)), 100, {"no_room": 2})
-    found = nearest(history, ONE, tokens(range(100)))
-    assert (found.prompt.stored, found.prompt.skipped) == (0, "no_room")
-
-
 def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
     history = remembering(4 * 1000)
     for number in range(1, 21):
@@ -102,37 +81,10 @@ def test_it_stays_within_its_bytes_and_forgets_the_oldest() -> None:
     assert found.prompt.number == 20
 
 
-def test_an_answer_that_nobody_knows_any_more_takes_no_room(history: Explainer) -> None:
-    """One prompt that is asked now and then, and answered otherwise each time."""
-    for turn in range(1, 4):
-        for number in range(1, PROMPTS):
-            history.ask(number, ONE, tokens(range(10 * number, 10 * number + 5)))
-        history.ask(PROMPTS, ONE, tokens(range(10)))
-        answered = tokens(range(10), range(10_000 * turn, 10_000 * turn + 1000))
-        history.store(ONE, answered, 0, {})
-    assert history.nbytes == 4 * (1010 + 5 * (PROMPTS - 1))
-
-
 def test_short_prompts_are_bounded_in_number(history: Explainer) -> None:
     for number in range(PROMPTS + 10):
         history.ask(number, ONE, tokens(range(10 * number, 10 * number + 5)))
     assert history.nbytes == 4 * 5 * PROMPTS
-
-
-def test_names_of_images_are_remembered_whole(history: Explainer) -> None:
-    image = as_tokens([1, 2, -(2**40), 2**40, 3])
-    history.ask(1, ONE, image)
-    found = nearest(history, ONE, as_tokens([1, 2, -(2**40), 2**40 + 2**32, 3]))
-    assert found.shared == 3
-
-
-def test_a_request_in_flight_keeps_its_own_prompt(history: Explainer) -> None:
-    """A second one that goes on from its prompt does not take its place."""
-    history.ask(1, ONE, tokens(range(100)))
-    history.ask(2, ONE, tokens(range(100), range(700, 750)))
-    history.store(ONE, tokens(range(100), range(500, 550)), 150, {})
-    found = nearest(history, ONE, tokens(range(100), range(500, 550), range(10)))
-    assert (found.prompt.number, found.is_continued) == (1, True)
 
 
 def test_a_forgotten_namespace_leaves_no_tokens_and_the_others_theirs(

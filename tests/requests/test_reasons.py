@@ -34,7 +34,6 @@ def ask(
         turn = prefill(model, session, 64)
         decode(model, session, turn, new)
         session.commit()
-        assert session.explanation is not None
         assert session.explanation.restored == session.cached_tokens
         return session.explanation, turn.answer
 
@@ -66,15 +65,6 @@ def test_a_changed_line_is_told_with_the_place_and_the_other_request(
     assert told.here[: told.before] == told.there[: told.before] == (*HEAD, 50)
     assert told.is_miss
     assert cache.store.stats().requests.misses == {"diverged": 1}
-
-
-def test_two_prompts_that_share_their_beginning_part_where_it_ends(
-    cache: PrefixCache, model: Any
-) -> None:
-    ask(cache, model, BODY + random_tokens(60, 3))
-    told, _ = ask(cache, model, BODY + random_tokens(60, 4))
-    assert (told.reason, told.position, told.restored) == ("new_text", 400, 384)
-    assert cache.store.stats().requests.misses == {}
 
 
 def test_prompts_are_never_compared_across_salts(cache: PrefixCache, model: Any) -> None:
@@ -139,10 +129,9 @@ def test_what_was_deleted_leaves_no_tokens_of_its_prompts(cache: PrefixCache, mo
     ask(cache, model, [*HEAD, 51, *BODY], salt="one")
     ask(cache, model, BODY, salt="two")
     log = cache.store.requests
-    assert log.latest()[1].explanation.there  # type: ignore[union-attr]
+    assert log.latest()[1].explanation.there
     cache.clear(salt="one")
     for asked in log.latest():
-        assert asked.explanation is not None
         assert (asked.explanation.here, asked.explanation.there) == ((), ())
     assert log.explainer.nbytes == 4 * len(BODY)
 
@@ -167,12 +156,10 @@ def test_a_prompt_that_is_under_way_elsewhere_is_not_stored_yet(
 ) -> None:
     with cache.session(BODY) as first, cache.session(BODY) as second:
         assert first.explanation is not None
-        assert second.explanation is not None
         assert (second.explanation.reason, second.explanation.other) == ("not_stored", 1)
         assert second.explanation.detail == "still being computed"
         assert "repeats the prompt of " in str(second.explanation)
     with cache.session(BODY) as third:
-        assert third.explanation is not None
         assert str(third.explanation).endswith("(it was cut off)")
 
 
@@ -224,7 +211,6 @@ def test_a_window_that_had_moved_on_is_told(open_store: Opener) -> None:
 
 def test_a_prompt_of_one_token_is_too_short(cache: PrefixCache) -> None:
     with cache.session([5]) as session:
-        assert session.explanation is not None
         assert session.explanation.reason == "too_short"
 
 
@@ -254,7 +240,6 @@ def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
     with talk.open(disk) as store:
         disk.refuse = lambda position, group: position == 96
         with PrefixCache(talk.model, store).session([*talk.tokens, 1, 2]) as session:
-            assert session.explanation is not None
             assert (session.explanation.reason, session.cached_tokens) == ("unreadable", 64)
 
 
@@ -264,7 +249,6 @@ def test_a_deadline_is_told(tmp_path: Path) -> None:
         disk.hold = lambda position, group: True
         cache = PrefixCache(talk.model, store)
         with cache.session([*talk.tokens, 1, 2], deadline=0.05) as session:
-            assert session.explanation is not None
             assert session.explanation.reason == "deadline"
         disk.gate.set()
 
@@ -283,7 +267,6 @@ def test_a_lookup_explains_without_being_remembered(cache: PrefixCache, model: A
     ask(cache, model, [*HEAD, 50, *BODY])
     for _ in range(2):
         found = cache.lookup([*HEAD, 51, *BODY])
-        assert found.explanation is not None
         assert (found.explanation.reason, found.explanation.other) == ("diverged", 1)
     assert len(cache.store.requests.records()) == 1
 

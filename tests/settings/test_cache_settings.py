@@ -38,6 +38,7 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "remote_writes": ("Shared", "shared"),
         "remote_lookup_seconds": ("0.1", 0.1),
         "remote_architecture": ("ANY", "any"),
+        "require": ("yes", True),
     }
     for name, (text, _) in values.items():
         monkeypatch.setenv(f"OMLX_CACHE_{name.upper()}", text)

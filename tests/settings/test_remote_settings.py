@@ -44,14 +44,12 @@ def test_options_are_what_was_set() -> None:
         remote_lookup_seconds=0.1,
     )
     options = settings.remote_options("gpu applegpu_g15s")
-    assert options is not None
     assert (options.password, options.secret) == (PASSWORD, SECRET.encode())
     assert (options.prefix, options.ttl_seconds, options.packs) == ("lab/kv", 60, False)
     assert (options.lookup_seconds, options.read_seconds) == (0.1, 0.4)
     assert settings.sources()["remote"].rendered == "redis://nas:6379?prefix=lab/kv&ttl=60"
     assert options.architecture == "gpu-applegpu_g15s"
     packing = settings.remote_options("cpu", has_zstd=True)
-    assert packing is not None
     assert packing.packs
 
 
@@ -66,7 +64,6 @@ def test_secrets_come_from_files_of_this_user_alone(tmp_path: Path) -> None:
         settings.remote_options("cpu")
     file.chmod(0o600)
     options = settings.remote_options("cpu")
-    assert options is not None
     assert options.secret == SECRET.encode()
 
 

@@ -67,12 +67,11 @@ def test_where_the_store_s_secrets_lie_is_said_by_the_secrets(
         settings.remote_options("cpu")
     file.chmod(0o600)
     options = settings.remote_options("cpu")
-    assert options is not None
     assert (options.secret, options.password) == (SECRET.encode(), SECRET)
     blank = CacheSettings(remote="redis://nas", remote_secret=f" file:{file}\n")
-    assert blank.remote_options("cpu").secret == SECRET.encode()  # type: ignore[union-attr]
+    assert blank.remote_options("cpu").secret == SECRET.encode()
     said = CacheSettings(cold_dir=tmp_path, **{**given, "remote_secret": SECRET[::-1]})
-    assert said.remote_options("cpu").secret == SECRET[::-1].encode()  # type: ignore[union-attr]
+    assert said.remote_options("cpu").secret == SECRET[::-1].encode()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def _tiers_leave_their_directories(monkeypatch: pytest.MonkeyPatch) -> Iterator[
     make = ColdTier.__init__
 
     def remembered(tier: ColdTier, *args: object, **options: object) -> None:
-        make(tier, *args, **options)  # type: ignore[arg-type]
+        make(tier, *args, **options)
         tiers.append(weakref.ref(tier))
 
     monkeypatch.setattr(ColdTier, "__init__", remembered)

@@ -1,11 +1,8 @@
 """The log of events against a list that forgets nothing, and with readers that wait."""
 
-import signal
 import threading
 import time
-from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +28,7 @@ def test_a_reader_sees_each_event_once_in_order_or_is_told_how_many_it_missed(
 ) -> None:
     log, noted, seen, after, missed = EventLog(capacity), list[str](), list[int](), 0, 0
     for kind in kinds:
-        log.note_tier(kind, "hot")  # type: ignore[arg-type]
+        log.note_tier(kind, "hot")
         noted.append(kind)
         if len(noted) % 3:
             continue
@@ -81,27 +78,3 @@ def test_a_reader_that_waits_is_woken_by_the_next_event() -> None:
     assert woken == [True]
     assert log.wait(2, 0.0) is False
     assert log.wait(0, 0.0) is True
-
-
-def test_a_handler_of_a_signal_may_ask_the_log_that_is_being_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log, free = _log(4, 4), list[bool]()
-
-    def came(*_: object) -> None:
-        # Whoever waits for it here waits for its own thread.
-        free.append(log._lock.acquire(blocking=False))
-        if free[-1]:
-            log._lock.release()
-
-    def copied(ring: Iterable[object]) -> list[object]:
-        signal.raise_signal(signal.SIGUSR1)
-        return [*ring]
-
-    monkeypatch.setattr("omlx_cache_storage.events.list", copied, raising=False)
-    before = signal.signal(signal.SIGUSR1, came)
-    try:
-        assert len(log.page(0, 4).events) == 4
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert free == [True]

@@ -1,9 +1,6 @@
 """The index of pages and their eviction order, against a plain dictionary."""
 
-from collections import Counter
-from heapq import heappop
 from itertools import islice
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -137,23 +134,3 @@ def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
             assert table.pop(_page(number - 8)) is not None
     assert len(table._heap) < 2 * table_module.FEW + 64
     assert len(table) == len(table._tails)
-
-
-def test_all_of_many_pages_in_order_take_few_out_of_a_heap(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Look-ups wait meanwhile: memory may be full of pages that must be written before they go.
-    popped = Counter[str]()
-
-    def pop(heap: list[Any]) -> Any:
-        popped["places"] += 1
-        return heappop(heap)
-
-    table: PageTable[Record] = PageTable()
-    for number in range(8192):
-        table.add(_record(number, number), number % 64)
-    for number in range(4096):
-        table.touch([_page(number)], 100)
-    monkeypatch.setattr("heapq.heappop", pop)
-    assert len(_shown(table)) == 8192
-    assert popped["places"] <= 1024

@@ -1,10 +1,16 @@
-"""What computing took and what restoring saved, on a clock that the test moves."""
+"""What computing took and what restoring saved, on a clock that the test moves; overlapping work
+counts once, and values in fixed buckets."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from omlx_cache_storage.measures import (
-    RATED_TOKENS,
+    BOUNDS,
+    MOST_SPANS,
     RECENT_TOKENS,
+    Histograms,
+    Intervals,
     RequestWork,
     WorkMeter,
 )
@@ -66,32 +72,6 @@ def test_restores_in_parallel_cost_what_passes_on_the_clock(meter: WorkMeter, ti
     assert meter.totals().saved_seconds == pytest.approx(40 - 2)
 
 
-def test_each_model_is_counted_at_its_own_rate(meter: WorkMeter, time: _Time) -> None:
-    time.now += 10
-    _request(meter, "slow").computed(1000, 10.0)
-    time.now += 1
-    _request(meter, "fast").computed(1000, 1.0)
-    _request(meter, "slow").restored(200, 0.0)
-    _request(meter, "fast").restored(1000, 0.0)
-    assert meter.totals().tokens_per_second == {"label of slow": 100, "label of fast": 1000}
-    assert meter.totals().saved_seconds == pytest.approx(2 + 1)
-
-
-def test_a_few_tokens_tell_no_rate_but_a_prompt_in_small_chunks_does(
-    meter: WorkMeter, time: _Time
-) -> None:
-    for _ in range(100):
-        time.now += 1
-        _request(meter).computed(1, 1.0)
-    assert meter.totals().prefill_seconds == 100
-    assert meter.totals().tokens_per_second == {}
-    request = _request(meter)
-    for _ in range(RATED_TOKENS):
-        time.now += 0.5
-        request.computed(1, 0.5)
-    assert meter.totals().tokens_per_second == {"label of m": pytest.approx(2)}
-
-
 def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: _Time) -> None:
     for seconds in (1.0, 10.0):
         for _ in range(4):
@@ -127,3 +107,43 @@ def test_waiting_for_another_request_is_no_saving_and_counts_once_for_all_who_wa
         request.held(6.0)
         request.restored(1000, 0.0)
     assert meter.totals().saved_seconds == pytest.approx(40 - 6)
+
+
+_INTERVAL = st.tuples(st.integers(0, 300), st.integers(0, 60)).map(lambda p: (p[0], p[0] + p[1]))
+
+
+@given(st.lists(_INTERVAL, max_size=MOST_SPANS))
+def test_the_seconds_are_those_of_the_union_in_whatever_order_intervals_come(
+    intervals: list[tuple[int, int]],
+) -> None:
+    covered: set[int] = set()
+    union = Intervals()
+    for begin, end in intervals:
+        union.add(begin, end)
+        covered |= set(range(begin, end))
+        assert union.seconds == len(covered)
+
+
+@given(st.lists(_INTERVAL, min_size=2 * MOST_SPANS, max_size=4 * MOST_SPANS))
+def test_what_is_forgotten_never_counts_twice(intervals: list[tuple[int, int]]) -> None:
+    covered: set[int] = set()
+    union = Intervals()
+    for begin, end in intervals:
+        union.add(3 * begin, 3 * begin + (end - begin) % 3)
+        covered |= set(range(3 * begin, 3 * begin + (end - begin) % 3))
+    assert union.seconds <= len(covered)
+
+
+@given(st.lists(st.floats(0, 1000), max_size=50))
+def test_each_bucket_counts_the_values_that_are_no_larger_than_its_bound(
+    values: list[float],
+) -> None:
+    histograms = Histograms()
+    for value in values:
+        histograms.observe("restore_seconds", value)
+    known = histograms.observed()["restore_seconds"]
+    assert known.buckets == tuple(
+        (bound, sum(value <= bound for value in values)) for bound in BOUNDS["restore_seconds"]
+    )
+    assert known.count == len(values)
+    assert abs(known.sum - sum(values)) < 1e-6

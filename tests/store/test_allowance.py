@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from kit.storage import Story, commit, set_budget
+from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.answers import encoded
 from omlx_cache.control.operations import operations
 from omlx_cache.integrations.mlx_lm.holdings import inventory
-from omlx_cache_storage.cold.budget import Budget
 
 MIB = 1 << 20
 
@@ -28,7 +27,7 @@ def _asked(store: BlockStore, name: str) -> Any:
 
 
 def _cold_bytes(store: BlockStore) -> Mapping[str, object]:
-    return _asked(store, "config")["settings"]["cold_bytes"]  # type: ignore[no-any-return]
+    return _asked(store, "config")["settings"]["cold_bytes"]
 
 
 def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(
@@ -49,29 +48,6 @@ def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(
         assert _asked(first, "config")["notes"] == []
         assert ", disk 8 MiB (1 MiB by this process) of " in inventory(second, "")
         assert ", disk 8 MiB of " in inventory(first, "")
-
-
-def test_a_derived_limit_has_its_origin_in_the_directory(tmp_path: Path) -> None:
-    with _store(tmp_path) as store:
-        assert str(_cold_bytes(store)["origin"]).startswith("derived (")
-        assert _asked(store, "ps")["cold"]["set_by"] == "free space"
-        set_budget(tmp_path, Budget(5 * MIB, "quota"))
-        assert store.cold is not None
-        store.cold.settle()
-        shown = _cold_bytes(store)
-        assert (shown["value"], shown["kind"]) == (5 * MIB, "derived")
-        assert shown["origin"] == "the directory's budget, set by `omlx-cache quota`"
-        assert _asked(store, "config")["notes"] == []
-
-
-def test_a_change_is_shown_before_the_store_had_anything_to_do_for_it(tmp_path: Path) -> None:
-    with _store(tmp_path, cold_bytes=8 * MIB) as store:
-        set_budget(tmp_path, Budget(5 * MIB, "quota"))
-        for name in ("ps", "stats"):
-            cold = _asked(store, name)["cold"]
-            assert (cold["limit_bytes"], cold["set_by"]) == (5 * MIB, "quota")
-        (note,) = _asked(store, "config")["notes"]
-        assert "is 5 MiB for all processes, set by `omlx-cache quota`" in note
 
 
 def test_what_another_store_wrote_counts_in_the_figures_of_all(tmp_path: Path) -> None:

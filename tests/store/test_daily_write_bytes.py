@@ -27,8 +27,6 @@ def test_what_is_written_in_a_day_stays_below_the_limit_at_ten_times_it(
         assert not store.flush()
         assert not store.flush(), "some may have left memory by now"
         cold, writer = store.stats().cold, store.stats().writer
-        assert cold is not None
-        assert writer is not None
         assert 0.8 * LIMIT <= cold.written_bytes <= LIMIT
         assert cold.written_bytes <= cold.day_written_bytes <= cold.day_limit_bytes == LIMIT
         # What follows a rationed page is rationed unasked.

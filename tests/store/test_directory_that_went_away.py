@@ -1,4 +1,5 @@
-"""A directory that is unmounted or renamed is not made elsewhere; it is used when it is back."""
+"""A directory that is unmounted, renamed or opened to others is not made elsewhere, nor used; it is
+when it is back."""
 
 import json
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, files_in, is_right, open_store, set_budget
+from kit.storage import Story, commit, files_in, is_right, open_store, set_budget, state_of
 from kit.storage.mounts import small_disk
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.budget import Budget
@@ -59,10 +60,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def _settle(store: BlockStore) -> str:
     """Have the store look at its directory; return what it says of it then."""
-    assert store.writer is not None
     assert store.writer.settle(30)
     usage = store.stats().cold
-    assert usage is not None
     return usage.state
 
 
@@ -130,25 +129,6 @@ def test_a_disk_that_is_not_mounted_at_the_start_is_waited_for(
     assert record.stat().st_mode & 0o777 == 0o600
 
 
-def test_another_cache_below_the_place_of_the_disk_is_not_taken_for_it(
-    disk: Path, story: Story
-) -> None:
-    """As an earlier version left it, that made one there."""
-    _unmount(disk)
-    with open_store(disk) as store:
-        commit(store, Story("hidden"), 1)
-        assert store.flush(30)
-    _mount(disk.with_name("image"), disk)
-    with open_store(disk) as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
-        hidden = len(files_in(disk))
-        _unmount(disk)
-        _gone(store, story, f"nothing is mounted at {disk}")
-        assert hidden == 3
-        assert len(files_in(disk)) == 1
-
-
 def test_an_empty_disk_in_the_place_of_the_one_that_went_is_not_used(
     tmp_path: Path, disk: Path, story: Story
 ) -> None:
@@ -205,11 +185,21 @@ def test_the_systems_own_place_is_made_whole(
         assert _settle(store) == "ok"
 
 
-def test_a_state_directory_that_cannot_be_written_to_costs_nothing_else(
-    disk: Path, story: Story, state: Path
+def test_a_directory_that_is_opened_to_others_while_running_is_off_until_it_is_made_private(
+    tmp_path: Path,
 ) -> None:
-    state.write_text("no directory")
-    with open_store(disk) as store:
+    story, cold = Story(), tmp_path / "cold"
+    with open_store(cold) as store:
         commit(store, story, 1)
         assert store.flush(30)
-        assert _settle(store) == "ok"
+        cold.chmod(0o777)
+        store.cold.settle()
+        assert "chmod 700" in state_of(store), "also when there is nothing to write"
+        commit(store, story, 2)
+        assert not store.flush(30)
+        assert len(files_in(cold)) == 1
+        cold.chmod(0o700)
+        assert store.flush(30)
+        assert state_of(store) == "ok"
+        assert len(files_in(cold)) == 2
+        assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2))

@@ -19,6 +19,7 @@ from kit.storage import (
     files_in,
     is_right,
     open_store,
+    state_of,
     store_page,
 )
 from omlx_cache import BlockStore
@@ -40,12 +41,6 @@ def story() -> Story:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
     return SetTime(monkeypatch)
-
-
-def _state(store: BlockStore) -> str:
-    cold = store.stats().cold
-    assert cold is not None
-    return cold.state
 
 
 def _forget_memory(store: BlockStore) -> None:
@@ -71,12 +66,12 @@ def test_a_disk_that_refuses_pages_costs_no_hit_and_recovers(
         assert commit(store, story, 1, 2, 3) == [True, True, True]
         assert not store.flush(30)
         assert not store.flush(30)
-        assert _state(store) == f"failing: {words}"
+        assert state_of(store) == f"failing: {words}"
         assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
         assert files_in(tmp_path, ".tmp-*") == []
         disk.fail.clear()
         assert store.flush(30)
-        assert _state(store) == "ok"
+        assert state_of(store) == "ok"
         _forget_memory(store)
         assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
 
@@ -104,11 +99,11 @@ def test_a_disk_that_cannot_be_read_is_a_miss_and_keeps_its_pages(
         disk.fail[operation] = errno.EIO
         with pytest.raises(PageError):
             fetch(store, story.id(1))
-        assert _state(store) == "failing: Input/output error"
+        assert state_of(store) == "failing: Input/output error"
         disk.fail.clear()
         time.pass_by(60)
         assert is_right(store, story.id(1), story.nbytes)
-        assert _state(store) == "ok"
+        assert state_of(store) == "ok"
 
 
 @contextmanager
@@ -140,11 +135,11 @@ def test_a_process_without_descriptors_misses_and_recovers(tmp_path: Path, story
                 fetch(store, story.id(1))
             commit(store, story, 2)
             assert not store.flush(30)
-            assert _state(store) == "failing: Too many open files"
+            assert state_of(store) == "failing: Too many open files"
             assert is_right(store, story.id(2), story.nbytes)
         assert store.flush(30)
         assert is_right(store, story.id(1), story.nbytes)
-        assert _state(store) == "ok"
+        assert state_of(store) == "ok"
 
 
 def test_a_commit_returns_while_the_disk_hangs(
@@ -159,20 +154,6 @@ def test_a_commit_returns_while_the_disk_hangs(
         assert store.flush(30)
 
 
-def test_a_store_on_no_disk_at_all_works_from_memory(tmp_path: Path, story: Story) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with open_store(tmp_path / "file" / "cold") as store:
-        assert _state(store).startswith("unavailable: ")
-        assert commit(store, story, 1, 2) == [True, True]
-        assert not store.flush(30)
-        assert is_right(store, story.id(1), story.nbytes)
-        (tmp_path / "file").unlink()
-        (tmp_path / "file").mkdir()
-        assert store.flush(30)
-        assert _state(store) == "ok"
-    assert len(files_in(tmp_path)) == 2
-
-
 @pytest.mark.parametrize("wait_seconds", [2, 86400])
 def test_dirty_pages_of_a_dead_disk_do_not_freeze_memory(
     tmp_path: Path, disk: FaultyDisk, wait_seconds: int
@@ -184,7 +165,6 @@ def test_dirty_pages_of_a_dead_disk_do_not_freeze_memory(
         disk.fail["write"] = errno.ENOSPC
         for number in range(1, 20):
             store_page(store, story.page(number))
-            assert store.writer is not None
             assert store.writer.flush(30)
         assert store_page(store, story.page(20))
         assert is_right(store, story.id(20), 16 * KIB)

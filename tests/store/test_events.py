@@ -1,7 +1,6 @@
 """What a real store's log of events tells of what happens to its pages."""
 
 import errno
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from kit.storage import FaultyDisk, Story, commit, fetch, files_in, open_store
 from omlx_cache import BlockStore
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.events import Event
-from omlx_cache_storage.measures import MEASURES
 
 
 def _told(store: BlockStore, after: int = 0) -> list[tuple[str, str, str]]:
@@ -128,28 +126,3 @@ def test_a_directory_that_is_read_anew_is_one_event_however_much_is_in_it(tmp_pa
         first.flush()
     with open_store(tmp_path) as store:
         assert _told(store) == [("resynced", "cold", "read, with 39 pages")]
-
-
-def test_the_times_of_pages_and_requests_are_in_the_stats(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        story = Story()
-        commit(store, story, 1, 2, 3)
-        store.flush()
-        store.leave_memory(story.namespace)
-        fetch(store, story.id(1))
-        asked = store.requests.ask("", {}, 100)
-        asked.waited(0.5)
-        asked.restored(64, 64, 0.02, None)
-        asked.computed(36, 0.25)
-        asked.ended(1)
-        document = json.loads(json.dumps(store.stats().to_dict()))["histograms"]
-    counts = {name: one["count"] for name, one in document.items()}
-    assert set(counts) == set(MEASURES)
-    assert (counts["page_write_seconds"], counts["page_read_seconds"]) == (3, 1)
-    sums = {name: document[name]["sum"] for name in document}
-    assert (sums["held_seconds"], sums["restore_seconds"], sums["prefill_seconds"]) == (
-        0.5,
-        0.02,
-        0.25,
-    )
-    assert (sums["asked_tokens"], sums["restored_tokens"]) == (100, 64)

@@ -125,7 +125,6 @@ def test_the_process_ends_within_the_deadline(tmp_path: Path, in_flight: str, en
         text=True,
     )
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         began = time.monotonic()
         if end == "interrupt":

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kit.storage import HandClock, Story, commit, disk_usage, open_store
+from kit.storage import HandClock, Story, commit, open_store
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.cold.small_files import Reuse, read_reuse, write_reuse
+from omlx_cache_storage.cold.small_files import read_reuse
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned
 
 PAGE = 4 * 1024
@@ -32,7 +32,6 @@ def _used_before(tmp_path: Path) -> None:
 
 
 def patience(store: BlockStore) -> tuple[int, int]:
-    assert store.cold is not None
     return store.hot.patience_ns, store.cold.patience_ns
 
 
@@ -45,21 +44,6 @@ def test_a_store_that_opens_again_is_as_patient_as_the_one_before(tmp_path: Path
     with open_store(tmp_path, clock=clock) as store:
         assert patience(store) == learned
     assert read_reuse(tmp_path).memory is not None
-
-
-def test_each_tier_has_its_own_part_and_one_that_learns_nothing_leaves_it(tmp_path: Path) -> None:
-    disk = MOST_PATIENT._replace(patience_seconds=90.0)
-    write_reuse(tmp_path, Reuse(MOST_PATIENT, disk))
-    with open_store(tmp_path) as store:
-        assert patience(store) == (30 * 10**9, 90 * 10**9)
-    clock = HandClock()
-    with open_store(tmp_path, clock=clock, hot_bytes=0) as store:
-        use(store, clock, Story(nbytes=PAGE), 3)
-        assert store.hot.patience_ns == 0
-    kept = read_reuse(tmp_path)
-    assert kept.memory == MOST_PATIENT
-    assert kept.disk is not None
-    assert kept.disk.seen == MOST_PATIENT.seen + 120
 
 
 def part(**fields: Any) -> dict[str, Any]:
@@ -109,19 +93,4 @@ def test_a_file_that_makes_no_sense_teaches_nothing_and_is_replaced(
         assert patience(store) == (0, 0)
         use(store, clock, Story(nbytes=PAGE), 3)
     kept = read_reuse(tmp_path)
-    assert kept.memory is not None
     assert kept.memory.seen in (120, 121)
-
-
-def test_a_file_is_within_the_budget_is_no_foreign_one_and_stays(tmp_path: Path) -> None:
-    write_reuse(tmp_path, Reuse(MOST_PATIENT, MOST_PATIENT))
-    assert (tmp_path / "reuse.json").stat().st_mode & 0o777 == 0o600
-    clock = HandClock()
-    with open_store(tmp_path, clock=clock, cold_bytes=512 * 1024) as store:
-        usage = store.stats().cold
-        assert usage is not None
-        assert usage.ignored_files == 0
-        assert usage.nbytes >= disk_usage(tmp_path)
-        use(store, clock, Story(nbytes=64 * 1024), 3)
-    assert disk_usage(tmp_path) <= 512 * 1024
-    assert read_reuse(tmp_path) != Reuse(MOST_PATIENT, MOST_PATIENT)

@@ -2,7 +2,6 @@
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -55,31 +54,12 @@ def test_lazy_never_waits_unless_told_to(tmp_path: Path) -> None:
         assert _on_disk(tmp_path, story) == [1, 2, 3, 4]
 
 
-def test_a_page_without_room_in_the_queue_is_written_when_the_writer_is_idle(
-    tmp_path: Path,
-) -> None:
-    story, disk = Story(nbytes=16 * KIB), FaultyDisk()
-    with open_store(tmp_path, disk, queue_bytes=32 * KIB) as store:
-        disk.gate.clear()
-        disk.reached.clear()
-        commit(store, story, 1, 2, 3)
-        assert disk.reached.wait(30)
-        assert store.writer is not None
-        assert store.hot.rooted([story.id(3)])
-        disk.gate.set()
-        # The first ends when the writer has taken the page up, the second when it is written.
-        assert store.writer.flush(30)
-        assert store.writer.flush(30)
-        assert _on_disk(tmp_path, story) == [1, 2, 3]
-
-
 def test_a_full_queue_waits_when_the_setting_says_so(tmp_path: Path) -> None:
     story = Story(nbytes=16 * KIB)
     with open_store(tmp_path, queue_bytes=16 * KIB, commit_wait_seconds=86400) as store:
         assert all(commit(store, story, *range(1, 13)))
         assert store.flush()
         writer = store.stats().writer
-        assert writer is not None
         assert (writer.written_pages, writer.dropped_pages) == (12, 0)
         assert writer.peak_bytes <= 16 * KIB
 
@@ -126,34 +106,8 @@ def test_a_page_in_memory_that_is_found_lost_on_the_disk_is_written_again(
         commit(store, story, 1)
         (file,) = files_in(tmp_path)
         file.unlink() if gone else file.write_bytes(file.read_bytes()[:-1] + b"?")
-        assert store.cold is not None
         with pytest.raises(PageError):
             read_cold(store.cold, story.id(1))
-        assert store.flush()
-    assert _on_disk(tmp_path, story) == [1]
-
-
-@pytest.mark.parametrize("read", [True, False], ids=["read", "computed"])
-def test_a_page_that_leaves_the_disk_while_it_comes_into_memory_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: bool
-) -> None:
-    story = Story()
-    page = story.page(1)
-    with open_store(tmp_path) as store:
-        commit(store, story, 1)
-    with open_store(tmp_path) as store:
-        put = store.hot.put
-
-        def evicted_first(*args: Any, **options: Any) -> bool:
-            store.delete({page.meta.id: 1}, disk_only=True)
-            return put(*args, **options)
-
-        monkeypatch.setattr(store.hot, "put", evicted_first)
-        if read:
-            assert not store.put(page, store.reserve(page.meta.nbytes))
-            assert store.held(page.meta.id) is page
-        else:
-            assert not store_page(store, page)
         assert store.flush()
     assert _on_disk(tmp_path, story) == [1]
 

@@ -1,15 +1,13 @@
 """What a store deletes when it is asked to prune, and what it writes again afterwards."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.storage import Story, commit, files_in, is_right, open_store
+from kit.storage import Story, commit, files_in, open_store
 from omlx_cache.control.answers import encoded
-from omlx_cache.control.listing import Pruning
 from omlx_cache.control.operations import operations
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.identity.parts import software
@@ -18,20 +16,6 @@ from omlx_cache.status.routes import Routes
 
 def _ask(store: Any, name: str, **arguments: object) -> Any:
     return json.loads(encoded(operations(store)[name](arguments)))
-
-
-def test_a_page_pruned_from_the_disk_is_written_again_once_it_is_used(tmp_path: Path) -> None:
-    story = Story()
-    with open_store(tmp_path) as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush()
-        assert len(store.prune(Pruning(to_bytes=0)).surplus) == 3
-        assert store.flush()
-        assert files_in(tmp_path) == []
-        store.touch(story.ids(1, 2))
-        assert store.flush()
-        assert len(files_in(tmp_path)) == 2
-        assert all(is_right(store, story.id(n), story.nbytes) for n in (1, 2, 3))
 
 
 def test_a_store_keeps_its_own_versions_whatever_a_request_says(tmp_path: Path) -> None:
@@ -47,26 +31,6 @@ def test_a_store_keeps_its_own_versions_whatever_a_request_says(tmp_path: Path) 
         assert reply["stale"]["namespaces"] == [foreign.namespace.hex()]
         assert store.find(mine.id(1)) is not None
         assert store.find(foreign.id(1)) is None
-
-
-def test_a_store_without_a_disk_forgets_what_is_old(tmp_path: Path) -> None:
-    story = Story()
-    with open_store(tmp_path, hot_cache_only=True) as store:
-        commit(store, story, 1, 2)
-        store.hot.demote(story.ids(2), time.time_ns() - 10**12)
-        asked = Pruning(before_ns=time.time_ns() - 10**11, to_bytes=0)
-        chosen = store.prune(asked)
-        assert [page.page for page in chosen.older] == story.ids(2)
-        assert chosen.surplus == []
-        assert store.find(story.id(1)) is not None
-
-
-def test_a_request_is_a_dry_run_unless_it_says_otherwise(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        commit(store, Story(), 1, 2)
-        assert store.flush()
-        assert _ask(store, "prune", to_bytes=0)["pages"] == 2
-        assert len(files_in(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What was saved, in real stores: every loop is measured."""
 
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -53,20 +52,3 @@ def test_a_loop_on_next_stop_is_measured_token_by_token(model: Any) -> None:
         assert again.saved_seconds == pytest.approx(restored / rate - again.restore_seconds)
         records = store.requests.records()
         assert [record.computed_tokens for record in records] == [len(PROMPT), 1]
-
-
-def test_a_restart_measures_anew_and_prices_what_was_restored_before(
-    model: Any, tmp_path: Path
-) -> None:
-    for start in range(2):
-        with BlockStore(_settings(cold_dir=tmp_path / "cold")) as store:
-            _own_loop(model, PrefixCache(model, store), PROMPT)
-            assert store.flush(60)
-            assert not list((tmp_path / "cold").rglob("prefill.json"))
-            first = store.stats().requests
-            _own_loop(model, PrefixCache(model, store), [start, *PROMPT[::-1]], 512)
-            then = store.stats().requests
-    assert (first.restored_tokens, first.saved_seconds) == (len(PROMPT) - 1, 0)
-    (rate,) = then.prefill_tokens_per_second.values()
-    expected = then.restored_tokens / rate - then.restore_seconds
-    assert then.saved_seconds == pytest.approx(expected)

@@ -151,13 +151,12 @@ class StoreMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         if self.store.flush(30):
             cold = self.store.cold
-            assert cold is not None
             cold.check_integrity()
             self.durable = {e.page for e in cold.entries() if e.page.key.hex() not in self.damaged}
-            assert self.store.stats().writer.pending_pages == 0  # type: ignore[union-attr]
+            assert self.store.stats().writer.pending_pages == 0
         else:
             # A page that was dropped while the disk failed is missing until it is stored again.
-            assert self.disk.fail or self.store.stats().writer.dropped_pages  # type: ignore[union-attr]
+            assert self.disk.fail or self.store.stats().writer.dropped_pages
 
     @rule(code=st.sampled_from([errno.ENOSPC, errno.EROFS, errno.EMFILE]))
     @precondition(lambda self: not self.disk.fail)
@@ -169,7 +168,6 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.disk.fail)
     def mend_disk(self) -> None:
         # A write that is under way would fail after the disk was mended, as far as one can see.
-        assert self.store.writer is not None
         assert self.store.writer.flush(30)
         self.disk.fail.clear()
 
@@ -209,12 +207,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self._open()
         evicted += self._evicted()
         if not evicted and not self.disk.fail:
-            assert self.store.cold is not None
             assert all(page in self.store.cold for page in self.durable)
 
     def _evicted(self) -> int:
         cold = self.store.stats().cold
-        assert cold is not None
         return cold.evicted_pages
 
     @invariant()
@@ -229,7 +225,7 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "store"):
             hot, cold = self.told
             hot.check(lambda: [held.id for held in self.store.hot.entries()])
-            cold.check(lambda: [e.page for e in self.store.cold.listing()])  # type: ignore[union-attr]
+            cold.check(lambda: [e.page for e in self.store.cold.listing()])
 
     @invariant()
     def memory_and_disk_agree(self) -> None:
@@ -238,8 +234,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _check_budgets(self) -> None:
         stats = self.store.stats()
-        assert stats.cold is not None
-        assert stats.writer is not None
         assert stats.hot.nbytes <= stats.hot.peak_bytes <= HOT
         assert stats.cold.nbytes <= stats.cold.peak_bytes <= COLD
         assert stats.writer.pending_bytes <= stats.writer.peak_bytes <= QUEUE
@@ -254,7 +248,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=examples(60),
+    max_examples=examples(30, 300),
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )

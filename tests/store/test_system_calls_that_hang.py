@@ -37,7 +37,6 @@ def test_each_call_returns_and_the_process_ends(tmp_path: Path, call: str, mode:
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         calls.hang(call)
         said, _ = process.communicate("\n", timeout=120)

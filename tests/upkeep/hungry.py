@@ -1,9 +1,8 @@
-"""A process with a full hot tier; run by tests that make memory short around it.
+"""A process with a full hot tier; run by a test that makes memory short around it.
 
-`hungry.py verdict`: the platform's figures say "critical" when a byte comes on standard input.
-`hungry.py group FILE`: joins the control group whose process list is FILE, then takes memory of
-its own, a little whenever there is some, until it has as much as the group has room for beside
-an empty hot tier.
+`hungry.py FILE` joins the control group whose process list is FILE, then takes memory of its own,
+a little whenever there is some, until it has as much as the group has room for beside an empty
+hot tier.
 """
 
 import os
@@ -11,13 +10,10 @@ import sys
 import threading
 from collections.abc import Callable
 
-import mlx.core as mx
-
 from kit.storage import Story
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.upkeep import keeper
-from omlx_cache.upkeep.memory import Level, MemoryFigures
 from omlx_cache_storage.page import Page
 
 MIB = 2**20
@@ -62,20 +58,6 @@ def open_store(free: int) -> BlockStore:
     return store
 
 
-def verdict() -> None:
-    level = Level.NORMAL
-    keeper.keeper._read = lambda: MemoryFigures(verdict=level)
-    with open_store(1) as store:
-        fill(store)
-        full = resident()
-        say("full", full, mx.get_active_memory() // MIB)
-        sys.stdin.read(1)
-        level = Level.CRITICAL
-        # The books are empty a moment before the system has all of it back.
-        wait(lambda: store.stats().hot.nbytes == 0 and full - resident() > HOT_MIB * 0.9)
-        say("empty", resident(), mx.get_active_memory() // MIB, store.stats().memory.times)
-
-
 def group(processes: str) -> None:
     with open(processes, "w") as file:
         file.write(str(os.getpid()))
@@ -91,4 +73,4 @@ def group(processes: str) -> None:
 
 
 if __name__ == "__main__":
-    {"verdict": verdict, "group": group}[sys.argv[1]](*sys.argv[2:])
+    group(sys.argv[1])

@@ -70,7 +70,7 @@ def _make_group(name: str) -> Path:
 
 @linux
 def test_a_process_in_a_small_group_is_not_killed_for_its_hot_tier(small_group: Path) -> None:
-    with _child("group", str(small_group / "cgroup.procs")) as child:
+    with _child(str(small_group / "cgroup.procs")) as child:
         out, _ = child.communicate(timeout=120)
     assert child.returncode == 0, f"ended with {child.returncode} after {out!r}"
     (_, _full), (_, _fed, given, times) = (_words(line) for line in out.splitlines())

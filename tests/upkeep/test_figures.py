@@ -100,7 +100,7 @@ def test_macos_gives_its_verdict_itself(said: int, level: Level | None) -> None:
             value._obj.value = said
             return 0
 
-    assert Darwin(Libc())() == MemoryFigures(verdict=level)  # type: ignore[arg-type]
+    assert Darwin(Libc())() == MemoryFigures(verdict=level)
 
 
 def test_this_machine_says_something() -> None:

@@ -35,7 +35,6 @@ def test_the_thread_ends_with_the_last_store_and_begins_anew(tmp_path: Path) -> 
         for _ in range(3):
             keeper.keep(store._parts)
             thread = keeper._thread
-            assert thread is not None
             keeper.keep(store._parts)
             assert keeper._thread is thread
             keeper.forget(store._parts)

@@ -31,8 +31,10 @@ class ChaosDisk(FaultyDisk):
         self._draw = draw
         self._lock = threading.Lock()
 
-    def _enter(self, name: str) -> None:
-        super()._enter(name)
+    def _enter(self, name: str, *given: object) -> None:
+        super()._enter(name, *given)
+        if name not in READS + WRITES:
+            return
         with self._lock:
             chance, wait = self._draw.random(), self._draw.random() * self.delay
             code = self._draw.choice(self.codes)

@@ -10,6 +10,7 @@ from .stores import (
     open_store,
     set_budget,
     settings,
+    state_of,
     store_page,
 )
 from .writers import WriterRig, end_write
@@ -34,5 +35,6 @@ __all__ = [
     "read_cold",
     "set_budget",
     "settings",
+    "state_of",
     "store_page",
 ]

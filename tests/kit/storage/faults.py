@@ -5,8 +5,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from omlx_cache.simulate.tiers import VirtualClock
 from omlx_cache_storage import breaker
@@ -38,9 +38,15 @@ class HandClock(VirtualClock):
         self.set(self.now() + round(seconds * 1e9))
 
 
+OPERATIONS = (
+    *("identity", "make_directory", "open", "peek", "poke", "publish", "read", "read_into"),
+    *("remove", "remove_directory", "reserve", "scan", "set_times", "sync", "sync_directory"),
+)
+
+
 class FaultyDisk(FileSystem):
-    """`fail[name] = errno` makes an operation refuse; `calls` counts them, and `opened_files` has
-    the names of files that were opened.
+    """`fail[name] = errno` makes an operation refuse; `calls` counts them. `each[name]` is called
+    before an operation, with what that is given.
 
     `torn_at` lets a write stop after so many bytes and fail. A write waits for `gate`, and says
     in `reached` that it is there.
@@ -48,74 +54,41 @@ class FaultyDisk(FileSystem):
 
     def __init__(self) -> None:
         self.fail: dict[str, int] = {}
+        self.each: dict[str, Callable[..., object]] = {}
         self.calls: Counter[str] = Counter()
-        self.opened_files: set[str] = set()
         self.torn_at: int | None = None
         self.gate = threading.Event()
         self.gate.set()
         self.reached = threading.Event()
 
-    def _enter(self, name: str) -> None:
+    def _enter(self, name: str, *given: Any) -> None:
         self.calls[name] += 1
         code = self.fail.get(name)
         if code is not None:
             raise OSError(code, os.strerror(code))
-
-    def make_directory(self, path: StrPath) -> bool:
-        self._enter("make_directory")
-        return super().make_directory(path)
-
-    def remove_directory(self, path: StrPath) -> None:
-        self._enter("remove_directory")
-        super().remove_directory(path)
-
-    def reserve(self, path: StrPath, nbytes: int) -> int:
-        self._enter("reserve")
-        return super().reserve(path, nbytes)
+        if name in self.each:
+            self.each[name](*given)
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         self.reached.set()
         self.gate.wait(60)
-        self._enter("write")
+        self._enter("write", path, pieces, durability)
         if self.torn_at is not None:
             whole = b"".join(bytes(memoryview(piece)) for piece in pieces)
             super().write(path, [whole[: self.torn_at]], durability)
             raise OSError(errno.EIO, "the disk went away")
         return super().write(path, pieces, durability)
 
-    def publish(self, temporary: StrPath, final: StrPath) -> None:
-        self._enter("publish")
-        super().publish(temporary, final)
 
-    def sync_directory(self, path: StrPath, durability: Durability) -> None:
-        self._enter("sync_directory")
-        super().sync_directory(path, durability)
+def _faulty(name: str) -> Callable[..., Any]:
+    real = getattr(FileSystem, name)
 
-    def open(self, path: StrPath) -> int:
-        self.opened_files.add(os.path.basename(path))
-        self._enter("open")
-        return super().open(path)
+    def call(self: FaultyDisk, *given: Any, **options: Any) -> Any:
+        self._enter(name, *given)
+        return real(self, *given, **options)
 
-    def read(self, fd: int, length: int, offset: int) -> bytes:
-        self._enter("read")
-        return super().read(fd, length, offset)
+    return call
 
-    def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
-        self._enter("read_into")
-        return super().read_into(fd, offset, buffers)
 
-    def set_times(self, path: StrPath, time_ns: int) -> None:
-        self._enter("set_times")
-        super().set_times(path, time_ns)
-
-    def remove(self, path: StrPath) -> None:
-        self._enter("remove")
-        super().remove(path)
-
-    def identity(self, path: StrPath) -> tuple[int, int, bool]:
-        self._enter("identity")
-        return super().identity(path)
-
-    def scan(self, path: StrPath):  # type: ignore[no-untyped-def]
-        self._enter("scan")
-        return super().scan(path)
+for _name in OPERATIONS:
+    setattr(FaultyDisk, _name, _faulty(_name))

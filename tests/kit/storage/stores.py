@@ -76,6 +76,11 @@ def commit(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
     return done
 
 
+def state_of(store: BlockStore) -> str:
+    """Return what a store says of its disk."""
+    return store.stats().cold.state
+
+
 def fetch(store: BlockStore, page: PageId) -> bytes | None:
     """Return a page's payload from whichever tier has it, None for a miss; raises PageError."""
     info = store.find(page)

@@ -1,16 +1,19 @@
-"""The budget of a directory: what its file says, and what a store that opens makes of it."""
+"""The budget of a directory: what its file says, what a store that opens makes of it, and that one
+which is changed from outside counts at once."""
 
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import FaultyDisk
-from omlx_cache_storage.cold.budget import MOST_BYTES, Agreement, Budget, agree
+from kit.storage import FaultyDisk, Story, disk_usage, open_cold, set_budget
+from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, agree
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
     MAX_DOCUMENT_BYTES,
@@ -19,20 +22,40 @@ from omlx_cache_storage.cold.small_files import (
     read_budget,
     write_budget,
 )
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import BUDGET_FILE
 
 GIB = 1 << 30
-SIZES = st.integers(0, MOST_BYTES)
-NEAR = st.integers(0, 5)
-"""Few sizes, so that equal ones are met."""
 SHARES = {"salt": {"*": {"fraction": 0.25}}, "city": {"x": 7}}
 """What an earlier version wrote, and what only a later one may understand."""
+KIB = 1024
+LIMIT = 2048 * KIB
+_ADD = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from omlx_cache_daemon.changing import change_budget
+sys.stdin.read(1)
+for turn in range(5):
+    change_budget(Path(sys.argv[1]), lambda known: replace(known, nbytes=known.nbytes + 1))
+"""
+
+
+SIZES = st.integers(0, MOST_BYTES)
+
+
+NEAR = st.integers(0, 5)
+"""Few sizes, so that equal ones are met."""
+
+
 BUDGETS = st.builds(
     Budget,
     SIZES,
     st.sampled_from(["free space", "store", "quota"]),
     st.sampled_from([{}, SHARES]),
 )
+
+
 KNOWN = st.none() | st.builds(
     Budget,
     NEAR,
@@ -44,27 +67,6 @@ KNOWN = st.none() | st.builds(
 @given(BUDGETS)
 def test_a_budget_is_what_its_document_says(budget: Budget) -> None:
     assert parse_budget(json.loads(encode_budget(budget))) == budget
-
-
-@given(st.binary(max_size=64) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["version", "bytes", "set_by", "shares", "salt", "fraction"]), inner
-    ),
-    max_leaves=12,
-).map(lambda value: json.dumps(value).encode()))  # fmt: skip
-def test_whatever_a_file_says_is_a_budget_or_none(raw: bytes) -> None:
-    class OneFile(FaultyDisk):
-        def open(self, path: object) -> int:
-            return -1
-
-        def close(self, fd: int) -> None: ...
-
-        def read(self, fd: int, length: int, offset: int) -> bytes:
-            return raw[:length]
-
-    read_budget(Path("/none"), OneFile())
 
 
 def test_torn_and_foreign_files_are_no_budget_and_are_replaced(tmp_path: Path) -> None:
@@ -135,9 +137,6 @@ def test_a_newer_versions_file_counts_as_far_as_it_is_understood_and_stays(
     assert json.loads((tmp_path / BUDGET_FILE).read_text()) == said
 
 
-# What a store that opens does.
-
-
 @given(KNOWN, NEAR, st.booleans(), st.booleans(), NEAR)
 def test_opening_twice_agrees_on_the_same(
     known: Budget | None, wanted: int, derived: bool, alone: bool, used: int
@@ -165,24 +164,6 @@ def test_a_quota_stays_and_shares_stay(
         assert bool(agreed.note) == (agreed.budget.nbytes != wanted)
 
 
-@given(KNOWN, NEAR, st.booleans(), NEAR)
-def test_where_others_are_no_new_budget_is_below_what_the_directory_holds(
-    known: Budget | None, wanted: int, derived: bool, used: int
-) -> None:
-    agreed = agree(known, wanted, derived=derived, alone=False, used_bytes=used)
-    assert agreed.budget == known or agreed.budget.nbytes >= used
-    assert known is None or known.set_by == "free space" or agreed.budget == known
-
-
-@given(KNOWN.filter(lambda known: known is None or known.set_by != "quota"), NEAR, NEAR)
-def test_a_store_that_is_alone_gets_what_it_was_told(
-    known: Budget | None, wanted: int, used: int
-) -> None:
-    agreed = agree(known, wanted, derived=False, alone=True, used_bytes=used)
-    shares = {} if known is None else known.shares
-    assert agreed == Agreement(Budget(wanted, "store", shares), agreed.write, "")
-
-
 @pytest.mark.parametrize(
     ("known", "derived", "alone", "used", "expected"),
     [
@@ -204,3 +185,45 @@ def test_what_a_store_that_wants_100_bytes_agrees_to(
 ) -> None:
     agreed = agree(known, 100, derived=derived, alone=alone, used_bytes=used)
     assert (agreed.budget if agreed.write else None) == expected
+
+
+def _filled(directory: Path, name: str = "one") -> ColdTier:
+    tier = open_cold(directory, LIMIT)
+    story = Story(name, nbytes=64 * KIB)
+    for number in range(1, 9):
+        assert tier.write(story.page(number), 10**18 + number, {}) == "written"
+    return tier
+
+
+def test_stores_that_run_keep_to_a_smaller_budget_from_their_next_idle_moment_on(
+    tmp_path: Path,
+) -> None:
+    tiers = [_filled(tmp_path), _filled(tmp_path, "two")]
+    limit = disk_usage(tmp_path) // 2
+    set_budget(tmp_path, Budget(limit, "quota"))
+    for tier in tiers:
+        tier.settle()
+        tier.check_integrity()
+        assert disk_usage(tmp_path) <= tier.usage().nbytes <= limit == tier.usage().limit_bytes
+        assert tier.usage().pages > 0
+        tier.close()
+
+
+def test_changes_of_several_processes_at_once_are_all_kept(tmp_path: Path) -> None:
+    tier = _filled(tmp_path)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _ADD, str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        process.stdin.write("g")
+        process.stdin.close()
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    budget = read_budget(tmp_path)
+    assert budget.nbytes == LIMIT + 15
+    tier.close()

@@ -5,32 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, bytes_of, files_in, open_cold
-from omlx_cache_storage.cold.disk import FileSystem
+from kit.storage import FaultyDisk, Story, bytes_of, files_in, open_cold
 from omlx_cache_storage.cold.reader import CHECKED_BYTES
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
-from omlx_cache_storage.page import Buffer
 
 NBYTES = 3 * CHECKED_BYTES + 4321
 
 
-class CountingDisk(FileSystem):
-    """Notes how many bytes are asked for at a time."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
-        self.asked.append(sum(memoryview(buffer).nbytes for buffer in buffers))
-        return super().read_into(fd, offset, buffers)
-
-
-def _written(directory: Path) -> tuple[Story, CountingDisk, ColdTier]:
-    story, disk = Story(nbytes=NBYTES), CountingDisk()
+def _written(directory: Path, story: Story, disk: FaultyDisk | None = None) -> ColdTier:
     tier = open_cold(directory, fs=disk)
     assert tier.write(story.page(1), 10**18, story.document) == "written"
-    return story, disk, tier
+    return tier
 
 
 def _divided(sizes: Sequence[int]) -> list[bytearray]:
@@ -40,19 +26,21 @@ def _divided(sizes: Sequence[int]) -> list[bytearray]:
 
 @pytest.mark.parametrize("sizes", [[], [CHECKED_BYTES], [CHECKED_BYTES + 1], [100] * 20])
 def test_no_more_is_read_at_a_time_than_a_core_keeps(tmp_path: Path, sizes: list[int]) -> None:
-    story, disk, tier = _written(tmp_path)
-    pieces = _divided(sizes)
+    story, disk, asked = Story(nbytes=NBYTES), FaultyDisk(), list[int]()
+    disk.each["read_into"] = lambda fd, at, buffers: asked.append(sum(map(len, buffers)))
+    tier, pieces = _written(tmp_path, story, disk), _divided(sizes)
     with tier.reading(story.id(1)) as reader:
         reader.read_into(pieces)
     assert b"".join(pieces) == bytes_of(story.page(1))
-    assert sum(disk.asked) == NBYTES
-    assert max(disk.asked) <= CHECKED_BYTES
-    assert len(disk.asked) <= 5
+    assert sum(asked) == NBYTES
+    assert max(asked) <= CHECKED_BYTES
+    assert len(asked) <= 5
 
 
 @pytest.mark.parametrize("at", [0, CHECKED_BYTES - 1, CHECKED_BYTES, NBYTES - 1])
 def test_a_flipped_bit_is_found_in_whichever_part_it_is(tmp_path: Path, at: int) -> None:
-    story, _, tier = _written(tmp_path)
+    story = Story(nbytes=NBYTES)
+    tier = _written(tmp_path, story)
     (path,) = files_in(tmp_path)
     raw = bytearray(path.read_bytes())
     raw[at - NBYTES] ^= 1

@@ -101,7 +101,6 @@ class ContentsMachine(RuleBasedStateMachine):
         wants = None if candidate is None else Candidate(_page(candidate[0]), *candidate)
         for number in self.model:
             file = self.contents.get(_page(number))
-            assert file is not None
             self.contents.keep(file, number in pinned)
         found = self.contents.victims(excess, wants, -2, until, most)
         assert found == self.naive(excess, wants, pinned, until, most)

@@ -1,4 +1,4 @@
-"""A namespace's document says whose pages these are, however large it is."""
+"""What lies beside pages: a namespace's document, however large, and the tag for backups."""
 
 import json
 from pathlib import Path
@@ -16,6 +16,8 @@ from omlx_cache_storage.cold.small_files import (
 
 KIB = 1024
 SALT = {"model": "m" * 64, "salt": "text:1"}
+SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
+DAY = 10**18
 
 
 def _document(nbytes: int) -> dict[str, object]:
@@ -62,3 +64,27 @@ def test_a_large_document_counts_in_the_budget_also_after_a_restart(tmp_path: Pa
     again = open_cold(tmp_path, limit)
     assert disk_usage(tmp_path) <= again.usage().nbytes <= limit
     assert all(document["salt"] == "text:1" for document in namespaces(tmp_path).values())
+
+
+def test_a_cold_directory_is_tagged_as_a_cache_and_the_tag_counts(tmp_path: Path) -> None:
+    cold, story = tmp_path / "cold", Story()
+    tier = open_cold(cold)
+    tag = cold / "CACHEDIR.TAG"
+    assert not tag.exists(), "whoever opens a store waits for no write"
+    assert tier.write(story.page(1), DAY, story.document) == "written"
+    assert tag.read_bytes().startswith(SIGNATURE + b"\n")
+    assert tag.stat().st_mode & 0o777 == 0o600
+    assert disk_usage(cold) <= tier.usage().nbytes
+    again = open_cold(cold)
+    assert again.usage().nbytes == tier.usage().nbytes
+    assert again.usage().pages == 1
+
+
+def test_a_tag_that_was_there_is_left_alone(tmp_path: Path) -> None:
+    tag = tmp_path / "CACHEDIR.TAG"
+    tag.write_bytes(SIGNATURE + b"\n# mine\n")
+    inode = tag.stat().st_ino
+    tier = open_cold(tmp_path)
+    assert tag.read_bytes() == SIGNATURE + b"\n# mine\n"
+    assert tag.stat().st_ino == inode
+    assert disk_usage(tmp_path) <= tier.usage().nbytes

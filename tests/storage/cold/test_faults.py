@@ -1,7 +1,7 @@
-"""A disk that refuses: nothing wrong is served, nothing is left behind, and it recovers."""
+"""A disk that refuses: nothing wrong is served, what it leaves behind counts, and it recovers."""
 
 import errno
-import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from kit.storage import (
 from omlx_cache_storage.cold.tier import ColdTier
 
 KIB = 1024
+DAY = 10**18
 
 
 @pytest.fixture
@@ -83,33 +84,6 @@ def test_a_torn_write_is_never_published(tier: ColdTier, disk: FaultyDisk, story
     assert _write(tier, story, 2)
 
 
-def test_an_error_that_is_no_disk_error_leaves_nothing_either(
-    tier: ColdTier, disk: FaultyDisk, story: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used = tier.usage().nbytes
-
-    def explode(*_: object) -> int:
-        raise MemoryError
-
-    monkeypatch.setattr(disk, "publish", explode)
-    with pytest.raises(MemoryError):
-        _write(tier, story, 2)
-    assert tier.usage().nbytes == used
-    tier.check_integrity()
-
-
-def test_a_directory_replaced_by_another_cache_is_read_anew(
-    tier: ColdTier, story: Story, tmp_path: Path
-) -> None:
-    other = open_cold(tmp_path / "other")
-    assert _write(other, story, 2)
-    shutil.rmtree(tier.directory)
-    (tmp_path / "other").rename(tier.directory)
-    tier.settle()
-    assert tier.take_missing() == story.ids(1)
-    _is_there(tier, story, 2)
-
-
 @pytest.mark.parametrize("operation", ["scan", "identity"])
 def test_a_disk_that_refuses_at_the_start_is_asked_again(
     tmp_path: Path, disk: FaultyDisk, story: Story, operation: str
@@ -159,3 +133,48 @@ def test_a_disk_without_free_space_evicts_rather_than_fills(
     pages = tier.usage().pages
     assert not _write(tier, story, 12)
     assert (tier.usage().state, tier.usage().pages) == ("full", pages)
+
+
+def test_pages_are_found_while_another_is_written(tmp_path: Path) -> None:
+    story, disk = Story(), FaultyDisk()
+    cold = open_cold(tmp_path, fs=disk)
+    cold.write(story.page(1), 10**18, story.document)
+    disk.reached.clear()
+    disk.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            written = threads.submit(cold.write, story.page(2), 10**18, story.document)
+            assert disk.reached.wait(30)
+            assert threads.submit(cold.info, story.id(1)).result(5) is not None
+        finally:
+            disk.gate.set()
+        assert written.result(30) == "written"
+
+
+@pytest.mark.parametrize("operation", ["write", "publish"])
+def test_a_torn_file_that_cannot_be_removed_counts_until_it_can(
+    tmp_path: Path, operation: str
+) -> None:
+    story, disk = Story(nbytes=64 * KIB), FaultyDisk()
+    tier = open_cold(tmp_path, fs=disk)
+    assert tier.write(story.page(1), DAY, story.document) == "written"
+    sound = tier.usage().nbytes
+    disk.fail["remove"] = errno.EIO
+    for number in (2, 3):
+        if operation == "write":
+            disk.torn_at = 40 * KIB
+        else:
+            disk.fail["publish"] = errno.EIO
+        with pytest.raises(OSError, match=r"."):
+            tier.write(story.page(number), DAY, story.document)
+    assert len(files_in(tmp_path, ".tmp-*")) == 2
+    assert tier.usage().nbytes >= sound + 80 * KIB
+    assert tier.usage().nbytes >= disk_usage(tmp_path)
+    tier.check_integrity()
+    disk.fail.clear()
+    disk.torn_at = None
+    tier.settle()
+    assert files_in(tmp_path, ".tmp-*") == []
+    assert disk_usage(tmp_path) <= tier.usage().nbytes <= sound + 20 * KIB
+    assert tier.write(story.page(2), DAY, story.document) == "written"
+    tier.check_integrity()

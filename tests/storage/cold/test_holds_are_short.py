@@ -9,7 +9,6 @@ import pytest
 
 from kit.children import kill_9, program, said
 from kit.storage import Story, disk_usage, files_in, open_cold, set_budget
-from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
@@ -119,13 +118,6 @@ def test_pages_are_deleted_on_request_in_short_holds(
     tier.close()
 
 
-@pytest.mark.usefixtures("limit")
-def test_a_command_deletes_a_namespace_in_short_holds(tmp_path: Path, story: Story) -> None:
-    fs = Watched()
-    assert remove_namespace(tmp_path / "cold", story.namespace, fs).pages == SMALL
-    _numbers(fs, SMALL)
-
-
 def test_slow_deletions_end_a_hold_before_it_has_its_files(
     tmp_path: Path, limit: int, story: Story
 ) -> None:
@@ -147,30 +139,6 @@ def test_room_for_a_large_page_is_made_in_short_holds(tmp_path: Path, limit: int
     assert usage.evicted_pages < 170, "no more than the page needs"
     tier.check_integrity()
     tier.close()
-
-
-def test_a_page_that_is_refused_after_a_part_of_its_room_was_made_leaves_nothing_reserved(
-    tmp_path: Path, limit: int, story: Story
-) -> None:
-    fs, large = Watched(), Story("large", nbytes=3 * MIB)
-    tier, peer = _open(tmp_path, limit, fs), _open(tmp_path, limit)
-
-    def use_the_rest() -> None:
-        if sum(fs.holds):
-            peer.refresh()
-            peer.touch(story.ids(*range(1, SMALL + 1)), DAY + 2)
-            peer.settle()
-
-    fs.between = use_the_rest
-    assert tier.write(large.page(1), DAY + 1, large.document) == "refused"
-    fs.between = lambda: None
-    assert 0 < tier.usage().evicted_pages <= MOST
-    for one in (tier, peer):
-        one.settle()
-        one.check_integrity()
-    assert tier.usage().nbytes == peer.usage().nbytes
-    tier.close()
-    peer.close()
 
 
 WRITER = """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.storage import open_cold
+from kit.storage import FaultyDisk, open_cold
 from omlx_cache_storage.cold.changes import Cancelled, Change, Removed, Reserved, decode, encode
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger, LedgerBusy
@@ -75,22 +75,18 @@ def test_a_reader_that_is_behind_by_more_than_half_the_ring_is_told_that_it_is(
 def test_a_writer_that_dies_in_the_middle_of_a_record_changes_nothing_for_a_reader(
     directory: Path, size: int
 ) -> None:
-    class Dying(FileSystem):
-        dying = False
+    def dying(fd: int, data: bytes, offset: int) -> None:
+        if offset == 0:
+            raise KeyboardInterrupt
 
-        def poke(self, fd: int, data: bytes, offset: int) -> None:
-            if self.dying and offset == 0:
-                raise KeyboardInterrupt
-            super().poke(fd, data, offset)
-
-    fs = Dying()
+    fs = FaultyDisk()
     writer, reader = _open(directory, fs), _open(directory)
     records = [_change(number, size) for number in range(1000)]
     assert {len(encode(record)) for record in records} == {size}
     count = (SMALLEST_BYTES - HEADER_BYTES) // (size + 8)
     for record in records[:count]:
         _append(writer, record)
-    fs.dying = True
+    fs.each["poke"] = dying
     with pytest.raises(KeyboardInterrupt):
         _append(writer, *records[count : count + 20])
     assert reader.news() in (None, records[:count])

@@ -39,35 +39,6 @@ def taken(of: Ration, most: int = 1000, nbytes: int = PAGE) -> int:
     return most
 
 
-def test_what_is_granted_is_the_limit(tmp_path: Path, clock: HandClock) -> None:
-    mine = ration(tmp_path, clock)
-    assert taken(mine) == 102
-    assert mine.usage() == (102 * PAGE, LIMIT, 1)
-
-
-def test_a_refused_page_closes_the_ration_to_smaller_ones_until_the_next_hour(
-    tmp_path: Path, clock: HandClock
-) -> None:
-    mine = ration(tmp_path, clock)
-    assert taken(mine, nbytes=600_000) == 1
-    assert not mine.take(1)
-    assert not mine.take(0)
-    clock.pass_by(HOUR)
-    assert mine.take(0)
-    assert mine.take(1)
-
-
-def test_bytes_count_for_a_day(tmp_path: Path, clock: HandClock) -> None:
-    mine = ration(tmp_path, clock)
-    granted = taken(mine, most=40) + taken(mine)
-    for _ in range(23):
-        clock.pass_by(HOUR)
-        assert taken(mine) == 0
-    clock.pass_by(HOUR)
-    assert mine.usage().written_bytes == 0
-    assert taken(mine) == granted
-
-
 def test_a_restart_finds_what_was_written(tmp_path: Path, clock: HandClock) -> None:
     mine = ration(tmp_path, clock)
     assert taken(mine, most=50) == 50

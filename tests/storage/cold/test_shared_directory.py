@@ -1,9 +1,8 @@
-"""Several tiers on one directory: what one does, the others know."""
+"""Several tiers on one directory: what one does, the others know, whatever the clock says."""
 
-import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,18 +16,18 @@ from kit.storage import (
     files_in,
     open_cold,
     read_cold,
+    set_budget,
 )
-from omlx_cache_storage.cold.changes import Cancelled
-from omlx_cache_storage.cold.disk import FileSystem, StrPath
-from omlx_cache_storage.cold.ledger import Ledger, LedgerBusy, ledger_bytes
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 
 KIB = 1024
 PAGE = 64 * KIB
 LIMIT = 1200 * KIB
-BIG = 1 << 30
 DAY = 10**18
+HOUR = 3600 * 10**9
 
 
 @pytest.fixture
@@ -45,12 +44,7 @@ def _numbers(tier: ColdTier, story: Story) -> list[int]:
 
 
 def test_asking_in_vain_is_one_small_read(tmp_path: Path, story: Story) -> None:
-    class Reads(FaultyDisk):
-        def peek(self, fd: int, length: int, offset: int) -> bytes:
-            self._enter("peek")
-            return super().peek(fd, length, offset)
-
-    disk = Reads()
+    disk = FaultyDisk()
     one, two = open_cold(tmp_path), open_cold(tmp_path, fs=disk)
     _write(one, story, 1)
     two.refresh()
@@ -127,22 +121,6 @@ def test_a_process_with_a_lower_limit_stops_writing_and_deletes_nothing(
     assert _write(two, other, 1, at=DAY + 1) == ["written"]
 
 
-def test_a_clock_that_is_behind_makes_nobody_s_pages_worth_less_for_long(tmp_path: Path) -> None:
-    class Behind(Clock):
-        def now(self) -> int:
-            return super().now() - 3600 * 10**9
-
-    one, two = open_cold(tmp_path, LIMIT), open_cold(tmp_path, LIMIT, clock=Behind())
-    mine, others = Story("mine", nbytes=PAGE), Story("others", nbytes=PAGE)
-    clock = Clock()
-    _write(one, mine, 1, 2, at=clock.now())
-    two.refresh()
-    _write(two, others, 1, 2, at=Behind().now())
-    one.refresh()
-    assert _numbers(one, others) == _numbers(two, others) == [1, 2]
-    assert read_cold(two, mine.id(1)) == expected_payload(mine.id(1), PAGE)
-
-
 def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, story: Story) -> None:
     class ReadOnly(FaultyDisk):
         writable = False
@@ -169,44 +147,6 @@ def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, st
     assert _numbers(two, story) == [1, 2, 3]
 
 
-def test_a_time_of_its_own_a_process_takes_back_and_no_other(tmp_path: Path, story: Story) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    _write(one, story, 1, at=DAY)
-    two.refresh()
-    one.touch(story.ids(1), DAY + 9)
-    one.settle()
-    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 9
-    one.touch(story.ids(1), DAY + 5, since_ns=DAY + 9)
-    one.settle()
-    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 5
-    two.touch(story.ids(1), DAY + 7)
-    two.settle()
-    one.touch(story.ids(1), DAY + 6, since_ns=DAY + 9)
-    one.settle()
-    assert files_in(tmp_path)[0].stat().st_mtime_ns == DAY + 7
-
-
-def test_a_directory_that_always_changes_faster_than_it_is_read_is_read_while_others_wait(
-    tmp_path: Path, story: Story
-) -> None:
-    one = open_cold(tmp_path)
-    assert _write(one, story, 1, 2) == ["written"] * 2
-    ledger = Ledger(tmp_path, FileSystem())
-    ledger.open(ledger_bytes(BIG))
-
-    class Overtaken(FaultyDisk):
-        def scan(self, path: StrPath) -> Iterator[os.DirEntry[str]]:
-            # Somebody tells more than the ledger holds, unless the directory is held.
-            with contextlib.suppress(LedgerBusy), ledger.held(0.0):
-                ledger.append([Cancelled("x" * ledger.nbytes)])
-            return super().scan(path)
-
-    two = open_cold(tmp_path, fs=Overtaken())
-    assert _numbers(two, story) == [1, 2]
-    assert _write(two, story, 3) == ["written"]
-    ledger.close()
-
-
 def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(
     tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,3 +166,41 @@ def test_a_page_whose_deleter_was_killed_before_it_told_is_gone_for_all(
     assert disk_usage(tmp_path) <= two.usage().nbytes
     assert two.usage().nbytes == open_cold(tmp_path).usage().nbytes
     two.check_integrity()
+
+
+def _set_ahead(directory: Path) -> None:
+    ahead = Clock().now() + HOUR
+    for path in files_in(directory):
+        os.utime(path, ns=(ahead, ahead))
+
+
+def test_a_budget_is_lowered_in_a_directory_whose_times_are_yet_to_come(
+    tmp_path: Path, story: Story
+) -> None:
+    tier = open_cold(tmp_path)
+    for number in range(1, 11):
+        tier.write(story.page(number), Clock().now(), story.document)
+    _set_ahead(tmp_path)
+    set_budget(tmp_path, Budget(500 * KIB, "quota"))
+    settling = threading.Thread(target=tier.settle, daemon=True)
+    settling.start()
+    settling.join(20)
+    assert not settling.is_alive(), "it holds the directory, and everybody waits for it"
+    assert 0 < tier.usage().pages < 10
+    assert disk_usage(tmp_path) <= tier.usage().nbytes <= 500 * KIB
+
+
+def test_a_clock_that_is_set_back_does_not_keep_new_pages_off_a_full_disk(
+    tmp_path: Path, story: Story
+) -> None:
+    tier = open_cold(tmp_path, LIMIT)
+    for number in range(1, 30):
+        tier.write(story.page(number), Clock().now(), story.document)
+    _set_ahead(tmp_path)
+    tier.close()
+    again, fresh, clock = open_cold(tmp_path, LIMIT), Story("fresh", nbytes=PAGE), Clock()
+    results = []
+    for number in range(1, 30):
+        results.append(again.write(fresh.page(number), clock.now(), fresh.document))
+        again.settle()
+    assert results[-5:] == ["written"] * 5

@@ -57,7 +57,6 @@ class SharedDirectory(RuleBasedStateMachine):
         assert result in ("written", "present", "refused")
         if result != "refused":
             info = self.tiers[tier].info(page.meta.id)
-            assert info is not None
             assert info.held >= held
 
     @rule(tier=tiers, story=stories, number=numbers)
@@ -102,7 +101,7 @@ class SharedDirectory(RuleBasedStateMachine):
     @invariant()
     def events_say_what_each_tier_knows(self) -> None:
         for tier in self.tiers:
-            self.told[tier].check(lambda tier=tier: [e.page for e in tier.listing()])  # type: ignore[misc]
+            self.told[tier].check(lambda tier=tier: [e.page for e in tier.listing()])
 
     @rule()
     def all_know_the_same_once_they_have_looked(self) -> None:

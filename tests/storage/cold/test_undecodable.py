@@ -11,7 +11,7 @@ import xxhash
 
 from kit.storage import FaultyDisk, Story, files_in, open_cold, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.errors import CorruptPage, UndecodablePage
+from omlx_cache_storage.errors import UndecodablePage
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.header import header_length
 from omlx_cache_storage.format.wrapping import wrap
@@ -113,19 +113,6 @@ def test_an_undecodable_page_is_hidden_and_not_opened_again(tmp_path: Path, stor
     assert disk.calls["open"] == opened
 
 
-def test_an_undecodable_page_counts_and_is_evicted_in_its_turn(
-    tmp_path: Path, story: Story
-) -> None:
-    tier = _undecodable(tmp_path, story)
-    assert [entry.page for entry in tier.entries()] == story.ids(2, 1)
-    tier._index.limit_bytes = tier.usage().nbytes - 1
-    tier.settle()
-    assert [entry.page for entry in tier.entries()] == story.ids(1)
-    assert tier.usage().undecodable_pages == 0
-    assert len(files_in(tmp_path)) == 1
-    tier.check_integrity()
-
-
 def test_an_undecodable_page_is_not_written_before_it_was_evicted(
     tmp_path: Path, story: Story
 ) -> None:
@@ -140,21 +127,3 @@ def test_an_undecodable_page_is_not_written_before_it_was_evicted(
     assert read_cold(tier, story.id(2)) == story.page(2).payload
     assert tier.usage().undecodable_pages == 0
     tier.check_integrity()
-
-
-def test_a_later_packing_is_kept_and_a_damaged_header_of_a_later_format_is_not(
-    tmp_path: Path, story: Story
-) -> None:
-    tier = _open(tmp_path)
-    later = _floats(story, 1, codec="planes/2 []")
-    assert tier.write(later, 10**18, story.document) == "written"
-    with pytest.raises(UndecodablePage, match="planes/2"):
-        read_cold(tier, story.id(1))
-    assert len(files_in(tmp_path)) == 1
-    assert tier.write(story.page(2), 10**18, story.document) == "written"
-    (path,) = (entry.path for entry in tier.entries() if entry.page == story.id(2))
-    _as_format_2(path)
-    path.write_bytes(path.read_bytes().replace(b"later", b"lates"))
-    with pytest.raises(CorruptPage):
-        read_cold(tier, story.id(2))
-    assert not path.exists()

@@ -15,7 +15,6 @@ from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.format.names import parse_name
-from omlx_cache_storage.page import Page
 
 DAY = 10**18
 PAGES = range(1, 13)
@@ -29,20 +28,16 @@ class BadSectors(FaultyDisk):
         self.bad: set[int] = set()
         self.code = errno.EIO
         self.opened: list[int] = []
+        self.each = {"open": self._open, "publish": self._written}
 
-    def open(self, path: StrPath) -> int:
-        name = parse_name(os.path.basename(path))
-        if name is not None:
-            number = name.position // 16
-            self.opened.append(number)
-            if number in self.bad:
+    def _open(self, path: StrPath) -> None:
+        if name := parse_name(os.path.basename(path)):
+            self.opened.append(name.position // 16)
+            if self.opened[-1] in self.bad:
                 raise OSError(self.code, os.strerror(self.code))
-        return super().open(path)
 
-    def publish(self, temporary: StrPath, final: StrPath) -> None:
-        super().publish(temporary, final)
-        name = parse_name(os.path.basename(final))
-        if name is not None:
+    def _written(self, temporary: StrPath, final: StrPath) -> None:
+        if name := parse_name(os.path.basename(final)):
             self.bad.discard(name.position // 16)
 
 
@@ -184,42 +179,6 @@ def test_a_disk_that_fails_page_after_page_is_left_alone_and_then_tried_once_at_
     assert all(_is_right(tier, story, number) for number in PAGES)
 
 
-def test_only_one_reader_tries_a_disk_that_has_failed(
-    tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
-) -> None:
-    _fail_three(tier, disk, story)
-    time.pass_by(breaker.FIRST_SECONDS)
-    with tier.reading(story.id(5)) as reader:
-        assert tier.info(story.id(6)) is None
-        _fail(tier, story, 6)
-        payload = bytearray(reader.meta.nbytes)
-        reader.read_into([payload])
-    assert _is_right(tier, story, 6)
-
-
-def test_a_page_that_is_replaced_while_it_is_opened_stays_on_the_books(tmp_path: Path) -> None:
-    story = Story()
-    fuller: list[Page] = []
-
-    class Replacing(FaultyDisk):
-        def open(self, path: StrPath) -> int:
-            if fuller:
-                tier.write(fuller.pop(), DAY, story.document)
-            return super().open(path)
-
-    tier = open_cold(tmp_path, 2**20, fs=Replacing())
-    part, whole = story.page(2, group="window", held=8), story.page(2, group="window")
-    assert tier.write(part, DAY, story.document) == "written"
-    fuller.append(whole)
-    with pytest.raises(PageUnreadable), tier.reading(whole.meta.id):
-        pass
-    info = tier.info(whole.meta.id)
-    assert info is not None
-    assert info.held == whole.meta.held
-    assert len(files_in(tmp_path)) == tier.usage().pages == 1
-    assert read_cold(tier, whole.meta.id) == whole.payload
-
-
 def test_a_read_that_ends_late_leaves_the_try_of_another_thread_alone(
     tier: ColdTier, disk: BadSectors, story: Story, time: SetTime
 ) -> None:
@@ -243,7 +202,7 @@ def test_a_read_that_ends_late_leaves_the_try_of_another_thread_alone(
         hangs.wait(30)
         return FaultyDisk.open(disk, path)
 
-    disk.open = open_late  # type: ignore[method-assign]
+    disk.open = open_late
     tried = threading.Thread(target=read_cold, args=(tier, story.id(5)))
     tried.start()
     assert opened.wait(30)

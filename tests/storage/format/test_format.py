@@ -139,15 +139,6 @@ def test_safetensors_and_mlx_see_the_same_tensors(tmp_path: Path) -> None:
     assert header_length(path.read_bytes()) % ALIGNMENT == 0
 
 
-def test_a_bfloat16_page_opens_in_mlx(tmp_path: Path) -> None:
-    array = mx.arange(12, dtype=mx.bfloat16).reshape(1, 1, 3, 4)
-    mx.eval(array)
-    path = tmp_path / "page.safetensors"
-    payload = bytes(memoryview(array.view(mx.uint8)))
-    path.write_bytes(_file(_meta(TensorSpec("0.keys", "BF16", (1, 1, 3, 4))), payload))
-    assert mx.array_equal(mx.load(str(path))["0.keys"], array)
-
-
 @pytest.mark.parametrize("names", [("a", "a"), ("__metadata__",)])
 def test_tensor_names_that_a_file_cannot_have_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="names must differ"):

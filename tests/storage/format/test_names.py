@@ -1,14 +1,9 @@
 """File names say what a page is, in exactly one way."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import Story
-from omlx_cache_storage.cold.catalog import walk
-from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.format.names import PageName, format_name, parse_name
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -66,24 +61,3 @@ def test_a_name_with_a_changed_character_is_itself_or_no_page(data: st.DataObjec
 )
 def test_foreign_names_are_no_pages(name: str) -> None:
     assert parse_name(name) is None
-
-
-def test_files_in_the_wrong_place_are_passed_over(tmp_path: Path) -> None:
-    story = Story()
-    name = format_name(PageName(story.id(1), bytes(8), 16, 16, False))
-    shard = story.id(1).key[:1].hex()
-    right = tmp_path / story.namespace.hex() / shard
-    places = [
-        right,
-        tmp_path / story.namespace.hex() / ("00" if shard != "00" else "11"),
-        tmp_path / story.namespace.hex() / "abc",
-        tmp_path / story.namespace.hex().upper() / shard,
-        tmp_path / ("zz" * 32) / shard,
-        tmp_path / shard,
-    ]
-    for place in places:
-        place.mkdir(parents=True)
-        (place / name).write_bytes(b"x")
-    (right / "notes.txt").write_bytes(b"x")
-    (right / format_name(PageName(story.id(1), bytes(8), 17, 16, False))).mkdir()
-    assert [Path(found.path) for found in walk(tmp_path, FileSystem())] == [right / name]
