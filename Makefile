@@ -66,13 +66,13 @@ test-nightly: setup ## Run the tests, all families of models and more examples
 	$(PYTEST) -m "" --hypothesis-profile nightly $(ARGS)
 
 fuzz: setup ## Try hostile bytes on everything that reads bytes, for some minutes
-	PYTHONPATH=tests $(BIN)/python -m fuzz --count 50000 $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m qa.fuzz --count 50000 $(ARGS)
 
 fuzz-http: setup ## Throw bad requests at a real server, for some minutes
-	PYTHONPATH=tests $(BIN)/python -m fuzz.http --count 50000 $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m qa.fuzz.http --count 50000 $(ARGS)
 
 chaos: setup ## Try the store under real faults for minutes; `make chaos ARGS="--minutes 60"`
-	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(ARGS),$(ARGS),--minutes 3)
+	PYTHONPATH=tests $(BIN)/python -m qa.chaos $(if $(ARGS),$(ARGS),--minutes 3)
 
 check: setup ## Lint, check formatting, check types, the import graph, sizes and dependencies (a minute)
 	$(BIN)/ruff check .

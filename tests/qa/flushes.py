@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chaos.power.cut import Disk
-from chaos.power.record import RecordingDisk
 from kit import forks
 from kit.storage import Story, expected_payload, fetch, open_store, store_page
 from omlx_cache import BlockStore
@@ -31,6 +29,7 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.format.names import parse_name
 from omlx_cache_storage.page import Buffer
+from qa.chaos.power import Disk, RecordingDisk
 
 KIB = 1024
 BLOCKS = 12

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
-from fuzz import pages, restored
 from omlx_cache.restore.plan import PageFailed
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
+from qa.fuzz import files as pages
+from qa.fuzz import restored
 
 Edit = Callable[[PageMeta], PageMeta]
 

@@ -1,1 +1,0 @@
-"""Hours of requests from traces, small and paced: is everything flat?"""
