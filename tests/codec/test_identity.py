@@ -69,11 +69,6 @@ def test_identity_of_another_dialect_table_or_parameter_gets_no_codec(text: str)
         codec_named(text)
 
 
-def test_stored_identity_gives_back_an_equal_codec() -> None:
-    codec = TurboCodec(80, 3, seed=7, norm="plain")
-    assert codec_named(codec.identity) == codec
-
-
 def test_no_tables_are_made_for_an_identity_that_names_none() -> None:
     made = turbo_tables.rotation.cache_info().misses
     text = "turbo-mse/1(bits=8,dim=2047,norm=plain,rotation=dense,seed=7)"

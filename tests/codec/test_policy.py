@@ -58,13 +58,6 @@ def test_last_paged_layer_stays_dense_with_a_reason(name: str) -> None:
     assert "window" in plan[4].reason
 
 
-def test_how_many_last_layers_stay_dense_can_be_asked_for() -> None:
-    for asked in range(6):
-        plan = CodecPolicy("affine8", dense_last=asked).plan([PAGED] * 4)
-        dense = [isinstance(codecs.keys, DenseCodec) for codecs in plan]
-        assert dense == [False] * (4 - min(asked, 4)) + [True] * min(asked, 4)
-
-
 @pytest.mark.parametrize(
     ("dim", "keys"),
     [(128, AffineCodec(8, 64)), (96, AffineCodec(8, 32)), (80, DenseCodec()), (0, DenseCodec())],
@@ -74,14 +67,6 @@ def test_affine_takes_groups_of_64_else_32_else_stays_dense(dim: int, keys: obje
     assert plan.keys == keys
     assert plan.values == AffineCodec(8, 64)
     assert plan.reason.startswith("keys: ") is isinstance(keys, DenseCodec)
-
-
-def test_dtype_that_cannot_be_quantised_stays_dense_with_a_reason() -> None:
-    for name in ("affine8", "turbo4"):
-        policy = CodecPolicy(check_codec_name(name), dense_last=0)
-        (plan,) = policy.plan([LayerShape("paged", 128, 128, mx.int32)])
-        assert plan.keys == DenseCodec()
-        assert "int32" in plan.reason
 
 
 def test_short_sequences_stay_dense() -> None:
@@ -94,8 +79,3 @@ def test_short_sequences_stay_dense() -> None:
 def test_negative_numbers_are_refused(field: str) -> None:
     with pytest.raises(ValueError, match="negative"):
         CodecPolicy("affine8", **{field: -1})
-
-
-def test_unknown_name_is_refused_and_the_known_ones_are_listed() -> None:
-    with pytest.raises(ValueError, match="turbo4"):
-        check_codec_name("turbo5")

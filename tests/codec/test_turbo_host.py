@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from omlx_cache.codecs import TurboCodec, turbo
-from omlx_cache.codecs.turbo_host import HostDecoder, decodes
+from omlx_cache.codecs.turbo_host import HostDecoder
 
 DTYPES = (mx.bfloat16, mx.float16)
 
@@ -48,9 +48,3 @@ def test_it_fills_a_part_of_a_larger_buffer_from_a_part_of_a_page() -> None:
     expected = np.full((2, 100, 64), 0xABCD, np.uint16)
     expected[:, 50:74] = plain(codec, mx.bfloat16, norms, words)[:, 7:31]
     assert np.array_equal(buffer, expected)
-
-
-def test_it_is_for_four_bits_and_a_power_of_two_of_channels() -> None:
-    assert decodes(128, 4)
-    assert not decodes(128, 3)
-    assert not decodes(80, 4)

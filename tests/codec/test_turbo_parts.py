@@ -32,15 +32,6 @@ def test_words_equal_those_of_one_long_integer_and_unpack_again(
     assert np.array_equal(np.array(unpack(words, bits, dim)), values)
 
 
-@pytest.mark.parametrize("bits", range(1, 9))
-def test_strided_and_offset_words_unpack_as_a_copy_does(bits: int) -> None:
-    values = np.random.default_rng(bits).integers(0, 1 << bits, (5, 7, 48), dtype=np.uint8)
-    words = pack(mx.array(values), bits)
-    for view in (words[1:4, 2:5], words[:, ::2], words.swapaxes(0, 1)):
-        copy = mx.array(np.array(view))
-        assert mx.array_equal(unpack(view, bits, 48), unpack(copy, bits, 48)).item()
-
-
 def around(boundaries: np.ndarray) -> np.ndarray:
     """Each boundary, its neighbours in float32, and values far outside."""
     near = [boundaries, np.nextafter(boundaries, -9), np.nextafter(boundaries, 9)]
@@ -55,18 +46,3 @@ def test_every_float_beside_a_codebooks_boundary_is_rounded_exactly(dim: int, bi
     x = around(boundaries)
     found = np.array(Rounder(boundaries)(mx.array(x)))
     assert np.array_equal(found, np.searchsorted(boundaries, x))
-
-
-@settings(max_examples=examples(40))
-@given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=31, unique=True))
-def test_any_boundaries_are_counted_exactly(drawn: list[float]) -> None:
-    boundaries = np.sort(np.array(drawn, np.float32))
-    x = around(boundaries)
-    found = np.array(Rounder(boundaries)(mx.array(x)))
-    assert np.array_equal(found, np.searchsorted(boundaries, x))
-
-
-def test_nan_reads_nothing_outside_the_tables() -> None:
-    boundaries = turbo_tables.midpoints(turbo_tables.codebook(128, 4))
-    found = np.array(Rounder(boundaries)(mx.full((1000,), float("nan"))))
-    assert found.max() <= 15

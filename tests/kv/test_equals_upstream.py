@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from mlx_lm.models import cache as upstream
 
 from kit.examples import examples, some
-from kit.versions import reloaded
 from kv.drive import DTYPES, Pair, lengths_around, run, scripts
 from omlx_cache.kv import Geometric, KVCache, QuantizedKVCache, RotatingKVCache
 
@@ -80,19 +79,3 @@ def test_a_cache_returns_what_upstream_returns(
     edges = (STEP, WINDOW, 2 * WINDOW) if "rotating" in name else (STEP, 2 * STEP)
     script = data.draw(scripts(lengths_around(*edges), reload=reload))
     run(Pair(ours(), theirs(), batch, dtype, same_state=same_state), script)
-
-
-@quick
-@given(scripts(lengths_around(WINDOW), reload=False), st.sampled_from([0, 4]))
-def test_upstream_continues_from_a_planned_rotating_state(script: Any, keep: int) -> None:
-    pair = Pair(
-        RotatingKVCache(WINDOW, keep, capacity=WINDOW),
-        upstream.RotatingKVCache(WINDOW, keep),
-        1,
-        "float32",
-        same_state=False,
-    )
-    run(pair, script)
-    if pair.ours.keys is not None:
-        pair.ours = reloaded(pair.ours, upstream.RotatingKVCache)
-        run(pair, [("update", 1), ("update", 5), ("update", WINDOW + 1), ("update", 1)])

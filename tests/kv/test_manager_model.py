@@ -9,7 +9,7 @@ from mlx_lm.models.llama import Model, ModelArgs
 
 from kit.versions import keys_and_values
 from kv.drive import assert_same
-from omlx_cache.kv import AppendError, KVCacheManager
+from omlx_cache.kv import KVCacheManager
 
 LAYERS, HEADS, DIM, VOCAB = 3, 2, 16, 64
 
@@ -100,17 +100,8 @@ def test_a_restored_prefix_goes_straight_into_a_slot(model: Model, through: str)
     assert_same(model(rest, cache=views), model(rest, cache=caches))
 
 
-def test_a_prefix_that_does_not_fit_the_pool_leaves_the_sequence_empty() -> None:
+def test_a_sequence_twice_in_a_batch_is_refused() -> None:
     manager = pool()
-    seq_id = manager.allocate_sequence(40)
-    good = mx.zeros((1, HEADS, 4, DIM))
-    for layers, message in [
-        ([(good, good)] * 2, "prefix has 2 layers, the pool 3"),
-        ([(good, good)] * 2 + [(good[..., :3, :], good[..., :3, :])], r"\[3, 4\] tokens"),
-    ]:
-        with pytest.raises(AppendError, match=message):
-            manager.load_prefix(seq_id, layers)
-        assert manager.get_seq_len(seq_id) == 0
-    manager.load_prefix(seq_id, [(good, good)] * 3)
-    with pytest.raises(AppendError, match="already holds 4 tokens"):
-        manager.load_prefix(seq_id, [(good, good)] * 3)
+    seq_id = manager.allocate_sequence(4)
+    with pytest.raises(ValueError, match="only once"):
+        manager.views(seq_id, seq_id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mlx_lm.models import cache as upstream
 
-from kit.versions import keys_and_values, reloaded, whole_state
+from kit.versions import keys_and_values, whole_state
 from kv.drive import assert_same, chunk
 from omlx_cache.kv import (
     CapacityWarning,
@@ -52,11 +52,6 @@ def test_an_option_below_one_is_refused_by_name(options: dict[str, Any]) -> None
         QuantizedKVCache(**options)
 
 
-def test_step_and_growth_together_are_refused() -> None:
-    with pytest.raises(ValueError, match="give one"):
-        KVCache(step=4, growth=Geometric())
-
-
 @pytest.mark.parametrize("options", [{}, {"max_size": 400}, {"step": 16}, {"growth": Geometric()}])
 def test_to_quantized_holds_upstreams_bits_and_goes_on(options: dict[str, Any]) -> None:
     ours = fed(KVCache(**options), 20).to_quantized(group_size=32, bits=4)
@@ -69,40 +64,6 @@ def test_to_quantized_holds_upstreams_bits_and_goes_on(options: dict[str, Any]) 
         keys, values = chunk(90 + at, 1, 9, "float16")
         assert_same(ours.update_and_fetch(keys, values), theirs.update_and_fetch(keys, values))
     assert (ours.max_size, ours.growth) == (options.get("max_size"), options.get("growth"))
-
-
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, reloaded])
-@pytest.mark.parametrize(
-    "make",
-    [
-        KVCache,
-        lambda: KVCache(max_size=100),
-        lambda: QuantizedKVCache(32, 4),
-        lambda: QuantizedKVCache(32, 4, max_size=100),
-        lambda: RotatingKVCache(8, 2),
-        lambda: RotatingKVCache(8, 2, capacity=8),
-    ],
-)
-def test_copies_do_not_see_each_others_writes(make: Any, copied: Any) -> None:
-    original = fed(make(), 5)
-    twin = copied(original)
-    first = fed(original, 1, seed=40).keys_and_values()
-    expected = copy.deepcopy(first)
-    fed(twin, 1, seed=60)
-    assert_same(keys_and_values(original), expected)
-    alone = fed(fed(make(), 5), 1, seed=60)
-    assert_same(twin.keys_and_values(), alone.keys_and_values())
-
-
-def test_merge_of_planned_caches_equals_upstreams() -> None:
-    lengths = (3, 0, 20)
-    ours = KVCache.merge([fed(KVCache(max_size=64), n) if n else KVCache() for n in lengths])
-    theirs = upstream.KVCache.merge(
-        [fed(upstream.KVCache(), n) if n else upstream.KVCache() for n in lengths]
-    )
-    assert_same(whole_state(ours), whole_state(theirs))
-    for row in range(3):
-        assert_same(whole_state(ours.extract(row)), whole_state(theirs.extract(row)))
 
 
 def test_prompt_cache_files_of_ours_are_read_by_mlx_lm(tmp_path: Path) -> None:

@@ -90,22 +90,6 @@ def test_what_is_not_held_is_not_cut(way: str) -> None:
     assert Cutter([]).tokens(TokenRange(0, 1)) is None
 
 
-def test_copies_have_the_same_tokens_by_name(way: str) -> None:
-    given = sources()
-    cutter = Cutter(given)
-    span = TokenRange(9, 22)
-    cut = cutter.tokens(span)
-    assert cut is not None
-    copies = cutter.copies(span, cut)
-    assert set(copies.arrays) == set(given[-1].arrays)
-    for name, array in copies.arrays.items():
-        assert array.dtype == given[-1].arrays[name].dtype
-        assert copies.ranges[name] == (span,)
-        assert (
-            host_views([array])[0].reshape(-1).view(np.uint8) == bytes_of(name, span, given)
-        ).all()
-
-
 def test_a_snapshot_is_every_array_as_it_is(way: str) -> None:
     arrays: Mapping[str, mx.array] = {
         "0.1": drawn(1, 2, 3, 4, mx.float32),

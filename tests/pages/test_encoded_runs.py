@@ -1,13 +1,10 @@
-"""Pages encoded in runs: the bytes that each gives by itself, in batches of bounded size."""
-
-from dataclasses import replace
-from typing import Any
+"""Pages encoded in runs: the bytes that each gives by itself, in memory of its own."""
 
 import mlx.core as mx
 import pytest
 
 from omlx_cache.adapters.base import TokenRange
-from omlx_cache.codecs import AffineCodec, Codec, CodecName, CodecPolicy
+from omlx_cache.codecs import CodecName, CodecPolicy
 from omlx_cache.pages import cut as cutting
 from omlx_cache.pages import encoding
 from omlx_cache.pages.cut import Cutter, PageCut, Source
@@ -82,38 +79,6 @@ def test_a_page_out_of_range_stays_dense_amid_its_run() -> None:
         assert bits_of(page) == bits_of(encode_page(dense, run.codecs))
 
 
-@pytest.mark.parametrize("codec", ["affine8", "turbo4"])
-def test_what_is_encoded_at_a_time_is_bounded_and_tensors_of_one_shape_go_together(
-    monkeypatch: pytest.MonkeyPatch, codec: CodecName
-) -> None:
-    run = Run(codec)
-    page = run.pages[0][0].nbytes
-    most = 3 * HEADS * BLOCK * DIM * 2
-    for name in ("HOST_RUN_BYTES", "DEVICE_RUN_BYTES"):
-        monkeypatch.setattr(encoding, name, 1)
-    for name in ("HOST_BATCH_BYTES", "DEVICE_BATCH_BYTES"):
-        monkeypatch.setattr(encoding, name, most)
-    seen: list[mx.array] = []
-    kinds = {type(codec) for codec in run.codecs.values()}
-    for kind in kinds:
-        _watch(monkeypatch, kind, seen)
-    encode_run(run.cutter, run.pages[:1], run.codecs)
-    encoded = sum(page.nbytes for page in run.pages[0][0].tensors if page.name in run.codecs)
-    assert sum(x.nbytes for x in seen) == encoded <= page
-    assert max(x.nbytes for x in seen) <= most
-    assert len(seen) < len(run.codecs), "each tensor went by itself"
-
-
-def _watch(monkeypatch: pytest.MonkeyPatch, kind: type[Codec], seen: list[mx.array]) -> None:
-    encode: Any = kind.encode
-
-    def watched(self: Codec, x: mx.array) -> Any:
-        seen.append(x)
-        return encode(self, x)
-
-    monkeypatch.setattr(kind, "encode", watched)
-
-
 def test_pages_of_a_run_share_no_memory() -> None:
     run = Run("affine4")
     mx.eval([array for source in run.cutter._sources for array in source.arrays.values()])
@@ -123,19 +88,3 @@ def test_pages_of_a_run_share_no_memory() -> None:
     assert all(page.payload.nbytes == nbytes for page in pages)
     del pages[1:]
     assert mx.get_active_memory() - before <= nbytes * 1.2
-
-
-def test_a_codec_of_ones_own_is_written_with_its_identity() -> None:
-    run = Run("affine8")
-    codecs = dict.fromkeys(["1.keys"], AffineCodec(6, 32))
-    page = encode_run(run.cutter, run.pages[:1], codecs)[0]
-    assert {name: tag.codec for name, tag in tags_of(page.meta).items()} == {
-        "1.keys": AffineCodec(6, 32).identity
-    }
-    dense = {spec.name for spec in page.meta.tensors if "." not in spec.name[2:]}
-    assert dense == {f"{n}.{side}" for n in range(LAYERS) for side in ("keys", "values")} - {
-        "1.keys"
-    }
-    assert replace(page.meta, codec=DENSE, tensors=()) == replace(
-        run.pages[0][0], codec=DENSE, tensors=()
-    )

@@ -11,23 +11,15 @@ import pytest
 from mlx.utils import tree_map
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
-from kit import zoo
 from kit.drive import settings
-from kit.examples import some
 from kit.storage import files_in
 from omlx_cache import BlockStore, CommitResult, PrefixCache, reasons
-from omlx_cache.codecs import CodecPolicy
-from omlx_cache.codecs.identity import DENSE_LAST
-from omlx_cache.pages import encoding, tensors
-from omlx_cache.pages.layout import layout_of
 from omlx_cache_storage.cold.catalog import scan
 from omlx_cache_storage.cold.reader import read_header
-from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.format import planes
 
 OpenStore = Callable[..., BlockStore]
 BLOCK = 64
-LOSSY = ["affine8", "affine4", "k8v4", "turbo4", "turbo3", "turbo2"]
 
 
 @pytest.fixture(scope="module")
@@ -107,53 +99,6 @@ def test_packed_pages_are_never_dequantised_on_their_way_through(
             assert session.cached_tokens == 300
 
 
-@pytest.mark.parametrize("codec", some(LOSSY, "k8v4", "turbo4"))
-def test_a_dense_session_gets_the_decoded_values_of_its_codec(
-    model: Any, open_store: OpenStore, codec: str
-) -> None:
-    tokens = prompt(400)
-    with open_store(codec=codec) as store:
-        cache = PrefixCache(model, store)
-        _, live, stored, _ = prefill(model, cache, tokens)
-        with cache.session([*tokens, 1]) as session:
-            assert session.cached_tokens == 400
-            hot = [mx.contiguous(c.keys[:, :, :400]) for c in session.prompt_cache]
-        first = live[0].keys[:, :, :400].astype(mx.float32)
-        assert equal(hot[2:], [live[2].keys[:, :, :400]]) is (codec in DENSE_LAST)
-        error = mx.mean((hot[0].astype(mx.float32) - first) ** 2) / mx.mean(first**2)
-        assert 0 < error.item() < 0.2
-        assert stored.nbytes < sum(c.keys.nbytes + c.values.nbytes for c in live)
-        assert store.flush()
-    with (
-        open_store(codec=codec) as store,
-        PrefixCache(model, store).session([*tokens, 1]) as session,
-    ):
-        assert session.cached_tokens == 400
-        assert equal([c.keys[:, :, :400] for c in session.prompt_cache], hot)
-
-
-def test_a_prompt_stored_twice_is_encoded_once(
-    model: Any, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded = []
-    original = encoding.encode_run
-    monkeypatch.setattr(
-        "omlx_cache.commit.committer.encode_run",
-        lambda cutter, run, codecs: encoded.extend(run) or original(cutter, run, codecs),
-    )
-    with open_store(codec="affine8") as store:
-        cache = PrefixCache(model, store)
-        prefill(model, cache, prompt(300))
-        first = len(encoded)
-        assert first == 5
-        prefill(model, cache, prompt(300))
-        assert len(encoded) == first
-        assert store.flush()
-    with open_store(codec="affine8") as store:
-        prefill(model, PrefixCache(model, store), prompt(300))
-        assert len(encoded) == first
-
-
 def test_short_sequences_stay_dense_are_packed_as_upstream_would_and_long_ones_join_them(
     model: Any, open_store: OpenStore
 ) -> None:
@@ -173,19 +118,6 @@ def test_short_sequences_stay_dense_are_packed_as_upstream_would_and_long_ones_j
         prefill(model, cache, whole)
         with cache.session([*whole, 1]) as session:
             assert session.cached_tokens == 400
-
-
-def test_sessions_of_other_bits_do_not_meet(model: Any, open_store: OpenStore) -> None:
-    tokens = prompt(300)
-    with open_store() as store:
-        cache = PrefixCache(model, store)
-        prefill(model, cache, tokens, kv_bits=8)
-        for options in ({"kv_bits": 4}, {"kv_bits": 8, "kv_group_size": 32}, {}):
-            with cache.session(tokens, **options) as session:
-                assert (session.cached_tokens, session.miss_reason) == (0, "absent")
-        meta = store.hot.entries()[0].meta
-        with pytest.raises(ForeignPage, match="packed"):
-            tensors.wanted_specs(layout_of(cache.fresh_cache(kv_bits=4)).leaves[0], meta)
 
 
 @pytest.mark.parametrize("cold_codec", ["affine8", "turbo4"])
@@ -273,23 +205,6 @@ def test_encoding_and_decoding_peak_at_a_fifth_over_what_they_leave(
             assert mx.get_peak_memory() - before <= delivered * 1.2
 
 
-def test_a_policy_of_ones_own_encodes_windows_too_and_has_its_own_namespace(
-    open_store: OpenStore,
-) -> None:
-    windowed = zoo.build("gemma3_text")
-    asked = CodecPolicy("turbo4", min_quantize_tokens=0, dense_last=0, quantize_windows=True)
-    tokens = prompt(300)
-    with open_store(codec="turbo4", min_quantize_tokens=0) as store:
-        default = PrefixCache(windowed, store)
-        own = PrefixCache(windowed, store, codec_policy=asked)
-        _, _, dense, _ = prefill(windowed, default, tokens)
-        cached, _, packed, _ = prefill(windowed, own, tokens)
-        assert cached == 0
-        assert packed.nbytes < dense.nbytes * 0.7
-        with own.session([*tokens, 1]) as session:
-            assert session.cached_tokens == 300
-
-
 @pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
 def test_without_zstd_a_restore_is_a_miss_with_its_own_reason_and_no_file_goes(
     model: Any, open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -311,3 +226,13 @@ def test_without_zstd_a_restore_is_a_miss_with_its_own_reason_and_no_file_goes(
             assert files_in(tmp_path) == files
     with open_store() as store:
         assert prefill(model, PrefixCache(model, store), [*tokens, 1])[0] == len(tokens)
+
+
+def test_sessions_of_other_bits_do_not_meet(model: Any, open_store: OpenStore) -> None:
+    tokens = prompt(300)
+    with open_store() as store:
+        cache = PrefixCache(model, store)
+        prefill(model, cache, tokens, kv_bits=8)
+        for options in ({"kv_bits": 4}, {"kv_bits": 8, "kv_group_size": 32}, {}):
+            with cache.session(tokens, **options) as session:
+                assert (session.cached_tokens, session.miss_reason) == (0, "absent")
