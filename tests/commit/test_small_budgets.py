@@ -11,9 +11,11 @@ import pytest
 from kit import zoo
 from kit.drive import random_tokens, request, settings
 from kit.examples import some
+from kit.storage import set_budget
 from omlx_cache import BlockStore, PrefixCache, reasons
 from omlx_cache.commit.admission import CommitResult
 from omlx_cache.settings.sizes import parse_size
+from omlx_cache_storage.cold.budget import Budget
 
 TOKENS = 320
 
@@ -35,11 +37,15 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.message for r in caplog.records if r.levelno == logging.WARNING]
 
 
-def test_a_queue_smaller_than_a_page_is_named_alone(
+def test_a_memory_smaller_than_a_page_keeps_nothing_and_says_which_setting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _run(tmp_path, queue_bytes=1000)
-    assert [text.partition(" (")[0] for text in _said(caplog)] == ["queue_bytes"]
+    (result,) = _run(tmp_path, hot_bytes=1000, queue_bytes=1000)
+    assert result.pages == 0
+    assert result.skipped[reasons.NO_ROOM] > 0
+    assert [text.partition(" (")[0] for text in _said(caplog)] == ["hot_bytes", "queue_bytes"]
+    assert "smaller than one page of tiny-llama" in _said(caplog)[0]
+    assert "32 tokens" in _said(caplog)[0]
 
 
 @pytest.mark.parametrize("pages", [1, 2, 3])
@@ -59,6 +65,23 @@ def test_a_memory_of_a_few_pages_writes_all_of_a_sequence_by_default(
         assert stats.cold.pages >= TOKENS // 32
         assert max(stats.hot.peak_bytes, stats.writer.peak_bytes) <= hot
     assert reasons.NO_ROOM not in result.skipped
+
+
+@pytest.mark.parametrize("fields", [{"cold_bytes": 2**24}, {"cold_bytes": "auto"}])
+def test_the_directorys_budget_counts_where_it_is_less_than_this_process_was_told(
+    fields: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "kv").mkdir(mode=0o700)
+    set_budget(tmp_path / "kv", Budget(256 * 1024, "quota"))
+    _run(tmp_path / "kv", (TOKENS, TOKENS), **fields)
+    (text,) = [text for text in _said(caplog) if "holds about" in text]
+    assert text.startswith("the directory's budget (256 KiB) holds about ")
+    advice = re.search(r"`omlx-cache quota (\S+)` would hold it$", text)
+    assert advice, text
+    set_budget(tmp_path / "kv", Budget(parse_size(advice[1]), "quota"))
+    caplog.clear()
+    _run(tmp_path / "kv", (TOKENS, TOKENS), **fields)
+    assert not [text for text in _said(caplog) if "holds about" in text]
 
 
 @pytest.mark.parametrize("family", some(["llama", "gemma3_text", "qwen3_next"], "gemma3_text"))
@@ -91,8 +114,11 @@ def test_a_model_that_is_loaded_again_is_not_complained_of_again(
     assert len(_said(caplog)) == 1
 
 
-def test_a_length_that_the_disk_has_room_for_is_no_matter_of_memory(
+def test_a_store_that_can_keep_nothing_says_so_when_it_opens(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _run(tmp_path, hot_bytes=80 * 1024, queue_bytes=80 * 1024)
-    assert _said(caplog) == []
+    with BlockStore(settings(tmp_path, cold_bytes=0)):
+        pass
+    assert _said(caplog) == [
+        "cold_bytes (0 B) has no room for a file: nothing will be kept on disk"
+    ]

@@ -30,11 +30,6 @@ def test_the_positions_of_the_default_policy(
     assert found == expected
 
 
-def test_the_stride_is_rounded_up_to_whole_blocks() -> None:
-    found = StridePolicy(100).positions(start=0, stop=400, block_size=64, branch=None)
-    assert found == [128, 256, 384, 399]
-
-
 def test_the_spacing_does_not_follow_the_block_size() -> None:
     counts = [
         len(StridePolicy(2048).positions(start=0, stop=32_768, block_size=size, branch=None))

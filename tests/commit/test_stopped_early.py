@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from mlx_lm.models.cache import trim_prompt_cache
 
 from kit import zoo
 from kit.drive import feed, random_tokens, request
@@ -46,20 +45,3 @@ def test_a_request_cancelled_in_its_prefill_rejects_nothing(
     assert (requests.commits, requests.rejected_pages, requests.skips) == (1, 0, {})
     assert requests.stored_pages == result.pages > 0
     assert request(model, cache, PROMPT, commit=False).cached == 64
-
-
-def test_a_request_cancelled_before_its_first_chunk_rejects_nothing(
-    model: Any, cache: PrefixCache, store: BlockStore
-) -> None:
-    with cache.session(PROMPT) as session:
-        result = session.commit()
-    assert (result.tokens, result.pages, result.skipped) == (0, 0, {})
-    assert store.stats().requests.rejected_pages == 0
-
-
-def test_a_prompt_that_was_trimmed_behind_the_session_is_still_counted(store: BlockStore) -> None:
-    model = zoo.build("llama")
-    with PrefixCache(model, store).session(PROMPT) as session:
-        by_chunks(model, session)
-        trim_prompt_cache(session.prompt_cache, 40)
-        assert session.commit().skipped == {"position": 1}
