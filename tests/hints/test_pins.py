@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit, open_cold, open_store
 from omlx_cache import BlockStore
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
@@ -54,29 +54,16 @@ def _pinned(tier: HotTier | ColdTier, story: Story, *numbers: int, seconds: int 
     return tier.repin(story.ids(*numbers))
 
 
-def test_pinned_pages_stay_in_memory_until_their_time_is_over(story: Story) -> None:
+def test_a_pin_that_has_ended_makes_room_for_another(story: Story) -> None:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
     tier = HotTier(6 * PAGE, clock=clock)
-    _put(tier, story, 1, 2)
-    assert _pinned(tier, story, 1, 2) == Pinned(2, 2, 2 * PAGE)
-    _put(tier, other, *range(1, 12))
-    assert _hot(tier, story) == [1, 2]
+    _put(tier, story, 1, 2, 3)
+    _put(tier, other, 1, 2)
+    assert _pinned(tier, story, 1, 2, 3).pages == 3
+    assert _pinned(tier, other, 1, 2, seconds=600) == Pinned(2, 0, 0)
     clock.pass_by(61)
-    _put(tier, other, *range(12, 30))
-    assert _hot(tier, story) == []
+    assert _pinned(tier, other, 1, 2, seconds=600).pages == 2
     tier.check_integrity()
-
-
-def test_all_pins_together_take_half_of_a_tier_root_first(story: Story) -> None:
-    clock, other = HandClock(), Story("other", nbytes=PAGE)
-    tier = HotTier(6 * PAGE, clock=clock)
-    _put(tier, story, 1, 2, 3, 4)
-    assert _pinned(tier, story, 1) == Pinned(1, 1, PAGE)
-    assert _pinned(tier, story, 1, 2, 3, 4) == Pinned(4, 3, 3 * PAGE)
-    _put(tier, other, 1, 2, 3, 4, 5, 6, 7)
-    assert _hot(tier, story) == [1, 2, 3]
-    assert len(_hot(tier, other)) == 3
-    assert tier.usage().nbytes <= tier.limit_bytes
 
 
 def test_a_prefix_that_is_pinned_twice_stays_until_both_have_ended(story: Story) -> None:
@@ -122,39 +109,17 @@ def test_more_blocks_than_the_file_has_room_for_are_not_pinned(
     assert pins.until(story.namespace, story.id(3).key) == 0
 
 
-def test_neither_a_use_nor_a_demotion_takes_a_pin_away(story: Story) -> None:
+def test_what_is_written_later_is_pinned_on_the_disk_then(tmp_path: Path, story: Story) -> None:
     clock, other = HandClock(), Story("other", nbytes=PAGE)
-    tier = HotTier(6 * PAGE, clock=clock)
-    _put(tier, story, 1)
-    _pinned(tier, story, 1, seconds=600)
-    tier.touch(story.ids(1))
-    tier.demote(story.ids(1))
-    _put(tier, other, *range(1, 12))
-    assert _hot(tier, story) == [1]
-
-
-def test_pinned_pages_stay_on_the_disk_and_the_rest_of_it_is_used(
-    tmp_path: Path, story: Story
-) -> None:
-    other = Story("other", nbytes=PAGE)
-    limit = 6 * COLD_PAGE + ROOM_TO_WRITE
-    with open_store(tmp_path, cold_bytes=limit, hot_bytes=2 * PAGE) as store:
-        commit(store, story, 1, 2)
-        assert store.flush()
-        made = store.pin(story.namespace, story.ids(1, 2), 600)
-        assert made.tiers[1].pages == 2
-        for number in range(1, 12):
-            commit(store, other, number)
-            assert store.flush()
-        assert _cold(store, story) == [1, 2]
-        assert _cold(store, other)[-1] == 11
-        store.unpin(made.pin)
-        for number in range(12, 24):
-            commit(store, other, number)
-            assert store.flush()
-        assert _cold(store, story) == []
-        usage = store.stats().cold
-        assert usage.peak_bytes <= usage.limit_bytes
+    cold = open_cold(tmp_path, 5 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
+    assert _pinned(cold, story, 1, 2) == Pinned(0, 0, 0)
+    for page in (*story.pages(1, 2), *other.pages(*range(1, 9))):
+        assert cold.write(page, clock.now(), {}) == "written"
+    assert all(page in cold for page in story.ids(1, 2))
+    clock.pass_by(61)
+    for page in other.pages(*range(9, 18)):
+        assert cold.write(page, clock.now(), {}) == "written"
+    assert not any(page in cold for page in story.ids(1, 2))
 
 
 def test_a_restart_ends_no_pin_and_unpinning_is_for_good(tmp_path: Path, story: Story) -> None:

@@ -7,9 +7,9 @@ from omlx_cache_storage.hints import PRIORITY_SECONDS, Priority
 from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.tiers import Tiers
 
-BLOCK = 256
-START_NS = 10**15
-ROOM = 6
+BLOCK, ROOM = 256, 6
+SECOND = 1_000_000_000
+START_NS = 1_000_000 * SECOND
 
 
 class Shelf:
@@ -27,6 +27,7 @@ class Shelf:
             documents=lambda digest: {},
             eviction=Keep(),
         )
+        self.seconds = 0.0
 
     def sleep(self, seconds: float) -> None:
         self.now += int(seconds * 1e9)

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from kit import zoo
-from kit.drive import random_tokens, request
+from kit.drive import random_tokens, request, run, same
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache_storage.hints import PRIORITY_SECONDS
@@ -53,14 +53,6 @@ def test_what_a_high_priority_uses_stays_younger_whoever_uses_it_next(
     found = ages(cache.store)
     assert found[96] == {-PRIORITY_SECONDS // 60}
     assert found[160] == {-PRIORITY_SECONDS // 60, 0}
-
-
-def test_the_priority_of_a_request_that_was_begun_is_its_sessions(
-    model: Any, cache: PrefixCache
-) -> None:
-    begun = cache.begin(MINE, priority="low")
-    request(model, cache, MINE, begun=begun)
-    assert set().union(*ages(cache.store).values()) == {PRIORITY_SECONDS // 60}
 
 
 def test_hints_that_are_none_are_counted_and_change_nothing(model: Any, cache: PrefixCache) -> None:
@@ -164,6 +156,29 @@ def test_what_is_computed_now_is_not_retired(model: Any, cache: PrefixCache) -> 
     request(model, cache, MINE)
     with cache.session(THEIRS):
         assert cache.retire(MINE) == 96
+
+
+def test_pins_beyond_half_of_memory_say_what_they_took_and_the_cache_goes_on(
+    model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    cache = PrefixCache(model, open_store())
+    request(model, cache, SHARED)
+    page = cache.store.stats().hot.nbytes // 3
+    long = random_tokens(10 * 32, 9)
+    cache = PrefixCache(model, open_store(hot_cache_only=True, hot_bytes=12 * page))
+    request(model, cache, long)
+    pin = cache.pin(long, ttl=600)
+    assert pin.memory.found_pages == 10
+    assert 4 <= pin.memory.pages <= 6
+    assert pin.memory.nbytes <= 6 * page
+    assert pin.reason == (
+        f"all pins together take half of memory at most: {pin.memory.pages} of 10 pages are "
+        "pinned there"
+    )
+    turn = request(model, cache, MINE)
+    assert cache.lookup([*MINE, 1]).cached_tokens == 160
+    assert same(turn.logits, run(model, turn.steps))
+    assert cache.lookup([*long, 1]).cached_tokens >= 32 * pin.memory.pages
 
 
 @pytest.mark.parametrize("priority", ["low", "normal", "high"])

@@ -67,12 +67,34 @@ def test_what_was_stored_and_is_forgotten_left_a_while_ago(stored: bool, reason:
     assert known.explain().reason == reason
 
 
-def test_the_excerpts_lie_around_the_place(known: Known) -> None:
+@pytest.mark.parametrize(
+    ("lacking", "reason"), [("state", "snapshot_missing"), ("window", "window_not_held")]
+)
+def test_a_restore_point_that_is_missing(known: Known, lacking: str, reason: str) -> None:
+    assert known.explain("no_restore_point", lacking=lacking).reason == reason
     known.ask([*PROMPT[:600], *OTHER])
-    told = known.explain()
-    assert told.here[told.before] == 600
-    assert told.there[told.before] == 5000
-    assert told.here[: told.before] == told.there[: told.before]
+    told = known.explain("no_restore_point", lacking=lacking)
+    assert (told.reason, told.other) == (reason, 7)
+    known.leave(768, lacking)
+    told = known.explain("no_restore_point", lacking=lacking)
+    assert (told.reason, told.detail) == ("evicted", "from the disk")
+
+
+def test_a_restore_point_that_a_template_costs_is_rewritten(known: Known) -> None:
+    known.ask([*PROMPT[:600], *OTHER], answer=320)
+    assert known.explain("no_restore_point", lacking="state").reason == "rewritten"
+
+
+@pytest.mark.parametrize("reason", ["corrupt", "absent", "deadline"])
+def test_an_earlier_prompt_is_not_named_where_it_is_not_to_blame(known: Known, reason: str) -> None:
+    known.ask([*PROMPT[:600], *OTHER])
+    known.leave(768)
+    told = known.explain(reason)
+    assert (told.reason, told.other, told.here) == (
+        "evicted" if reason == "absent" else reason,
+        None,
+        (),
+    )
 
 
 def test_what_raises_leaves_the_word(known: Known, caplog: pytest.LogCaptureFixture) -> None:
@@ -109,3 +131,11 @@ def test_a_log_line_has_counts_and_no_tokens(known: Known) -> None:
     known.ask(PROMPT[:700])
     assert brief(known.explain()) == " (new_text: continues request 7)"
     assert brief(known.explain(None)) == ""
+
+
+@pytest.mark.parametrize("shared", [1, 7])
+def test_the_first_tokens_of_a_template_name_no_other_request(known: Known, shared: int) -> None:
+    known.ask([*PROMPT[:shared], *OTHER])
+    told = known.explain(restored=0)
+    assert (told.reason, told.other) == ("new_text", None)
+    assert brief(told) == " (new_text)"

@@ -53,14 +53,6 @@ def test_turns_of_one_conversation_share_their_tokens(history: Explainer) -> Non
     assert found.shared == 350
 
 
-def test_an_answer_belongs_to_its_prompt(history: Explainer) -> None:
-    history.ask(1, ONE, tokens(range(100)))
-    history.store(ONE, tokens(range(150)), 150, {})
-    found = nearest(history, ONE, tokens(range(150), range(900, 950)))
-    assert (found.shared, found.is_continued) == (150, True)
-    assert (found.prompt.prompt_length, found.prompt.stored) == (100, 150)
-
-
 def test_two_answers_to_one_prompt_are_both_known(history: Explainer) -> None:
     prompt = tokens(range(100))
     for number, answer in ((1, range(500, 550)), (2, range(600, 650))):
@@ -87,15 +79,10 @@ def test_short_prompts_are_bounded_in_number(history: Explainer) -> None:
     assert history.nbytes == 4 * 5 * PROMPTS
 
 
-def test_a_forgotten_namespace_leaves_no_tokens_and_the_others_theirs(
-    history: Explainer,
-) -> None:
+def test_a_request_in_flight_keeps_its_own_prompt(history: Explainer) -> None:
+    """A second one that goes on from its prompt does not take its place."""
     history.ask(1, ONE, tokens(range(100)))
-    history.ask(2, ONE, tokens(range(120)))
-    history.ask(3, OTHER, tokens(range(50)))
-    history.forget(ONE)
-    assert history.ask(None, ONE, tokens(range(100))) is None
-    assert history.ask(None, OTHER, tokens(range(50))) is not None
-    assert history.nbytes == 4 * 50
-    history.forget(OTHER)
-    assert history.nbytes == 0
+    history.ask(2, ONE, tokens(range(100), range(700, 750)))
+    history.store(ONE, tokens(range(100), range(500, 550)), 150, {})
+    found = nearest(history, ONE, tokens(range(100), range(500, 550), range(10)))
+    assert (found.prompt.number, found.is_continued) == (1, True)

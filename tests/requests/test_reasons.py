@@ -1,14 +1,13 @@
 """Every reason for which no more is restored, provoked: what `why` says of it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kit import zoo
 from kit.drive import decode, prefill, random_tokens
-from kit.restoring import HYBRID, WINDOWED, Conversation, PagedDisk
+from kit.restoring import HYBRID, WINDOWED
 from omlx_cache import BlockStore, PrefixCache, StridePolicy
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache_storage.format.names import parse_name
@@ -36,13 +35,6 @@ def ask(
         session.commit()
         assert session.explanation.restored == session.cached_tokens
         return session.explanation, turn.answer
-
-
-def test_a_prompt_that_nobody_had_is_new_text_and_no_miss(cache: PrefixCache, model: Any) -> None:
-    told, _ = ask(cache, model, BODY)
-    assert (told.reason, told.restored, told.other) == ("new_text", 0, None)
-    assert not told.is_miss
-    assert cache.store.stats().requests.misses == {}
 
 
 def test_a_hit_of_all_that_was_ever_stored_is_no_miss(cache: PrefixCache, model: Any) -> None:
@@ -83,13 +75,6 @@ def test_an_answer_that_comes_back_changed_is_a_rewritten_history(
     _, answer = ask(cache, model, prompt, new=60)
     told, _ = ask(cache, model, prompt + answer[:20] + random_tokens(40, 6) + OPENING)
     assert (told.reason, told.position, told.other) == ("rewritten", len(prompt) + 20, 1)
-
-
-def test_an_opening_that_is_dropped_is_a_rewritten_history(cache: PrefixCache, model: Any) -> None:
-    """A template that writes the reasoning tag only before the answer in the making."""
-    _, answer = ask(cache, model, BODY + OPENING, new=60)
-    told, _ = ask(cache, model, BODY + OPENING[:2] + answer[-20:] + random_tokens(60, 6) + OPENING)
-    assert (told.reason, told.position) == ("rewritten", 402)
 
 
 def test_what_memory_evicted_is_told_with_the_time(open_store: Opener, model: Any) -> None:
@@ -171,16 +156,6 @@ def test_what_had_no_room_is_told_as_such(open_store: Opener, model: Any) -> Non
     assert (told.reason, told.detail) == ("not_stored", "no_room")
 
 
-@pytest.mark.parametrize(("field", "value"), [("codec", "affine8"), ("block_size", 64)])
-def test_other_settings_make_all_of_it_new(
-    open_store: Opener, model: Any, field: str, value: Any
-) -> None:
-    ask(PrefixCache(model, open_store()), model, BODY)
-    told, _ = ask(PrefixCache(model, open_store(**{field: value})), model, BODY)
-    assert (told.reason, told.other) == ("new_text", None)
-    assert "never stored for this model under these settings" in str(told)
-
-
 def test_a_snapshot_that_was_never_taken_is_told(open_store: Opener) -> None:
     model = zoo.build(HYBRID)
     cache = PrefixCache(model, open_store(), policy=StridePolicy(10_000))
@@ -189,29 +164,12 @@ def test_a_snapshot_that_was_never_taken_is_told(open_store: Opener) -> None:
     assert (told.reason, told.restored, told.position) == ("snapshot_missing", 0, 200)
 
 
-def test_a_snapshot_that_was_evicted_is_told(open_store: Opener) -> None:
-    model = zoo.build(HYBRID)
-    store = open_store(hot_cache_only=True)
-    cache = PrefixCache(model, store)
-    ask(cache, model, BODY)
-    for page in list({held.id for held in store.hot.entries()}):
-        if page.group == "state":
-            store.delete(dict.fromkeys([page], 0), 1.0)
-    told, _ = ask(cache, model, BODY + random_tokens(60, 5))
-    assert (told.reason, told.detail) == ("evicted", "deleted")
-
-
 def test_a_window_that_had_moved_on_is_told(open_store: Opener) -> None:
     model = zoo.build(WINDOWED)
     cache = PrefixCache(model, open_store(), policy=StridePolicy(10_000))
     ask(cache, model, BODY)
     told, _ = ask(cache, model, BODY[:200] + random_tokens(60, 5))
     assert (told.reason, told.position) == ("window_not_held", 200)
-
-
-def test_a_prompt_of_one_token_is_too_short(cache: PrefixCache) -> None:
-    with cache.session([5]) as session:
-        assert session.explanation.reason == "too_short"
 
 
 def test_a_damaged_page_is_told_and_later_why_it_is_gone(open_store: Opener, model: Any) -> None:
@@ -233,24 +191,6 @@ def request_without_commit(cache: PrefixCache) -> Explanation:
     with cache.session(BODY) as session:
         assert session.explanation is not None
         return session.explanation
-
-
-def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
-    talk, disk = Conversation("llama", tmp_path), PagedDisk()
-    with talk.open(disk) as store:
-        disk.refuse = lambda position, group: position == 96
-        with PrefixCache(talk.model, store).session([*talk.tokens, 1, 2]) as session:
-            assert (session.explanation.reason, session.cached_tokens) == ("unreadable", 64)
-
-
-def test_a_deadline_is_told(tmp_path: Path) -> None:
-    talk, disk = Conversation("llama", tmp_path), PagedDisk()
-    with talk.open(disk) as store:
-        disk.hold = lambda position, group: True
-        cache = PrefixCache(talk.model, store)
-        with cache.session([*talk.tokens, 1, 2], deadline=0.05) as session:
-            assert session.explanation.reason == "deadline"
-        disk.gate.set()
 
 
 def test_without_a_history_nothing_is_kept_and_that_is_said(open_store: Opener, model: Any) -> None:
