@@ -36,21 +36,6 @@ def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @EXAMPLES
-@given(refused=PAGES, hot=st.sampled_from(["256MiB", "64KiB", "0"]))
-def test_a_restore_from_a_failing_disk_is_exact(
-    talk: Conversation, refused: frozenset[tuple[int, str]], hot: str
-) -> None:
-    disk = PagedDisk()
-    with talk.open(disk, hot_bytes=hot, queue_bytes="1MiB") as store:
-        disk.refuse = lambda position, group: named(refused, position, group)
-        caches, restored = talk.restore(store)
-        position = restored.point.position
-        assert position == 0 or talk.is_exact(caches, position)
-        assert (restored.point.reason is None) == (position == TOKENS)
-        store.hot.check_integrity()
-
-
-@EXAMPLES
 @given(refused=PAGES, late=PAGES, hot=st.sampled_from(["256MiB", "64KiB", "0"]))
 def test_what_a_deadline_leaves_is_exact_and_stays_so(
     talk: Conversation,

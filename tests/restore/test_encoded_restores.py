@@ -1,5 +1,4 @@
-"""Pages that went through a codec: the same bits on the way of a CPU and of a GPU, in bounded
-steps."""
+"""Pages that went through a codec: the same bits on the way of a CPU and of a GPU."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -9,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kit.executors import EXECUTORS, compute_on
 from omlx_cache.arrays.mlxio import host_views
-from omlx_cache.restore import decode, reading
+from omlx_cache.restore import reading
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
 
@@ -54,25 +52,6 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "on_host", lambda: False)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("codec", CODECS)
-def test_encoded_pages_come_from_the_disk_where_no_memory_is_free_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, executor: str
-) -> None:
-    bed = Bed(sized(3), tmp_path, codec=codec)
-    with bed.store:
-        bed.commit(bed.filled(bed.live_arrays()))
-        assert bed.store.flush(60)
-        with bed.restore() as session:
-            hot = [host_views([c.keys])[0].copy() for c in session.prompt_cache]
-    compute_on(executor, monkeypatch)
-    bed = Bed(sized(3), tmp_path, codec=codec, hot=False)
-    with bed.store, bed.restore() as session:
-        tokens = BLOCKS * BLOCK_SIZE
-        for kept, cache in zip(hot, session.prompt_cache, strict=True):
-            assert np.array_equal(kept[:, :, :tokens], host_views([cache.keys])[0][:, :, :tokens])
-
-
 @pytest.mark.parametrize("spoiled", [(), (0,), (1, 2), (3,)], ids=str)
 @pytest.mark.parametrize("codec", CODECS)
 def test_both_executors_restore_the_same_bits_and_zeros_behind_them(
@@ -94,26 +73,3 @@ def test_both_executors_restore_the_same_bits_and_zeros_behind_them(
         # Either sign of a zero is one.
         assert not (left[:, :, tokens:] & 0x7FFF).any()
         assert not (right[:, :, tokens:] & 0x7FFF).any()
-
-
-def test_what_a_gpu_decodes_at_a_time_is_bounded(
-    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stored = Stored(tmp_path, "turbo4", 5)
-    stack.enter_context(stored.stack)
-    on_host = stored.restored()
-    as_on_a_gpu(monkeypatch)
-    tensor = on_host[0].nbytes
-    monkeypatch.setattr(decode, "DEVICE_BATCH_BYTES", 3 * tensor)
-    monkeypatch.setattr(decode, "DEVICE_STEP_BYTES", 2 * tensor)
-    steps: list[int] = []
-    evaluate = decode.evaluate
-    monkeypatch.setattr(
-        decode, "evaluate", lambda a: steps.append(sum(x.nbytes for x in a)) or evaluate(a)
-    )
-    on_device = stored.restored()
-    assert max(steps) == 2 * tensor
-    assert sum(steps) == sum(view.nbytes for view in on_device)
-    tokens = BLOCKS * BLOCK_SIZE
-    for left, right in zip(on_host, on_device, strict=True):
-        assert np.array_equal(left[:, :, :tokens], right[:, :, :tokens])

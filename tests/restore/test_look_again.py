@@ -1,14 +1,11 @@
 """What another process stored is found by a look-up that would end short, in the same look-up: the
 store is asked once whether something changed, and only then is the prompt walked once more."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import pytest
 
-from kit import zoo
-from kit.drive import random_tokens, request
-from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
@@ -20,10 +17,6 @@ from omlx_cache_storage.tiers import Tiers
 SIZE, BLOCKS = 16, 8
 END = SIZE * BLOCKS
 CHAIN = KeyChain(namespace_digest({"model": "none"}), as_tokens(range(END)), SIZE)
-PROMPT = random_tokens(150, 1)
-MORE = random_tokens(20, 2)
-
-Opener = Callable[..., BlockStore]
 
 
 class Changing:
@@ -95,72 +88,3 @@ def test_what_ends_short_asks_once_and_walks_again_if_there_was_news(
 ) -> None:
     assert look(view).position == blocks * SIZE
     assert (view.asked, view.walks) == (asked, walks)
-
-
-class Others:
-    """Hides what a store's disk has until the store asks for changes: another process is as good as
-    about to publish it. Counts the questions."""
-
-    def __init__(self, store: BlockStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        cold = store.cold
-        self._hidden, self.asked = True, 0
-        self._find_all, self._tails_of = cold.find_all, cold.tails_of
-        for name in ("find_all", "tails_of", "refresh"):
-            monkeypatch.setattr(cold, name, getattr(self, name))
-
-    def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
-        return [None] * len(pages) if self._hidden else self._find_all(pages)
-
-    def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
-        return set() if self._hidden else set(self._tails_of(parents))
-
-    def refresh(self, timeout: float = 0.0) -> bool:
-        self.asked += 1
-        news, self._hidden = self._hidden, False
-        return news
-
-
-@pytest.fixture(params=["qwen3", "qwen3_next", "gemma3_text"])
-def model(request: pytest.FixtureRequest) -> Any:
-    return zoo.build(request.param)
-
-
-@pytest.fixture
-def behind(
-    model: Any, open_store: Opener, monkeypatch: pytest.MonkeyPatch
-) -> tuple[PrefixCache, Others]:
-    """A cache whose prompts another process has stored, which it is not told before it asks."""
-    request(model, PrefixCache(model, open_store()), PROMPT)
-    store = open_store()
-    return PrefixCache(model, store), Others(store, monkeypatch)
-
-
-def test_a_session_restores_what_others_stored(
-    behind: tuple[PrefixCache, Others], model: Any
-) -> None:
-    cache, others = behind
-    turn = request(model, cache, PROMPT + MORE, commit=False)
-    assert (turn.cached, others.asked) == (150, 1)
-    requests = cache.store.stats().requests
-    assert (requests.sessions, requests.restored_tokens) == (1, 150)
-
-
-def test_a_request_that_is_begun_reads_what_others_stored(
-    behind: tuple[PrefixCache, Others], model: Any
-) -> None:
-    cache, others = behind
-    begun = cache.begin(PROMPT + MORE)
-    assert begun.wait(30)
-    with cache.session(PROMPT + MORE, begun=begun) as session:
-        assert (session.cached_tokens, others.asked) == (150, 1)
-
-
-def test_a_prompt_that_is_held_whole_asks_nothing(
-    behind: tuple[PrefixCache, Others], model: Any
-) -> None:
-    cache, others = behind
-    cache.lookup(PROMPT + MORE)
-    others.asked = 0
-    with cache.session(PROMPT + MORE[:1]) as session:
-        assert session.cached_tokens == 150
-    assert others.asked == 0

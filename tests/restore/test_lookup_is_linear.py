@@ -1,7 +1,7 @@
 """A look-up costs as much as the chain is long, whatever was evicted. Counted, not timed."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -9,10 +9,9 @@ import pytest
 
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
 from omlx_cache.restore import lookup
-from omlx_cache.restore.gate import ReadingGate, RestoreGate
+from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens, namespace_digest
-from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import PageId, PageInfo, Tail
 
 SIZE = 16
@@ -58,16 +57,6 @@ class CountingView:
         return set()
 
 
-class SlowDisk(RestoreGate):
-    """A gate that rejects all."""
-
-    def __init__(self) -> None:
-        super().__init__(ReadingGate(WorkMeter()), "m")
-
-    def rejects(self, tokens: int, nbytes: Mapping[str, int]) -> str:
-        return "slow"
-
-
 def effort(
     blocks: int, left: str, tier: str = "hot", gate: RestoreGate | None = None
 ) -> tuple[RestorePoint, int, int]:
@@ -104,14 +93,3 @@ def test_twice_the_chain_is_twice_the_work(left: str) -> None:
     assert asked <= 256 * 5
     assert steps_twice <= 2.3 * steps
     assert steps <= 256 * 1500
-
-
-@pytest.mark.parametrize("left", LEFT)
-def test_a_look_up_whose_reads_are_rejected_is_no_more_than_linear(left: str) -> None:
-    short, _, steps = effort(256, left, "cold", SlowDisk())
-    long, _, steps_twice = effort(512, left, "cold", SlowDisk())
-    for point in (short, long):
-        assert point.position == 0
-        assert (point.reason != "slow") == (effort(256, left)[0].position == 0)
-    assert steps_twice <= 2.3 * steps
-    assert steps <= 256 * 2000

@@ -1,12 +1,17 @@
-"""A restore that was begun reads while others compute, within one budget, and waits for nobody."""
+"""A restore that was begun reads while others compute, within one budget, and waits for nobody:
+reads that hang keep no buffers, and leave threads for the requests behind them."""
 
+import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
-from kit.drive import feed
+from kit.examples import some
 from kit.restoring import (
     BLOCK,
     DENSE,
@@ -15,10 +20,13 @@ from kit.restoring import (
     WINDOWED,
     Conversation,
     PagedDisk,
-    contents,
 )
+from omlx_cache import BlockStore
 from omlx_cache.restore.pending import PendingRestore
-from omlx_cache.restore.queue import RestoreQueue
+from omlx_cache.restore.queue import MOST_THREADS, STUCK_SECONDS, THREADS, RestoreQueue
+from omlx_cache.store import READ_THREADS
+from omlx_cache_storage import readers
+from omlx_cache_storage.remote.lookups import Asked, Inquiry
 
 FAMILIES = (DENSE, WINDOWED, HYBRID)
 PATIENCE = 30.0
@@ -45,12 +53,20 @@ def queue(disk: PagedDisk) -> Iterator[RestoreQueue]:
     assert queue.nbytes == 0
 
 
+@pytest.fixture
+def cold(talks: dict[str, Conversation], disk: PagedDisk) -> Iterator[BlockStore]:
+    """A store that has the dense conversation on the disk only."""
+    with talks[DENSE].open(disk, hot_bytes=0, queue_bytes="1MiB") as store:
+        yield store
+        disk.gate.set()
+
+
 def wait_until_ready(pending: PendingRestore) -> None:
     assert pending.wait(PATIENCE)
     assert pending.ready
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", some(FAMILIES, HYBRID))
 @pytest.mark.parametrize("hot_bytes", ["256MiB", "64KiB", "0"])
 def test_it_serves_any_prefix_and_reads_each_page_once(
     talks: dict[str, Conversation],
@@ -76,43 +92,6 @@ def test_it_serves_any_prefix_and_reads_each_page_once(
         store.hot.check_integrity()
 
 
-def test_past_the_deadline_the_contiguous_part_that_came_is_restored(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
-) -> None:
-    disk.hold = lambda position, group: position == 4 * BLOCK
-    talk = talks[DENSE]
-    with talk.open(disk, hot_bytes=0, queue_bytes="1MiB") as store:
-        pending = talk.pending(store, queue)
-        pending.start()
-        assert disk.reached.acquire(timeout=PATIENCE)
-        began = time.monotonic()
-        taken = pending.take(deadline=0.2)
-        assert time.monotonic() - began < PATIENCE
-        assert (taken.point.position, taken.point.reason) == (3 * BLOCK, "deadline")
-        # The model goes on in the room to grow, where the late page would have come.
-        feed(talk.model, taken.prompt_cache, talk.tokens[3 * BLOCK : 5 * BLOCK])
-        before = contents(taken.prompt_cache)
-        disk.gate.set()
-        assert queue.shutdown(PATIENCE)
-        assert contents(taken.prompt_cache) == before
-        assert talk.is_exact(taken.prompt_cache, 5 * BLOCK)
-
-
-@pytest.mark.parametrize("family", [WINDOWED, HYBRID])
-def test_past_the_deadline_windows_and_states_come_from_memory_only(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue, family: str
-) -> None:
-    disk.hold = lambda position, group: group != "paged"
-    talk = talks[family]
-    with talk.open(disk) as store:
-        pending = talk.pending(store, queue)
-        pending.start()
-        assert disk.reached.acquire(timeout=PATIENCE)
-        taken = pending.take(deadline=0.1)
-        assert (taken.point.position, taken.point.reason) == (0, "deadline")
-        assert all(cache.empty() for cache in taken.prompt_cache if hasattr(cache, "empty"))
-
-
 def test_what_is_in_memory_is_ready_at_once_and_needs_no_thread(
     talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
 ) -> None:
@@ -127,17 +106,6 @@ def test_what_is_in_memory_is_ready_at_once_and_needs_no_thread(
         assert (taken.point.position, taken.cold_tokens) == (TOKENS, 0)
         assert talk.is_exact(taken.prompt_cache, TOKENS)
         assert dict(disk.opened) == opened
-
-
-@pytest.mark.parametrize("deadline", [None, PATIENCE])
-def test_taking_before_it_was_started_restores_on_the_spot(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue, deadline: float | None
-) -> None:
-    talk = talks[HYBRID]
-    with talk.open(disk) as store:
-        taken = talk.pending(store, queue).take(deadline)
-        assert taken.point.position == TOKENS
-        assert talk.is_exact(taken.prompt_cache, TOKENS)
 
 
 def test_one_number_bounds_what_waits_and_the_first_is_served_first(
@@ -193,22 +161,6 @@ def test_one_larger_than_the_queue_wakes_who_waits_and_is_read_on_the_spot(
         assert queue.shutdown(PATIENCE)
 
 
-def test_a_queue_that_is_shut_down_restores_nothing_and_hangs_nobody(
-    talks: dict[str, Conversation], disk: PagedDisk
-) -> None:
-    disk.hold = lambda position, group: True
-    talk = talks[DENSE]
-    queue = RestoreQueue(1 << 30)
-    with talk.open(disk) as store:
-        pending = talk.pending(store, queue)
-        pending.start()
-        assert disk.reached.acquire(timeout=PATIENCE)
-        assert not queue.shutdown(0.05)
-        assert pending.take(0.05).point.position == 0
-        disk.gate.set()
-        assert queue.shutdown(PATIENCE)
-
-
 @pytest.mark.parametrize("end", ["cancel", "shutdown"])
 def test_who_waits_is_woken_when_the_restore_is_given_up(
     talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue, end: str
@@ -227,3 +179,154 @@ def test_who_waits_is_woken_when_the_restore_is_given_up(
         waiting.join(PATIENCE)
         assert not waiting.is_alive()
         disk.gate.set()
+
+
+def test_a_process_that_has_no_thread_left_reads_on_the_spot(
+    talks: dict[str, Conversation],
+    disk: PagedDisk,
+    queue: RestoreQueue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talk = talks[DENSE]
+
+    def refuse(worker: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(readers, "_idle", deque())
+    with talk.open(disk) as store:
+        pending = talk.pending(store, queue)
+        with monkeypatch.context() as patch:
+            patch.setattr(readers._Worker, "start", refuse)
+            pending.start()
+            assert not pending.wait(PATIENCE)
+        assert pending.refused
+        assert pending.take(PATIENCE).point.position == TOKENS
+
+
+def test_threads_that_hang_are_bounded(
+    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
+) -> None:
+    talk = talks[DENSE]
+    with talk.open(disk) as store:
+        disk.hold = lambda position, group: True
+        before = threading.active_count()
+        waiting = [talk.pending(store, queue) for _ in range(2 * MOST_THREADS)]
+        for pending in waiting:
+            pending.start()
+        for pending in waiting:
+            assert pending.take(STUCK_SECONDS / 10).point.position == 0
+        names = [t.name for t in threading.enumerate()]
+        assert threading.active_count() - before <= 2 * MOST_THREADS
+        assert sum(name.startswith("omlx-cache-restore-read") for name in names) <= MOST_THREADS
+        disk.gate.set()
+
+
+def test_what_is_in_memory_is_restored_while_every_read_hangs(
+    talks: dict[str, Conversation], disk: PagedDisk
+) -> None:
+    talk = talks[DENSE]
+    with talk.open(disk) as store:
+        talk.restore(store)
+        pages = [held.id for held in store.hot.entries()]
+        store.hot.discard(pages[: len(pages) // 2])
+        for _ in range(READ_THREADS):
+            store.read_pool.submit(disk.gate.wait, PATIENCE)
+        done: list[int] = []
+        restoring = threading.Thread(
+            target=lambda: done.append(talk.pending(store, store.restores).take(0.0).point.position)
+        )
+        restoring.start()
+        restoring.join(PATIENCE)
+        assert len(done) == 1
+        assert 0 < done[0] < TOKENS
+        disk.gate.set()
+
+
+def _active() -> int:
+    gc.collect()
+    return int(mx.get_active_memory())
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_at_a_deadline_the_buffers_are_handed_over_and_not_doubled(
+    talks: dict[str, Conversation], cold: BlockStore, disk: PagedDisk, queue: RestoreQueue
+) -> None:
+    talk = talks[DENSE]
+    before = _active()
+    disk.hold = lambda position, group: position == 4 * BLOCK
+    pending = talk.pending(cold, queue)
+    pending.start()
+    assert disk.reached.acquire(timeout=PATIENCE)
+    one = 0
+
+    def has_grown() -> bool:
+        nonlocal one
+        one = _active() - before
+        return one > 200 << 10
+
+    _until(has_grown)
+    taken = pending.take(0.2)
+    assert (taken.point.position, taken.point.reason) == (3 * BLOCK, "deadline")
+    assert _active() - before <= 1.1 * one
+    assert talk.is_exact(taken.prompt_cache, 3 * BLOCK)
+    del taken
+    _until(lambda: _active() - before <= one / 4)
+
+
+def test_restores_whose_reads_all_hang_leave_threads_for_others(
+    talks: dict[str, Conversation], cold: BlockStore, disk: PagedDisk, queue: RestoreQueue
+) -> None:
+    talk = talks[DENSE]
+    disk.hold = lambda position, group: True
+    with talk.open(hot_bytes=0, queue_bytes="1MiB") as sound:
+        hung = [talk.pending(cold, queue) for _ in range(THREADS)]
+        for pending in hung:
+            pending.start()
+        for _ in range(THREADS):
+            assert disk.reached.acquire(timeout=PATIENCE)
+        other = talk.pending(sound, queue)
+        other.start()
+        assert other.wait(PATIENCE / 3)
+        assert other.take(0.0).point.position == TOKENS
+        for pending in hung:
+            pending.cancel()
+
+
+def test_requests_that_wait_for_other_machines_hold_up_no_other(
+    talks: dict[str, Conversation],
+    tmp_path: Path,
+    queue: RestoreQueue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talk = talks[DENSE]
+    answer = threading.Event()
+
+    def ask(inquiry: Inquiry, timeout: float | None = None) -> Asked:
+        if timeout != 0:
+            assert answer.wait(PATIENCE)
+        return Asked(news=False)
+
+    with (
+        talk.open(hot_bytes=0, queue_bytes="1MiB") as store,
+        BlockStore(store.settings.model_copy(update={"cold_dir": tmp_path})) as asking,
+    ):
+        monkeypatch.setattr(type(asking), "asks", property(lambda self: self is asking))
+        monkeypatch.setattr(asking, "ask", ask)
+        silent = [talk.pending(asking, queue) for _ in range(2)]
+        for pending in silent:
+            pending.start()
+        other = talk.pending(store, queue)
+        other.start()
+        try:
+            assert other.wait(PATIENCE / 3)
+        finally:
+            answer.set()
+        assert other.take(0.0).point.position == TOKENS
+        for pending in silent:
+            assert pending.take(PATIENCE).point.position == 0
