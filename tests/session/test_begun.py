@@ -37,19 +37,6 @@ def is_exact(talk: Conversation, session: Any) -> bool:
     return same(turn.logits, run(talk.model, [*lead, *turn.steps]))
 
 
-@pytest.mark.parametrize("hot_bytes", [0, 64 * 1024, "64MiB"])
-def test_a_session_takes_over_what_was_begun(talk: Conversation, hot_bytes: Any) -> None:
-    with talk.open(hot_bytes=hot_bytes) as store:
-        cache = PrefixCache(talk.model, store)
-        begun = cache.begin(talk.tokens + MORE)
-        assert begun.wait(30)
-        with cache.session(talk.tokens + MORE, begun=begun) as session:
-            assert session.cached_tokens == TOKENS
-            assert session.miss_reason is None or session.miss_reason == "absent"
-            assert is_exact(talk, session)
-        assert store.restores.nbytes == 0
-
-
 def test_a_hanging_disk_costs_a_session_no_more_than_its_deadline(
     talk: Conversation, disk: PagedDisk
 ) -> None:
@@ -91,16 +78,6 @@ def test_what_was_begun_for_another_prompt_or_tenant_is_not_used(talk: Conversat
                 assert session.tokens == tokens
                 assert session.cached_tokens == (0 if salt else TOKENS - 1)
             assert store.restores.nbytes == 0
-
-
-def test_bad_prompts_are_ready_at_once_and_their_session_says_why(talk: Conversation) -> None:
-    with talk.open() as store:
-        cache = PrefixCache(talk.model, store)
-        for tokens, reason in (([1], "too_short"), ([], "too_short"), (["x"], "bad_tokens")):
-            begun = cache.begin(tokens)
-            assert begun.ready
-            with cache.session(tokens, begun=begun) as session:
-                assert session.miss_reason.startswith(reason)
 
 
 def test_a_begun_restore_that_nobody_takes_gives_its_memory_back(

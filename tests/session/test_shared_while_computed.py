@@ -74,53 +74,6 @@ def test_it_is_held_until_the_blocks_are_there_and_restores_them(
             assert same(turn.logits, run(model, [*steps, *turn.steps]))
 
 
-def test_when_the_computing_one_is_aborted_the_next_goes_on_from_there(
-    model: Any, cache: PrefixCache
-) -> None:
-    with cache.session(FIRST) as first:
-        first.want_snapshots([2 * BLOCK])
-        begun = [cache.begin(FIRST), cache.begin(FIRST)]
-        compute(model, first, 2 * BLOCK, [])
-        assert all(b.held for b in begun)
-    assert [b.ready for b in begun] == [True, True]
-    with cache.session(FIRST, begun=begun[0]) as second:
-        assert second.cached_tokens == 2 * BLOCK
-        # First come, first served: the next one waits for that one in turn.
-        assert begun[1].held
-        prefill(model, second, BLOCK)
-    with cache.session(FIRST, begun=begun[1]) as third:
-        assert third.cached_tokens == common(cache, len(FIRST) - 1)
-
-
-def test_when_nothing_finds_room_nobody_waits(model: Any, open_store: Open) -> None:
-    cache = PrefixCache(model, open_store(hot_cache_only=True, hot_bytes=100))
-    with cache.session(FIRST) as first:
-        begun = cache.begin(SECOND)
-        assert begun.held
-        compute(model, first, 2 * BLOCK, [])
-        assert begun.ready
-        with cache.session(SECOND, begun=begun) as second:
-            assert second.cached_tokens == 0
-
-
-def test_salts_never_wait_for_each_other(model: Any, cache: PrefixCache) -> None:
-    with cache.session(FIRST, salt="one") as first:
-        steps: list[list[int]] = []
-        for options in ({}, {"salt": "another"}, {"salt": "one", "extra": {"rope": "4x"}}):
-            begun = cache.begin(FIRST, **options)  # type: ignore[arg-type]
-            assert not begun.held
-            compute(model, first, first.stored + BLOCK, steps)
-            assert begun.ready
-        assert cache.begin(FIRST, salt="one").held
-
-
-def test_a_prompt_with_less_than_a_block_left_is_not_waited_for(
-    model: Any, cache: PrefixCache
-) -> None:
-    with cache.session(FIRST[: BLOCK - 1]):
-        assert not cache.begin(FIRST).held
-
-
 @pytest.mark.parametrize("seconds", [0, 1e-9])
 def test_the_bound_is_kept(model: Any, open_store: Open, seconds: float) -> None:
     store = open_store()

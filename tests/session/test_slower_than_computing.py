@@ -1,4 +1,4 @@
-"""What a slow disk has is computed instead, and read again when the disk is quick."""
+"""What a slow disk has is computed instead, unless that is switched off."""
 
 import threading
 from collections.abc import Iterator
@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from kit.drive import prefill, random_tokens, request, run, same
+from kit.examples import some
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.requests.explanation import brief
-from omlx_cache.restore.gate import PROBE_EVERY, READS
+from omlx_cache.restore.gate import READS
 from omlx_cache.session import Session
 from omlx_cache_storage.page import Buffer
 
@@ -34,14 +35,9 @@ class SlowDisk(PagedDisk):
         return super().read_into(fd, offset, buffers)
 
 
-@pytest.fixture(params=[DENSE, WINDOWED, HYBRID])
+@pytest.fixture(params=some([DENSE, WINDOWED, HYBRID], HYBRID))
 def talk(request: pytest.FixtureRequest, tmp_path: Path) -> Conversation:
     return Conversation(request.param, tmp_path)
-
-
-@pytest.fixture
-def dense(tmp_path: Path) -> Conversation:
-    return Conversation(DENSE, tmp_path)
 
 
 @pytest.fixture
@@ -49,9 +45,8 @@ def disk() -> Iterator[SlowDisk]:
     return SlowDisk()
 
 
-def learn(talk: Conversation, store: BlockStore, disk: SlowDisk, kept: float = 0.0) -> PrefixCache:
-    """Return a cache whose store knows what the model takes, and that the disk is slow. Memory has
-    the first part of the prompt's pages, or none."""
+def learn(talk: Conversation, store: BlockStore, disk: SlowDisk) -> PrefixCache:
+    """Return a cache whose store knows what the model takes, and that the disk is slow."""
     cache = PrefixCache(talk.model, store)
     for seed in range(4):
         request(talk.model, cache, random_tokens(TOKENS, 100 + seed), step=BLOCK)
@@ -61,7 +56,7 @@ def learn(talk: Conversation, store: BlockStore, disk: SlowDisk, kept: float = 0
         store.shrink_hot(0)
         with restored(talk, cache) as session:
             assert session.cached_tokens >= TOKENS - 1
-    store.shrink_hot(int(kept * store.stats().hot.nbytes))
+    store.shrink_hot(0)
     return cache
 
 
@@ -98,36 +93,8 @@ def test_what_takes_longer_to_read_is_computed_counted_and_said(
         assert estimates in store.why().requests[0].words
 
 
-def test_the_disk_is_tried_again_and_read_when_it_is_quick(
-    dense: Conversation, disk: SlowDisk
-) -> None:
-    with dense.open(disk, hot_bytes=0) as store:
-        cache = learn(dense, store, disk)
-        disk.seconds = 0.0
-        found = []
-        for _ in range(PROBE_EVERY + 3):
-            with restored(dense, cache) as session:
-                found.append(session.cached_tokens)
-        assert found == [0] * (PROBE_EVERY - 1) + [TOKENS] * 4
-
-
-def test_what_is_in_memory_in_front_is_used_and_the_rest_computed(
-    dense: Conversation, disk: SlowDisk
-) -> None:
-    with dense.open(disk) as store:
-        cache = learn(dense, store, disk, kept=0.5)
-        reads = sum(disk.payloads.values())
-        with restored(dense, cache) as session:
-            assert 2 * BLOCK <= session.cached_tokens < TOKENS - BLOCK
-            assert session.cached_cold_tokens == 0
-            left = TOKENS - session.cached_tokens
-            assert str(session.miss_reason).startswith(f"slower_than_computing:{left} tokens")
-            assert is_exact(dense, session)
-        assert sum(disk.payloads.values()) == reads
-
-
-def test_switched_off_the_disk_is_read(dense: Conversation, disk: SlowDisk) -> None:
-    with dense.open(disk, worth_reading="off") as store:
-        cache = learn(dense, store, disk)
-        with restored(dense, cache) as session:
+def test_switched_off_the_disk_is_read(talk: Conversation, disk: SlowDisk) -> None:
+    with talk.open(disk, worth_reading="off") as store:
+        cache = learn(talk, store, disk)
+        with restored(talk, cache) as session:
             assert session.cached_tokens >= TOKENS - 1

@@ -50,12 +50,6 @@ def test_tokens_that_are_no_integers_are_a_miss_and_nothing_is_stored(
     assert cache.store.stats().hot.pages == 0
 
 
-def test_a_lone_number_is_a_prompt_too_short_to_restore(cache: PrefixCache) -> None:
-    for tokens in (7, mx.array(7), np.int64(7), [7], []):
-        with cache.session(tokens) as session:  # type: ignore[arg-type]
-            assert (session.cached_tokens, session.miss_reason) == (0, "too_short")
-
-
 @pytest.mark.parametrize(
     "kind",
     [

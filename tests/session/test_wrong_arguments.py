@@ -1,34 +1,36 @@
-"""What no request brings, but a mistake in a program, raises where it is made, and is named."""
+"""A mistake in a program raises where it is made, and is named; a wish for room never does."""
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from mlx_lm.models.cache import KVCache
 
-from kit.drive import random_tokens
+from kit.drive import random_tokens, request
 from omlx_cache import BlockStore, PrefixCache, register_adapter
 from omlx_cache.adapters import KVCacheAdapter
 
 PROMPT = random_tokens(100, 1)
+MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
+    (lambda model, store: PrefixCache(store, model), r"got Model for the store.* are swapped"),
+    (lambda model, store: PrefixCache(model, store.settings), r"CacheSettings for the store"),
+    (lambda model, store: PrefixCache((model, None), store), r"got tuple for the model"),
+    (lambda model, store: register_adapter("some.Cache", model), r"lacks .*config, group"),
+    (lambda model, store: register_adapter(KVCache, KVCacheAdapter()), r"KVCache\", not <class"),
+    (lambda model, store: store.register(model), r"registers namespaces, not Model"),
+    (lambda model, store: BlockStore({"hot_bytes": 1}), r"CacheSettings"),
+    (lambda model, store: PrefixCache(model, store).session(PROMPT, salt=5), r"text or bytes"),
+]  # type: ignore[arg-type]
 
 
-def test_a_store_and_a_model_that_are_swapped_are_named(model: Any, store: BlockStore) -> None:
-    swapped: Any = (store, model)
-    with pytest.raises(TypeError, match=r"got Model for the store.*: the two are swapped"):
-        PrefixCache(*swapped)
-
-
-def test_what_is_no_store_is_named(model: Any, store: BlockStore) -> None:
-    settings: Any = store.settings
-    with pytest.raises(TypeError, match=r"CacheSettings for the store, which must be a BlockStore"):
-        PrefixCache(model, settings)
-
-
-@pytest.mark.parametrize("tokenizer", [object(), ("model", "tokenizer"), None])
-def test_what_is_no_model_is_named(store: BlockStore, tokenizer: Any) -> None:
-    said = rf"got {type(tokenizer).__name__} for the model, which must be an MLX model"
-    with pytest.raises(TypeError, match=said):
-        PrefixCache(tokenizer, store)
+@pytest.mark.parametrize(("make", "said"), MISTAKES)
+def test_an_argument_of_another_type_is_named(
+    make: Callable[[Any, Any], object], said: str, model: Any, store: BlockStore
+) -> None:
+    for _ in range(2):
+        with pytest.raises(TypeError, match=said):
+            make(model, store)
 
 
 @pytest.mark.parametrize("bits", [7, 0, -1, 9, 2**40, "8", 8.0, True])
@@ -59,20 +61,16 @@ def test_a_step_that_is_none_is_refused(cache: PrefixCache, step: Any) -> None:
         assert session.next_stop(512) == len(PROMPT)
 
 
-def test_an_adapter_without_its_methods_is_refused_and_not_kept() -> None:
-    adapter: Any = object()
-    for _ in range(2):
-        with pytest.raises(TypeError, match=r"omlx_cache\.Adapter: .* lacks arrays, config, group"):
-            register_adapter("some.package.Cache", adapter)
+@pytest.mark.parametrize("room", [None, 1.5, "many", -3, sys.maxsize])
+def test_any_wish_for_room_restores_and_takes_no_more_than_the_most(
+    model: Any, cache: PrefixCache, room: Any
+) -> None:
+    request(model, cache, PROMPT)
+    with cache.session(PROMPT, max_new_tokens=room) as session:
+        assert session.cached_tokens == len(PROMPT) - 1
+        assert session.prompt_cache[0].keys.shape[2] <= len(PROMPT) + 65_536 + 512
 
 
-def test_a_cache_class_instead_of_its_name_is_answered_with_the_name() -> None:
-    named: Any = KVCache
-    with pytest.raises(TypeError, match=r'"mlx_lm\.models\.cache\.KVCache", not <class'):
-        register_adapter(named, KVCacheAdapter())
-
-
-def test_a_store_refuses_to_register_what_is_no_namespace(store: BlockStore) -> None:
-    other: Any = object()
-    with pytest.raises(TypeError, match=r"registers namespaces, not object.*register_adapter"):
-        store.register(other)
+def test_an_adapter_path_that_is_not_there_is_refused(model: Any, store: BlockStore) -> None:
+    with pytest.raises(FileNotFoundError, match="adapter"):
+        PrefixCache(model, store, adapter="/nowhere/adapter")
