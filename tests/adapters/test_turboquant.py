@@ -55,13 +55,6 @@ def test_packed_arrays_are_read_up_to_the_offset_with_their_codecs() -> None:
     assert ADAPTER.phase(cache) == {"key_dim": 128, "value_dim": 128}
 
 
-@pytest.mark.parametrize("changes", [{"offset": 0}, {"keys": None, "values": None}])
-def test_an_empty_cache_has_no_arrays(changes: dict[str, object]) -> None:
-    cache = live(**changes)
-    assert ADAPTER.arrays(cache) == ADAPTER.phase(cache) == {}
-    assert ADAPTER.config(cache) == {"seed": 0, "key_bits": 4, "value_bits": 4}
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [

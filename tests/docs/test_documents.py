@@ -1,14 +1,11 @@
 import re
 from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from omlx_cache import reasons
-from omlx_cache.reasons import MISS_REASONS
 from omlx_cache.status.metrics import REMOTE_REASONS as REASONS
-from omlx_cache.tools.bench.report import BEGIN, END
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -48,16 +45,6 @@ def test_every_document_is_in_the_index(root: Path) -> None:
     assert linked == {path.name for path in (root / "docs").glob("*.md")} - {"README.md"}
 
 
-def test_pictures_are_sound_and_name_what_they_show(root: Path) -> None:
-    pictures = sorted((root / "docs").glob("*.svg"))
-    assert pictures
-    for picture in pictures:
-        assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
-    for document in DOCUMENTS:
-        for told, target in re.findall(r"!\[([^]]*)\]\(([^)]+)\)", _prose(document)):
-            assert told, target
-
-
 def test_the_index_of_decisions_has_them_all(root: Path) -> None:
     folder = root / "docs" / "decisions"
     index = (folder / "README.md").read_text(encoding="utf-8")
@@ -82,30 +69,3 @@ def test_each_reason_of_a_remote_store_has_its_remedy(page: str, root: Path) -> 
     rows = re.findall(r"^\| `(remote_[a-z]+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
     # A setting's row has a cell less.
     assert sorted(word for word, _, _ in rows) == sorted(REASONS)
-
-
-@pytest.mark.parametrize("word", sorted(REASONS))
-def test_why_has_a_sentence_and_a_remedy_for_each_reason_of_a_remote_store(word: str) -> None:
-    known = MISS_REASONS[word]
-    assert len(known.sentence.split()) > 4
-    assert known.remedy
-
-
-def test_the_benchmarks_page_has_figures_between_its_markers(root: Path) -> None:
-    text = (root / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    section = text.partition(BEGIN)[2].partition(END)[0]
-    for told in ("restore, hot", "restore, cold", "one memcpy", "raw reads", "MLX 0."):
-        assert told in section
-
-
-@pytest.mark.parametrize(
-    "place", ["README.md", "docs/embedding.md", "docs/scheduler.md", "examples/scheduler.py"]
-)
-def test_programs_evaluate_a_prefill_in_one_way(place: str, root: Path) -> None:
-    text = (root / place).read_text(encoding="utf-8")
-    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ".md" in place else [text]
-    assert "session.evaluate()" in text
-    for program in programs:
-        assert "mx.eval(" not in program
-        feeds = re.findall(r"cache=.*\.prompt_cache\)\n\s*(.*)", program)
-        assert all("evaluate()" in then or ".append(" in then for then in feeds), feeds

@@ -40,12 +40,3 @@ def test_guides_import_public_modules_only() -> None:
 def test_what_a_guide_imports_is_there(guide: Path) -> None:
     for module, name in _imports(guide):
         assert getattr(import_module(module), name) is not None
-
-
-def test_policies_and_the_adapter_registry_are_public() -> None:
-    import omlx_cache
-
-    for name in ("CodecPolicy", "SnapshotPolicy", "StridePolicy", "Adapter", "register_adapter"):
-        assert name in omlx_cache.__all__
-        assert name in dir(omlx_cache)
-        assert getattr(omlx_cache, name) is not None

@@ -14,15 +14,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from kit.tinylm import serve_ours
 from omlx_cache_daemon.cli import command_names
 
 CodeBlock = Callable[[str, str, str], str]
 SENTENCE, TIMES = "You are a helpful assistant. ", 100
 """The example's prompt, of which the tokenizer here makes six tokens each time."""
 PROMPT_TOKENS = 6 * TIMES
-DEFAULT_BLOCK_SIZE = "256"
-"""The example's, as it sets none."""
 WORDS = 60
 CONFIG = {
     "model_type": "qwen3",
@@ -75,31 +72,6 @@ def test_the_embedding_example_runs_and_a_second_process_restores_the_prompt(
     assert second[0] == f"{PROMPT_TOKENS - 1} of {PROMPT_TOKENS} tokens restored"
     assert first[1:] == second[1:], "the answers must be the same"
     assert first[1:] != [""]
-
-
-@pytest.mark.nightly
-def test_the_server_finds_what_the_embedding_example_stored(
-    workplace: Path, code_block: CodeBlock
-) -> None:
-    program = code_block("README.md", "## Embed it", "python")
-    _run(re.sub(r'"mlx-community/[^"]*"', '"model"', program), workplace)
-    server = serve_ours(
-        workplace, "--model", str(workplace / "model"), OMLX_CACHE_BLOCK_SIZE=DEFAULT_BLOCK_SIZE
-    )
-    try:
-        with server.client() as client:
-            reply = client.completions.create(
-                model=str(workplace / "model"),
-                prompt=SENTENCE * TIMES,
-                max_tokens=4,
-                temperature=0,
-            )
-    finally:
-        server.stop()
-    assert reply.usage is not None
-    assert reply.usage.prompt_tokens == PROMPT_TOKENS
-    assert reply.usage.prompt_tokens_details is not None
-    assert reply.usage.prompt_tokens_details.cached_tokens == PROMPT_TOKENS - 1
 
 
 def _run(program: str, workplace: Path) -> list[str]:

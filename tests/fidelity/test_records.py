@@ -8,7 +8,7 @@ import pytest
 
 from fidelity.cases import LONG_ANSWER, POSITIONS
 from fidelity.conversation import LENGTHS, lengths_of, retention
-from fidelity.document import PATH, render, storage_rows
+from fidelity.document import PATH, render
 from fidelity.matrix import TIERS, measure
 from fidelity.mixtures import (
     EVERY_RUN,
@@ -22,7 +22,6 @@ from fidelity.mixtures import (
     smallest_of_each,
 )
 from fidelity.record import matrix_cells, read, turns_cell
-from fidelity.storage import CONTEXT, footprint
 from kit.examples import some
 
 GROUP = 3
@@ -77,15 +76,6 @@ def test_the_page_is_what_the_records_make() -> None:
     assert PATH.read_text(encoding="utf-8") == render(list(read().values()))
 
 
-def test_the_page_counts_every_family_once_in_each_table() -> None:
-    text = PATH.read_text(encoding="utf-8")
-    matrix, _heading, turns = text.partition("\n## Two turns")
-    for table in (matrix, turns):
-        counts = re.findall(r"^\| [^|]+ \| (\d+): ", table, re.MULTILINE)
-        assert sum(map(int, counts)) == len(NAMES)
-        assert len(counts) < len(NAMES) / 4
-
-
 @pytest.mark.parametrize(
     ("name", "length"), some(TURNS, *((name, 300) for name in EVERY_RUN), ("mamba2", 3000))
 )
@@ -118,35 +108,3 @@ def test_every_run_has_each_class_of_layers() -> None:
         for names in (EVERY_RUN, NAMES)
     )
     assert of_all - of_every_run <= {"LayerCache"}
-
-
-def test_nesting_ageing_and_precision_are_told_apart() -> None:
-    families = ["falcon_h1", "qwen3_next", "qwen3_5", "gear", "gemma3_text", "llama4", "mamba2"]
-    assert len({mixture(name) for name in families}) == len(families)
-    assert mixture("gear") == {
-        "mlx_lm.models.cache.ArraysCache as state of mlx.core.float32",
-        "mlx_lm.models.cache.KVCache as paged of mlx.core.float32",
-        "mlx_lm.models.cache.RotatingKVCache as window64 of mlx.core.float32",
-    }
-
-
-def test_the_page_has_the_computed_rows() -> None:
-    assert [row for row in storage_rows() if row not in PATH.read_text().splitlines()] == []
-
-
-def test_windows_are_stored_at_restore_points_and_needed_at_the_end_only() -> None:
-    gemma = footprint("Gemma 3 27B")
-    token = 16 * 2 * 128 * 2
-    assert gemma.groups == {"window1024": 52 * token, "paged": 10 * token}
-    # Four blocks at each of 15 strides; those of the last boundary and of the end overlap.
-    assert gemma.stored == 10 * token * CONTEXT + 52 * token * 256 * (15 * 4 + 5)
-    assert gemma.needed == 10 * token * CONTEXT + 52 * token * 1024
-    assert gemma.everything > 3 * gemma.stored
-
-
-def test_snapshots_are_far_fewer_than_blocks() -> None:
-    qwen = footprint("Qwen3-Next-80B-A3B")
-    snapshot = 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
-    assert qwen.groups == {"paged": 12 * 2 * 2 * 256 * 2, "state": snapshot}
-    assert qwen.snapshots == snapshot * 18
-    assert qwen.everything > 4 * qwen.stored

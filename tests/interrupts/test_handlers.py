@@ -96,31 +96,6 @@ def test_a_handler_that_calls_the_store_while_handlers_are_put_off_stays_in_its_
         assert len(ran) >= 3
 
 
-def test_a_handler_that_gave_way_during_a_call_runs_again_when_it_is_put_back() -> None:
-    ran: list[int] = []
-    found: list[Any] = []
-
-    def other(number: int, frame: FrameType | None) -> None:
-        raise AssertionError("the first handler was put back")
-
-    def first(number: int, frame: FrameType | None) -> None:
-        ran.append(number)
-        if not found:
-            found.append(signal.signal(signal.SIGUSR1, other))
-
-    with handling(first):
-        with deferred:
-            signal.raise_signal(signal.SIGUSR1)
-            deferred.point()
-        signal.signal(signal.SIGUSR1, found[0])
-        signal.raise_signal(signal.SIGUSR1)
-        assert len(ran) == 2
-        with deferred:
-            signal.raise_signal(signal.SIGUSR1)
-        assert len(ran) == 3
-        assert signal.getsignal(signal.SIGUSR1) is first
-
-
 def test_what_a_handler_raises_comes_out_of_the_call_and_the_next_handler_runs_too() -> None:
     ran: list[int] = []
 
@@ -193,24 +168,6 @@ def test_a_handler_that_waits_for_too_long_runs_wherever_the_thread_is(
             lock.acquire(timeout=60)
 
 
-def test_a_call_that_was_broken_off_while_it_was_entered_or_left_counts_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(interrupts, "PATIENCE_SECONDS", 0.0)
-
-    def hang() -> None:
-        with deferred:
-            # A call that its interrupt finds about to end.
-            deferred.__enter__()
-            signal.raise_signal(signal.SIGUSR1)
-
-    with handling(_raise):
-        with pytest.raises(Interrupted):
-            hang()
-        assert not deferred.active
-        assert signal.getsignal(signal.SIGUSR1) is _raise
-
-
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_the_child_of_a_fork_during_a_call_has_its_handlers_back() -> None:
     status: list[int] = []
@@ -256,31 +213,6 @@ def test_an_interrupt_ends_the_wait_for_a_hung_disk_and_close_goes_on(
     assert store.close(30)
     assert call == "clear" or len(files_in(tmp_path)) == 1
     assert {held.id for held in store.hot.entries()} == set()
-
-
-def test_a_handler_may_ask_the_store_wherever_the_main_thread_is(tmp_path: Path) -> None:
-    with small(tmp_path) as store:
-        work, pick, asked = Work(store, 1), random.Random(1), 0
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            nonlocal asked
-            store.stats()
-            store.flush(0.01)
-            store.restores.settle()
-            asked += 1
-
-        def send() -> None:
-            while asked < 200:
-                to_main_thread()
-                time.sleep(pick.random() * 0.004)
-
-        sender = threading.Thread(target=send)
-        with handling(ask):
-            sender.start()
-            while asked < 200:
-                work.step()
-            sender.join()
-        assert not work.wrong
 
 
 def test_a_handler_may_close_the_store_wherever_the_main_thread_is(tmp_path: Path) -> None:

@@ -71,28 +71,6 @@ def test_a_name_of_a_package_leads_to_its_init(check: Check) -> None:
     assert check({**sources, "low": "from pkg.sub import f\n"}).returncode == 1
 
 
-def test_a_long_chain_is_only_reported(check: Check) -> None:
-    ended = check(STRAIGHT)
-    assert ended.returncode == 0
-    assert "longest chain: 3 modules" in ended.stdout
-
-
-def test_a_chain_counts_every_module_of_a_circle_on_its_way(check: Check) -> None:
-    circle = {
-        "a": "import pkg.low, pkg.b\n",
-        "b": "import pkg.a\n",
-        "top": "import pkg.a\n",
-    }
-    assert "longest chain: 4 modules" in check(circle).stdout
-
-
-def test_a_report_prints_the_same_and_fails_nothing(check: Check) -> None:
-    circle = {"low": "import pkg.top\n", "top": "import pkg.low\n"}
-    failed, reported = check(circle), check(circle, "--report")
-    assert (failed.returncode, reported.returncode) == (1, 0)
-    assert failed.stdout == reported.stdout
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -120,11 +98,3 @@ def test_an_unknown_module_is_a_usage_error(check: Check) -> None:
     ended = check({}, "--to", "pkg.absent")
     assert ended.returncode == 2
     assert "there is no module pkg.absent" in ended.stderr
-
-
-@pytest.mark.nightly
-def test_it_reads_this_projects_packages_and_needs_nothing_installed() -> None:
-    command = [sys.executable, "-I", "-S", str(SCRIPT), "--report"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "omlx_cache_storage.page\n" in ended.stdout
-    assert "omlx_cache_daemon.cli\n" in ended.stdout
