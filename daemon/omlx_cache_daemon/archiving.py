@@ -15,7 +15,7 @@ from omlx_cache_daemon.archive import Document, Manifest, PageAt, in_order
 from omlx_cache_daemon.cold import Files
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.selection import Selection, select
-from omlx_cache_daemon.targets import Target
+from omlx_cache_daemon.targets import SHOWN_DIGITS, Target
 from omlx_cache_storage.cold.catalog import ColdEntry, namespaces, read_namespace, scan
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.documents import label, versions
@@ -50,7 +50,7 @@ def _named(selection: Selection) -> str:
     if selection.kind == "model":
         return f"model {selection.rows[0].label}"
     names = sorted({row.namespace for row in selection.rows})
-    return f"{selection.kind}: " + ", ".join(name[:16] for name in names)
+    return f"{selection.kind}: " + ", ".join(name[:SHOWN_DIGITS] for name in names)
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
-from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.client import Client, as_answer
+from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.stores import process_of
 from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.stats import Stats
@@ -158,13 +158,13 @@ def cells(row: Rates) -> list[object]:
         rate(row["prompt_tokens_per_second"]),
         None if ratio is None else f"{100 * ratio:.1f}",
         rate(row["computed_tokens_per_second"]),
-        size(row["hot_bytes"]),
-        size(row["cold_bytes"]),
+        quantity("bytes", row["hot_bytes"]),
+        quantity("bytes", row["cold_bytes"]),
         # What other machines gave, or that their store is left alone.
-        size(row["remote_read_bytes_per_second"]) if state in (None, "ok") else state,
-        size(row["pending_bytes"]),
-        size(row["written_bytes_per_second"]),
-        size(row["written_bytes_per_restored_token"]),
+        quantity("bytes", row["remote_read_bytes_per_second"]) if state in (None, "ok") else state,
+        quantity("bytes", row["pending_bytes"]),
+        quantity("bytes", row["written_bytes_per_second"]),
+        quantity("bytes", row["written_bytes_per_restored_token"]),
         rate(row["evicted_pages_per_second"]),
         # Without the sign of a loss that rounds to nothing.
         f"{round(saved, 1) + 0.0:.1f} s",
@@ -176,7 +176,3 @@ def rate(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.1f}"
-
-
-def size(value: float | None) -> str:
-    return "-" if value is None else format_size(round(value))

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable
 from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 
 
-def positive_seconds(text: str) -> float:
-    """Return a positive, finite number of seconds; argparse reports anything else."""
+def positive_number(text: str) -> float:
+    """Return a positive, finite number; argparse reports anything else."""
     try:
-        seconds = float(text)
+        number = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return seconds
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
 
 
 _PERIOD = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.ASCII)

@@ -22,13 +22,13 @@ from omlx_cache_daemon.stores import (
     running,
     the_one,
 )
+from omlx_cache_daemon.targets import SHOWN_DIGITS
 from omlx_cache_storage.errors import CacheError
 
 if TYPE_CHECKING:
     from omlx_cache_daemon.cold import Files
 
 EVERY = 2**31 - 1
-_SHOWN_DIGITS = 16
 COUNTS = ("pages", "bytes")
 
 
@@ -103,11 +103,11 @@ def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
     with contextlib.suppress(CommandError, CacheError):
         files = Files(args.cold_dir or configured_directory())
         rows, keys = files.namespaces(EVERY), []
-        names = [*{row.label for row in rows}, *(row.namespace[:_SHOWN_DIGITS] for row in rows)]
+        names = [*{row.label for row in rows}, *(row.namespace[:SHOWN_DIGITS] for row in rows)]
         digits, slash, _ = prefix.partition("/")
         if slash:
             found = (one for one in files.entries() if one.namespace.hex().startswith(digits))
-            keys = [f"{digits}/{entry.page.key.hex()[:_SHOWN_DIGITS]}" for entry in found]
+            keys = [f"{digits}/{entry.page.key.hex()[:SHOWN_DIGITS]}" for entry in found]
         return [*names, *keys]
     return []
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache.control.replies import last_name
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.figures import added, rate, size, total
+from omlx_cache_daemon.figures import added, rate, total
 from omlx_cache_daemon.lookout import (
     ANSWER_SECONDS,
     STEP_SECONDS,
@@ -32,7 +32,7 @@ from omlx_cache_daemon.lookout import (
     series,
 )
 from omlx_cache_daemon.process import sigterm_raises
-from omlx_cache_daemon.render import duration, is_interactive, text, uses_styles
+from omlx_cache_daemon.render import duration, is_interactive, quantity, text, uses_styles
 from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.watching import StoreReply
 
@@ -217,7 +217,7 @@ def _figures(known: Sequence[Watched], width: int, ink: str) -> Iterator[Text]:
         yield _words(
             "writer",
             _held(writer.pending_bytes, writer.limit_bytes, width, ink),
-            (f"{size(now.get('written_bytes_per_second'))}/s", ""),
+            (f"{quantity('bytes', now.get('written_bytes_per_second'))}/s", ""),
             *(losses or [("0 dropped", "")]),
         )
     if remote is not None:
@@ -225,8 +225,8 @@ def _figures(known: Sequence[Watched], width: int, ink: str) -> Iterator[Text]:
         yield _words(
             "remote",
             _state(remote.state),
-            (f"{size(now.get('remote_read_bytes_per_second'))}/s read", ""),
-            (f"{size(now.get('remote_written_bytes_per_second'))}/s written", ""),
+            (f"{quantity('bytes', now.get('remote_read_bytes_per_second'))}/s read", ""),
+            (f"{quantity('bytes', now.get('remote_written_bytes_per_second'))}/s written", ""),
             *_losses(remote, "dropped", "bad"),
             (f"{1000 * latency:.1f} ms away" if latency else "", ""),
             (text(remote.where), ""),

@@ -10,15 +10,12 @@ from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.cold import Files
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.places import EVERY
-from omlx_cache_daemon.targets import KEY, KINDS, Target, meant
+from omlx_cache_daemon.targets import KEY, KINDS, SHOWN_DIGITS, SHOWN_MATCHES, Target, meant
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.documents import shortened_salt
 from omlx_cache_storage.format.names import parent_hint
 from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import BlockKey
-
-_SHOWN = 5
-_SHOWN_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ def _block(pages: Sequence[ColdEntry], target: Target) -> ColdEntry | None:
     digits = target.digits
     found = {e.page.key.hex(): e for e in pages if digits and e.page.key.hex().startswith(digits)}
     if len(found) > 1:
-        names = ", ".join(key[:_SHOWN_DIGITS] for key in sorted(found)[:_SHOWN])
+        names = ", ".join(key[:SHOWN_DIGITS] for key in sorted(found)[:SHOWN_MATCHES])
         raise CommandError(f"{len(found)} blocks' keys begin with {target.shown}: {names}")
     return next(iter(found.values()), None)
 

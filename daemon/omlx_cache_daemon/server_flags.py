@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from omlx_cache.settings.machine import names_file
 from omlx_cache.settings.names import REMOVED
 from omlx_cache.settings.sizes import parse_size
-from omlx_cache_daemon.options import positive_count, positive_seconds
+from omlx_cache_daemon.options import positive_count, positive_number, size
 from omlx_cache_storage.remote.address import names_password
 
 SETTINGS = {
@@ -239,7 +239,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--drain-timeout",
-        type=positive_seconds,
+        type=positive_number,
         default=30.0,
         metavar="SECONDS",
         help="how long requests under way may take to end (default: %(default)s)",
@@ -278,10 +278,7 @@ class _Help(argparse.Action):
 
 def _positive_size(text: str) -> int:
     """Return a size of at least one byte; argparse reports anything else."""
-    try:
-        size = parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if size < 1:
+    nbytes = size(text)
+    if nbytes < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 1 byte")
-    return size
+    return nbytes

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ from omlx_cache.control.paths import (
 from omlx_cache.settings.names import SOCKET_VARIABLE
 from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, as_answer
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.options import complete_by, positive_seconds
+from omlx_cache_daemon.options import complete_by, positive_number
 from omlx_cache_daemon.render import text
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--socket", type=Path, metavar="PATH", help="the store at this socket")
     parser.add_argument(
         "--timeout",
-        type=positive_seconds,
+        type=positive_number,
         default=DEFAULT_TIMEOUT,
         metavar="SECONDS",
         help="how long to wait for an answer (default: %(default)g)",
@@ -56,15 +56,14 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
 def running(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
     """Return the stores that accept connections, of every session of this user, in the order of
     their process ids."""
-    found = (store for store in known(environ) if is_listening(store.path))
-    return sorted(found, key=lambda store: store.pid or 0)
+    return [store for store in known(environ) if is_listening(store.path)]
 
 
 def services(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
     """Return the services that accept connections and serve all stores, in the order of their
     process ids. No command that is about a store means one of them."""
     named = (name for place in search_places(environ) for name in services_in(place))
-    return [service for service in _each(named, set()) if is_listening(service.path)]
+    return [service for service in _each(named).values() if is_listening(service.path)]
 
 
 def candidates(args: argparse.Namespace) -> list[RunningStore]:
@@ -72,8 +71,7 @@ def candidates(args: argparse.Namespace) -> list[RunningStore]:
     of their process ids."""
     if args.socket is not None:
         return [RunningStore(args.socket, None)]
-    found = (store for store in known() if args.pid in (None, store.pid))
-    return sorted(found, key=lambda store: store.pid or 0)
+    return [store for store in known() if args.pid in (None, store.pid)]
 
 
 def chosen(args: argparse.Namespace) -> list[RunningStore]:
@@ -134,27 +132,28 @@ def _introduced(store: RunningStore) -> "ProcessRow | None":
         return None
 
 
-def known(environ: Mapping[str, str] = os.environ) -> Iterator[RunningStore]:
-    """Yield every socket of this user's stores, whether anybody listens or not."""
-    seen: set[str] = set()
-    yield from _each((n for place in search_places(environ) for n in sockets_in(place)), seen)
+def known(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
+    """Return the sockets of this user's stores, whether anybody listens or not, in the order of
+    their process ids."""
+    found = _each(name for place in search_places(environ) for name in sockets_in(place))
     setting = environ.get(SOCKET_VARIABLE, "").strip()
     if setting.lower() not in ("", "auto", "off"):
         # Only here: to import it takes a tenth of `ps`.
         from omlx_cache.settings.machine import expand
 
         path = expand(setting, Path.home())
-        if os.path.realpath(path) not in seen:
-            yield RunningStore(path, None)
+        found.setdefault(os.path.realpath(path), RunningStore(path, None))
+    return sorted(found.values(), key=lambda store: store.pid or 0)
 
 
-def _each(names: Iterable[SocketName], seen: set[str]) -> Iterator[RunningStore]:
-    """Yield each process once: it may be found by its socket and by a link to it."""
+def _each(names: Iterable[SocketName]) -> dict[str, RunningStore]:
+    """Return each process once: it may be found by its socket and by a link to it."""
+    found: dict[str, RunningStore] = {}
     for name in names:
         real = os.path.realpath(name.path)
-        if real not in seen:
-            seen.add(real)
-            yield RunningStore(Path(real) if name.path.is_symlink() else name.path, name.pid)
+        path = Path(real) if name.path.is_symlink() else name.path
+        found.setdefault(real, RunningStore(path, name.pid))
+    return found
 
 
 def _place(directory: Path) -> str:

@@ -15,8 +15,8 @@ from omlx_cache_daemon.errors import CommandError, UsageError
 from omlx_cache_daemon.render import text
 from omlx_cache_storage.documents import MLX, Versions, shortened_salt
 
-_SHOWN_DIGITS = 16
-_SHOWN_MATCHES = 5
+SHOWN_DIGITS, SHOWN_MATCHES = 16, 5
+"""Of a digest or key, and of what begins alike."""
 KEY: Final = "key"
 NAMES: Final = "NAMESPACE|MODEL|SALT"
 ABOUT: Final = (
@@ -77,7 +77,7 @@ def meant(rows: Sequence[NamespaceRow], target: Target) -> tuple[str, list[Names
         )
     kind, matches = next(iter(found.items()))
     if len(matches) > 1 and set(found) == {"namespace"}:
-        names = [row.namespace[:_SHOWN_DIGITS] for row in matches[:_SHOWN_MATCHES]]
+        names = [row.namespace[:SHOWN_DIGITS] for row in matches[:SHOWN_MATCHES]]
         more = ", ..." if len(matches) > len(names) else ""
         raise CommandError(
             f"{len(matches)} namespaces begin with {target.shown}: {', '.join(names)}{more}"
@@ -102,8 +102,8 @@ def _there_are(rows: Sequence[NamespaceRow]) -> str:
     labels = sorted({text(row.label) for row in rows if row.label})
     if not labels:
         return "; there are no pages" if not rows else ""
-    more = ", ..." if len(labels) > _SHOWN_MATCHES else ""
-    return f"; there are pages of {', '.join(labels[:_SHOWN_MATCHES])}{more}"
+    more = ", ..." if len(labels) > SHOWN_MATCHES else ""
+    return f"; there are pages of {', '.join(labels[:SHOWN_MATCHES])}{more}"
 
 
 def _by_digest(rows: Sequence[NamespaceRow], target: Target) -> list[NamespaceRow]:

@@ -199,7 +199,7 @@ def test_the_document_has_a_version_and_the_sums_agree(simulate: Any, trace: Pat
             (("{trace}", "--policy", "clairvoyant"), 2, "clairvoyant"),
             (("{trace}", "--block-size", "100"), 1, "divisor of 64"),
             (("{trace}", "--model", "no/such-model"), 1, "llama-3.1-8b"),
-            (("{trace}", "--prefill", "-1"), 2, "positive_number"),
+            (("{trace}", "--prefill", "-1"), 2, "positive number"),
             (("{trace}", "--block-size", "65536"), 1, "no prompt of the trace has a complete page"),
             ((), 2, "TRACE"),
         ],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, UsageError
-from omlx_cache_daemon.options import add_format_option, positive_seconds, size
+from omlx_cache_daemon.options import add_format_option, positive_number, size
 from omlx_cache_daemon.places import existing
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
@@ -53,7 +53,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument(
         "--seconds",
-        type=positive_seconds,
+        type=positive_number,
         default=2.0,
         metavar="SECONDS",
         help="without --all: how long to read pages of each directory, a sample of them (default: "

@@ -13,9 +13,8 @@ from omlx_cache_daemon.options import add_format_option, complete_by, hex_prefix
 from omlx_cache_daemon.places import StorePages, add_source_options, known_names, place_of
 from omlx_cache_daemon.render import duration, facts, print_json, quantity, table, uses_styles
 from omlx_cache_daemon.stores import process_of
-from omlx_cache_daemon.targets import with_staleness
+from omlx_cache_daemon.targets import SHOWN_DIGITS, with_staleness
 
-_SHOWN_DIGITS = 16
 _SHOWN_SALT_DIGITS = 8
 _NAMESPACE_COLUMNS: tuple[str, ...] = (
     "namespace",
@@ -122,7 +121,7 @@ def _cell(column: str, row: NamespaceRow | PageRow) -> object:
     value = getattr(row, column)
     match column:
         case "namespace" | "key":
-            return value[:_SHOWN_DIGITS]
+            return value[:SHOWN_DIGITS]
         case "salt":
             return value.rpartition(":")[2][:_SHOWN_SALT_DIGITS] or "-"
         case "versions":

@@ -10,7 +10,7 @@ from typing import Any
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.client import Client, as_map, other_version
 from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
-from omlx_cache_daemon.options import add_format_option, positive_seconds
+from omlx_cache_daemon.options import add_format_option, positive_number
 from omlx_cache_daemon.render import duration, print_json, table, uses_styles
 from omlx_cache_daemon.stores import (
     RunningStore,
@@ -43,7 +43,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument(
         "--watch",
-        type=positive_seconds,
+        type=positive_number,
         nargs="?",
         const=1.0,
         metavar="SECONDS",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.errors import OK, CommandError
-from omlx_cache_daemon.options import add_format_option, positive_count, size
+from omlx_cache_daemon.options import add_format_option, positive_count, positive_number, size
 from omlx_cache_daemon.render import duration, print_json, table, uses_styles
 
 if TYPE_CHECKING:
@@ -188,11 +188,3 @@ def _room(text: str) -> "TierRoom":
     if match is None:
         return TierRoom(size(text))
     return TierRoom(int(match[1]) * _UNITS[match[2].lower()], True)
-
-
-def positive_number(text: str) -> float:
-    """Return a positive, finite number; argparse reports anything else."""
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise ValueError
-    return number

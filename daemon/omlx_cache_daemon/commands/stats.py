@@ -10,7 +10,7 @@ from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.client import Client, Map, as_answer
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, total
-from omlx_cache_daemon.options import add_format_option, positive_seconds
+from omlx_cache_daemon.options import add_format_option, positive_number
 from omlx_cache_daemon.render import (
     Lines,
     duration,
@@ -42,7 +42,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     how.add_argument("--all", action="store_true", help="show every counter")
     how.add_argument(
         "--watch",
-        type=positive_seconds,
+        type=positive_number,
         nargs="?",
         const=1.0,
         metavar="SECONDS",

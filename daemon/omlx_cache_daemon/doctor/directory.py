@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_daemon.cold import root_of
 from omlx_cache_daemon.doctor.census import SET_ASIDE
 from omlx_cache_daemon.doctor.examination import Context, Finding
 from omlx_cache_daemon.doctor.machine import close
-from omlx_cache_daemon.render import quantity
 from omlx_cache_storage.cold.catalog import namespace_directories
 from omlx_cache_storage.cold.files import TAG_FILE
 from omlx_cache_storage.cold.root import DirectoryGone, kind_of, locks_work
@@ -81,16 +81,17 @@ def free_space(context: Context) -> Iterator[Finding]:
     if spare < 0:
         yield Finding(
             "warning",
-            f"the disk has {_size(spare + least)} free, less than min_free_bytes ({_size(least)})",
+            f"the disk has {format_size(spare + least)} free, less than min_free_bytes "
+            f"({format_size(least)})",
             "stores write nothing more, and evict, until there is room",
             "free some room on the disk, or lower OMLX_CACHE_MIN_FREE_BYTES",
         )
     elif context.budget is not None and lacking > 0:
-        reachable = _size(context.budget.nbytes - lacking).replace(" ", "")
+        reachable = format_size(context.budget.nbytes - lacking).replace(" ", "")
         yield Finding(
             "note",
-            f"the budget is {_size(context.budget.nbytes)}, and the disk lacks {_size(lacking)} "
-            "for all of it",
+            f"the budget is {format_size(context.budget.nbytes)}, and the disk lacks "
+            f"{format_size(lacking)} for all of it",
             "pages leave sooner than the budget says",
             f"omlx-cache quota {reachable} {context.option}",
         )
@@ -276,10 +277,6 @@ def _existing(path: Path) -> Path:
     return next(place for place in (path, *path.parents) if place.exists())
 
 
-def _size(count: int) -> str:
-    return quantity("bytes", count)
-
-
 def _is_cold(place: Path, context: Context) -> bool:
     """True for a directory that is a cache's, and not somebody's home."""
     names = (TAG_FILE, LEDGER_FILE, BUDGET_FILE)
@@ -295,7 +292,7 @@ def _delete(context: Context, left: Sequence[str], empty: Sequence[str]) -> str:
 def _set_aside(path: Path) -> str:
     aside = path.with_name(path.name + SET_ASIDE)
     os.rename(path, aside)
-    return f"set aside as {aside.name} ({_size(aside.lstat().st_size)})"
+    return f"set aside as {aside.name} ({format_size(aside.lstat().st_size)})"
 
 
 PLACE = (directory, file_system, free_space, inodes)

@@ -49,7 +49,7 @@ class Peers:
     guards `_away`, why each of these did not answer and who asks it, and is held over no I/O."""
 
     def __init__(self, find: Callable[[], Sequence[RunningStore]] | None = None) -> None:
-        self._find = find or (lambda: list(known()))
+        self._find = find or known
         self._lock = threading.Lock()
         self._away: dict[str, tuple[str, StoreQuestion]] = {}
 
