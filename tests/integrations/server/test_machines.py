@@ -135,9 +135,9 @@ def test_others_are_answered_while_a_request_waits_for_the_store(
         with _Answer(two, model) as answer:
             eventually(lambda: answer.more_than(5), "the answer begins")
             proxy.rules(down=Way(stalls=True))
-            asked = proxy.seen.up
+            asked = proxy.up_bytes
             waits = pool.submit(ask, two, model, messages)
-            eventually(lambda: _more(proxy.seen.up, asked), "the store is asked")
+            eventually(lambda: _more(proxy.up_bytes, asked), "the store is asked")
             # All of it is here: nobody is asked for it.
             assert pool.submit(ask, two, model, known).result(40).cached_tokens
             assert not waits.done()

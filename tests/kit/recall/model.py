@@ -3,7 +3,8 @@
 A context lists pairs (key, value) in which every key occurs once. A question repeats one key, and
 the answer is the value that followed it. This takes a head that looks at the previous token and a
 head that finds a match far back. Keys carry a large constant bias in a few channels, as those of
-larger models do. `train.py` made the weights.
+larger models do. A sketch of both heads, trained for minutes,
+made the weights (`train.py` until 2026-11).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Way:
     `delay`: each byte arrives so many seconds later, as many as come. `rate`: bytes a second of all
     connections together. `trickle`: seconds for each byte. `stalls`: nothing passes. `cut_after`: a
     connection ends behind so many bytes (with 0 before the first), with a reset if `resets`.
-    `corrupt_at` and `corrupt_every`: a byte is changed. Bytes are counted for each connection from
+    `corrupt_every`: one of so many bytes is changed. Bytes are counted for each connection from
     when the rule was set.
     """
 
@@ -34,46 +34,27 @@ class Way:
     stalls: bool = False
     cut_after: int | None = None
     resets: bool = False
-    corrupt_at: int | None = None
     corrupt_every: int | None = None
 
     def damaged(self, data: bytes, passed: int) -> bytes:
         """Return bytes as they arrive when `passed` went before."""
-        hit = set()
-        if self.corrupt_at is not None and passed <= self.corrupt_at < passed + len(data):
-            hit.add(self.corrupt_at - passed)
+        changed = bytearray(data)
         if self.corrupt_every is not None:
             first = -(passed + 1) % self.corrupt_every
-            hit.update(range(first, len(data), self.corrupt_every))
-        if not hit:
-            return data
-        changed = bytearray(data)
-        for at in hit:
-            changed[at] ^= 0x55
+            for at in range(first, len(data), self.corrupt_every):
+                changed[at] ^= 0x55
         return bytes(changed)
 
 
 FREE = Way()
 
 
-@dataclass(slots=True)
-class Seen:
-    """What went through: bytes that passed to the server (`up`) and from it, and round trips: how
-    often a client asked and then heard something, summed over connections."""
-
-    connections: int = 0
-    up: int = 0
-    down: int = 0
-    round_trips: int = 0
-
-
 @dataclass(slots=True, eq=False)
 class _Link:
-    """A connection: its two sockets, and whether its client spoke last."""
+    """A connection: its two sockets."""
 
     client: socket.socket
     server: socket.socket
-    asked: bool = False
 
 
 @dataclass(slots=True)
@@ -102,11 +83,12 @@ class _Lane:
 class Proxy:
     """Stands before a server; the rules hold at once, for connections that there are too.
 
-    Everything below `_loop` is touched by its one thread alone; `seen` is read by anybody.
+    Everything below `_loop` is touched by its one thread alone. `up_bytes`, what passed to the
+    server, is read by anybody.
     """
 
     def __init__(self, port: int, *, host: str = LOCAL) -> None:
-        self.seen = Seen()
+        self.up_bytes = 0
         self.port = 0
         self._to = (host, port)
         self._loop = asyncio.new_event_loop()
@@ -139,18 +121,9 @@ class Proxy:
         """Take no new connections; those that there are stay."""
         self._on_loop(self._deafen())
 
-    def accept(self) -> None:
-        """Take new connections again, on the same port."""
-        self._on_loop(self._listen())
-
     def reset(self) -> None:
         """End all connections as a power cut would: with a reset."""
         self._on_loop(self._drop())
-
-    @property
-    def connections(self) -> int:
-        """How many there are now."""
-        return len(self._links)
 
     def close(self) -> None:
         """End all connections, and the thread. Any number of times."""
@@ -166,8 +139,6 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _listen(self) -> None:
-        if self._listening is not None:
-            return
         listening = socket.socket()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((LOCAL, self.port))
@@ -209,7 +180,6 @@ class Proxy:
         server = socket.socket()
         server.setblocking(False)
         link = _Link(client, server)
-        self.seen.connections += 1
         task = self._links[link] = self._loop.create_task(self._serve(link))
         # A task that is cancelled before its first step never comes to a `finally`.
         task.add_done_callback(partial(self._forget, link))
@@ -277,7 +247,7 @@ class Proxy:
             await self._loop.sock_sendall(lane.target, rule.damaged(some, lane.passed.nbytes))
             data = data[len(some) :]
             lane.passed.nbytes += len(some)
-            self._count(lane, len(some))
+            self.up_bytes += lane.up * len(some)
             self._check(lane, rule, behind=True)
             await self._pause(lane.up, rule, len(some))
 
@@ -290,15 +260,6 @@ class Proxy:
             _resets(lane.link.client)
             _resets(lane.link.server)
         raise _Cut
-
-    def _count(self, lane: _Lane, nbytes: int) -> None:
-        if lane.up:
-            self.seen.up += nbytes
-            lane.link.asked = True
-            return
-        self.seen.down += nbytes
-        self.seen.round_trips += lane.link.asked
-        lane.link.asked = False
 
     async def _pause(self, up: bool, rule: Way, nbytes: int) -> None:
         """Wait until the next byte may go, or there is another rule."""

@@ -7,8 +7,9 @@ system, for which it waits for a byte, and `durable NUMBERS` after every flush. 
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import omlx_cache.store  # noqa: F401  (loaded once, before the forks)
 from kit.storage import Story, commit, open_store
@@ -46,10 +47,6 @@ class SteppedDisk(FileSystem):
             self._step("open_shared")
         return super().open_shared(path, writing=writing)
 
-    def resize(self, fd: int, before: int, nbytes: int) -> None:
-        self._step("resize")
-        super().resize(fd, before, nbytes)
-
     def poke(self, fd: int, data: bytes, offset: int) -> None:
         self._step("poke")
         half = len(data) // 2
@@ -59,10 +56,6 @@ class SteppedDisk(FileSystem):
             super().poke(fd, data[half:], offset + half)
         else:
             super().poke(fd, data, offset)
-
-    def reserve(self, path: StrPath, nbytes: int) -> int:
-        self._step("reserve")
-        return super().reserve(path, nbytes)
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
         self._step("write")
@@ -76,17 +69,19 @@ class SteppedDisk(FileSystem):
                 file.flush()
             return os.fstat(file.fileno()).st_blocks * 512
 
-    def publish(self, temporary: StrPath, final: StrPath) -> None:
-        self._step("publish")
-        super().publish(temporary, final)
 
-    def set_times(self, path: StrPath, time_ns: int) -> None:
-        self._step("set_times")
-        super().set_times(path, time_ns)
+def _stepped(name: str) -> Callable[..., Any]:
+    real = getattr(FileSystem, name)
 
-    def remove(self, path: StrPath) -> None:
-        self._step("remove")
-        super().remove(path)
+    def call(self: SteppedDisk, *given: Any, **options: Any) -> Any:
+        self._step(name)
+        return real(self, *given, **options)
+
+    return call
+
+
+for _name in ("resize", "reserve", "publish", "set_times", "remove"):
+    setattr(SteppedDisk, _name, _stepped(_name))
 
 
 def child(directory: Path, number: int, steps: int, policy: str) -> None:

@@ -1,4 +1,4 @@
-"""Rounds of every kind in turns, processes on one directory, or servers beside `omlx-cached`."""
+"""Rounds of every kind in turns, or many processes on one directory."""
 
 import argparse
 import faulthandler
@@ -19,7 +19,6 @@ from pathlib import Path
 from omlx_cache.upkeep.keeper import release_freed_memory
 
 from .rounds import ROUNDS
-from .service import run_service
 from .shared import run_shared
 from .tally import MEANINGS, Tally
 from .world import World
@@ -32,8 +31,7 @@ MLX_THREAD_BYTES = 32 * 1024
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; 1 when anything went wrong."""
     parser = argparse.ArgumentParser(prog="python -m qa.chaos", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["rounds", "shared", "service"],
-                        default="rounds")  # fmt: skip
+    parser.add_argument("what", nargs="?", choices=["rounds", "shared"], default="rounds")
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--only", default="", metavar="KIND[:N]", help="one kind, or one round")
@@ -50,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="oc-") as directory:
         if args.what == "shared":
             run_shared(args.minutes * 60, args.seed, tally, Path(directory))
-        elif args.what == "service":
-            run_service(args.minutes * 60, tally, Path(directory))
         else:
             campaign = Campaign(kinds, args.seed, tally, Path(directory))
             if number:

@@ -2,11 +2,9 @@
 
 import contextlib
 import errno
-import itertools
 import os
 import random
 import shutil
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -122,8 +120,11 @@ def damage(path: Path, draw: random.Random, kind: str) -> None:
     """Damage one file in place; raises OSError when it has left."""
     raw = bytearray(path.read_bytes())
     if kind == "flip" and raw:
-        # Half of them in the header, which is the smaller part.
-        place = draw.randrange(draw.choice([min(2_048, len(raw)), len(raw)]))
+        # Half of them in the header, most of which is blank, and half in the payload.
+        payload = min(int.from_bytes(raw[:8], "little") + 8, len(raw) - 1)
+        place = draw.choice(
+            [draw.randrange(min(2_048, len(raw))), draw.randrange(payload, len(raw))]
+        )
         raw[place] ^= 1 << draw.randrange(8)
     elif kind == "cut":
         del raw[draw.randrange(len(raw) + 1) :]
@@ -205,17 +206,17 @@ class Removal(Fault):
         shutil.rmtree(self.world.cold_dir, ignore_errors=True)
 
 
-class SmallTmpfs(Fault):
+class FullTmpfs(Fault):
     """A real file system: a tmpfs of the round's own, which is smaller than `cold_bytes`."""
 
-    size: ClassVar[str] = "size=700k,nr_inodes=4000"
-    relieved: ClassVar[str] = "size=64m,nr_inodes=100000"
+    name = "full disk (tmpfs)"
     threads = 3
 
     def begin(self) -> None:
         self._mounted = contextlib.ExitStack()
-        disk = small_disk(self.world.cold_dir, self.size)
+        disk = small_disk(self.world.cold_dir, "size=700k,nr_inodes=4000")
         self._disk: SmallDisk = self._mounted.enter_context(disk)
+        self._ballast = self.world.cold_dir / "ballast"
 
     def options(self) -> dict[str, object]:
         return {**super().options(), "hot_cache_only": False, "cold_bytes": 16 * 2**20}
@@ -223,63 +224,19 @@ class SmallTmpfs(Fault):
     def tick(self, main: Requester) -> None:
         # One request after another finds it full; a restart finds it full as well.
         if self.draw.random() < 0.25:
-            self._fill()
+            # All that is left is taken, as another program does.
+            with contextlib.suppress(OSError), open(self._ballast, "ab", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
             self.world.count()
         elif self.draw.random() < 0.2:
-            self._relieve()
+            self._ballast.unlink(missing_ok=True)
         if self.draw.random() < 0.03:
             self.world.reopen()
 
-    def _fill(self) -> None:
-        """Take all that is left, as another program does."""
-        with contextlib.suppress(OSError), open(self.world.cold_dir / "ballast", "ab") as file:
-            while True:
-                file.write(bytes(4096))
-                file.flush()
-
-    def _relieve(self) -> None:
-        for path in self.world.cold_dir.glob("ballast*"):
-            path.unlink()
-
     def calm(self) -> None:
-        self._disk.remount(self.relieved)
-        self._relieve()
+        self._disk.remount("size=64m,nr_inodes=100000")
+        self._ballast.unlink(missing_ok=True)
 
     def end(self) -> None:
         self._mounted.close()
-
-
-class FullTmpfs(SmallTmpfs):
-    name = "full disk (tmpfs)"
-
-
-class FewInodes(SmallTmpfs):
-    name = "no inodes (tmpfs)"
-    size = "size=64m,nr_inodes=60"
-
-    def _fill(self) -> None:
-        with contextlib.suppress(OSError):
-            for number in itertools.count():
-                (self.world.cold_dir / f"ballast-{number}").touch()
-
-
-class ReadOnlyRemount(SmallTmpfs):
-    name = "read-only remount"
-    size = "size=64m"
-
-    def begin(self) -> None:
-        super().begin()
-        self._read_only = False
-
-    def tick(self, main: Requester) -> None:
-        if self.draw.random() < 0.15:
-            self._read_only = not self._read_only
-            try:
-                self._disk.remount("ro" if self._read_only else "rw")
-            except subprocess.CalledProcessError:
-                # A file is open for writing: the system refuses, as it does elsewhere.
-                self._read_only = False
-            self.world.count(int(self._read_only))
-
-    def calm(self) -> None:
-        self._disk.remount("rw")

@@ -213,8 +213,6 @@ FAULTS: tuple[type[Fault], ...] = (
     disks.LiveDamage,
     disks.Removal,
     disks.FullTmpfs,
-    disks.FewInodes,
-    disks.ReadOnlyRemount,
 )
 BETWEEN_RUNS = "damage between runs"
 ROUNDS: dict[str, Round] = {

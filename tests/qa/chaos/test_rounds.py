@@ -25,6 +25,7 @@ def _one_process_forks_all() -> None:
         "ENOSPC and EDQUOT",
         "damage while running",
         "threads",
+        "interrupts",
         "full disk (tmpfs)",
         "removal",
     ),

@@ -4,7 +4,7 @@ import argparse
 import logging
 import sys
 
-from . import files, foreign, restored, texts
+from . import files, foreign, restored
 from .run import MIB, Target, hangs_end, limit_memory, run
 
 TARGETS: dict[str, Target] = {
@@ -19,9 +19,6 @@ TARGETS: dict[str, Target] = {
         foreign.REQUEST,
         foreign.REPLY,
         *foreign.VALUES,
-        texts.IDENTITY,
-        texts.SETTINGS,
-        texts.PROMPTS,
         restored.TARGET,
     )
 }
