@@ -137,12 +137,6 @@ class Looked:
         pages = scan(cold_dir) if cold_dir.is_dir() else ()
         self._held = {entry.page: entry.stored.held for entry in pages}
 
-    def __enter__(self) -> "Looked":
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        return
-
     def has(self, page: PageAt) -> bool:
         return self._held.get(page.name.id, -1) >= page.name.held
 

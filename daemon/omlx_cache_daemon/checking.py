@@ -188,7 +188,7 @@ def read_from_disk(fd: int) -> bytes:
         memory = ending.enter_context(mmap.mmap(-1, PIECE_BYTES))
         buffer = ending.enter_context(memoryview(memory))
         # A read ends between two pages of memory at the end of a file alone.
-        while not at % mmap.PAGESIZE and (came := read_some(fd, at, buffer)):
+        while not at % mmap.PAGESIZE and (came := os.preadv(fd, [buffer], at)):
             pieces.append(bytes(buffer[:came]))
             at += came
     return b"".join(pieces)
@@ -217,8 +217,3 @@ def drop_cached(fd: int) -> None:
     if hasattr(os, "posix_fadvise"):
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def read_some(fd: int, offset: int, buffer: memoryview) -> int:
-    """Read into a buffer what one call to the system gives; return how many bytes came."""
-    return os.preadv(fd, [buffer], offset)

@@ -117,7 +117,7 @@ class Files:
 
     def _pages(self) -> list[ListedPage]:
         with reading(self.directory):
-            # It is shown all the same: whoever looks may want to know what lies there.
+            # It is shown all the same: a person may want to know what lies there.
             found = trouble(self.directory, self.directory.stat())
             if found:
                 sys.stderr.write(f"omlx-cache: no store uses this directory: {text(found)}\n")

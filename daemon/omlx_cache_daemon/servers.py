@@ -33,7 +33,6 @@ class Server:
     """A server that answers requests at `url`; `client` is its control socket."""
 
     client: Client
-    pid: int | None
     title: str
     url: str
     cold_dir: str | None
@@ -66,7 +65,7 @@ def find_servers(wanted: Wanted) -> Found:
         url, trouble = _url(info), _mismatch(info, theirs, wanted)
         title = text(info.title)
         if url is not None and not trouble:
-            found.servers.append(Server(client, store.pid, title, url, cold_dir))
+            found.servers.append(Server(client, title, url, cold_dir))
         elif shares:
             found.others.append(f"{title} uses this directory, {trouble}")
     return found

@@ -103,10 +103,10 @@ def test_what_the_disk_refuses_is_not_called_damaged_and_hides_nothing_else(
         ]
         assert len(found) == (1 if refused == pages[0].parent.parent else 12)
 
-    def refuse(fd: int, offset: int, buffer: object) -> int:
+    def refuse(fd: int, buffers: object, offset: int) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(checking, "read_some", refuse)
+    monkeypatch.setattr(os, "preadv", refuse)
     assert {(c.verdict, c.trouble) for c in _checked(tmp_path)} == {
         ("unread", "cannot be read: Input/output error")
     }
@@ -124,11 +124,11 @@ def test_what_is_being_written_or_vanishes_meanwhile_is_no_trouble(
             page.unlink(missing_ok=True)
     assert found == ["damaged"]
 
-    def vanish(fd: int, offset: int, buffer: object) -> int:
+    def vanish(fd: int, buffers: object, offset: int) -> int:
         pages[0].unlink(missing_ok=True)
         return 0
 
-    monkeypatch.setattr(checking, "read_some", vanish)
+    monkeypatch.setattr(os, "preadv", vanish)
     assert _checked(tmp_path) == []
 
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         total = archive.manifest.pages
         try:
             with (
-                Looked(directory) if args.dry_run else Directory(directory) as target,
+                nullcontext(Looked(directory)) if args.dry_run else Directory(directory) as target,
                 Progress("importing", total, unit="pages", shown=not as_json) as progress,
             ):
                 for done in archive.unpack(target):

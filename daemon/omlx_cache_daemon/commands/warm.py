@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         report = _warm(args, server, prompts)
     elif args.model:
         with serving(args.passed_on, given) as pid:
-            (own,) = (one for one in find_servers(wanted).servers if one.pid == pid)
+            (own,) = (one for one in find_servers(wanted).servers if one.client.pid == pid)
             report = replace(_warm(args, own, prompts), server=None)
     else:
         raise UsageError("--model is missing, and no server is running that has one")
@@ -89,12 +89,12 @@ def _running(args: argparse.Namespace, wanted: Wanted) -> Server | None:
     standard error who else uses the directory. Raises UsageError when several might be meant."""
     servers, others = find_servers(wanted)
     if args.pid is not None:
-        servers = [server for server in servers if server.pid == args.pid]
+        servers = [server for server in servers if server.client.pid == args.pid]
         if not servers:
             told = "".join(f"; {other}" for other in others)
             raise NobodyThere(f"process {args.pid} has no server with this model{told}")
     if len(servers) > 1 and not (args.model or args.beside):
-        named = "; ".join(f"{server.title}, pid {server.pid}" for server in servers)
+        named = "; ".join(f"{server.title}, pid {server.client.pid}" for server in servers)
         raise UsageError(
             f"{len(servers)} servers are running ({named}): --model or --pid says which, and "
             "--beside loads the model here"

@@ -28,9 +28,11 @@ from omlx_cache_storage.format.names import (
 )
 from omlx_cache_storage.keys import BlockKey
 
-_OF_MOVE = "moving.json"
-"""What `omlx-cache move` of earlier versions leaves in a copy when it is interrupted at its end."""
-_DOCUMENTS = {BUDGET_FILE, KEEPER_FILE, LEDGER_FILE, PINS_FILE, REUSE_FILE, WRITES_FILE, TAG_FILE}
+_DOCUMENTS = {
+    *(BUDGET_FILE, KEEPER_FILE, LEDGER_FILE, PINS_FILE, REUSE_FILE, WRITES_FILE, TAG_FILE),
+    # `omlx-cache move` of earlier versions leaves it in a copy when it is interrupted at its end.
+    "moving.json",
+}
 SET_ASIDE = ".unreadable"
 
 
@@ -73,9 +75,8 @@ def take_census(directory: Path, fs: FileSystem) -> Census:
 
 def _foreign(directory: Path, fs: FileSystem) -> Iterator[str]:
     """Yield what is no cache's, beside namespaces and in them."""
-    documents = {*_DOCUMENTS, _OF_MOVE}
     for entry in fs.scan(directory):
-        is_known = entry.name.removesuffix(SET_ASIDE) in documents or entry.name.startswith(".")
+        is_known = entry.name.removesuffix(SET_ASIDE) in _DOCUMENTS or entry.name.startswith(".")
         if not is_known and digest_of(entry.name) is None:
             yield entry.path
     for _, namespace in namespace_directories(directory, fs):

@@ -55,7 +55,7 @@ class Answers:
 
     def _stats(self, answer: Operation, args: Mapping[str, object]) -> Stats:
         shown: Stats = answer(args)
-        # Whoever looked at the tree of prefixes is gone, and the tree with them.
+        # Nobody looks at the tree of prefixes any more: its memory is given back.
         if self._tree_at and time.monotonic() - self._tree_at > 2 * KEPT_SECONDS:
             self._tree_at = 0.0
             give_back_memory()

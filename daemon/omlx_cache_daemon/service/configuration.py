@@ -75,7 +75,7 @@ class ServiceOptions(BaseModel):
     status_token_file: Annotated[
         Literal["off"] | Path, BeforeValidator(_file), Allowed("off, or a path of a file")
     ] = "off"
-    """A file with the secret that whoever asks the port must name; readable by this user only."""
+    """A file with the secret that clients of the port must name; readable by this user only."""
 
     drain_seconds: Annotated[float, BeforeValidator(_number)] = Field(10.0, ge=0, le=3600)
     """How long the service takes at most to end what it is doing, when it is told to stop."""

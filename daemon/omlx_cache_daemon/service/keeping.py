@@ -105,7 +105,7 @@ class KeepingTier(ColdTier):
         self, limit_bytes: int, min_free_bytes: int, budget: Callable[[int], int], *, derived: bool
     ) -> bool:
         """Go by other limits from now on, as one that is opened with them would; False when the
-        directory was not to be had for it, which then has its budget as before."""
+        directory lock timed out: its budget is as before."""
         self._terms.wanted, self._terms.derived = limit_bytes, derived
         self._terms.budget_of, self.room.min_free = budget, min_free_bytes
         try:

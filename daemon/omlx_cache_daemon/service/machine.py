@@ -55,8 +55,8 @@ class Peers:
 
     def ask(self, question: Callable[[Client], Any], *, is_work: bool = False) -> list[StoreReply]:
         """Put a question to every process, and return the replies in the order of their ids, but of
-        those on whose sockets nobody listens. Whoever is late with an answer that `is_work` need
-        not hang."""
+        those on whose sockets nobody listens. A process whose answer
+        `is_work` may be late without being hung."""
         stores = {str(store.path): store for store in self._find()}
         with self._lock:
             for path, (_, aside) in list(self._away.items()):

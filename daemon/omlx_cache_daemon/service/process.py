@@ -91,7 +91,7 @@ class Service:
             _log.info("keeps %s: %s", self._upkeep.directory, self._summary())
             if port != "off":
                 _log.info("the status of all processes is at %s", self._answers.status_url)
-            # Last: whoever is told finds in the log where the port is.
+            # Last: the log has the port by the time that the manager knows.
             self._manager.tell(READY=1, STATUS=self._summary())
         elif self._is_ready:
             self._manager.tell(STATUS=self._summary())

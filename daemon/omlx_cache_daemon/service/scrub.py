@@ -78,7 +78,7 @@ class StateFile:
         OSError as the disk does. What is known goes on where the file is gone."""
         if self.is_held:
             return self.kept
-        # Nothing stays open for writing: a disk is remounted read-only whoever follows here.
+        # Nothing stays open for writing: it would keep a disk from being remounted read-only.
         self._fs.close(self._fs.open_shared(self._path))
         opened = Descriptor(self._fs.open_shared(self._path, writing=False), locked=True)
         is_ours = self._fs.try_lock(opened.fd)

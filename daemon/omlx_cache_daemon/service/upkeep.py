@@ -150,7 +150,7 @@ class Upkeep:
         wanted, sharing = self.wanted, self.tier.sharing
         if wanted is not self._applied and self._apply(wanted):
             self._applied, self._look_at = wanted, 0.0
-        # Whoever asks for figures takes in what others did, too.
+        # A client that asks for figures takes in what others did, too.
         is_quiet = sharing.generation == self._seen and not sharing.fell_behind
         if time.monotonic() >= self._look_at or not is_quiet:
             self._look()
@@ -210,7 +210,7 @@ class Upkeep:
             self.state.save()
 
     def _apply(self, configuration: ServiceConfiguration) -> bool:
-        """Go by a configuration; False where the directory is not to be had for it now."""
+        """Go by a configuration; False where the directory lock timed out."""
         settings = configuration.settings
         if not self.feeding.goes_by(settings):
             # All pages are looked at anew.
