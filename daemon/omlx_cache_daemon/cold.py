@@ -21,7 +21,7 @@ from omlx_cache.control.listing import (
     page_rows,
 )
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
-from omlx_cache.settings.machine import cold_dir_from_environment, default_cold_dir, state_dir
+from omlx_cache.settings.machine import cold_dir_from_environment, probe
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_daemon.changing import remove_namespace, remove_pages
 from omlx_cache_daemon.client import Map
@@ -44,9 +44,8 @@ from omlx_cache_storage.private import trouble
 
 def configured_directory() -> Path:
     """Return the cold directory that a store would use; raises ConfigError for a bad variable."""
-    system = "Darwin" if sys.platform == "darwin" else "Linux"
     try:
-        return cold_dir_from_environment(system, environ, Path.home())
+        return cold_dir_from_environment(probe().system, environ, Path.home())
     except ValueError as error:
         raise ConfigError(
             f"{COLD_DIR_VARIABLE}: got {environ[COLD_DIR_VARIABLE]!r} ({error}); "
@@ -56,10 +55,9 @@ def configured_directory() -> Path:
 
 def root_of(cold_dir: Path) -> Root:
     """Return a directory as a store that is started here would find it, or make it."""
-    system, home = "Darwin" if sys.platform == "darwin" else "Linux", Path.home()
-    whole = cold_dir == default_cold_dir(system, environ, home)
-    memory = state_dir(system, environ, home)
-    return Root(cold_dir, FileSystem(), memory=memory, parents=whole)
+    machine = probe()
+    parents = cold_dir == machine.default_cold_dir
+    return Root(cold_dir, FileSystem(), memory=machine.state_dir, parents=parents)
 
 
 @dataclass(frozen=True, slots=True)
