@@ -102,7 +102,7 @@ def test_each_kind_of_thing_left_behind_fails_its_test_and_names_it(tmp_path: Pa
     runtime.mkdir(mode=0o700)
     entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "kit.watchdog", "-p", "no:cacheprovider", "-q"],
+        [sys.executable, "-m", "pytest", "-p", "kit.leaks", "-p", "no:cacheprovider", "-q"],
         cwd=tmp_path,
         env={
             **os.environ,

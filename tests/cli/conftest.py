@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.embedded import embedded_stores
+from kit.children import embedded_stores
 from omlx_cache_daemon.cli import main
 
 _SCRIPT = Path(__file__).with_name("store_process.py")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kit.embedded import embedded_stores
+from kit.children import embedded_stores
 from omlx_cache.settings.names import SETTING_NAMES
 
 Cli = Callable[..., Any]

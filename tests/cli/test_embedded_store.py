@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kit.embedded import embedded_stores
+from kit.children import embedded_stores
 
 Cli = Callable[..., Any]
 

@@ -15,8 +15,8 @@ import pytest
 from mlx.utils import tree_flatten
 
 from kit import zoo
+from kit.children import embedded_stores
 from kit.drive import feed, random_tokens, settings
-from kit.embedded import embedded_stores
 from kit.output import check_output
 from kit.storage import Story, open_cold
 from kit.storage.mounts import small_disk

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import pytest
 
-from kit.embedded import Process, embedded_stores
+from kit.children import Process, embedded_stores
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import FOLLOWED_SECONDS, AskedRequest

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kit.embedded import embedded_stores
+from kit.children import embedded_stores
 from kit.examples import some
 from kit.storage import Story, open_cold
 from omlx_cache.control.rows import PageDetails

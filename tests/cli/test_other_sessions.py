@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kit.embedded import embedded_stores
+from kit.children import embedded_stores
 from omlx_cache.control.paths import meeting_place, search_places
 
 _EMBED = """

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kit.embedded import embedded_stores
+from kit.children import embedded_stores
 from kit.output import check_output, schema
 from kit.storage import Story
 from omlx_cache_daemon.cli import command_names, main

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kit.embedded import embedded_stores
+from kit.children import embedded_stores
 from kit.storage import Story, disk_usage, open_cold, set_budget
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.changing import change_pins

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.embedded import Process, embedded_stores
+from kit.children import Process, embedded_stores
 from kit.output import check_output
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.status import process

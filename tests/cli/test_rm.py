@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kit.embedded import embedded_stores
+from kit.children import embedded_stores
 from kit.examples import some
 from kit.storage import Story, disk_usage, files_in, open_cold
 from omlx_cache.identity.parts import salt_digest, software

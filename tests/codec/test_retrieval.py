@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from kit.examples import some
-from kit.recall.model import Recall, draw, load
-from kit.recall.probe import Through, accuracy
+from kit.recall import Recall, Through, accuracy, draw, load
 from omlx_cache.codecs import CodecPolicy, LayerShape, TurboCodec, check_codec_name
 
 PAIRS, QUESTIONS, CONTEXTS = 160, 64, 4

@@ -1,10 +1,11 @@
-"""Programs in a process of their own, that import what the tests can, and are killed."""
+"""Programs in processes of their own, that import what the tests can: killed, or ended with their
+input."""
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,3 +33,31 @@ def kill_9(child: subprocess.Popen[str]) -> None:
     """End a program at once, and wait until it is gone."""
     child.send_signal(signal.SIGKILL)
     child.wait()
+
+
+Process = subprocess.Popen[str]
+
+
+@contextmanager
+def embedded_stores(script: str) -> Iterator[Callable[..., Process]]:
+    """Gives what starts a script in an environment, with arguments, and waits for its `ready`; ends
+    all that were started."""
+    started: list[Process] = []
+
+    def start(environment: Mapping[str, str], *arguments: str) -> Process:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, *arguments],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.communicate(timeout=60)

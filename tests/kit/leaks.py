@@ -4,6 +4,8 @@ files where no test has any business.
 Children and locks are seen where the system tells of them, on Linux. Files count that carry this
 process's number in their name, as sockets in a runtime directory and everything made by
 `tempfile` do (`mark_temporary_names`), and all that is new in the current directory.
+
+As a pytest plugin it makes a test fail that leaves something behind.
 """
 
 import contextlib
@@ -16,6 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 from omlx_cache.control.paths import candidates
 
@@ -137,3 +141,15 @@ def _files() -> Iterator[str]:
     with contextlib.suppress(OSError):
         # Caches of tools have a dot, or underscores.
         yield from (f"./{n}" for n in os.listdir() if not n.startswith((".", "__")))
+
+
+def pytest_configure() -> None:
+    mark_temporary_names()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    before = now()
+    yield
+    left = left_since(before)
+    assert not left, f"left behind: {left}"

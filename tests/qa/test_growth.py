@@ -22,8 +22,7 @@ from kit.drive import random_tokens, settings
 from kit.examples import some
 from kit.tinylm import Server, make_model, serve_ours
 from kit.tokenizer import tokenizer as kit_tokenizer
-from kit.zoo.family import build_model
-from kit.zoo.registry import FAMILIES
+from kit.zoo.family import FAMILIES, build_model
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
 from omlx_cache.integrations.mlx_lm import stream_generate

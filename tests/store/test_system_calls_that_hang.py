@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.examples import some
-from kit.storage.preloaded import HangingCalls, needs_compiler
+from kit.storage.hanging import HangingCalls, needs_compiler
 
 pytestmark = needs_compiler
 CALLS = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage.preloaded import HangingCalls, needs_compiler
+from kit.storage.hanging import HangingCalls, needs_compiler
 from kit.tinylm import serve_ours
 
 from .conftest import SYSTEM, ask

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kit.tinylm import Server, serve_ours
-from kit.tinylm.failing import BAD, ODD, make_failing_model
+from kit.tinylm.saved import BAD, ODD, make_failing_model
 from kit.wire import Answer, completion, exchange
 
 LONG = {"max_tokens": 120, "logit_bias": {"2": -100.0, str(BAD): -100.0}}

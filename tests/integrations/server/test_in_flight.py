@@ -10,7 +10,7 @@ import pytest
 
 from kit.examples import some
 from kit.tinylm import Server, serve_ours
-from kit.tinylm.failing import BAD, ODD, Gate, make_failing_model
+from kit.tinylm.saved import BAD, ODD, Gate, make_failing_model
 from kit.wire import completion, connected, read_answer
 
 from .conftest import SYSTEM, ask, stats, wait_until_durable

@@ -9,8 +9,7 @@ from mlx_lm.generate import BatchGenerator
 
 from kit.examples import some
 from kit.versions import stops
-from kit.zoo.family import build_model
-from kit.zoo.registry import FAMILIES
+from kit.zoo.family import FAMILIES, build_model
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.mlx_lm_versions import stop_options

@@ -3,8 +3,10 @@
 from .faults import FaultyDisk, HandClock, SetTime
 from .pages import Story, bytes_of, disk_usage, expected_payload, files_in, open_cold, read_cold
 from .stores import (
+    WriterRig,
     check_integrity,
     commit,
+    end_write,
     fetch,
     is_right,
     open_store,
@@ -13,7 +15,6 @@ from .stores import (
     state_of,
     store_page,
 )
-from .writers import WriterRig, end_write
 
 __all__ = [
     "FaultyDisk",

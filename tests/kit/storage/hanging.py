@@ -1,9 +1,15 @@
-"""A disk whose operations hang until they are let go, and calls that must return all the same."""
+"""Disks and system calls that hang until they are let go, and calls that return all the same."""
 
 import inspect
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from omlx_cache_storage.cold.disk import FileSystem
 
@@ -62,3 +68,28 @@ def in_time(call: Callable[[], Any], deadline: float) -> Any:
     thread.join(deadline + SLACK_SECONDS)
     assert done, f"no answer after {deadline + SLACK_SECONDS:.0f} s: {call}"
     return done[0]
+
+
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+needs_compiler = pytest.mark.skipif(
+    COMPILER is None or sys.platform != "linux", reason="needs Linux and a C compiler"
+)
+
+
+class HangingCalls:
+    """In processes with `environment`, calls for paths that have `name` in them hang from `hang`
+    on. `directory` has the library and a flag."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        library, source = directory / "hanging.so", Path(__file__).with_name("hanging.c")
+        options = ["-shared", "-fPIC", "-w", "-o", str(library), str(source), "-ldl"]
+        subprocess.run([COMPILER, *options], check=True)
+        self._flag = directory / "flag"
+        self.environment = {
+            "LD_PRELOAD": str(library),
+            "HANG_FLAG": str(self._flag),
+            "HANG_IN": name,
+        }
+
+    def hang(self, call: str = "everything") -> None:
+        self._flag.write_text(call)

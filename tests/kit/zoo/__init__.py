@@ -2,9 +2,8 @@
 
 import mlx.nn as nn
 
-from . import dense, latent, lists, recurrent, windowed  # noqa: F401  (they register)
-from .family import Family
-from .registry import FAMILIES
+from . import dense, latent, recurrent, windowed  # noqa: F401  (they register)
+from .family import FAMILIES, Family
 
 __all__ = ["FAMILIES", "Family", "build"]
 

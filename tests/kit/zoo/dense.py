@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from .registry import DENSE, MOE, define
+from .family import DENSE, MOE, define
 
 GELU_NORM = {"layer_norm_eps": 1e-5, "attention_bias": False}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .registry import DENSE, MOE, VOCAB, define
+from .family import DENSE, MOE, VOCAB, define
 
 GATED_DELTA: dict[str, Any] = {
     "linear_num_value_heads": 2,

@@ -4,7 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .registry import DENSE, MOE, VOCAB, define
+from .family import DENSE, MOE, VOCAB, define
 
 WINDOW = 64
 SLIDING = "sliding_attention"

@@ -9,6 +9,7 @@ made the weights (`train.py` until 2026-11).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 from mlx_lm.models import llama
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+
+from kit.versions import keys_and_values
 
 KEYS = 192
 VALUES = 64
@@ -67,3 +71,30 @@ def draw(rng: np.random.Generator, batch: int, pairs: int, questions: int) -> Re
         contexts[row, :, 1] = KEYS + rng.integers(0, VALUES, pairs)
         asked[row] = contexts[row, rng.permutation(pairs)[:questions]]
     return Recall(contexts.reshape(batch, -1), asked)
+
+
+Through = Callable[[int, mx.array, mx.array], tuple[mx.array, mx.array]]
+"""(layer, keys, values) of the context -> what a restored cache holds instead."""
+
+
+def accuracy(model: Any, task: Recall, through: Through) -> float:
+    """Return the share of questions answered right when every layer's KV went `through`.
+
+    The whole context is the cached region; only the questions are computed afterwards.
+    """
+    right = total = 0
+    for context, questions in zip(task.contexts, task.questions, strict=True):
+        cache = make_prompt_cache(model)
+        model(mx.array(context[None]), cache=cache)
+        restored = [_restored(layer, cache[layer], through) for layer in range(len(cache))]
+        logits = model(mx.array(questions.reshape(1, -1)), cache=restored)
+        answers = mx.argmax(logits[0, ::2], axis=-1)
+        right += int(mx.sum(answers == mx.array(questions[:, 1])).item())
+        total += len(questions)
+    return right / total
+
+
+def _restored(layer: int, cache: KVCache, through: Through) -> KVCache:
+    other = KVCache()
+    other.update_and_fetch(*through(layer, *keys_and_values(cache)))
+    return other
