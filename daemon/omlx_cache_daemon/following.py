@@ -107,7 +107,7 @@ class Events(Follower):
     columns = (
         ("TIME", 12),
         ("PID", 7),
-        ("EVENT", -8),
+        ("EVENT", -9),
         ("TIER", -4),
         ("NAMESPACE", -9),
         ("KEY", -_KEY_DIGITS),

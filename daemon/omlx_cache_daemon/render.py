@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
@@ -89,7 +90,9 @@ def quantity(name: str, value: object) -> str:
         return format_size(int(value))
     if name.endswith(("_s", "_seconds")):
         return duration(float(value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    if isinstance(value, int) or value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
@@ -130,7 +133,8 @@ def _versioned(value: object) -> object:
 
 
 def _is_numeric(cell: str) -> bool:
-    return cell == "-" or cell[:1].isdigit()
+    # Not a date, and not a digest that begins with a digit.
+    return cell == "-" or re.match(r"\d[\d,.]*[%x]?( |$)", cell) is not None
 
 
 def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
