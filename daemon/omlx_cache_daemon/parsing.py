@@ -21,7 +21,7 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-class _Parser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
     """Complains in one line: the usage of a command with fifty flags would hide it."""
 
     def error(self, message: str) -> NoReturn:
@@ -37,7 +37,7 @@ def load(name: str) -> Command:
 def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
     """Return what a command line says; the first argument is the command's name. Raises UsageError,
     ConfigError for a misspelt variable, and SystemExit for --help."""
-    whole: argparse.ArgumentParser = _Parser(prog="omlx-cache")
+    whole: argparse.ArgumentParser = OneLineParser(prog="omlx-cache")
     subparsers = whole.add_subparsers(prog="omlx-cache", dest="command")
     command.add_parser(subparsers)
     parser = subparsers.choices[arguments[0]]

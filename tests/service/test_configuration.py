@@ -142,3 +142,9 @@ def test_checking_shows_origins_reads_the_token_and_touches_nothing(
         token.chmod(mode)
         assert main(["--check-config", "--status-port", "0"]) == code
         assert "a-secret-of-mine" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("typed", ["--foo", "foo", "--print-unit cron", "--serve"])
+def test_a_wrong_command_line_is_one_line(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(typed.split()) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

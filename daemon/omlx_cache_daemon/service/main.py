@@ -10,6 +10,7 @@ from pathlib import Path
 from omlx_cache import __version__
 from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache_daemon.errors import BAD_CONFIGURATION, FAILURE, OK, CommandError, UsageError
+from omlx_cache_daemon.parsing import OneLineParser
 from omlx_cache_daemon.render import table, text
 from omlx_cache_daemon.service.configuration import (
     NAMES,
@@ -43,9 +44,8 @@ _HELP = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the service, or what was asked for instead, and return the exit code."""
-    args = _parser().parse_args(argv)
     try:
-        return _run(args)
+        return _run(_parser().parse_args(argv))
     except (ConfigError, CommandError, OSError) as error:
         sys.stderr.writelines(f"omlx-cached: {line}\n" for line in str(error).splitlines())
         if isinstance(error, ConfigError):
@@ -71,7 +71,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="omlx-cached",
         description="Keeps the cache's directory when no server runs: within its budget, checked "
         "and swept; and shows what all processes of this user do. Nothing needs it.",
