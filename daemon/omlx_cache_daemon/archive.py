@@ -220,7 +220,7 @@ class _Header(tarfile.TarInfo):
         except tarfile.HeaderError as error:
             if len(buf) == tarfile.BLOCKSIZE and not any(buf):
                 raise
-            text = f"this is no tar archive, or a damaged one: {error}"
+            text = f"no archive of omlx-cache export, or a damaged one: {error}"
             raise ArchiveError(_TOO_EARLY if len(buf) < tarfile.BLOCKSIZE else text) from error
 
 

@@ -43,14 +43,16 @@ def size(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is {error}: give {SIZE_FORMS}") from None
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}; give {SIZE_FORMS}") from None
 
 
 def hex_prefix(text: str) -> str:
     """Return the beginning of a digest in lower case; argparse reports anything else."""
     lowered = text.lower()
     if not lowered or set(lowered) - set("0123456789abcdef") or len(lowered) > 64:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the beginning of a hexadecimal key")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not how a digest begins, in hexadecimal digits; omlx-cache ls shows them"
+        )
     return lowered
 
 

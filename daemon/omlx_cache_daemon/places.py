@@ -96,19 +96,29 @@ def existing(directory: Path) -> Path:
 
 
 def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
-    """Return the names of what a directory holds, for a shell: models and namespaces; behind
-    `NAMESPACE/` the keys of its pages. Empty where that cannot be read."""
+    """Return the names of what a directory holds, for a shell: models and namespaces. Empty where
+    that cannot be read."""
+    from omlx_cache_daemon.cold import Files, configured_directory
+
+    with contextlib.suppress(CommandError, CacheError):
+        rows = Files(args.cold_dir or configured_directory()).namespaces(EVERY)
+        return [*{row.label for row in rows}, *(row.namespace[:SHOWN_DIGITS] for row in rows)]
+    return []
+
+
+def known_pages(prefix: str, args: argparse.Namespace) -> list[str]:
+    """Return the namespaces of a directory, for a shell; behind `NAMESPACE/` the keys of its pages.
+    Empty where that cannot be read."""
     from omlx_cache_daemon.cold import Files, configured_directory
 
     with contextlib.suppress(CommandError, CacheError):
         files = Files(args.cold_dir or configured_directory())
-        rows, keys = files.namespaces(EVERY), []
-        names = [*{row.label for row in rows}, *(row.namespace[:SHOWN_DIGITS] for row in rows)]
+        names = [row.namespace[:SHOWN_DIGITS] for row in files.namespaces(EVERY)]
         digits, slash, _ = prefix.partition("/")
         if slash:
             found = (one for one in files.entries() if one.namespace.hex().startswith(digits))
-            keys = [f"{digits}/{entry.page.key.hex()[:SHOWN_DIGITS]}" for entry in found]
-        return [*names, *keys]
+            return [f"{digits}/{entry.page.key.hex()[:SHOWN_DIGITS]}" for entry in found]
+        return names
     return []
 
 

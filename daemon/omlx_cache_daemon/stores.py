@@ -19,7 +19,7 @@ from omlx_cache.control.paths import (
 from omlx_cache.settings.names import SOCKET_VARIABLE
 from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, as_answer
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.options import complete_by, positive_number
+from omlx_cache_daemon.options import complete_by, positive_count, positive_number
 from omlx_cache_daemon.render import text
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class RunningStore(NamedTuple):
 def add_store_options(parser: argparse.ArgumentParser) -> None:
     """Add --pid, --socket and --timeout."""
     which = parser.add_mutually_exclusive_group()
-    pid = which.add_argument("--pid", type=int, help="the store in this process")
+    pid = which.add_argument("--pid", type=positive_count, help="the store in this process")
     complete_by(pid, lambda prefix, args: [str(store.pid) for store in running()])
     which.add_argument("--socket", type=Path, metavar="PATH", help="the store at this socket")
     parser.add_argument(

@@ -138,6 +138,7 @@ def test_a_store_at_a_configured_path_is_found(
         ("stats", "--watch", "nan"),
         ("stats", "--format", "xml"),
         ("ls", "/xyz"),
+        ("doctor", "--rate", "5MB"),
         ("ls", "--limit", "0"),
         ("serve", "--port", "99999"),
         ("warm",),

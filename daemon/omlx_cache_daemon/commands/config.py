@@ -11,7 +11,7 @@ from omlx_cache.control.paths import search_places
 from omlx_cache.settings.names import ConfigError, refusal
 from omlx_cache_daemon.client import Map, as_map
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
-from omlx_cache_daemon.options import add_format_option
+from omlx_cache_daemon.options import add_format_option, complete_by
 from omlx_cache_daemon.render import print_json, table, text, uses_styles
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running
 
@@ -31,7 +31,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     shown.add_argument(
         "--here", action="store_true", help="what a store that is started in this shell would have"
     )
-    shown.add_argument(
+    schema = shown.add_argument(
         "--schema",
         nargs="?",
         const=_EVERY,
@@ -40,6 +40,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "such as stats or ls-pages; without a name, of all. Within a schema_version fields are "
         "added and none is removed",
     )
+    complete_by(schema, _schema_names)
     shown.add_argument(
         "--completion",
         choices=("bash", "zsh", "fish"),
@@ -58,6 +59,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(args)
     return OK
+
+
+def _schema_names(prefix: str, args: argparse.Namespace) -> list[str]:
+    from omlx_cache_daemon.schemas import names
+
+    return names()
 
 
 def _schema(name: str) -> str:

@@ -81,6 +81,10 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--remote goes with neither --fix, --all nor --cold-dir")
         measured, found = examined(args.remote, args.seconds)
         return _show(args, measured.to_dict(), measured.report(), found)
+    if args.rate and not args.all:
+        raise UsageError(
+            "--rate goes with --all: a sample is read for --seconds; see omlx-cache doctor --help"
+        )
     # Not before the command line is known to be right: these take their time to import.
     from omlx_cache_daemon.doctor.directory import DIRECTORY, PLACE
     from omlx_cache_daemon.doctor.examination import Context, asked, examine, in_order, name_of

@@ -49,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise CommandError(f"{args.file}: {error.strerror}") from error
     with file as stream:
-        archive = Archive(stream)
+        try:
+            archive = Archive(stream)
+        except ArchiveError as error:
+            raise CommandError(f"{args.file}: {error}") from error
         told = warnings(archive.manifest, directory)
         sys.stderr.writelines(f"omlx-cache: {text(warning)}\n" for warning in told)
         total = archive.manifest.pages

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.following import AT_A_TIME, Events, Follower, Requests, Row
-from omlx_cache_daemon.options import add_format_option
+from omlx_cache_daemon.options import add_format_option, complete_by
 from omlx_cache_daemon.render import Lines, print_json_line
 from omlx_cache_daemon.stores import add_store_options, chosen
 from omlx_cache_daemon.watching import StoreQuestion, say_who_is_silent, until_interrupted
@@ -41,7 +41,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--begin", action="store_true", help="show requests as they begin, too")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
+    events = what.add_argument(
         "--events",
         type=_kinds,
         nargs="?",
@@ -49,6 +49,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="KIND,...",
         help=f"what happened to pages: all of it, or of {', '.join(KINDS)}",
     )
+    complete_by(events, lambda prefix, args: KINDS)
     what.add_argument(
         "--kv",
         action="store_true",

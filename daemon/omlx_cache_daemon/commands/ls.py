@@ -10,7 +10,7 @@ from omlx_cache.control.answers import document
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError
 from omlx_cache_daemon.options import add_format_option, complete_by, hex_prefix, positive_count
-from omlx_cache_daemon.places import StorePages, add_source_options, known_names, place_of
+from omlx_cache_daemon.places import StorePages, add_source_options, known_pages, place_of
 from omlx_cache_daemon.render import duration, facts, print_json, quantity, table, uses_styles
 from omlx_cache_daemon.stores import process_of
 from omlx_cache_daemon.targets import SHOWN_DIGITS, with_staleness
@@ -48,7 +48,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="NAMESPACE[/KEY]",
         help="how a namespace's digest begins, and a key; /KEY looks in every namespace",
     )
-    complete_by(where, known_names)
+    complete_by(where, known_pages)
     parser.add_argument("--limit", type=positive_count, help="default: 1000, of pages in full 20")
     add_source_options(parser)
     add_format_option(parser)

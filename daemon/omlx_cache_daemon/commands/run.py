@@ -5,6 +5,7 @@ from typing import NoReturn
 
 from omlx_cache.integrations.servers import SERVERS
 from omlx_cache_daemon.errors import UsageError
+from omlx_cache_daemon.options import complete_by
 from omlx_cache_daemon.process import end_process
 
 
@@ -19,9 +20,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=f"Servers: {', '.join(SERVERS)}.",
     )
     # Optional for argparse, which would ask for "..." too where it is missing.
-    parser.add_argument(
+    server = parser.add_argument(
         "server", nargs="?", metavar="SERVER", help="which one: a name from the list below"
     )
+    complete_by(server, lambda prefix, args: SERVERS)
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments"
     )

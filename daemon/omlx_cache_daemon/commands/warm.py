@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.options import add_format_option
+from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.process import show_logs
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
@@ -28,7 +28,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("file", type=Path, metavar="FILE")
     add_model(parser)
-    parser.add_argument("--pid", type=int, help="the server in this process")
+    parser.add_argument("--pid", type=positive_count, help="the server in this process")
     parser.add_argument(
         "--beside", action="store_true", help="load the model here, whatever server is running"
     )
