@@ -80,12 +80,14 @@ class Arena:
         self._lives, self._turns = itertools.count(), itertools.cycle(plan.turns)
         self._disturbed = ""
         self._offset_ns = 0
+        self._removed = float("-inf")
         self._excused_until = 0.0
         self._answers: dict[str, dict[int, dict[str, Any]]] = {}
 
     def _fail(self, verdict: Verdict, what: str) -> None:
         repeat = f"python -m qa.chaos shared --seed {self._plan.seed}"
-        self._tally.fail(self._disturbed or KILL, verdict, what, repeat)
+        behind = f"{time.monotonic() - self._removed:.1f} s behind the last {REMOVED}"
+        self._tally.fail(self._disturbed or KILL, verdict, f"{what} ({behind})", repeat)
 
     def _job(self, role: str) -> dict[str, Any]:
         plan = self._plan
@@ -160,6 +162,7 @@ class Arena:
         if what == STOPPED:
             self._processes.hold(self._draw.choice(self._processes.all))
             return
+        self._removed = time.monotonic()
         for _ in range(50):
             # A directory that somebody writes into at this moment does not go at once.
             shutil.rmtree(self._directory, ignore_errors=True)
