@@ -3,8 +3,9 @@ after a restart, and restored from memory.
 
     python -m benchmarks.page_path
 
-Every Python function of the three packages counts that any thread enters between the opening of a
-store and its end; what an import runs does not. Comprehensions and lambdas count as functions.
+Every Python function of the three packages counts that any thread enters between the beginning of a
+request and the end of `flush`; what an import runs, and what opens and closes a store, does not.
+Comprehensions and lambdas count as functions.
 """
 
 import sys
@@ -66,17 +67,16 @@ def measure(directory: Path) -> Recorder:
 
     recorder = Recorder()
     for way, expected in (("miss", 0), ("cold", TOKENS - 1)):
-        recorder.way = way
         with BlockStore(settings) as store:
-            request(PrefixCache(model, store), expected)
+            cache = PrefixCache(model, store)
+            recorder.way = way
+            request(cache, expected)
             assert store.flush(60)
-    recorder.way = ""
-    with BlockStore(settings) as store:
-        cache = PrefixCache(model, store)
-        request(cache, TOKENS - 1)
-        recorder.way = "hot"
-        request(cache, TOKENS - 1)
-        recorder.stop()
+            if way == "cold":
+                recorder.way = "hot"
+                request(cache, expected)
+            recorder.way = ""
+    recorder.stop()
     return recorder
 
 
