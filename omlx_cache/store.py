@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from omlx_cache.arrays.mlxio import architecture
+from omlx_cache.control import cold_files
 from omlx_cache.control.comparison import Disagreement, compare
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.explained import WhyReply
@@ -46,9 +47,8 @@ from omlx_cache.settings.values import render
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.keeper import StoreParts, keeper
 from omlx_cache.upkeep.memory import Relief
-from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.catalog import entries, pins_in, root_bytes
+from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.small_files import Reuse, has_fields, read_pins, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
@@ -305,7 +305,7 @@ class BlockStore(ReadingTiers):
         known = self._namespaces.document(digest) or dict(self._on_disk.get(digest, {}))
         if known or self.cold is None:
             return known
-        read = partial(catalog.read_namespace, self.settings.cold_dir, digest)
+        read = partial(read_namespace, self.settings.cold_dir, digest)
         return self._queries.ask(read, QUERY_SECONDS, known)
 
     def created_ns(self, digest: BlockKey) -> int | None:
@@ -313,7 +313,7 @@ class BlockStore(ReadingTiers):
         disk does not say in `QUERY_SECONDS`."""
         if self.cold is None:
             return None
-        read = partial(catalog.created_ns, self.settings.cold_dir, digest)
+        read = partial(cold_files.created_ns, self.settings.cold_dir, digest)
         return self._queries.ask(read, QUERY_SECONDS, None)
 
     @property
@@ -353,11 +353,13 @@ class BlockStore(ReadingTiers):
         directory, document_of = self.settings.cold_dir, self.readable_document
         # A directory that cannot be read keeps what is in it.
         with contextlib.suppress(OSError):
-            pins = pins_in(directory, read_pins(directory), {page.namespace for page in pages})
+            pins = cold_files.pins_in(
+                directory, read_pins(directory), {page.namespace for page in pages}
+            )
             if not asked.by_use:
                 return choose(pages, asked, document_of, pins)
-            pages = used_by_anybody(pages, entries(directory))
-            return choose(pages, asked, document_of, pins, root_bytes(directory))
+            pages = used_by_anybody(pages, cold_files.entries(directory))
+            return choose(pages, asked, document_of, pins, cold_files.root_bytes(directory))
         return Chosen([], [], [], [])
 
     def prune(self, asked: Pruning, timeout: float = FLUSH_SECONDS) -> Chosen:
@@ -424,7 +426,7 @@ class BlockStore(ReadingTiers):
         """Return the namespaces whose documents have these fields, those on the disk included."""
         known = {**self._on_disk, **self._namespaces.documents()}
         if self.cold is not None:
-            read = self.read_pool.submit(catalog.namespaces, self.settings.cold_dir)
+            read = self.read_pool.submit(cold_files.namespaces, self.settings.cold_dir)
             if came(read):
                 for digest, document in read.result().items():
                     known.setdefault(digest, document)
@@ -587,7 +589,7 @@ def _open(
     if cold is not None:
         cold.open(s.cold_budget)
         with contextlib.suppress(OSError):
-            documents.update(catalog.namespaces(s.cold_dir))
+            documents.update(cold_files.namespaces(s.cold_dir))
 
 
 def _open_remote(s: CacheSettings, events: EventLog) -> "RemoteTier | None":

@@ -26,7 +26,7 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(6890, 61, 0),
+    "storage": Limit(6900, 61, 0),
     "core": Limit(7045, 81, 0),
     "outside": Limit(15560, 316, 11),
     "wheel": Limit(29495, 458, 24),

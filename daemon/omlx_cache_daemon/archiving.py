@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from omlx_cache.control.cold_files import namespaces, scan
 from omlx_cache.identity.parts import installed
 from omlx_cache.package import VERSION
 from omlx_cache.settings.model import CacheSettings
@@ -16,7 +17,7 @@ from omlx_cache_daemon.cold import Files
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.selection import Selection, select
 from omlx_cache_daemon.targets import SHOWN_DIGITS, Target
-from omlx_cache_storage.cold.catalog import ColdEntry, namespaces, read_namespace, scan
+from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.documents import label, versions
 from omlx_cache_storage.page import Page, PageId, WriteResult

@@ -18,11 +18,7 @@ from safetensors import SafetensorError, deserialize
 
 from omlx_cache.control.rows import PageDetails
 from omlx_cache_daemon.changing import remove_opened
-from omlx_cache_storage.cold.catalog import (
-    namespace_directories,
-    shard_directories,
-    walk_shard,
-)
+from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories, walk_shard
 from omlx_cache_storage.cold.disk import DISK, FileSystem
 from omlx_cache_storage.cold.reader import describes
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, UndecodablePage

@@ -9,6 +9,7 @@ from functools import partial
 from os import environ, geteuid
 from pathlib import Path
 
+from omlx_cache.control.cold_files import created_ns, entries, pins_in, root_bytes
 from omlx_cache.control.listing import (
     ListedPage,
     NoSuchNamespace,
@@ -27,14 +28,7 @@ from omlx_cache_daemon.changing import remove_namespace, remove_pages
 from omlx_cache_daemon.client import Map
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
-from omlx_cache_storage.cold.catalog import (
-    ColdEntry,
-    created_ns,
-    entries,
-    pins_in,
-    read_namespace,
-    root_bytes,
-)
+from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.cold.small_files import read_pins

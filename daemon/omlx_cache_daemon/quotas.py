@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from omlx_cache.control.cold_files import pins_in, root_bytes
 from omlx_cache.control.listing import Footprint, list_pages
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.changing import change_budget, change_pins
@@ -13,13 +14,7 @@ from omlx_cache_daemon.cold import Files, reading, root_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.targets import Target
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.catalog import (
-    ColdEntry,
-    namespace_directories,
-    pins_in,
-    read_namespace,
-    root_bytes,
-)
+from omlx_cache_storage.cold.catalog import ColdEntry, namespace_directories, read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.root import DirectoryGone
 from omlx_cache_storage.cold.small_files import PINS, read_budget, read_pins

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kit.storage import Story, open_cold
+from omlx_cache.control.cold_files import scan
 from omlx_cache_daemon.archive import (
     MANIFEST_FILE,
     READ_BYTES,
@@ -26,7 +27,6 @@ from omlx_cache_daemon.archive import (
     pack,
     parse_path,
 )
-from omlx_cache_storage.cold.catalog import scan
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import name_of, page_path
 from omlx_cache_storage.keys import namespace_digest

@@ -16,12 +16,12 @@ from kit import zoo
 from kit.drive import chunks, feed, random_tokens, request, settings
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
+from omlx_cache.control import cold_files
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.pending import PendingRestore, Restored, restore
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.restore.reading import Reading
 from omlx_cache.restore.walk import Walk
-from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.format.names import parse_name
 from omlx_cache_storage.keys import KeyChain, as_tokens
@@ -81,7 +81,7 @@ class Conversation:
         with BlockStore(settings(directory, **self._fields)) as store:
             request(self.model, PrefixCache(self.model, store), self.tokens)
             assert store.flush(60)
-        (self.namespace,) = catalog.namespaces(directory)
+        (self.namespace,) = cold_files.namespaces(directory)
 
     def open(self, disk: FileSystem | None = None, **fields: Any) -> BlockStore:
         return BlockStore(settings(self.directory, **self._fields, **fields), filesystem=disk)

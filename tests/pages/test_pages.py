@@ -14,7 +14,7 @@ from mlx_lm.models.qwen3 import Model, ModelArgs
 from kit.drive import settings
 from kit.storage import files_in
 from omlx_cache import BlockStore, CommitResult, PrefixCache, reasons
-from omlx_cache_storage.cold.catalog import scan
+from omlx_cache.control.cold_files import scan
 from omlx_cache_storage.cold.reader import read_header
 from omlx_cache_storage.format import planes
 

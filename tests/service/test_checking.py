@@ -10,9 +10,9 @@ import pytest
 
 from kit.storage import Story, files_in, open_cold
 from kit.storage.signed import signed_header, split_header
+from omlx_cache.control.cold_files import scan
 from omlx_cache_daemon import checking
 from omlx_cache_daemon.checking import Checked, check_pages, remove_damaged
-from omlx_cache_storage.cold.catalog import scan
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage
 

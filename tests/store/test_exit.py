@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache_storage.cold.catalog import scan
+from omlx_cache.control.cold_files import scan
 
 PROGRAM = """
 import sys

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from omlx_cache.control.cold_files import root_bytes
 from omlx_cache_storage.cold.catalog import (
     DESCRIPTIONS,
     digest_of,
     namespace_directories,
-    root_bytes,
     shard_directories,
     take_inventory,
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from omlx_cache.control import cold_files
 from omlx_cache.control.answering import Answering
 from omlx_cache.control.explained import RecordPage
 from omlx_cache.control.listing import ListedPage, list_pages
@@ -18,7 +19,7 @@ from omlx_cache.status.levels import KEPT_SECONDS
 from omlx_cache.status.routes import Operation, Operations
 from omlx_cache.upkeep.directory import Allowance, allowance, known_budget
 from omlx_cache_daemon.service.upkeep import Upkeep, give_back_memory
-from omlx_cache_storage.cold import catalog
+from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
@@ -140,7 +141,7 @@ class Answers:
         return {"cold": self._upkeep.tier.records()}
 
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
-        return catalog.read_namespace(self._upkeep.directory, digest)
+        return read_namespace(self._upkeep.directory, digest)
 
     def created_ns(self, digest: BlockKey) -> int | None:
-        return catalog.created_ns(self._upkeep.directory, digest)
+        return cold_files.created_ns(self._upkeep.directory, digest)

@@ -7,11 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.catalog import (
-    Inventory,
-    namespace_directories,
-    shard_directories,
-)
+from omlx_cache_storage.cold.catalog import Inventory, namespace_directories, shard_directories
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.ledger import HOLD_FILES
 from omlx_cache_storage.cold.opening import Opening

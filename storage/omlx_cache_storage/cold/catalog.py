@@ -8,18 +8,14 @@ import gc
 import os
 import re
 import stat
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.contents import rooted
-from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, FileSystem, physical_bytes
+from omlx_cache_storage.cold.disk import DISK, FileSystem, physical_bytes
 from omlx_cache_storage.cold.small_files import is_leftover, read_document
 from omlx_cache_storage.format.names import (
-    ENTRY_BYTES,
     NAMESPACE_FILE,
     RATE_FILE,
     TEMPORARY_PREFIX,
@@ -28,7 +24,6 @@ from omlx_cache_storage.format.names import (
     page_path,
     parse_name,
 )
-from omlx_cache_storage.hints import PinRecord, Pins, living
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import COLD, PageId, PageInfo
 from omlx_cache_storage.private import is_private
@@ -163,61 +158,10 @@ def _own(
     return None
 
 
-def scan(cold_dir: Path) -> Iterator[ColdEntry]:
-    """Yield the pages of a cold directory, by directory scan only."""
-    for found in walk(cold_dir, DISK):
-        if found.name is not None:
-            stored = StoredPage(found.namespace, found.name, found.nbytes)
-            yield ColdEntry(cold_dir, stored, found.mtime_ns)
-
-
-def entries(cold_dir: Path) -> list[ColdEntry]:
-    """Return the pages of a directory with the stamps that a store would give them, in no order.
-
-    Opens no file. Raises OSError.
-    """
-    found = ((entry.stored, entry.used_ns) for entry in scan(cold_dir))
-    return [ColdEntry(cold_dir, stored, stamp_ns) for stored, stamp_ns in rooted(found)]
-
-
-def root_bytes(cold_dir: Path, fs: FileSystem = DISK) -> int:
-    """Return what a directory takes of the disk without its namespaces: of its ledger only what
-    has been written. Raises OSError."""
-    files = (entry.stat(follow_symlinks=False) for entry in fs.scan(cold_dir))
-    small = [512 * info.st_blocks + ENTRY_BYTES for info in files if stat.S_ISREG(info.st_mode)]
-    return SMALL_FILE_BYTES + sum(small)
-
-
-def namespaces(cold_dir: Path) -> dict[BlockKey, dict[str, object]]:
-    """Return the namespaces with the documents that their digests were made from; an unreadable
-    document is empty."""
-    found = namespace_directories(cold_dir, DISK)
-    return {digest: read_namespace(cold_dir, digest) for digest, _ in found}
-
-
 def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
     """Return the document of one namespace, {} when there is none that can be read."""
     path = os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE)
     return read_document(path, DISK)
-
-
-def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[BlockKey]) -> Pins:
-    """Return those pins that have not ended, with what they mean of namespaces of a directory."""
-    pins = Pins(partial(read_namespace, cold_dir))
-    pins.go_by(living(records, time.time_ns()), ())
-    pins.learn(namespaces)
-    return pins
-
-
-def created_ns(cold_dir: Path, digest: BlockKey) -> int | None:
-    """Return when a namespace came to a directory, None for one that is not there.
-
-    Its document is written with its first page, and goes with its last.
-    """
-    try:
-        return os.lstat(os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE)).st_mtime_ns
-    except OSError:
-        return None
 
 
 @contextmanager

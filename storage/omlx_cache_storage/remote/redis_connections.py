@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import redis
 from redis import exceptions as failures
 from redis._parsers import _RESP2Parser
+from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR, SYM_CRLF, SocketBuffer
 from redis.sentinel import (
     MasterNotFoundError,
     SentinelManagedConnection,
     SentinelManagedSSLConnection,
 )
+from redis.utils import SENTINEL
 
 from omlx_cache_storage.readers import note_answer
 from omlx_cache_storage.remote.engine import MEMBERS, RemoteError, meaning
@@ -37,6 +39,8 @@ _LEAST_RATE = 64 << 10
 """Bytes a second: values that come slower are given up."""
 HANDSHAKE_BYTES = 64 << 10
 """Answers to what a client sends when it connects; nobody has asked for a value yet."""
+DIRECT_BYTES = 64 << 10
+"""Values of so much are received where they stay."""
 PROGRESS_BYTES = 1 << 20
 """What has to come within a reader's time-out, or a whole answer: what comes at less than half a
 megabyte a second is computed sooner."""
@@ -154,22 +158,68 @@ class CountingSocket:
 
     def recv(self, nbytes: int, flags: int = 0) -> bytes:
         """Receive some bytes; with flags, which are for a glance, count none."""
-        if self._patience != 0 and not flags:
+        if not flags:
+            self._wait_at_most()
+        received = bytes(self._wrapped.recv(nbytes, flags))
+        if not flags:
+            self._count(len(received))
+        return received
+
+    def recv_into(self, target: memoryview) -> int:
+        """Receive some bytes into memory; return how many."""
+        self._wait_at_most()
+        nbytes = int(self._wrapped.recv_into(target))
+        self._count(nbytes)
+        return nbytes
+
+    def may_give(self, nbytes: int) -> None:
+        """Raise ConnectionError unless so many bytes may still come."""
+        if nbytes > self._left:
+            raise ConnectionError("the answer is longer than any answer to what was asked")
+
+    def _wait_at_most(self) -> None:
+        if self._patience != 0:
             left = self._until - time.monotonic()
             if left <= 0:
                 raise TimeoutError("the answer has not ended in time")
             self._wrapped.settimeout(left if self._patience is None else min(left, self._patience))
-        received = bytes(self._wrapped.recv(nbytes, flags))
-        if flags:
-            return received
-        self._left -= len(received)
-        if self._left < 0:
-            raise ConnectionError("the answer is longer than any answer to what was asked")
-        self._unnoted += len(received)
+
+    def _count(self, nbytes: int) -> None:
+        self.may_give(nbytes)
+        self._left -= nbytes
+        self._unnoted += nbytes
         if self._unnoted >= PROGRESS_BYTES:
             self._unnoted = 0
             note_answer()
-        return received
+
+
+class _Buffer(SocketBuffer):
+    """The client's buffer, past which a large value comes: it would copy that five times, and have
+    other threads wait for each."""
+
+    def read(self, length: int, timeout: float | object = SENTINEL) -> bytes:
+        if length < DIRECT_BYTES:
+            return super().read(length, timeout)
+        socket: Any = self._sock
+        begun = self.unread_bytes()
+        ending = length + len(SYM_CRLF)
+        socket.may_give(ending - begun)
+        value = bytearray(ending)
+        with memoryview(value) as view:
+            filled = self._buffer.readinto(view)
+            while filled < ending:
+                came = socket.recv_into(view[filled:])
+                if not came:
+                    raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
+                filled += came
+        del value[length:]
+        return value  # type: ignore[return-value]
+
+
+class _DirectParser(_RESP2Parser):
+    def on_connect(self, connection: Any) -> None:
+        super().on_connect(connection)  # type: ignore[no-untyped-call]
+        self._buffer = _Buffer(connection._sock, self.socket_read_size, connection.socket_timeout)
 
 
 class _Bounded:
@@ -186,7 +236,7 @@ class _Bounded:
         self._allowed = allowed
         self._expected = allowed(())
         # Not hiredis: it takes memory for all elements of an array once it knows their number.
-        super().__init__(*args, parser_class=_RESP2Parser, **options)  # type: ignore[call-arg]
+        super().__init__(*args, parser_class=_DirectParser, **options)  # type: ignore[call-arg]
 
     def _connect(self) -> CountingSocket:
         return CountingSocket(super()._connect(), self._expected.seconds)  # type: ignore[misc]

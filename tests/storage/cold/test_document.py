@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kit.storage import Story, commit, disk_usage, open_cold, open_store
+from omlx_cache.control.cold_files import namespaces
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache_storage.cold.catalog import namespaces
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     encode_document,

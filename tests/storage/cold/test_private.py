@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, expected_payload, files_in, open_cold, read_cold
+from omlx_cache.control.cold_files import namespaces, scan
 from omlx_cache_daemon.changing import remove_namespace
-from omlx_cache_storage.cold.catalog import namespaces, read_namespace, scan
+from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.errors import PageUnreadable
 
 DAY = 10**18
