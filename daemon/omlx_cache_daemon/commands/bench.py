@@ -32,7 +32,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--size",
         choices=SIZES,
         default="small",
-        help="how much KV: 64 MiB, 256 MiB, 4 GiB for small, normal, large (default: %(default)s)",
+        help="how much KV: 64 KiB, 64 MiB, 256 MiB or 4 GiB (default: %(default)s, 64 MiB)",
     )
     parser.add_argument(
         "--dir", type=Path, metavar="DIR", help="measure this disk (default: temporary files')"
