@@ -108,6 +108,9 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             flight = None if request is None else request.flight
             if flight is None:
                 flight = self._cache.flight(self._cache.key, prompt, len(held), ends)
+            else:
+                # It began, before it was known what is restored, at the first token.
+                flight.reach(len(held))
             self._rows[uid] = _Row(prompt, ends, most, tuple(sampling), until, request, flight)
         return uids
 

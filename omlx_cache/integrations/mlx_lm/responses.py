@@ -50,7 +50,7 @@ AHEAD_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 """A waiting request looks again after so long although nothing happened: a flight may stall."""
 PAUSES = 10.0
-"""A look takes at most one part in so many of the time that a request waits."""
+"""A look takes at most one part in so many of the time that a request waits, as processor time."""
 ALIVE_SECONDS = 5.0
 """How often a client that waits is told that its request is alive."""
 CHARACTERS = 16
@@ -154,14 +154,17 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
 
     def _is_first(self, served: ServedRequest, *, last: bool = False) -> bool:
         """Return False while another request computes what this one needs next; else note that this
-        one computes it. With `last` it waits no more."""
+        one computes it. With `last` it waits no more. Never raises: who cannot be told is first."""
         assert served.parts is not None
         key, prompt = self.model_provider.model_key, served.parts[0]
         with self._arriving:
-            if not last and self.cache.worth_waiting(key, as_tokens(prompt)):
-                return False
-            *ends, _all = accumulate(map(len, served.parts[1]))
-            served.flight = self.cache.flight(key, prompt, 0, ends)
+            try:
+                if not last and self.cache.worth_waiting(key, as_tokens(prompt)):
+                    return False
+                *ends, _all = accumulate(map(len, served.parts[1]))
+                served.flight = self.cache.flight(key, prompt, 0, ends)
+            except Exception:
+                _log.exception("a request does not wait for others")
         return True
 
     def _in_turn(
@@ -178,6 +181,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         told = 0.0
         while True:
             seen, began = flights.changes, time.monotonic()
+            worked = time.thread_time()
             if self._is_first(served, last=began >= until):
                 break
             if self.cutting:
@@ -185,7 +189,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             if progress is not None and began - told >= ALIVE_SECONDS:
                 told = began
                 progress(0, count)
-            time.sleep(PAUSES * (time.monotonic() - began))
+            # Not by the clock: that grows with all who look, and with what else the machine does.
+            time.sleep(PAUSES * (time.thread_time() - worked))
             with flights.lock:
                 if flights.changes == seen:
                     flights.on_change.wait(LOOK_SECONDS)

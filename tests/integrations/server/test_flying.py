@@ -1,6 +1,7 @@
 """Rows of a batch, as those see them that wait for their prompts."""
 
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,3 +152,18 @@ def test_a_row_that_is_given_up_is_not_waited_for(how: str, store: BlockStore) -
     assert not server.waits(SYSTEM + USER)
     assert server.flights.idle
     server.generator.close()
+
+
+def test_a_row_is_not_waited_for_where_it_was_restored(store: BlockStore) -> None:
+    server = Server(store, "llama")
+    server.insert(SYSTEM)
+    while server.step():
+        pass
+    flight = server.cache.flight(KEY, [*SYSTEM, *USER], 0, [])
+    assert flight is not None
+    request = SimpleNamespace(flight=flight, fetched=None)
+    server.generator._current = lambda: request
+    server.insert([*SYSTEM, *USER])
+    with server.flights.lock:
+        assert not flight.is_ahead(96)
+        assert flight.is_ahead(128)

@@ -280,3 +280,12 @@ def test_the_record_of_a_request_says_how_long_it_was_held(
     assert f", total {record['total_seconds']:.3f} s" in line
     assert f", held {record['held_seconds']:.1f} s" in line
     assert record["total_seconds"] >= record["held_seconds"] > 0
+
+
+def test_a_request_that_is_refused_is_not_waited_for(ours: Server) -> None:
+    prompt = tokens(5 * BLOCK, 77)
+    with asking(ours) as agents:
+        before = ours.text().count(WAITS)
+        assert agents.ask(prompt, logit_bias={"9999": 1.0}).result().status == 400
+        assert agents.ask(prompt).result().status == 200
+        assert ours.text().count(WAITS) == before
