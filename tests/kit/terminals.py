@@ -89,7 +89,7 @@ def on_terminal(
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         with subprocess.Popen(
             [sys.executable, "-c", _TAKE, *command],
-            env={"TERM": "xterm-256color", **environment},
+            env={"TERM": "xterm-256color", **environment, "COLUMNS": "", "LINES": ""},
             stdin=theirs,
             stdout=theirs if stdout is None else stdout,
             stderr=theirs,
