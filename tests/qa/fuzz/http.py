@@ -1,5 +1,6 @@
-"""Throws requests as nobody should send them at a real `omlx-cache serve`: no crash, no hang and no
-growth, whatever mlx-lm answers. `python -m qa.fuzz.http --count 50000`, with `tests` on the path.
+"""Throws requests as nobody should send them at a real `omlx-cache serve`: no crash, no hang, no
+growth, an answer to each that is whole, and no error of ours; mlx-lm's server and its model may
+have theirs. `python -m qa.fuzz.http --count 50000`, with `tests` on the path.
 
 They follow from a seed: fields of any type, bytes changed at random, headers that lie, lines that
 are none. None of them is a request that takes long to answer.
@@ -8,6 +9,7 @@ are none. None of them is a request that takes long to answer.
 import argparse
 import json
 import random
+import re
 import socket
 import string
 import sys
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit.tinylm import Server, make_model, serve_ours
-from kit.wire import completion, connected, exchange, read_answer
+from kit.wire import Answer, completion, connected, exchange, read_answer
 
 SECONDS = 60.0
 """An answer that takes longer is a hang."""
@@ -29,6 +31,8 @@ GROWTH_BYTES = 96 << 20
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 _LONGEST_ANSWER = 4
+_TRACEBACK = re.compile(r"^Traceback .*(?:\n +.*)+", re.MULTILINE)
+_FRAME = re.compile(r'File "([^"]*)"')
 
 _SCALARS: list[Any] = [
     None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e300, 10**30, -(2**63), 2**31, "", "a", "\x00",
@@ -232,25 +236,33 @@ def attack(count: int, seed: int) -> Report:
                 report.wrong.append("the server no longer answers")
             if server.stop() != 0:
                 report.wrong.append("the server did not end well")
+            for traceback in _TRACEBACK.findall(server.text()):
+                if "site-packages" not in _FRAME.findall(traceback)[-1]:
+                    report.wrong.append(traceback)
         finally:
             server.kill()
     return report
 
 
 def _one(server: Server, sent: Sent, report: Report) -> None:
-    status = 0
+    answer = Answer(0, {}, b"")
     try:
         with connected(server.url, SECONDS) as connection:
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(sent.content)
                 if not sent.whole:
                     connection.shutdown(socket.SHUT_WR)
-            status = read_answer(connection).status
+            answer = read_answer(connection)
     except TimeoutError:
         report.wrong.append(f"no answer in {SECONDS:.0f} s to {sent.content[:2000]!r}")
     except OSError:
         pass
-    report.statuses[status] += 1
+    report.statuses[answer.status] += 1
+    is_theirs = answer.status == 501 or b"the model failed: " in answer.content
+    if answer.status >= 500 and not is_theirs:
+        report.wrong.append(f"{answer.status} {answer.error} to {sent.content[:2000]!r}")
+    if sent.whole and not answer.status:
+        report.wrong.append(f"no answer to {sent.content[:2000]!r}")
 
 
 def _resident(server: Server) -> int:
