@@ -1,10 +1,15 @@
 """`omlx-cache run`: what it refuses, in one line, before a server is started."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from kit.versions import BEFORE_0_32
+from omlx_cache.integrations import launching
+from omlx_cache_daemon.cli import main
+from omlx_cache_daemon.commands import run
 
 from .conftest import Cli
 
@@ -82,3 +87,21 @@ def test_packing_that_mlx_lacks_is_refused(cli: Cli) -> None:
     ended = cli("run", "mlx_lm.server", "--model", "x", "--kv-bits", "7")
     assert ended.code == 1
     assert ended.err.splitlines()[-1].startswith("mlx_lm.server: kv_bits")
+
+
+def test_with_require_the_server_is_told_before_it_is_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = []
+
+    def launch(server: str, arguments: list[str]) -> int:
+        told.append((server, arguments, os.environ.get("OMLX_CACHE_REQUIRE")))
+        return 0
+
+    # Set, so that it is as before once this test is over.
+    monkeypatch.setenv("OMLX_CACHE_REQUIRE", "0")
+    monkeypatch.setattr(launching, "launch", launch)
+    monkeypatch.setattr(run, "end_process", sys.exit)
+    with pytest.raises(SystemExit):
+        main(["run", "--require", "vllm-mlx", "--port", "1"])
+    assert told == [("vllm-mlx", ["--port", "1"], "1")]

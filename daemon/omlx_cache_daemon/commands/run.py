@@ -1,9 +1,11 @@
 """`omlx-cache run SERVER`: another project's server, its own flags, with this cache in place."""
 
 import argparse
+import os
 from typing import NoReturn
 
 from omlx_cache.integrations.servers import SERVERS
+from omlx_cache.settings.names import variable
 from omlx_cache_daemon.errors import UsageError
 from omlx_cache_daemon.options import complete_by
 from omlx_cache_daemon.process import end_process
@@ -16,8 +18,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "stands behind its name is the server's: `omlx-cache run vllm-mlx --help` shows its "
         "flags. The cache is configured by variables, OMLX_CACHE_HOT_BYTES and so on: "
         "`omlx-cache config` shows them.",
-        usage="%(prog)s [-h] SERVER ...",
+        usage="%(prog)s [-h] [--require] SERVER ...",
         epilog=f"Servers: {', '.join(SERVERS)}.",
+    )
+    parser.add_argument(
+        "--require",
+        action="store_true",
+        help="end with an error where the server cannot have the cache, instead of running without",
     )
     # Optional for argparse, which would ask for "..." too where it is missing.
     server = parser.add_argument(
@@ -35,6 +42,8 @@ def run(args: argparse.Namespace) -> NoReturn:
         raise UsageError(f"name a server: {', '.join(SERVERS)}; see omlx-cache run --help")
     from omlx_cache.integrations.launching import UnknownServer, launch
 
+    if args.require:
+        os.environ[variable("require")] = "1"
     try:
         code = launch(args.server, args.arguments)
     except UnknownServer as error:
