@@ -27,11 +27,11 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(6900, 61, 0),
-    "core": Limit(7045, 81, 0),
-    "outside": Limit(15560, 316, 11),
-    "wheel": Limit(29495, 458, 24),
-    "benchmarks": Limit(1500, 25, 0),
-    "tests": Limit(44935, 634, 36),
+    "core": Limit(7025, 81, 0),
+    "outside": Limit(11600, 169, 0),
+    "wheel": Limit(25525, 311, 0),
+    "benchmarks": Limit(1440, 17, 0),
+    "tests": Limit(31000, 470, 29),
 }
 
 
