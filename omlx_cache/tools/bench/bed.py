@@ -86,7 +86,8 @@ class Bed:
 
     def begin(self) -> Begun:
         """Read everything ahead of a `restore`; raises RuntimeError if it does not come."""
-        begun = self.cache.begin(self.tokens)
+        # The salt of `restore`: another one, None too, is another prompt.
+        begun = self.cache.begin(self.tokens, salt="")
         if not begun.wait(WAIT_SECONDS):
             raise RuntimeError("the restore that was begun did not come")
         return begun
