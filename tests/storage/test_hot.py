@@ -170,14 +170,19 @@ def memory(tmp_path: Path, hot_bytes: int) -> BlockStore:
     return open_store(tmp_path, hot_bytes=hot_bytes, hot_cache_only=True)
 
 
+def fill(store: BlockStore, story: Story) -> None:
+    """Admit and put 64 pages of a KiB, which are all that 64 KiB take."""
+    for number in range(1, 65):
+        room = store.admit(KIB)
+        assert room
+        store.put(story.page(number), room)
+
+
 def test_a_run_evicts_pages_of_others_and_leaves_the_budget_a_ceiling(
     tmp_path: Path, story: Story
 ) -> None:
     with memory(tmp_path, 64 * KIB) as store:
-        for number in range(1, 65):
-            room = store.admit(KIB)
-            assert room
-            store.put(story.page(number), room)
+        fill(store, story)
         assert store.admit_run(KIB, 8).nbytes == 2 * KIB
         usage = store.hot_usage()
         assert (usage.pages, usage.nbytes, usage.peak_bytes) == (62, 64 * KIB, 64 * KIB)
@@ -187,10 +192,7 @@ def test_a_run_takes_no_page_of_its_own_sequence_that_lies_before_its_end(
     tmp_path: Path, story: Story
 ) -> None:
     with memory(tmp_path, 64 * KIB) as store:
-        for number in range(1, 65):
-            room = store.admit(KIB)
-            assert room
-            store.put(story.page(number), room)
+        fill(store, story)
         own = set(story.ids(*range(1, 65)))
         assert not store.admit_run(KIB, 2, own, position=story.page(64).meta.position)
         assert store.hot_usage().pages == 64

@@ -14,6 +14,7 @@ from mlx_lm.models import cache as upstream
 
 from fidelity.mixtures import NAMES as WORKING
 from fidelity.mixtures import one_of_each
+from fidelity.storage import CONFIGS
 from kit.output import check_output
 from kit.zoo import FAMILIES, build
 from omlx_cache.adapters.base import GroupSpec
@@ -52,47 +53,10 @@ DEEPSEEK_V3 = {
     "topk_group": 4,
     "torch_dtype": "bfloat16",
 }
-QWEN3_NEXT_80B = {
-    "model_type": "qwen3_next",
-    "hidden_size": 2048,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "linear_num_value_heads": 32,
-    "linear_num_key_heads": 16,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_conv_kernel_dim": 4,
-    "full_attention_interval": 4,
-    "intermediate_size": 5120,
-    "num_experts": 512,
-    "num_experts_per_tok": 10,
-    "decoder_sparse_step": 1,
-    "shared_expert_intermediate_size": 512,
-    "mlp_only_layers": [],
-    "moe_intermediate_size": 512,
-    "rms_norm_eps": 1e-6,
-    "vocab_size": 151936,
-    "rope_theta": 10000000,
-    "partial_rotary_factor": 0.25,
-    "max_position_embeddings": 262144,
-    "torch_dtype": "bfloat16",
-}
+QWEN3_NEXT_80B = CONFIGS["Qwen3-Next-80B-A3B"]
 GEMMA_3_27B = {
     "model_type": "gemma3",
-    "text_config": {
-        "model_type": "gemma3_text",
-        "hidden_size": 5376,
-        "intermediate_size": 21504,
-        "vocab_size": 262208,
-        "num_hidden_layers": 62,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 16,
-        "head_dim": 128,
-        "sliding_window": 1024,
-        "sliding_window_pattern": 6,
-    },
+    "text_config": CONFIGS["Gemma 3 27B"],
     "torch_dtype": "bfloat16",
 }
 DBRX = {
