@@ -236,7 +236,7 @@ def _index(size: Size, directory: Path) -> Iterator[BenchRow]:
             raise RuntimeError(f"{tier.usage().pages} of {files} files were indexed")
 
     def read_again() -> None:
-        # Whoever fell behind by more than the ledger holds is as far as one that lost it.
+        # A process that is behind by more than the ledger holds reads the directory again, as here.
         (directory / LEDGER_FILE).unlink()
         ours.settle()
         if ours.sharing.fell_behind:

@@ -88,7 +88,7 @@ def check_pages(cold_dir: Path, *, after: str = "", fs: FileSystem = DISK) -> It
 
 
 def check_page(path: str, page: StoredPage, fs: FileSystem = DISK) -> Checked | None:
-    """Read a page's file whole; None for one that is gone, or is gone by now and was not right."""
+    """Read a page's file whole; None for one that was deleted, also while it was being read."""
     try:
         with fs.reading(path) as fd:
             try:

@@ -160,7 +160,7 @@ def cells(row: Rates) -> list[object]:
         rate(row["computed_tokens_per_second"]),
         quantity("bytes", row["hot_bytes"]),
         quantity("bytes", row["cold_bytes"]),
-        # What other machines gave, or that their store is left alone.
+        # The bytes of other machines, or the state of a remote store that fails.
         quantity("bytes", row["remote_read_bytes_per_second"]) if state in (None, "ok") else state,
         quantity("bytes", row["pending_bytes"]),
         quantity("bytes", row["written_bytes_per_second"]),

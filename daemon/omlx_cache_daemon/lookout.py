@@ -39,9 +39,9 @@ class Watched(NamedTuple):
 class Lookout:
     """Watches the stores that `find` gives, those that come later too.
 
-    One thread may call. Mutable: `gone`, what to say of stores that went in the last minute, and
-    when they did, and `_here`, the replies of those that did not; `_samples` and `_requests` hold
-    what was known at the last looks, by socket, and belong to the store's own thread.
+    One thread may call. Mutable: `gone`, the times and lines of stores that ended in the last
+    minute, and `_here`, the replies of the running ones. `_samples` and `_requests` have the
+    figures of the last looks, by socket; each belongs to the thread that asks its store.
     """
 
     def __init__(self, find: Callable[[], Sequence[RunningStore]]) -> None:

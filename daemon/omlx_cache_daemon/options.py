@@ -64,7 +64,7 @@ def add_format_option(parser: argparse.ArgumentParser) -> None:
 def complete_by(
     action: argparse.Action, words: Callable[[str, argparse.Namespace], Iterable[str]]
 ) -> None:
-    """Have a shell complete a value by words, which are asked for with what was typed of it."""
+    """Have a shell complete a value by `words`, which takes the typed prefix."""
 
     def ask(prefix: str, parsed_args: argparse.Namespace, **more: object) -> list[str]:
         return list(words(prefix, parsed_args))

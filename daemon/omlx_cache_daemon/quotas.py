@@ -28,8 +28,8 @@ _LAST_SECOND = 253_402_300_799
 
 
 def described(cold_dir: Path) -> Map:
-    """Return a directory's budget, what is used of it, its pins, what is there of each, and what
-    all of them may have. Opens no page; raises NobodyThere without a directory."""
+    """Return a directory's budget and usage, its pins with the pages of each, and the most bytes
+    that all pins may take. Opens no page; raises NobodyThere without a directory."""
     pages = Files(cold_dir).entries()
     with reading(cold_dir):
         budget, pins = read_budget(cold_dir), read_pins(cold_dir)

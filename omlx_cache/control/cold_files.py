@@ -1,4 +1,4 @@
-"""What lies in a cold directory, read from its files: for whoever shows it, without a store."""
+"""The pages, namespaces and pins of a cold directory, read from its files without a store."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""`omlx-cache rm`: delete namespaces whole, or what is of old versions, unused, or too much."""
+"""`omlx-cache rm`: delete namespaces whole, or pages that are stale, old or too many."""
 
 import argparse
 import sys

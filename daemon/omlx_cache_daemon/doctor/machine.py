@@ -1,4 +1,4 @@
-"""The machine: what is installed and set, what is left of it, and its stores and services."""
+"""The machine: its software, settings, free space, stores and services."""
 
 import os
 import resource
@@ -161,7 +161,7 @@ def runtime_directory(context: Context) -> Iterator[Finding]:
 
 
 def sockets(context: Context) -> Iterator[Finding]:
-    """No socket is left of a process that is gone."""
+    """Each socket has a process."""
     known = [
         name for place in search_places() for name in (*sockets_in(place), *services_in(place))
     ]

@@ -80,7 +80,7 @@ class Feeding:
         """Send no more, within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         for remote, uploads in self._tiers.values():
-            # What is left is in the directory, and is found there again.
+            # A page that was not sent stays in the directory; the next start finds it there.
             uploads.close(max(0.0, deadline - time.monotonic()) / 2)
             remote.close(max(0.0, deadline - time.monotonic()))
 

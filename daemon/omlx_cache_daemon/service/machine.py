@@ -33,7 +33,7 @@ LATE = f"it did not answer within {ASK_SECONDS:g} s"
 
 
 class _Itself(Client):
-    """Asks the service what others are asked by their sockets."""
+    """Answers as the service itself does, without a socket."""
 
     def __init__(self, own: Operations) -> None:
         super().__init__(Path(_NOBODY), pid=os.getpid())
@@ -46,7 +46,7 @@ class _Itself(Client):
 class Peers:
     """Finds processes and asks them: all at once, none for longer than a second. One that does not
     answer is asked again aside, and nobody waits for it meanwhile. Any thread may call; `_lock`
-    guards `_away`, why each of these did not answer and who asks it, and is held over no I/O."""
+    guards `_away`, the reason and the thread of each such process; no I/O happens under it."""
 
     def __init__(self, find: Callable[[], Sequence[RunningStore]] | None = None) -> None:
         self._find = find or known

@@ -29,7 +29,7 @@ NOTED_SECONDS = 30.0
 EMPTY_SECONDS = 3600.0
 """For so long nothing is looked for in a directory without pages."""
 FAILED_SECONDS = 600.0
-"""For so long a directory is left alone that cannot be listed, or changed."""
+"""A directory that cannot be listed or changed is tried again after so long."""
 _DAY = 86_400
 
 
@@ -42,7 +42,7 @@ class AlreadyKept(CommandError):
 @dataclass(frozen=True, slots=True)
 class KeeperState:
     """What outlives the service. Times are seconds since 1970, 0 for never; `after`: the page that
-    was checked last in a pass under way, "" between passes; `budget_bytes`: the budget that the
+    was checked last in an unfinished pass, "" between passes; `budget_bytes`: the budget that the
     service gave the directory, 0 for none."""
 
     pid: int = 0
@@ -75,7 +75,7 @@ class StateFile:
 
     def take(self) -> KeeperState:
         """Have the file, and return what it says; raises AlreadyKept when another service has it,
-        OSError as the disk does. What is known goes on where the file is gone."""
+        OSError as the disk does. Without the file the last state goes on."""
         if self.is_held:
             return self.kept
         # Nothing stays open for writing: it would keep a disk from being remounted read-only.
@@ -126,7 +126,7 @@ def _parsed(raw: bytes) -> KeeperState:
 class Scrubber:
     """One pass after the other over a directory's pages, a turn at a time; belongs to one thread.
 
-    `_pass` yields what is to come of a pass under way; nothing is done before `_not_before`, and
+    `_pass` yields the rest of an unfinished pass; nothing is done before `_not_before`, and
     before the rate allows the bytes of the last turn, which began at `_turned`.
     """
 

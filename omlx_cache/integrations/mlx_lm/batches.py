@@ -175,7 +175,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             is_stop = position in row.stops
             self._store(response.uid, keep=is_stop)
             if is_stop:
-                # What mlx-lm does at the end of a segment it does with that segment's type.
+                # mlx-lm looks up the type of a segment that ends; a stop ends none.
                 response.end_of_segment = False
             row.stops = {stop for stop in row.stops if stop > position}
             if row.flight is not None:

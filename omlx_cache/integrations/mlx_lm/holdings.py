@@ -1,4 +1,4 @@
-"""What a server says of its cache: at its start what is there, at its end what is on the disk."""
+"""The lines of a server about its cache: its pages at the start, those on the disk at the end."""
 
 from collections import Counter
 from functools import partial
