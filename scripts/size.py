@@ -28,10 +28,10 @@ class Limit(NamedTuple):
 LIMITS = {
     "storage": Limit(6900, 61, 0),
     "core": Limit(7025, 81, 0),
-    "outside": Limit(11600, 169, 0),
-    "wheel": Limit(25525, 311, 0),
-    "benchmarks": Limit(1440, 17, 0),
-    "tests": Limit(31100, 470, 29),
+    "outside": Limit(11585, 169, 0),
+    "wheel": Limit(25510, 311, 0),
+    "benchmarks": Limit(1435, 17, 0),
+    "tests": Limit(30971, 469, 29),
 }
 
 
