@@ -223,7 +223,7 @@ class CacheSettings(RemoteSettings):
     """Whether metrics (`/metrics`) and a status page (`/status`) are answered: by
     `omlx-cache serve` at its own port, by `omlx-cache run` at this port of 127.0.0.1, with `on` at
     a free one, which its log names. An application calls `store.serve_status()` instead. See
-    docs/monitoring.md."""
+    docs/operations.md."""
 
     status_token: Annotated[
         Literal["off"] | SecretStr,
