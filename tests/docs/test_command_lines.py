@@ -18,7 +18,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").g
 OF_OTHERS = {
     "clients.md": {"--map-refresh"},
     "format.md": {"--exclude-caches"},
-    "remote.md": {"--assign", "--machines"},
+    "remote.md": {"--machines"},
 }
 """Flags of other programs, by page. The pages of other servers name those of the servers."""
 PAGES_OF_SERVERS = {"servers.md", "vllm-mlx.md", "mlx-vlm.md", "omlx.md"}
