@@ -139,15 +139,9 @@ def parse_path(path: str) -> PageAt:
     raise ArchiveError(f"{path[:200]!r} is no name of a page")
 
 
-@dataclass(slots=True)
-class Packed:
-    """What went into an archive, and what did not: pages that left the directory meanwhile, and
-    those that are damaged or that the disk did not give."""
-
-    pages: int = 0
-    nbytes: int = 0
-    gone: int = 0
-    damaged: int = 0
+Packed = Counter[Literal["pages", "bytes", "gone", "damaged"]]
+"""What went into an archive, and what did not: pages that left the directory meanwhile, and those
+that are damaged or that the disk did not give."""
 
 
 def in_order(pages: Iterable[ColdEntry]) -> list[ColdEntry]:
@@ -169,13 +163,13 @@ def pack(
                 raw = read_from_disk(fd)
             checked(raw, *at)
         except FileNotFoundError:
-            done.gone += 1
+            done["gone"] += 1
         except (OSError, PageError):
-            done.damaged += 1
+            done["damaged"] += 1
         else:
             _write(at.path, raw, entry.used_ns, to)
-            done.pages += 1
-            done.nbytes += len(raw)
+            done["pages"] += 1
+            done["bytes"] += len(raw)
         yield done
     to.write(bytes(2 * tarfile.BLOCKSIZE))
     to.flush()
@@ -249,15 +243,9 @@ class Unpacked:
     the first damaged ones.
     """
 
-    manifest: Manifest
     pages: Counter[Fate] = field(default_factory=Counter)
     nbytes: int = 0
     damage: list[str] = field(default_factory=list)
-
-    @property
-    def read(self) -> int:
-        """How many pages came."""
-        return self.pages.total()
 
 
 class Archive:
@@ -278,7 +266,7 @@ class Archive:
         """Hand the pages to a target in their order, and yield what is done after each; a page that
         cannot be used is counted and passed over. Raises OSError as the target does."""
         # Numbers take a fifth of the memory, and two pages with one are a matter of theory.
-        done, seen, now, directories = Unpacked(self.manifest), set[int](), time.time_ns(), 0
+        done, seen, now, directories = Unpacked(), set[int](), time.time_ns(), 0
         yield done
         while (member := self._next()) is not None:
             if member.isdir():

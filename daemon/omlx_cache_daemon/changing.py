@@ -9,7 +9,7 @@ Functions raise OSError when the disk refuses, or others keep the directory for 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ from omlx_cache_storage.cold.small_files import (
     write_pins,
 )
 from omlx_cache_storage.errors import CacheError
-from omlx_cache_storage.format.names import LEDGER_FILE, StoredPage, page_path
+from omlx_cache_storage.format.names import StoredPage, page_path
 from omlx_cache_storage.hints import PinRecord, living
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.private import trouble
@@ -52,13 +52,6 @@ class ChangeRefused(CacheError):
     """A directory's budget or pins cannot be changed; the text says why, and what to do."""
 
 
-class Deleted(NamedTuple):
-    """How many page files were deleted, and their physical bytes."""
-
-    pages: int
-    nbytes: int
-
-
 class _File(NamedTuple):
     """A file to delete, and its page; None for one that a dead writer left."""
 
@@ -68,22 +61,22 @@ class _File(NamedTuple):
     """Open on the file that is meant: another one of its name stays."""
 
 
-def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem = DISK) -> Deleted:
-    """Delete the page files of a namespace, and its directories if nothing else lies in them.
+def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem = DISK) -> int:
+    """Delete the page files of a namespace, and its directories if nothing else lies in them;
+    return how many pages.
 
     Files that are no pages stay, and so does what a living writer is writing. What was deleted when
     an error is raised is gone.
     """
     files = []
     for found in list(walk_namespace(cold_dir, digest, fs)):
-        if found.name is not None:
-            page = StoredPage(found.namespace, found.name, found.nbytes)
+        is_useless = found.is_leftover and not fs.is_being_written(found.path)
+        if found.name is not None or is_useless:
+            name, nbytes = found.name, found.nbytes
+            page = None if name is None else StoredPage(found.namespace, name, nbytes)
             files.append(_File(found.path, page))
-        elif found.is_leftover and not fs.is_being_written(found.path):
-            files.append(_File(found.path, None))
     _delete(cold_dir, files, fs)
-    pages = [file.page for file in files if file.page is not None]
-    return Deleted(len(pages), sum(page.nbytes for page in pages))
+    return sum(file.page is not None for file in files)
 
 
 def remove_useless(
@@ -116,10 +109,10 @@ def _delete(
     """Return how many files were those that were meant."""
     deleted = start = 0
     total = max(len(files), len(empty))
-    with _ledger_of(cold_dir, fs) as ledger:
+    with contextlib.closing(_ledger_of(cold_dir, fs)) as ledger:
         while start < total:
-            with _held(ledger):
-                while start < total and (count := _allowed(ledger, total - start)):
+            with ledger.held(WAIT_SECONDS):
+                while start < total and (count := ledger.allow(min(total - start, TOGETHER))):
                     part = slice(start, start + count)
                     meant = [f for f in files[part] if f.fd is None or fs.is_at(f.fd, f.path)]
                     _delete_some(cold_dir, meant, fs, ledger, empty[part])
@@ -127,16 +120,11 @@ def _delete(
     return deleted
 
 
-def _allowed(ledger: Ledger | None, files: int) -> int:
-    some = min(files, TOGETHER)
-    return some if ledger is None else ledger.allow(some)
-
-
 def _delete_some(
     cold_dir: Path,
     files: Sequence[_File],
     fs: FileSystem,
-    ledger: Ledger | None,
+    ledger: Ledger,
     empty: Sequence[str],
 ) -> None:
     """Delete a few files while the directory is held, and tell of those that are gone; and
@@ -144,7 +132,7 @@ def _delete_some(
     changes: list[Change] = []
     pages = tuple(file.page for file in files if file.page is not None)
     if pages:
-        _tell(ledger, Removing(pages))
+        ledger.append([Removing(pages)])
     try:
         for path, page, fd in files:
             fs.remove(path)
@@ -153,7 +141,7 @@ def _delete_some(
     finally:
         shards = {*empty, *(os.path.dirname(file.path) for file in files)}
         emptied = PageFiles(cold_dir, fs, "none").tidy(shards)
-        _tell(ledger, *changes, *(Emptied(*one) for one in emptied))
+        ledger.append([*changes, *(Emptied(*one) for one in emptied)])
 
 
 def change_budget(
@@ -164,7 +152,7 @@ def change_budget(
     Nobody else changes it meanwhile. What is too much running stores evict, or else the next one
     that opens. Raises ChangeRefused.
     """
-    with _ledger_of(cold_dir, fs) as ledger, _held(ledger):
+    with contextlib.closing(_ledger_of(cold_dir, fs)) as ledger, ledger.held(WAIT_SECONDS):
         before = read_budget(cold_dir, fs)
         budget = change(before)
         if budget != before:
@@ -172,7 +160,7 @@ def change_budget(
                 _check_newer(BUDGET, cold_dir, fs)
                 not_private = trouble(cold_dir, cold_dir.stat())
                 raise ChangeRefused(not_private or f"{cold_dir} is not this user's alone")
-            _tell(ledger, Rebudgeted())
+            ledger.append([Rebudgeted()])
         return budget
 
 
@@ -186,7 +174,7 @@ def change_pins(
 
     Nobody else changes them meanwhile. Raises ChangeRefused.
     """
-    with _ledger_of(cold_dir, fs) as ledger, _held(ledger):
+    with contextlib.closing(_ledger_of(cold_dir, fs)) as ledger, ledger.held(WAIT_SECONDS):
         before = read_pins(cold_dir, fs)
         after = tuple(change(living(before, time.time_ns())))
         if after != before:
@@ -195,7 +183,7 @@ def change_pins(
                     _check_newer(PINS, cold_dir, fs)
             except ValueError as error:
                 raise ChangeRefused(f"{error}; unpin something first") from error
-            _tell(ledger, Repinned())
+            ledger.append([Repinned()])
         return after
 
 
@@ -207,24 +195,8 @@ def _check_newer(file: SmallFile, cold_dir: Path, fs: FileSystem) -> None:
         )
 
 
-@contextlib.contextmanager
-def _ledger_of(cold_dir: Path, fs: FileSystem) -> Iterator[Ledger | None]:
-    """Open the ledger of a directory; None for one that no store has used since there are any."""
-    if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)):
-        yield None
-        return
+def _ledger_of(cold_dir: Path, fs: FileSystem) -> Ledger:
+    """Open the ledger of a directory; one that no store has used gets one."""
     ledger = Ledger(cold_dir, fs)
     ledger.open(SMALLEST_BYTES)
-    try:
-        yield ledger
-    finally:
-        ledger.close()
-
-
-def _held(ledger: Ledger | None) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext() if ledger is None else ledger.held(WAIT_SECONDS)
-
-
-def _tell(ledger: Ledger | None, *changes: Change) -> None:
-    if ledger is not None and changes:
-        ledger.append(changes)
+    return ledger

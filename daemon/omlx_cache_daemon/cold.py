@@ -102,7 +102,7 @@ class Files:
     def clear(self, digest: str) -> int:
         """Delete the pages of a namespace; return how many."""
         with reading(self.directory):
-            return remove_namespace(self.directory, BlockKey(bytes.fromhex(digest))).pages
+            return remove_namespace(self.directory, BlockKey(bytes.fromhex(digest)))
 
     def _document(self, namespace: BlockKey) -> dict[str, object]:
         return read_namespace(self.directory, namespace)

@@ -7,16 +7,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache_daemon.client import Client, Map, as_answer, as_map, count_of
-from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
+from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.render import text
 from omlx_cache_daemon.stores import (
     add_store_options,
-    chosen,
     passed_over,
     process_of,
     running,
@@ -59,29 +58,15 @@ def offline_directory(args: argparse.Namespace) -> Path | None:
 
 
 def used_directory(args: argparse.Namespace) -> Path:
-    """Return the directory that is meant: the one that was named, that of the running stores, or
-    the configured one, which need not be there.
-
-    Raises UsageError when the running stores use several.
-    """
-    if args.cold_dir is not None:
-        return existing(args.cold_dir)
-    if args.pid is not None or args.socket is not None or running():
-        try:
-            rows = [process_of(store.client(args.timeout)) for store in chosen(args)]
-        except NobodyThere as error:
-            raise NobodyThere(f"{error}; --cold-dir names the directory, and no store") from error
-        used = {os.path.realpath(row.cold_dir) for row in rows if row.cold_dir is not None}
-        if len(used) > 1:
-            lines = "".join(f"\n  --cold-dir {path}" for path in sorted(used))
-            raise UsageError(f"the running stores use {len(used)} directories; choose one:{lines}")
-        if used:
-            return Path(used.pop())
-        if args.pid is not None or args.socket is not None:
+    """Return the directory that is meant, as `offline_directory`, or that of the running store; it
+    need not be there. Raises CommandError for a store without one."""
+    directory = offline_directory(args)
+    if directory is None:
+        told = process_of(the_one(args, on_disk=True)).cold_dir
+        if told is None:
             raise CommandError("the store keeps nothing on a disk")
-    from omlx_cache_daemon.cold import configured_directory
-
-    return configured_directory()
+        directory = Path(os.path.realpath(told))
+    return directory
 
 
 def existing(directory: Path) -> Path:
@@ -122,14 +107,6 @@ def known_pages(prefix: str, args: argparse.Namespace) -> list[str]:
     return []
 
 
-class Place(Protocol):
-    """What has namespaces and pages; a running store, and `cold.Files`."""
-
-    def namespaces(self, limit: int) -> Sequence[NamespaceRow]: ...
-    def pages(self, prefix: str, limit: int) -> Sequence[PageRow]: ...
-    def details(self, key_prefix: str, limit: int) -> Sequence[PageDetails]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class StorePages:
     """The pages of a running store."""
@@ -148,7 +125,7 @@ class StorePages:
         return as_answer(tuple[PageDetails, ...], reply)
 
 
-def place_of(args: argparse.Namespace) -> Place:
+def place_of(args: argparse.Namespace) -> "StorePages | Files":
     """Return the running store that is meant, or the directory that was named, or is configured
     when no store runs."""
     directory = offline_directory(args)

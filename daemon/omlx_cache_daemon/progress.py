@@ -1,7 +1,6 @@
 """How far a long command is: a bar on a terminal, a line for every tenth elsewhere."""
 
 import sys
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
@@ -11,26 +10,20 @@ from omlx_cache_daemon.render import is_interactive, quantity, text, uses_styles
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-_UNKNOWN_TOTAL_SECONDS = 10.0
-"""How often a line comes where nobody knows how much there is to do."""
-
 
 class Progress:
     """Counts work on standard error, and never fails for want of somebody to tell.
 
-    `title` is a verb ("verifying"), `unit` "bytes" or the plural of what is counted. A `total` of
-    None is not known (yet); `update` may tell it. `shown=False` tells nothing, which is for
-    `--format json`. A bar takes the terminal's last line, which rich draws from a thread of its
-    own; what is printed on the same terminal meanwhile stands above it. One thread may use it.
+    `title` is a verb ("verifying"), `unit` "bytes" or the plural of what is counted. `shown=False`
+    tells nothing, which is for `--format json`. A bar takes the terminal's last line, which rich
+    draws from a thread of its own; what is printed on the same terminal meanwhile stands above it.
+    One thread may use it.
     """
 
-    def __init__(
-        self, title: str, total: int | None = None, *, unit: str, shown: bool = True
-    ) -> None:
+    def __init__(self, title: str, total: int, *, unit: str, shown: bool = True) -> None:
         self._title, self._unit, self._total, self._done = text(title), unit, total, 0
-        self._shown = shown
+        self._shown, self._tenth = shown, 0
         self._bar: Bar | None = None
-        self._tenth, self._told_at = 0, time.monotonic()
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -49,15 +42,13 @@ class Progress:
         """Add to what is done."""
         self.update(self._done + count)
 
-    def update(self, done: int, total: int | None = None) -> None:
-        """Say what is done, and how much there is where that is known by now."""
+    def update(self, done: int) -> None:
+        """Say what is done."""
         self._done = done
-        self._total = self._total if total is None else total
         if self._bar is not None:
-            task = self._bar.task_ids[0]
-            self._bar.update(task, completed=done, total=self._total, counted=self._counted())
+            self._bar.update(self._bar.task_ids[0], completed=done, counted=self._counted())
         elif self._shown:
-            self._tell_at_times()
+            self._tell_tenths()
 
     def _new_bar(self) -> "Bar":
         # Only here: rich takes longer to import than most commands run.
@@ -76,28 +67,18 @@ class Progress:
         )
 
     def _counted(self) -> str:
-        """Return `3 of 10 prompts`, `1.2GiB of 4GiB`, or without a total `3 prompts`."""
-        known = [amount for amount in (self._done, self._total) if amount is not None]
-        amounts = " of ".join(quantity(self._unit, amount) for amount in known)
+        """Return `3 of 10 prompts`, or `1.2 GiB of 4 GiB`."""
+        amounts = " of ".join(quantity(self._unit, n) for n in (self._done, self._total))
         return amounts if self._unit == "bytes" else f"{amounts} {self._unit}"
 
-    def _tell_at_times(self) -> None:
-        """Write a line for each tenth, or every ten seconds where no total is known."""
-        if self._total is None:
-            now = time.monotonic()
-            if now - self._told_at >= _UNKNOWN_TOTAL_SECONDS:
-                self._told_at = now
-                self._tell(self._counted())
-            return
+    def _tell_tenths(self) -> None:
+        """Write a line for each tenth."""
         tenth = min(10, 10 * self._done // self._total) if self._total > 0 else 0
         if tenth > self._tenth:
             self._tenth = tenth
-            self._tell(f"{10 * tenth} % ({self._counted()})")
-
-    def _tell(self, what: str) -> None:
-        try:
-            sys.stderr.write(f"{self._title}: {what}\n")
-            sys.stderr.flush()
-        except OSError:
-            # Nobody reads it any more: the work goes on.
-            self._shown = False
+            try:
+                sys.stderr.write(f"{self._title}: {10 * tenth} % ({self._counted()})\n")
+                sys.stderr.flush()
+            except OSError:
+                # Nobody reads it any more: the work goes on.
+                self._shown = False

@@ -1,9 +1,10 @@
 """The running server that has a model and a directory, and others that use the directory."""
 
+import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.replies import ProcessRow
@@ -12,20 +13,12 @@ from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.render import text
 from omlx_cache_daemon.stores import process_of, running
 
+if TYPE_CHECKING:
+    from omlx_cache.settings import CacheSettings
+
 _TIMEOUT_SECONDS = 5.0
 _IDENTIFYING = ("block_size", "codec", "cold_codec")
 """Settings that are part of every namespace: with another one, pages are not found."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a server must have been started with; without a model any server will do."""
-
-    model: str | None
-    adapter: str | None
-    draft_model: str | None
-    cold_dir: str
-    settings: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +38,9 @@ class Found(NamedTuple):
     others: list[str]
 
 
-def find_servers(wanted: Wanted) -> Found:
-    """Ask every running store. One that does not answer is among the others."""
+def find_servers(args: argparse.Namespace, wanted: "CacheSettings") -> Found:
+    """Ask every running store for one with the model of a command line and these settings; without
+    a model any server will do. One that does not answer is among the others."""
     found = Found([], [])
     for store in running():
         client = store.client(_TIMEOUT_SECONDS)
@@ -59,10 +53,10 @@ def find_servers(wanted: Wanted) -> Found:
             )
             continue
         cold_dir = info.cold_dir
-        shares = cold_dir is not None and _same_place(cold_dir, wanted.cold_dir)
-        if wanted.model is not None and not shares:
+        shares = cold_dir is not None and _same_place(cold_dir, str(wanted.cold_dir))
+        if args.model and not shares:
             continue
-        url, trouble = _url(info), _mismatch(info, theirs, wanted)
+        url, trouble = _url(info), _mismatch(info, theirs, args, wanted)
         title = text(info.title)
         if url is not None and not trouble:
             found.servers.append(Server(client, title, url, cold_dir))
@@ -71,25 +65,27 @@ def find_servers(wanted: Wanted) -> Found:
     return found
 
 
-def _mismatch(info: ProcessRow, theirs: object, wanted: Wanted) -> str:
+def _mismatch(
+    info: ProcessRow, theirs: object, args: argparse.Namespace, wanted: "CacheSettings"
+) -> str:
     """Return in words why a store cannot prefill what is wanted, empty when it can."""
     service = info.service
     if not service:
         return "and is no server"
     if _url(info) is None:
         return "and does not listen yet"
-    if wanted.model is None:
+    if not args.model:
         return "" if service.get("model") else "and has no model of its own"
-    if wanted.model != service.get("model") and not _same_folder(wanted.model, service):
+    if args.model != service.get("model") and not _same_folder(args.model, service):
         return f"with the model {service.get('model')}"
-    for name, mine in (("adapter", wanted.adapter), ("draft_model", wanted.draft_model)):
+    for name, mine in (("adapter", args.adapter_path), ("draft_model", args.draft_model)):
         if mine != service.get(name):
             return f"with {name.replace('_', ' ')} {service.get(name) or 'none'}"
     settings = theirs if isinstance(theirs, dict) else {}
     for name in _IDENTIFYING:
         setting = settings.get(name)
         value = setting.get("value") if isinstance(setting, dict) else None
-        if value != wanted.settings[name]:
+        if value != getattr(wanted, name):
             return f"with {name}={value}"
     return ""
 

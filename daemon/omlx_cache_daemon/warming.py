@@ -31,10 +31,6 @@ _DEFAULT_MODEL = "default_model"
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
-Progress = Callable[[int, int], None]
-"""Takes what is done, and how much there is."""
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A chat, or a text when `messages` is empty."""
@@ -136,18 +132,18 @@ def warm_through(
     server: Server,
     prompts: Sequence[Prompt],
     template: Mapping[str, object],
-    progress: Progress,
+    progress: Callable[[int], None],
 ) -> WarmReport:
     """Have a server prefill prompts, one after the other, and wait until all is on its disk.
 
-    `progress(done, total)` counts prompts. Raises CommandError when one is refused, or the server
+    `progress` takes how many are done. Raises CommandError when one is refused, or the server
     goes.
     """
     written = _written_bytes(server)
     usages = []
     for number, prompt in enumerate(prompts, 1):
         usages.append(_ask(server, _body(prompt, template), f"prompt {number}"))
-        progress(number, len(prompts))
+        progress(number)
     durable = _flushed(server)
     return WarmReport(
         len(prompts),

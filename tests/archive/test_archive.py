@@ -71,7 +71,7 @@ def _packed(directory: Path, *stories: Story) -> bytes:
     found = in_order(scan(directory))
     to = io.BytesIO()
     *_, done = pack(found, _manifest(*stories), to)
-    assert done.pages == len(found)
+    assert done["pages"] == len(found)
     return to.getvalue()
 
 
@@ -119,10 +119,10 @@ def test_what_goes_in_comes_out_byte_for_byte_with_its_times(
     _fill(directory / "from", *stories, count=count)
     raw = _packed(directory / "from", *stories)
     done = _unpack(raw, directory / "to")
-    assert done.pages["imported"] == done.read == len(names) * count
+    assert done.pages["imported"] == done.pages.total() == len(names) * count
     assert _files(directory / "from") == _files(directory / "to")
     again = _unpack(raw, directory / "to")
-    assert again.pages["present"] == again.read == len(names) * count
+    assert again.pages["present"] == again.pages.total() == len(names) * count
 
 
 def test_any_tar_reads_it_and_what_tar_packs_again_is_read(
@@ -333,7 +333,7 @@ def test_pages_that_leave_while_it_is_written_are_counted_and_the_archive_is_who
     path = Path(page_path(tmp_path / "from", story.namespace, found[3].stored.name))
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     *_, done = writing
-    assert (done.pages, done.gone, done.damaged) == (2, 1, 1)
+    assert (done["pages"], done["gone"], done["damaged"]) == (2, 1, 1)
     assert _unpack(to.getvalue(), tmp_path / "to").pages["imported"] == 2
 
 

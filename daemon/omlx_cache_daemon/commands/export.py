@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         Progress("exporting", len(pages), unit="pages", shown=not as_json) as progress,
     ):
         for done in pack(pages, manifest, to):
-            progress.update(done.pages + done.gone + done.damaged)
+            progress.update(done["pages"] + done["gone"] + done["damaged"])
     if as_json:
         print_json(
             {
@@ -65,21 +65,21 @@ def run(args: argparse.Namespace) -> int:
                 "file": args.output,
                 "what": manifest.what,
                 "namespaces": list(manifest.namespaces),
-                "pages": done.pages,
-                "bytes": done.nbytes,
-                "gone_pages": done.gone,
-                "damaged_pages": done.damaged,
+                "pages": done["pages"],
+                "bytes": done["bytes"],
+                "gone_pages": done["gone"],
+                "damaged_pages": done["damaged"],
             }
         )
     else:
         where = "standard output" if streams else text(args.output)
-        told = f"{done.pages:,} pages ({quantity('bytes', done.nbytes)}) of {text(directory)}"
+        told = f"{done['pages']:,} pages ({quantity('bytes', done['bytes'])}) of {text(directory)}"
         (sys.stderr if streams else sys.stdout).write(f"exported {told} to {where}\n")
-    if done.gone:
-        sys.stderr.write(f"omlx-cache: {done.gone:,} pages left the directory meanwhile\n")
-    if done.damaged:
+    if done["gone"]:
+        sys.stderr.write(f"omlx-cache: {done['gone']:,} pages left the directory meanwhile\n")
+    if done["damaged"]:
         sys.stderr.write(
-            f"omlx-cache: {done.damaged:,} pages are damaged or cannot be read, and are not in the "
+            f"omlx-cache: {done['damaged']:,} pages are damaged or unreadable, and not in the "
             "archive; omlx-cache doctor --all names them\n"
         )
-    return FAILURE if done.damaged else OK
+    return FAILURE if done["damaged"] else OK

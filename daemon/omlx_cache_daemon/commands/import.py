@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
                 Progress("importing", total, unit="pages", shown=not as_json) as progress,
             ):
                 for done in archive.unpack(target):
-                    progress.update(done.read)
+                    progress.update(done.pages.total())
         except ArchiveError as error:
             trouble, code = f"{text(error)}: the rest is not imported", FAILURE
         except OSError as error:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
                 "written_by": archive.manifest.tool,
                 "namespaces": list(archive.manifest.namespaces),
                 "announced_pages": total,
-                "read_pages": done.read,
+                "read_pages": done.pages.total(),
                 "read_bytes": done.nbytes,
                 **{f"{fate}_pages": done.pages[fate] for fate in get_args(Fate)},
                 "evicted_pages": target.evicted,

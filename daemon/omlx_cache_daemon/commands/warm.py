@@ -5,16 +5,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from omlx_cache.settings.names import SETTING_NAMES, ConfigError
+from omlx_cache.settings.names import ConfigError
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.process import show_logs
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
-from omlx_cache_daemon.servers import Server, Wanted, find_servers
+from omlx_cache_daemon.servers import Server, find_servers
 from omlx_cache_daemon.warming import Prompt, WarmReport, read_prompts, serving, warm_through
+
+if TYPE_CHECKING:
+    from omlx_cache.settings import CacheSettings
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -44,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
     if not prompts:
         raise CommandError(f"{args.file} has no prompts")
     given = given_settings(args)
-    wanted = _wanted(args, {**level, **given})
+    wanted = _wanted({**level, **given})
     server = _running(args, wanted)
     if server is not None:
         report = _warm(args, server, prompts)
     elif args.model:
         with serving(args.passed_on, given) as pid:
-            (own,) = (one for one in find_servers(wanted).servers if one.client.pid == pid)
+            (own,) = (one for one in find_servers(args, wanted).servers if one.client.pid == pid)
             report = replace(_warm(args, own, prompts), server=None)
     else:
         raise UsageError("--model is missing, and no server is running that has one")
@@ -64,30 +68,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _warm(args: argparse.Namespace, server: Server, prompts: Sequence[Prompt]) -> WarmReport:
-    with Progress("warming", unit="prompts", shown=args.format != "json") as bar:
+    with Progress("warming", len(prompts), unit="prompts", shown=args.format != "json") as bar:
         return warm_through(server, prompts, args.chat_template_args, bar.update)
 
 
-def _wanted(args: argparse.Namespace, settings: dict[str, object]) -> Wanted:
-    """Return what a server must have been started with; raises ConfigError."""
+def _wanted(given: dict[str, object]) -> "CacheSettings":
+    """Return the settings that a server must have been started with; raises ConfigError."""
     from omlx_cache.settings import CacheSettings
 
-    known = CacheSettings(**settings)
+    known = CacheSettings(**given)
     if known.hot_cache_only:
         raise ConfigError("hot_cache_only leaves nothing behind when this command ends")
-    return Wanted(
-        args.model or None,
-        args.adapter_path,
-        args.draft_model,
-        str(known.cold_dir),
-        {name: getattr(known, name) for name in SETTING_NAMES},
-    )
+    return known
 
 
-def _running(args: argparse.Namespace, wanted: Wanted) -> Server | None:
+def _running(args: argparse.Namespace, wanted: "CacheSettings") -> Server | None:
     """Return the running server that restores what is warmed, None to work without one; says on
     standard error who else uses the directory. Raises UsageError when several might be meant."""
-    servers, others = find_servers(wanted)
+    servers, others = find_servers(args, wanted)
     if args.pid is not None:
         servers = [server for server in servers if server.client.pid == args.pid]
         if not servers:

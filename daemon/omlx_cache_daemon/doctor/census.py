@@ -2,7 +2,6 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,8 +61,11 @@ def take_census(directory: Path, fs: FileSystem) -> Census:
         census.latest_ns = max(census.latest_ns, time_ns)
     census.nbytes = root_bytes(directory, fs) + census.by_namespace.total()
     census.left, census.ignored = known.useless, known.ignored
-    census.foreign = list(_foreign(directory, fs))
+    census.foreign = [entry.path for entry in fs.scan(directory) if not _is_known(entry.name)]
     for _, namespace in namespace_directories(directory, fs):
+        names = [entry.name for entry in fs.scan(namespace)]
+        odd = [n for n in names if len(n) != 2 and n not in DESCRIPTIONS and n[0] != "."]
+        census.foreign += [os.path.join(namespace, name) for name in odd]
         for shard in shard_directories(namespace, fs):
             names = [entry.name for entry in fs.scan(shard)]
             if not names:
@@ -73,17 +75,10 @@ def take_census(directory: Path, fs: FileSystem) -> Census:
     return census
 
 
-def _foreign(directory: Path, fs: FileSystem) -> Iterator[str]:
-    """Yield what is no cache's, beside namespaces and in them."""
-    for entry in fs.scan(directory):
-        is_known = entry.name.removesuffix(SET_ASIDE) in _DOCUMENTS or entry.name.startswith(".")
-        if not is_known and digest_of(entry.name) is None:
-            yield entry.path
-    for _, namespace in namespace_directories(directory, fs):
-        for entry in fs.scan(namespace):
-            is_known = entry.name in DESCRIPTIONS or len(entry.name) == 2
-            if not is_known and not entry.name.startswith("."):
-                yield entry.path
+def _is_known(name: str) -> bool:
+    """True for what is a cache's beside its namespaces, for a namespace, and for hidden files."""
+    is_document = name.removesuffix(SET_ASIDE) in _DOCUMENTS
+    return is_document or name.startswith(".") or digest_of(name) is not None
 
 
 def _is_page(name: str, shard: str) -> bool:

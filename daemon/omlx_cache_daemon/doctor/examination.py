@@ -195,20 +195,16 @@ def examine(context: Context, checks: Iterable[Check]) -> list[Finding]:
     a check does. After one that does not end no other is run: it would wait for the same disk."""
     found: list[Finding] = []
     for check in checks:
-        seconds, why = CHECK_SECONDS + context.seconds, ""
-        results: list[Finding] | None = None
+        seconds = CHECK_SECONDS + context.seconds
+        late = _unknown(check, f"did not end within {seconds:g} s: the disk does not answer")
         try:
-            results = within(partial(list, check(context)), _THREAD, seconds, None)
+            results = within(partial(list, check(context)), _THREAD, seconds, [late])
         except Exception as error:
-            why = f"failed itself: {type(error).__name__}: {error}"
-        is_late = results is None and not why
-        if results is None:
-            late = f"did not end within {seconds:g} s: the disk does not answer"
-            results = [_unknown(check, why or late)]
+            results = [_unknown(check, f"failed itself: {type(error).__name__}: {error}")]
         for finding in results:
             finding.check = name_of(check)
-            found.append(finding)
-        if is_late:
+        found += results
+        if late in results:
             break
     return found
 

@@ -106,18 +106,14 @@ class ServiceConfiguration:
 
     def sources(self) -> dict[str, dict[str, object]]:
         """Return every setting as plain values, with its origin."""
-        stores = self.settings.sources()
-        found = {}
-        for name in NAMES:
-            value = getattr(self.options if name in OWN_NAMES else self.settings, name)
-            source = SettingSource(name, value, shown(name, value), "default")
-            if name in stores and name not in self.given and name != "log_level":
-                source = stores[name]
-            found[name] = source.to_dict()
-            if name in self.given:
-                origin = self.given[name].origin
-                found[name] |= {"kind": origin.partition(" ")[0], "origin": origin}
-        return found
+        known = {name: source.to_dict() for name, source in self.settings.sources().items()}
+        for name, value in self.options:
+            known[name] = SettingSource(name, value, shown(name, value), "default").to_dict()
+        origins = {"log_level": "default"} | {n: one.origin for n, one in self.given.items()}
+        for name in origins.keys() & known.keys():
+            origin = origins[name]
+            known[name] |= {"kind": origin.partition(" ")[0], "origin": origin}
+        return {name: known[name] for name in NAMES}
 
     def token(self) -> str | None:
         """Return what clients of the port must know, None where there is none; raises ConfigError

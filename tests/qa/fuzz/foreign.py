@@ -61,7 +61,7 @@ def one_archive(data: bytes) -> bool:
     try:
         archive = Archive(io.BytesIO(data))
         for done in archive.unpack(Kept()):
-            assert done.read <= archive.manifest.pages
+            assert done.pages.total() <= archive.manifest.pages
     except ArchiveError as error:
         return refused(error)
     return done is not None and not done.pages["damaged"]

@@ -215,6 +215,6 @@ def test_odd_things_under_any_name_hold_up_nobody(tmp_path: Path, make: Change, 
     for document in namespaces(tmp_path).values():
         assert isinstance(json.dumps(document), str)
         assert isinstance(read_namespace(tmp_path, story.namespace), dict)
-    assert remove_namespace(tmp_path, story.namespace).pages == 1
+    assert remove_namespace(tmp_path, story.namespace) == 1
     if place not in ("temporary", "namespace.json") and make is not Path.mkdir:
         assert os.path.lexists(odd)
