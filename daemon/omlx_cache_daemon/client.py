@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlencode
 
 from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
 from omlx_cache_daemon.errors import CommandError, NobodyThere
@@ -76,16 +75,17 @@ def encode_request(op: str, args: Mapping[str, object]) -> bytes:
     if op in CHANGES:
         line, body = f"POST {STORE}{op}", json.dumps(given).encode()
     else:
-        query = urlencode({name: _written(value) for name, value in given.items()})
+        query = "&".join(f"{name}={_written(value)}" for name, value in given.items())
         line, body = f"GET {STORE}{op}?{query}", b""
     head = f"{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 def _written(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return str(int(value) if isinstance(value, bool) else value)
+    from urllib.parse import quote  # only here: `ps` asks without arguments, and starts sooner
+
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return quote(str(int(value)) if isinstance(value, bool) else text)
 
 
 def decode_answer(answer: bytes | bytearray, where: str) -> object:

@@ -24,7 +24,6 @@ from omlx_cache.control.listing import (
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache.settings.machine import cold_dir_from_environment, probe
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
-from omlx_cache_daemon.changing import remove_namespace, remove_pages
 from omlx_cache_daemon.client import Map
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
@@ -95,12 +94,17 @@ class Files:
             pruning = Pruning(**asked)  # type: ignore[arg-type]
             chosen = choose(pages, pruning, self._document, pins, root_bytes(self.directory))
             if not dry_run:
+                # Only here, and in `clear`: it brings what a directory is changed with.
+                from omlx_cache_daemon.changing import remove_pages
+
                 every = (*chosen.stale, *chosen.older, *chosen.surplus)
                 remove_pages(self.directory, [p.cold.stored for p in every if p.cold is not None])
             return chosen.to_dict()
 
     def clear(self, digest: str) -> int:
         """Delete the pages of a namespace; return how many."""
+        from omlx_cache_daemon.changing import remove_namespace
+
         with reading(self.directory):
             return remove_namespace(self.directory, BlockKey(bytes.fromhex(digest)))
 

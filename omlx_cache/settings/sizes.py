@@ -1,7 +1,6 @@
 """Byte counts as people write them: `4GiB`, `512MB`, `1.5 GiB`, `1048576`."""
 
 import re
-from decimal import Decimal
 
 SIZE_FORMS = "a size such as 4GiB, 512MB or 1.5 GiB, or a whole number of bytes"
 SMALLEST_COLD_BYTES = 96 * 1024
@@ -34,6 +33,8 @@ def parse_size(value: object) -> int:
 
 
 def _parse_text(text: str) -> int:
+    from decimal import Decimal  # only here: it takes long to import
+
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError("not a size")

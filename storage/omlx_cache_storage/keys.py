@@ -1,19 +1,21 @@
 """Block keys: a hash chain over blocks of tokens, rooted in a namespace digest.
 
 A key is the digest of (parent key, the tokens since the parent's position). Every token takes
-eight bytes and the parent's length is known, so no two inputs encode alike.
+eight bytes and the parent's length is known, so no two inputs encode alike. NumPy is imported
+where tokens are: a command that lists files does not wait for it.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import NewType
+from typing import TYPE_CHECKING, NewType, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 BlockKey = NewType("BlockKey", bytes)
-Tokens = npt.NDArray[np.int64]
+Tokens: TypeAlias = "npt.NDArray[np.int64]"
 
 KEY_HASH = "sha256"
 """What namespaces say of their keys. Older versions could make keys of xxh3: other namespaces."""
@@ -45,11 +47,13 @@ def namespace_digest(document: Mapping[str, object]) -> BlockKey:
     return BlockKey(hashlib.sha256(_NAMESPACE_TAG + raw).digest())
 
 
-def as_tokens(tokens: Sequence[int] | npt.NDArray[np.integer]) -> Tokens:
+def as_tokens(tokens: "Sequence[int] | npt.NDArray[np.integer]") -> Tokens:
     """Return the tokens as a fresh little-endian int64 vector; raises ValueError for anything else.
 
     Negative ids are allowed: servers use them for image positions.
     """
+    import numpy as np
+
     array = np.asarray(tokens)
     if array.size == 0:
         return np.empty(0, dtype="<i8")
@@ -64,6 +68,8 @@ def as_tokens(tokens: Sequence[int] | npt.NDArray[np.integer]) -> Tokens:
 
 def shared_length(one: Tokens, other: Tokens) -> int:
     """Return how many leading tokens are equal; looks little further than that."""
+    import numpy as np
+
     length = min(len(one), len(other))
     for start in range(0, length, COMPARED_TOKENS):
         part = slice(start, min(length, start + COMPARED_TOKENS))
@@ -98,6 +104,8 @@ class KeyChain:
 
     def extend(self, tokens: Tokens) -> None:
         """Append tokens, in time that does not grow with the sequence."""
+        import numpy as np
+
         length = self._length + len(tokens)
         if length > len(self._buffer):
             grown = np.empty(max(length, 2 * len(self._buffer), self.block_size), dtype="<i8")

@@ -179,7 +179,7 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     assert limit == half >= used
     two = embed(OMLX_CACHE_COLD_DIR=str(tmp_path / "two"))
     result = cli("quota", "1GiB")
-    assert (result.code, f"--cold-dir {tmp_path / 'one'}" in result.err) == (2, True)
+    assert (result.code, f"--pid {two.pid}" in result.err) == (2, True)
     assert cli("quota", "1GiB", "--pid", two.pid).code == 0
     assert read_budget(tmp_path / "two") == Budget(1 << 30, "quota")
 

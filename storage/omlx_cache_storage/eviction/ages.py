@@ -1,12 +1,16 @@
-"""How old pages were when they were used again, and how many wait at which age: by log-age."""
+"""How old pages were when they were used again, and how many wait at which age: by log-age.
+
+NumPy is imported where it counts: a command that lists files does not wait for it.
+"""
 
 import math
-from typing import Final, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeGuard
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Ages = npt.NDArray[np.float64]
+Ages: TypeAlias = "npt.NDArray[np.float64]"
 """A figure for each bucket."""
 
 YOUNGEST_SECONDS = 0.1
@@ -25,11 +29,13 @@ def bucket_of(age_seconds: float) -> int:
     return min(BUCKETS - 1, int(PER_OCTAVE * math.log2(age_seconds / YOUNGEST_SECONDS)))
 
 
-def counted(ages_seconds: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> Ages:
+def counted(ages_seconds: Ages, weights: Ages) -> Ages:
     """Return the sum of the weights in each age's bucket."""
+    import numpy as np
+
     octaves = np.log2(np.maximum(ages_seconds, YOUNGEST_SECONDS) / YOUNGEST_SECONDS)
-    buckets = np.minimum(BUCKETS - 1, PER_OCTAVE * octaves).astype(np.intp)
-    return np.bincount(buckets, weights, BUCKETS).astype(np.float64)
+    buckets = np.minimum(BUCKETS - 1, PER_OCTAVE * octaves)
+    return np.bincount(buckets.astype(np.intp), weights, BUCKETS).astype(np.float64)
 
 
 def end_of(bucket: int) -> float:
@@ -37,7 +43,6 @@ def end_of(bucket: int) -> float:
     return float(YOUNGEST_SECONDS * 2 ** ((bucket + 1) / PER_OCTAVE))
 
 
-_WIDTHS: Final = np.diff([0.0, *map(end_of, range(BUCKETS))])
 _AFTER_BURST: Final = bucket_of(BURST_SECONDS)
 
 
@@ -47,11 +52,15 @@ def worth_waiting_until(uses: Ages, waiting: Ages, share: float) -> int:
 
     `uses` has the uses by age, `waiting` the pages by age that were not used again so far.
     """
+    import numpy as np
+
     here = uses + waiting
     beyond = np.append(np.cumsum(here[::-1])[::-1][1:], 0.0)
     used = np.append(0.0, np.cumsum(uses))
     # Page seconds: half of a bucket's by those that end in it.
-    exposed = np.append(0.0, np.cumsum((beyond + here / 2) * _WIDTHS))
+    exposed = np.append(
+        0.0, np.cumsum((beyond + here / 2) * np.diff([0.0, *map(end_of, range(BUCKETS))]))
+    )
     gained, spent = used - used[:-1, None], exposed - exposed[:-1, None]
     # The most that waiting gives from the start of each bucket on. What is spent up to a bucket
     # before the first one is no more than nothing.

@@ -12,8 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-import numpy as np
-
 from omlx_cache_storage.eviction.ages import (
     BUCKETS,
     BURST_SECONDS,
@@ -37,6 +35,9 @@ class Ghosts:
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
+        # Only here, and below: commands import this module for its names.
+        import numpy as np
+
         self._slots = slots
         # Views, since they give and take Python's own integers, of memory that is not there before
         # it is used.
@@ -62,6 +63,8 @@ class Ghosts:
 
     def since(self, oldest_ns: int) -> Counter[int]:
         """Return how many pages were used last at each stamp from `oldest_ns` on."""
+        import numpy as np
+
         stamps = np.asarray(self._stamps)
         return Counter(stamps[stamps >= oldest_ns].tolist())
 
@@ -104,6 +107,8 @@ class Keep:
     """
 
     def __init__(self, learned: Learned | None = None) -> None:
+        import numpy as np
+
         known = learned or Learned((0.0,) * BUCKETS, 0, 0.0)
         # Fewer uses than that teach nothing, so what a file says of them would stand for ever.
         patience = known.patience_seconds if known.seen >= ENOUGH_USES else 0.0
@@ -190,6 +195,8 @@ class Keep:
             self._learn(began_ns)
 
     def _learn(self, now_ns: int) -> None:
+        import numpy as np
+
         oldest = now_ns - int(GHOST_SECONDS * 1e9)
         # One of a request under way may have no page yet.
         self._shifted = {

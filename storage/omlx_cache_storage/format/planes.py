@@ -19,7 +19,6 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
-import numpy as np
 import xxhash
 
 from omlx_cache_storage.errors import CorruptPage, UndecodablePage
@@ -50,6 +49,8 @@ def pack(raw: Buffer) -> bytes | None:
 
     Raises ValueError for an odd or empty page and UndecodablePage without the extra.
     """
+    import numpy as np
+
     page = np.frombuffer(memoryview(raw).cast("B"), dtype="<u2")
     if page.size == 0:
         raise ValueError("an empty page cannot be packed")
@@ -68,6 +69,8 @@ def unpack(frame: Buffer, raw_size: int) -> bytearray:
     Raises CorruptPage for anything but a sound frame of a page of `raw_size` bytes, and
     UndecodablePage without the extra.
     """
+    import numpy as np
+
     view = memoryview(frame).cast("B")
     high_size, checksum = _read_header(view, raw_size)
     half = raw_size // 2
