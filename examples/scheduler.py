@@ -1,7 +1,7 @@
 """A reference scheduler: what the author of a model server would copy, and nothing else.
 
 One thread owns the model (`run`); any may call `submit` and `cancel`. A request goes through: its
-cached prefix -> chunked prefill with checkpoints -> batched decoding -> commit: docs/scheduler.md.
+cached prefix -> chunked prefill with checkpoints -> batched decoding -> commit: docs/embedding.md.
 """
 
 import queue

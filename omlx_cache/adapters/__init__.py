@@ -1,6 +1,6 @@
 """Adapters: one for each class of live cache, and the registry that finds them.
 
-The classes below are what an adapter of another package is made from: see docs/adapters.md.
+The classes below are what an adapter of another package is made from: see docs/embedding.md.
 """
 
 from omlx_cache.adapters.base import (

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache import reasons
-from omlx_cache.status.metrics import REMOTE_REASONS as REASONS
+from omlx_cache.status.metrics import REASONS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -53,18 +52,7 @@ def test_the_index_of_decisions_has_them_all(root: Path) -> None:
     assert set(re.findall(r"\]\(([0-9][^)]*)\)", index)) == records
 
 
-def test_the_embedding_guide_explains_every_reason(root: Path) -> None:
-    text = (root / "docs" / "embedding.md").read_text(encoding="utf-8")
-    _before, _heading, table = text.partition("| reason | meaning |")
-    explained = set(re.findall(r"`([a-z_]+)", table))
-    known = {
-        value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)
-    }
-    assert explained == known
-
-
-def test_each_reason_of_a_remote_store_has_its_remedy(root: Path) -> None:
-    text = (root / "docs" / "why.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(remote_[a-z]+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
-    # A setting's row has a cell less.
-    assert sorted(word for word, _, _ in rows) == sorted(REASONS)
+def test_each_reason_is_explained(root: Path) -> None:
+    texts = [page.read_text(encoding="utf-8") for page in sorted((root / "docs").glob("*.md"))]
+    cells = re.findall(r"^\| (`[^|]+) \|", "\n".join(texts), re.MULTILINE)
+    assert not REASONS - {word for cell in cells for word in re.findall(r"`([a-z_]+)`", cell)}
