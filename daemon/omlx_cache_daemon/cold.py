@@ -10,9 +10,9 @@ from os import environ, geteuid
 from pathlib import Path
 
 from omlx_cache.control.cold_files import created_ns, entries, pins_in, root_bytes
+from omlx_cache.control.errors import ControlError
 from omlx_cache.control.listing import (
     ListedPage,
-    NoSuchNamespace,
     Pruning,
     choose,
     detail_rows,
@@ -76,7 +76,7 @@ class Files:
         pages = self._pages()
         try:
             return page_rows(pages, find_namespace(pages, prefix), limit)
-        except NoSuchNamespace as error:
+        except ControlError as error:
             raise CommandError(f"{error} in {self.directory}") from error
 
     def details(self, key_prefix: str, limit: int) -> list[PageDetails]:

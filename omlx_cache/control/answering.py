@@ -20,26 +20,65 @@ class Answering(Protocol):
     """What the operations read of a store. Any thread may call any of it."""
 
     @property
-    def cold_dir(self) -> str | None: ...
-    def identity(self) -> Identity: ...
-    def configuration(self) -> Mapping[str, object]: ...
-    def refresh(self) -> bool: ...
-    def stats(self) -> Stats: ...
-    def allowance(self) -> Allowance | None: ...
+    def cold_dir(self) -> str | None:
+        """Where page files lie, None without a disk."""
+
     @property
-    def requests(self) -> RequestLog: ...
+    def requests(self) -> RequestLog:
+        """The latest requests."""
+
     @property
-    def events(self) -> EventLog: ...
-    def listing(self) -> list[ListedPage]: ...
-    def readable_document(self, digest: BlockKey) -> Mapping[str, object]: ...
-    def created_ns(self, digest: BlockKey) -> int | None: ...
-    def clear(self, namespace: BlockKey, timeout: float) -> int: ...
-    def flush(self, timeout: float) -> bool: ...
-    def compare(self) -> Disagreement: ...
-    def choose(self, asked: Pruning) -> Chosen: ...
-    def prune(self, asked: Pruning, timeout: float) -> Chosen: ...
+    def events(self) -> EventLog:
+        """What happened to pages."""
+
     @property
-    def decoder(self) -> Decoder | None: ...
-    def records(self) -> Mapping[str, Sequence[Record]]: ...
-    def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]: ...
-    def registered(self) -> Sequence[Namespace]: ...
+    def decoder(self) -> Decoder | None:
+        """What turns tokens into text, None where nobody can."""
+
+    def identity(self) -> Identity:
+        """Return who answers."""
+
+    def configuration(self) -> Mapping[str, object]:
+        """Return the settings with their origins, and notes."""
+
+    def refresh(self) -> bool:
+        """Learn what peer processes changed."""
+
+    def stats(self) -> Stats:
+        """Return one picture of everything."""
+
+    def allowance(self) -> Allowance | None:
+        """Return what may be written to the disk, None without one."""
+
+    def listing(self) -> list[ListedPage]:
+        """Return every page once, in no order."""
+
+    def records(self) -> Mapping[str, Sequence[Record]]:
+        """Return what the tiers know of their pages, by tier."""
+
+    def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
+        """Return what is known of each page, None for one that is not held."""
+
+    def registered(self) -> Sequence[Namespace]:
+        """Return the namespaces that were used, the latest last."""
+
+    def readable_document(self, digest: BlockKey) -> Mapping[str, object]:
+        """Return what a namespace's digest was made from, {} for an unknown one."""
+
+    def created_ns(self, digest: BlockKey) -> int | None:
+        """Return when a namespace came to the disk, None for one that is not there."""
+
+    def compare(self) -> Disagreement:
+        """Compare memory with the disk."""
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until what was accepted is on the disk; False after `timeout` seconds."""
+
+    def clear(self, namespace: BlockKey, timeout: float) -> int:
+        """Delete a namespace's pages, and return how many."""
+
+    def choose(self, asked: Pruning) -> Chosen:
+        """Return what `prune` would delete."""
+
+    def prune(self, asked: Pruning, timeout: float) -> Chosen:
+        """Delete pages, and return them."""

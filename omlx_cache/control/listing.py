@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from omlx_cache.control.answers import extended
-from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow, TensorRow
+from omlx_cache.control.errors import ControlError
+from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.reader import read_header
 from omlx_cache_storage.documents import Versions, label, salt, versions
-from omlx_cache_storage.errors import CacheError, PageError, PageUnreadable
+from omlx_cache_storage.errors import PageError, PageUnreadable
 from omlx_cache_storage.eviction.keep import age_seconds
-from omlx_cache_storage.format.header import Header
 from omlx_cache_storage.format.names import ENTRY_BYTES, shard_of
 from omlx_cache_storage.hints import Pins
 from omlx_cache_storage.keys import BlockKey
@@ -75,26 +75,18 @@ _SHOWN_DIGITS = 16
 _SHOWN_MATCHES = 5
 
 
-class NoSuchNamespace(CacheError):
-    """No namespace begins with a prefix, or more than one does: `matches` are their digests."""
-
-    def __init__(self, prefix: str, matches: Sequence[str]) -> None:
-        what = "no namespace begins" if not matches else f"{len(matches)} namespaces begin"
-        shown = [digest[:_SHOWN_DIGITS] for digest in matches[:_SHOWN_MATCHES]]
-        more = ["..."] if len(matches) > len(shown) else []
-        super().__init__(
-            f"{what} with {prefix}" + (": " if shown else "") + ", ".join(shown + more)
-        )
-        self.matches = matches
-
-
 def find_namespace(pages: Iterable[ListedPage], prefix: str) -> BlockKey:
-    """Return the one namespace whose digest begins so; raises NoSuchNamespace."""
+    """Return the one namespace whose digest begins so; raises ControlError."""
     wanted = prefix.lower()
     matches = {p.namespace for p in pages if p.namespace.hex().startswith(wanted)}
-    if len(matches) != 1:
-        raise NoSuchNamespace(prefix, sorted(digest.hex() for digest in matches))
-    return matches.pop()
+    if len(matches) == 1:
+        return matches.pop()
+    if not matches:
+        raise ControlError("not_found", f"no namespace begins with {prefix}")
+    shown = [digest.hex()[:_SHOWN_DIGITS] for digest in sorted(matches)]
+    shown[_SHOWN_MATCHES:] = ["..."] * (len(shown) > _SHOWN_MATCHES)
+    text = f"{len(matches)} namespaces begin with {prefix}: {', '.join(shown)}"
+    raise ControlError("ambiguous", text)
 
 
 def namespace_rows(
@@ -187,23 +179,15 @@ def _page(page: ListedPage, now_ns: int) -> PageRow:
 
 def _details(page: ListedPage, now_ns: int) -> PageDetails:
     """Return what a page's file says of itself, else what memory knows."""
-    row = _page(page, now_ns)
-    error = None
+    row, meta, header, error = _page(page, now_ns), page.meta, None, None
     if page.cold is not None:
         try:
             header = read_header(page.cold.path)
-            row = replace(row, bytes=page.cold.path.stat().st_size)
-            return _described(row, header.meta, header)
+            row, meta = replace(row, bytes=page.cold.path.stat().st_size), header.meta
         except OSError as failed:
             error = f"{PageUnreadable.reason}: {page.cold.path.name}: {failed}"
         except PageError as failed:
             error = f"{failed.reason}: {failed}"
-    return _described(row, page.meta, None, error)
-
-
-def _described(
-    row: PageRow, meta: PageMeta | None, header: Header | None, error: str | None = None
-) -> PageDetails:
     if meta is None:
         return extended(PageDetails, row, error=error)
     return extended(
@@ -214,7 +198,7 @@ def _described(
         codec=meta.codec,
         checksum=None if header is None else header.checksum,
         data_offset=None if header is None else header.data_offset,
-        tensors=[TensorRow(name=t.name, dtype=t.dtype, shape=t.shape) for t in meta.tensors],
+        tensors=meta.tensors,
         error=error,
     )
 
@@ -276,33 +260,35 @@ def choose(
 ) -> Chosen:
     """Return which of all pages go. Of a chain the deep end goes before the root. `root_bytes` are
     what the directory takes without any namespace; what is pinned stays."""
-    old = _stale_namespaces({page.namespace for page in pages}, asked.keep, document_of)
-    before_ns, now_ns = asked.before_ns or 0, time.time_ns()
-    chosen = Chosen([], [], [], [])
-    left = Footprint(root_bytes)
+    keep, before_ns, now_ns = asked.keep, asked.before_ns or 0, time.time_ns()
+    old = {
+        name
+        for name in {page.namespace for page in pages}
+        if keep is not None and (needed := versions(document_of(name))) and needed not in keep
+    }
+    chosen, left = Chosen([], [], [], []), Footprint(root_bytes)
+
+    def choose_one(page: ListedPage, reason: list[ListedPage]) -> None:
+        """Have a page go for a reason, unless a pin keeps it."""
+        is_pinned = pins.until(page.namespace, page.page.key) > now_ns
+        (chosen.pinned if is_pinned else reason).append(page)
+        if page.cold is not None and not is_pinned:
+            left.add(page, -1)
+
     remaining = []
     for page in sorted(pages, key=_eviction_order):
-        goes = page.namespace in old or page.used_ns < before_ns
-        if goes and pins.until(page.namespace, page.page.key) > now_ns:
-            chosen.pinned.append(page)
-            if page.cold is not None:
-                left.add(page)
-        elif page.namespace in old:
-            chosen.stale.append(page)
-        elif page.used_ns < before_ns:
-            chosen.older.append(page)
-        elif page.cold is not None:
+        if page.cold is not None:
             left.add(page)
+        if page.namespace in old:
+            choose_one(page, chosen.stale)
+        elif page.used_ns < before_ns:
+            choose_one(page, chosen.older)
+        elif page.cold is not None:
             remaining.append(page)
-    if asked.to_bytes is not None:
-        for page in remaining:
-            if left.nbytes <= asked.to_bytes:
-                break
-            if pins.until(page.namespace, page.page.key) > now_ns:
-                chosen.pinned.append(page)
-                continue
-            left.add(page, -1)
-            chosen.surplus.append(page)
+    for page in remaining:
+        if asked.to_bytes is None or left.nbytes <= asked.to_bytes:
+            break
+        choose_one(page, chosen.surplus)
     return chosen
 
 
@@ -317,25 +303,15 @@ class Footprint:
     def add(self, page: ListedPage, times: int = 1) -> None:
         """Count a page; -1 times, no longer."""
         self.nbytes += times * (page.info.nbytes + ENTRY_BYTES)
-        for place, nbytes in _places(page):
+        # Its shard, and its namespace's directory with its document.
+        for shard, nbytes in (
+            (shard_of(page.page.key), _DIRECTORY_BYTES),
+            ("", 2 * _DIRECTORY_BYTES),
+        ):
+            place = page.namespace, shard
             before = self._users[place]
             self._users[place] += times
             self.nbytes += nbytes * (bool(self._users[place]) - bool(before))
-
-
-def _places(page: ListedPage) -> Iterable[tuple[tuple[BlockKey, str], int]]:
-    """Yield a page's shard, and its namespace's directory with its document."""
-    yield (page.namespace, shard_of(page.page.key)), _DIRECTORY_BYTES
-    yield (page.namespace, ""), 2 * _DIRECTORY_BYTES
-
-
-def _stale_namespaces(
-    namespaces: Collection[BlockKey], keep: Collection[Versions] | None, document_of: Documents
-) -> set[BlockKey]:
-    if keep is None:
-        return set()
-    known = {name: versions(document_of(name)) for name in namespaces}
-    return {name for name, needed in known.items() if needed and needed not in keep}
 
 
 def _eviction_order(page: ListedPage) -> tuple[int, int, object]:

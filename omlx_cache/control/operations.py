@@ -10,7 +10,6 @@ from omlx_cache.control.answers import document, extended
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.explained import RecordPage
 from omlx_cache.control.listing import (
-    NoSuchNamespace,
     Pruning,
     detail_rows,
     find_namespace,
@@ -119,11 +118,7 @@ def _ls(store: Answering, args: Arguments) -> Sequence[NamespaceRow | PageRow]:
     pages = store.listing()
     if not prefix:
         return namespace_rows(pages, store.readable_document, limit, store.created_ns)
-    try:
-        return page_rows(pages, find_namespace(pages, prefix), limit)
-    except NoSuchNamespace as error:
-        code = "ambiguous" if error.matches else "not_found"
-        raise ControlError(code, str(error)) from error
+    return page_rows(pages, find_namespace(pages, prefix), limit)
 
 
 def _requests(store: Answering, args: Arguments) -> RecordPage:

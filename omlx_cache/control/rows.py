@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from omlx_cache_storage.page import TensorSpec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceRow:
@@ -39,15 +41,6 @@ class PageRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorRow:
-    """A tensor of a page."""
-
-    name: str
-    dtype: str
-    shape: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PageDetails(PageRow):
     """A page with what its file says, or memory knows. `error` says why nothing does; `data` is
     verified, damaged, or why the file was not read, once somebody has looked."""
@@ -57,6 +50,6 @@ class PageDetails(PageRow):
     codec: str | None = None
     checksum: str | None = None
     data_offset: int | None = None
-    tensors: Sequence[TensorRow] = ()
+    tensors: Sequence[TensorSpec] = ()
     data: str | None = None
     error: str | None = None

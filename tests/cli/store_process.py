@@ -10,9 +10,10 @@ from omlx_cache.control.answers import extended
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.explained import ExplainedRequest, Remembered, WhyReply
 from omlx_cache.control.replies import Holding, Identity
-from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow, TensorRow
+from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache.control.server import serve_socket
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence
+from omlx_cache_storage.page import TensorSpec
 
 KEY = "ab" * 32
 NAMESPACE = "cd" * 32
@@ -59,7 +60,7 @@ def _page(key: str, position: int) -> PageRow:
 def _inspect(args: Mapping[str, object]) -> object:
     if not KEY.startswith(str(args["key_prefix"])):
         return []
-    tensor = TensorRow(name="0.keys", dtype="BF16", shape=[1, 2, 256, 64])
+    tensor = TensorSpec("0.keys", "BF16", (1, 2, 256, 64))
     return [extended(PageDetails, _page(KEY, 256), checksum="12ab", tensors=[tensor])]
 
 
