@@ -5,7 +5,6 @@ its models, which are cut and limited. What is no number where one should be is 
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -35,20 +34,17 @@ from omlx_cache.status.metrics import (
     Metric,
 )
 from omlx_cache.status.process import ProcessStatus
-from omlx_cache_storage.measures import Histogram
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 LABELS = ("pid", "store")
 MOST_MODELS = 32
 """Models of one process that are shown by name."""
-MOST_HISTOGRAMS = 16
 NAME_CHARACTERS = 64
 TEXT_CHARACTERS = 256
 SERVICE_PARTS = ("uptime_seconds", "cold", "remote", "events", "service")
 """What there is of a service: no memory tier, no writer and no requests."""
 OTHER = "other"
-_HISTOGRAM = re.compile(r"[a-z][a-z_]{0,39}_(seconds|tokens|bytes)")
 
 
 def exposition(processes: Sequence[ProcessStatus], accept: str = "") -> Answer:
@@ -157,15 +153,10 @@ def _known(metric: Metric, word: str) -> str:
 def _histograms(
     processes: Sequence[tuple[tuple[str, str], ProcessStatus]],
 ) -> Iterator[Family]:
-    found: list[tuple[tuple[str, str], Mapping[str, Histogram]]] = [
-        (labels, process.stats.histograms) for labels, process in processes if process.stats
-    ]
-    names = {name for _, each in found for name in each if _HISTOGRAM.fullmatch(name)}
-    for name in sorted(names)[:MOST_HISTOGRAMS]:
-        text = HISTOGRAMS.get(name, f"Distribution of {name.replace('_', ' ')}.")
+    for name, text in HISTOGRAMS.items():
         family = HistogramMetricFamily(f"{PREFIX}{name}", text, labels=LABELS)
-        for labels, histograms in found:
-            one = histograms.get(name)
+        for labels, process in processes:
+            one = process.stats.histograms.get(name) if process.stats else None
             if one is not None:
                 buckets = [(str(float(edge)), below) for edge, below in one.buckets]
                 family.add_metric(labels, [*buckets, ("+Inf", one.count)], one.sum)

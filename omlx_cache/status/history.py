@@ -25,11 +25,18 @@ class Sample(NamedTuple):
     cold_bytes: int
 
 
+_NOTHING = Sample(0.0, 0.0, 0.0, 0.0, 0, 0)
+
+
 class Series(NamedTuple):
     """A process's samples, the latest last."""
 
     title: str
     samples: deque[Sample]
+
+
+def _series(title: str) -> Series:
+    return Series(title, deque(maxlen=SAMPLES))
 
 
 class StatusHistory:
@@ -43,9 +50,7 @@ class StatusHistory:
     def __init__(self, processes: Callable[[], Sequence[ProcessStatus]]) -> None:
         self._processes = processes
         self._lock = threading.Lock()
-        self._series: dict[int | None, Series] = {
-            None: Series("all processes", deque(maxlen=SAMPLES))
-        }
+        self._series: dict[int | None, Series] = {None: _series("all processes")}
         self._totals: dict[int, tuple[float, ...]] = {}
 
     def sample(self, now: float) -> None:
@@ -67,15 +72,14 @@ class StatusHistory:
         for one, sample in zip(processes, samples, strict=True):
             most = max(sample.cold_bytes, directories.get(one.cold_dir, 0))
             directories[one.cold_dir] = most
-        columns = zip(*samples, strict=True) if samples else [(0,)] * len(Sample._fields)
-        total = Sample(*map(sum, columns))
-        total = total._replace(at=now, cold_bytes=sum(directories.values()))
+        _, asked, restored, saved, hot, _ = map(sum, zip(_NOTHING, *samples, strict=True))
+        total = Sample(now, asked, restored, saved, int(hot), sum(directories.values()))
         with self._lock:
             self._series[None].samples.append(total)
             for one, sample in zip(processes, samples, strict=True):
                 if one.pid in self._series or len(self._series) <= PROCESSES:
-                    fresh = Series(one.title, deque(maxlen=SAMPLES))
-                    self._series.setdefault(one.pid, fresh).samples.append(sample)
+                    series = self._series.setdefault(one.pid, _series(one.title))
+                    series.samples.append(sample)
             oldest = now - SAMPLES * SAMPLE_SECONDS
             self._series = {
                 pid: series
@@ -98,12 +102,11 @@ class StatusHistory:
         assert process.stats is not None
         stats, requests = process.stats, process.stats.requests
         total = (requests.asked_tokens, requests.restored_tokens, requests.saved_seconds)
-        before = self._totals.get(process.pid)
+        first = total if process.uptime_seconds > SAMPLE_SECONDS else (0.0, 0.0, 0.0)
+        before = self._totals.get(process.pid, first)
         self._totals[process.pid] = total
-        if before is None and process.uptime_seconds > SAMPLE_SECONDS:
-            before = total
-        if before is None or total[0] < before[0]:
-            # It has just begun, or another process has the number now.
+        if total[0] < before[0]:
+            # Another process has the number now.
             before = (0.0, 0.0, 0.0)
         asked, restored, saved = (b - a for a, b in zip(before, total, strict=True))
         cold_bytes = stats.cold.nbytes if stats.cold else 0

@@ -466,4 +466,3 @@ HISTOGRAMS: Final = {
     "asked_tokens": "Tokens of a request's prompt.",
     "restored_tokens": "Tokens that were restored of it.",
 }
-"""What is known of the histograms; another one that comes is shown under its own name."""

@@ -16,7 +16,7 @@ from kit.status import process, remote_usage, statistics
 from kit.storage import open_store
 from omlx_cache import reasons
 from omlx_cache.status import metrics
-from omlx_cache.status.exposition import MOST_HISTOGRAMS, exposition
+from omlx_cache.status.exposition import exposition
 from omlx_cache_daemon.service.upkeep import FIGURES
 from omlx_cache_storage import stats
 from omlx_cache_storage.measures import MEASURES, Histogram
@@ -124,13 +124,7 @@ def test_labels_are_bounded_whatever_a_process_says() -> None:
     named = {s.labels["model"] for s in families["omlx_cache_prefill_tokens_per_second"].samples}
     assert len(named) == 32
     assert max(map(len, named)) == 256
-    assert len([name for name in families if name.startswith("omlx_cache_h_")]) == MOST_HISTOGRAMS
-    (whole,) = (
-        s
-        for s in families["omlx_cache_h_a_seconds"].samples
-        if s.labels.get("le") == "+Inf" and s.labels["store"] == "serve"
-    )
-    assert whole.value == 4
+    assert not [name for name in families if name.startswith("omlx_cache_h_")]
     states = [s for s in families["omlx_cache_cold_state"].samples if s.value]
     assert {s.labels["state"] for s in states} == {"other"}
     patience = families["omlx_cache_patience_seconds"].samples
@@ -143,7 +137,6 @@ def test_labels_are_bounded_whatever_a_process_says() -> None:
 
 def test_every_measure_is_exposed_and_said_what_it_is() -> None:
     assert set(MEASURES) == metrics.HISTOGRAMS.keys()
-    assert len(MEASURES) <= MOST_HISTOGRAMS
 
 
 def test_no_metric_is_there_twice_and_reasons_are_the_vocabulary_of_the_label() -> None:
