@@ -42,8 +42,6 @@ class ApiHandler(BaseHTTPRequestHandler):
         super().setup()
         self.rfile.close()
         self.rfile: Any = io.BufferedReader(Received(self.connection, READ_SECONDS, MOST_BYTES))
-        # What is sent together arrives together: no client waits for a second packet.
-        self.wfile: Any = io.BytesIO()
 
     def handle(self) -> None:
         """Read a request and answer it."""
@@ -64,10 +62,7 @@ class ApiHandler(BaseHTTPRequestHandler):
         body = self._body(lengths[0]) if is_own else b""
         with self.server.turn(self.request, asked_path(self.path)):
             answer = self.server.routes.answer(self.command, self.path, headers, peer, body)
-        try:
-            self._send(answer)
-        finally:
-            answer.release()
+        self._send(answer)
 
     do_GET = do_HEAD = do_POST = _answer
 
@@ -83,19 +78,9 @@ class ApiHandler(BaseHTTPRequestHandler):
 
     def _send(self, answer: Answer) -> None:
         self._is_refused = answer.status >= 400
-        self.send_response(answer.status)
-        for name, value in answer.all_headers().items():
-            self.send_header(name, value)
-        self.send_header("Connection", "close")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
-        # One deadline for all of it: `sendall` counts its whole time.
+        # For each piece one deadline: `sendall` counts its whole time.
         self.connection.settimeout(WRITE_SECONDS)
-        self.connection.sendall(self.wfile.getvalue())
-        for piece in answer.stream or ():
-            self.server.streams(self.request)
-            self.connection.sendall(piece)
+        answer.send(self)
 
     def version_string(self) -> str:
         return "omlx-cache"
@@ -104,14 +89,9 @@ class ApiHandler(BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
     def finish(self) -> None:
-        """Take what a refused client still sends: a close with unread bytes resets the connection,
-        and the client may lose the answer."""
         super().finish()
-        with suppress(OSError, RequestTooLarge):
-            self.connection.shutdown(socket.SHUT_WR)
-            left = Received(self.connection, _LINGER_SECONDS, _LINGER_BYTES)
-            while self._is_refused and left.read(2**14):
-                pass
+        if self._is_refused:
+            linger(self.connection, _LINGER_SECONDS, _LINGER_BYTES)
 
 
 class Received(io.RawIOBase):
@@ -140,3 +120,13 @@ class Received(io.RawIOBase):
             raise ConnectionAbortedError("the client left before its request ended")
         self._left -= count
         return count
+
+
+def linger(connection: socket.socket, seconds: float, most: int) -> None:
+    """Read what a client still sends, and drop it: a close with unread bytes resets the connection,
+    and the client may lose its answer. Reads so many bytes at most, until a deadline."""
+    with suppress(OSError, RequestTooLarge):
+        connection.shutdown(socket.SHUT_WR)
+        left = Received(connection, seconds, most)
+        while left.read(2**14):
+            pass

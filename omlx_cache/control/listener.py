@@ -1,5 +1,5 @@
-"""A listening Unix socket that owns its file: made privately, removed once, never another's; and
-who is at the other end of it, as the kernel says."""
+"""Sockets to listen on. One of Unix owns its file: made privately, removed once, never another's;
+and the kernel says who is at its other end."""
 
 import contextlib
 import errno
@@ -10,7 +10,7 @@ import stat
 import struct
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,6 @@ from omlx_cache.control.paths import (
     is_listening,
     meeting_place,
     prepare,
-    service_name,
     services_in,
     socket_name,
     sockets_in,
@@ -32,7 +31,6 @@ from omlx_cache_storage.private import is_running
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG = 128
 _PROBE_SECONDS = 0.2
 _MOST_NAMES = 1000
 _LINUX_UCRED = struct.Struct("3i")
@@ -44,20 +42,31 @@ _LOCAL_PEERCRED = 1
 _binding = threading.Lock()
 
 
-class OwnFile(NamedTuple):
-    """Which file a listener made, and in which process."""
-
-    path: Path
-    device: int
-    inode: int
-    pid: int
-
-
 class Listener(NamedTuple):
-    """A listening socket; `files` are its own and links to that, none for one of a port."""
+    """A listening socket; `files` are its own and links to that as they were made, its own first;
+    none for one of a port."""
 
     socket: socket.socket
-    files: tuple[OwnFile, ...] = ()
+    files: Mapping[Path, os.stat_result]
+
+
+def bind(host: str, port: int, hint: str) -> socket.socket:
+    """Return a socket with an address, port 0 for any free one, which does not listen yet. Raises
+    OSError, with the hint for an address that is taken."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        bound = socket.socket(found[0][0], socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(found[0][4])
+        except OSError:
+            bound.close()
+            raise
+    except (OSError, UnicodeError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        more = hint if getattr(error, "errno", None) == errno.EADDRINUSE else ""
+        raise OSError(f"cannot listen on {host}, port {port}: {why}{more}") from error
+    return bound
 
 
 def listen_at(path: Path) -> Listener:
@@ -72,10 +81,7 @@ def listen_at(path: Path) -> Listener:
     with _binding:
         if _remove_abandoned(path):
             raise ControlError("in_use", f"{path}: another store listens there")
-        try:
-            return _bind(path)
-        except OSError as error:
-            raise ControlError("path", f"{path}: {error.strerror}") from error
+        return _bind(path)
 
 
 def listen_in(directory: Path, *, is_service: bool = False) -> Listener:
@@ -85,14 +91,8 @@ def listen_in(directory: Path, *, is_service: bool = False) -> Listener:
     Sockets that dead processes left there are removed first.
     """
     remove_stale(directory)
-    for path in _names(directory, is_service):
-        try:
-            with _binding:
-                return _bind(path)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise ControlError("path", f"{path}: {error.strerror}") from error
-    raise ControlError("path", f"{directory}: no free socket name for process {os.getpid()}")
+    with _binding:
+        return _bind(_free_name(directory, is_service))
 
 
 def listen_for_all_sessions(*, is_service: bool = False) -> Listener:
@@ -105,22 +105,25 @@ def listen_for_all_sessions(*, is_service: bool = False) -> Listener:
     listener = listen_in(directory, is_service=is_service)
     if is_by_name() or directory == meeting:
         return listener
+    (own,) = listener.files
     try:
         remove_stale(prepare(meeting))
-        for path in _names(meeting, is_service):
-            with contextlib.suppress(FileExistsError):
-                path.symlink_to(listener.files[0].path)
-                return listener._replace(files=(*listener.files, _identity(path)))
+        with _binding:
+            link = _free_name(meeting, is_service)
+            link.symlink_to(own)
+            return listener._replace(files={**listener.files, link: link.lstat()})
     except (ControlError, OSError) as error:
         _log.debug("control socket: not found from other sessions: %s", error)
     return listener
 
 
-def _names(directory: Path, is_service: bool) -> Sequence[Path]:
-    pid = os.getpid()
-    if is_service:
-        return [service_name(directory, pid)]
-    return [socket_name(directory, pid, number) for number in range(_MOST_NAMES)]
+def _free_name(directory: Path, is_service: bool) -> Path:
+    """Return a name of this process's that no file has; raises ControlError."""
+    pid, numbers = os.getpid(), [None] if is_service else range(_MOST_NAMES)
+    for path in (socket_name(directory, pid, number) for number in numbers):
+        if not os.path.lexists(path):
+            return path
+    raise ControlError("path", f"{directory}: no free socket name for process {pid}")
 
 
 def remove_stale(directory: Path) -> list[Path]:
@@ -139,14 +142,12 @@ def remove_stale(directory: Path) -> list[Path]:
     return removed
 
 
-def remove_all(files: Iterable[OwnFile]) -> None:
-    """Remove a listener's file and links, if this process made them and they are still those."""
-    for file in files:
+def remove_all(files: Mapping[Path, os.stat_result]) -> None:
+    """Remove a listener's file and links, if they are still those that it made."""
+    for path, made in files.items():
         with contextlib.suppress(OSError):
-            info = file.path.lstat()
-            same = (info.st_dev, info.st_ino) == (file.device, file.inode)
-            if same and os.getpid() == file.pid:
-                file.path.unlink()
+            if os.path.samestat(path.lstat(), made):
+                path.unlink()
 
 
 def _bind(path: Path) -> Listener:
@@ -156,30 +157,22 @@ def _bind(path: Path) -> Listener:
         # Nobody can connect before `listen`, so the mode is right before it matters.
         path.chmod(0o600)
         sock.setblocking(False)
-        sock.listen(_BACKLOG)
-        return Listener(sock, (_identity(path),))
-    except BaseException:
+        sock.listen()
+        return Listener(sock, {path: path.lstat()})
+    except OSError as error:
         sock.close()
-        raise
-
-
-def _identity(path: Path) -> OwnFile:
-    info = path.lstat()
-    return OwnFile(path, info.st_dev, info.st_ino, os.getpid())
+        raise ControlError("path", f"{path}: {error.strerror}") from error
 
 
 def _remove_abandoned(path: Path) -> bool:
     """Remove an abandoned socket of this user's; return True when somebody listens on it."""
-    try:
+    with contextlib.suppress(OSError):
         info = path.lstat()
-    except OSError:
-        return False
-    if not stat.S_ISSOCK(info.st_mode):
-        return False
-    if is_listening(path, _PROBE_SECONDS):
-        return True
-    if info.st_uid == os.geteuid():
-        path.unlink(missing_ok=True)
+        if stat.S_ISSOCK(info.st_mode):
+            if is_listening(path, _PROBE_SECONDS):
+                return True
+            if info.st_uid == os.geteuid():
+                path.unlink(missing_ok=True)
     return False
 
 

@@ -6,6 +6,7 @@ import socket
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ from omlx_cache_storage.private import NotPrivate, claim
 MAX_PATH_BYTES = 103
 """macOS has 104 bytes for a socket's path, the closing zero included; Linux has four more."""
 
-_NAME = re.compile(r"(\d{1,10})-(\d{1,4})\.sock")
-_SERVICE = re.compile(r"service-(\d{1,10})\.sock")
+_STORE = re.compile(r"(\d{1,10})-(\d{1,4})\.sock")
+_SERVICE = re.compile(r"service-(\d{1,10})()\.sock")
 _LONGEST_NAME = "4194304-99.sock"
 _CS_DARWIN_USER_TEMP_DIR = 65537
 
@@ -38,14 +39,10 @@ def check_length(path: Path) -> Path:
     return path
 
 
-def socket_name(directory: Path, pid: int, number: int) -> Path:
-    """Return the path of a process's control socket."""
-    return directory / f"{pid}-{number}.sock"
-
-
-def service_name(directory: Path, pid: int) -> Path:
-    """Return the path of the control socket of a process that serves all stores and is none."""
-    return directory / f"service-{pid}.sock"
+def socket_name(directory: Path, pid: int, number: int | None) -> Path:
+    """Return the path of a control socket of a process; without a number that of one which serves
+    all stores and is none."""
+    return directory / (f"service-{pid}.sock" if number is None else f"{pid}-{number}.sock")
 
 
 def candidates(environ: Mapping[str, str] = os.environ, system: str = sys.platform) -> list[Path]:
@@ -59,15 +56,11 @@ def candidates(environ: Mapping[str, str] = os.environ, system: str = sys.platfo
         if not explicit.strip():
             raise ConfigError(f"{RUNTIME_DIR_VARIABLE}: got {explicit!r}; allowed: a directory")
         return [Path(os.path.abspath(os.path.expanduser(explicit)))]
-    found = []
-    xdg = environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(xdg):
-        found.append(Path(xdg) / "omlx-cache")
-    temporary = environ.get("TMPDIR", "")
-    if system == "darwin" and os.path.isabs(temporary):
-        found.append(Path(temporary) / "omlx-cache")
-    found.append(meeting_place())
-    return [place for place in found if _fits(place)]
+    named = [environ.get("XDG_RUNTIME_DIR", "")]
+    if system == "darwin":
+        named.append(environ.get("TMPDIR", ""))
+    found = [Path(place) / "omlx-cache" for place in named if os.path.isabs(place)]
+    return [place for place in (*found, meeting_place()) if _fits(place)]
 
 
 def meeting_place() -> Path:
@@ -92,20 +85,17 @@ def search_places(
     Raises ConfigError as `candidates` does.
     """
     found = candidates(environ, system)
-    if is_by_name(environ):
-        return found
     session = _temporary_of_user() if system == "darwin" else f"/run/user/{os.geteuid()}"
-    if session:
+    if session and not is_by_name(environ):
         found.append(Path(session) / "omlx-cache")
     return list(dict.fromkeys(found))
 
 
 def _temporary_of_user() -> str:
     """Return what macOS gives a login session as TMPDIR, which cron and others lack."""
-    try:
+    with suppress(OSError, ValueError):
         return os.confstr(_CS_DARWIN_USER_TEMP_DIR) or ""
-    except (OSError, ValueError):
-        return ""
+    return ""
 
 
 def prepare(directory: Path) -> Path:
@@ -142,39 +132,40 @@ def first_usable(places: list[Path]) -> Path:
     raise ControlError("directory", "no runtime directory: " + "; ".join(refusals))
 
 
-def sockets_in(directory: Path) -> list[SocketName]:
+def sockets_in(directory: Path, pattern: re.Pattern[str] = _STORE) -> list[SocketName]:
     """Return the control sockets in a directory, by process id; none when it is unreadable.
 
     Only this user's sockets, and links to some, in this user's directory count: others could be
     traps. What a link leads to may be gone.
     """
-    return sorted(
-        SocketName(int(match[1]), int(match[2]), path) for match, path in _own(directory, _NAME)
-    )
+    if why_unseen(directory):
+        return []
+    with suppress(OSError), os.scandir(directory) as entries:
+        named = [(pattern.fullmatch(entry.name), entry) for entry in entries]
+        return sorted(
+            SocketName(int(match[1]), int(match[2] or 0), Path(entry.path))
+            for match, entry in named
+            if match is not None and _is_own_socket(entry)
+        )
+    return []
 
 
 def services_in(directory: Path) -> list[SocketName]:
     """Return the control sockets of services in a directory, as `sockets_in` those of stores."""
-    return sorted(SocketName(int(match[1]), 0, path) for match, path in _own(directory, _SERVICE))
+    return sockets_in(directory, _SERVICE)
 
 
-def _own(directory: Path, pattern: re.Pattern[str]) -> list[tuple[re.Match[str], Path]]:
+def _is_own_socket(entry: os.DirEntry[str]) -> bool:
     try:
-        if directory.lstat().st_uid != os.geteuid():
-            return []
-        entries = list(os.scandir(directory))
+        info = entry.stat(follow_symlinks=False)
     except OSError:
-        return []
-    named = ((entry, pattern.fullmatch(entry.name)) for entry in entries)
-    return [
-        (match, Path(entry.path))
-        for entry, match in named
-        if match is not None and _is_own_socket(entry)
-    ]
+        return False
+    known = stat.S_ISSOCK(info.st_mode) or stat.S_ISLNK(info.st_mode)
+    return known and info.st_uid == os.geteuid()
 
 
 def _is_socket_name(name: str) -> object:
-    return _NAME.fullmatch(name) or _SERVICE.fullmatch(name)
+    return _STORE.fullmatch(name) or _SERVICE.fullmatch(name)
 
 
 def why_unseen(directory: Path) -> str:
@@ -209,15 +200,6 @@ def is_listening(path: Path, timeout: float = 1.0) -> bool:
             # permission is lacking.
             return True
         return True
-
-
-def _is_own_socket(entry: os.DirEntry[str]) -> bool:
-    try:
-        info = entry.stat(follow_symlinks=False)
-    except OSError:
-        return False
-    known = stat.S_ISSOCK(info.st_mode) or stat.S_ISLNK(info.st_mode)
-    return known and info.st_uid == os.geteuid()
 
 
 def _fits(directory: Path) -> bool:

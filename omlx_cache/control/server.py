@@ -20,6 +20,7 @@ from omlx_cache.control.errors import ControlError
 from omlx_cache.control.handler import ApiHandler
 from omlx_cache.control.listener import (
     Listener,
+    bind,
     listen_at,
     listen_for_all_sessions,
     peer_uid,
@@ -41,12 +42,12 @@ PLACE_SECONDS = 1.0
 """How long a client waits for the place of one that was cut off."""
 HUNG_SECONDS = 1.0
 """How long `close` waits for clients that were cut off, whose operations may wait for a disk."""
-_PAUSE_MILLISECONDS = 500
+_PAUSE_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-State = Literal["reading", "waiting", "writing", "streaming", "answering"]
-_CUT_FIRST: Final[Sequence[State]] = ("reading", "waiting", "writing", "streaming")
+State = Literal["reading", "waiting", "writing", "answering"]
+_CUT_FIRST: Final[Sequence[State]] = ("reading", "waiting", "writing")
 """Who makes room. One that is answered does not: its thread would stay where it is."""
 
 
@@ -82,7 +83,7 @@ class ApiServer(ThreadingMixIn, TCPServer):
     ) -> None:
         BaseServer.__init__(self, listener.socket.getsockname(), ApiHandler)
         self.socket = listener.socket
-        self.path: Path | None = listener.files[0].path if listener.files else None
+        self.path: Path | None = next(iter(listener.files), None)
         self.routes = routes
         self._most, self._credentials = most, credentials
         self._changed = threading.Condition()
@@ -96,9 +97,7 @@ class ApiServer(ThreadingMixIn, TCPServer):
         try:
             self._thread.start()
         except RuntimeError as error:
-            self._closed = True
-            self._remove()
-            self.routes.close()
+            self.close(0.0)
             self._close_descriptors()
             raise ControlError("busy", str(error)) from error
 
@@ -124,6 +123,7 @@ class ApiServer(ThreadingMixIn, TCPServer):
             if self._closed:
                 return
             self._closed = True
+            self._changed.notify_all()
             for connection in self._open:
                 self._cut(connection)
             threads = [client.thread for client in self._open.values()]
@@ -172,9 +172,8 @@ class ApiServer(ThreadingMixIn, TCPServer):
         except OSError as error:
             if error.errno in _EXHAUSTED:
                 _log.warning("%s: cannot accept: %s", self._name, error)
-                pause = select.poll()
-                pause.register(self._woken, select.POLLIN)
-                pause.poll(_PAUSE_MILLISECONDS)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, _PAUSE_SECONDS)
             raise
 
     def verify_request(self, request: Any, client_address: object) -> bool:
@@ -186,10 +185,10 @@ class ApiServer(ThreadingMixIn, TCPServer):
         except OSError as error:
             _log.warning("control socket: a client without credentials: %s", error)
             return False
-        if uid != os.geteuid():
+        is_own = uid == os.geteuid()
+        if not is_own:
             _log.warning("control socket: user %d was refused", uid)
-            return False
-        return True
+        return is_own
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a client on a thread of its own."""
@@ -242,21 +241,13 @@ class ApiServer(ThreadingMixIn, TCPServer):
                 client.state = "writing"
                 self._changed.notify_all()
 
-    def streams(self, request: Any) -> None:
-        """Note that a client gets a stream."""
-        with self._changed:
-            if request in self._open:
-                self._open[request].state = "streaming"
-
     def _answered(self, path: str) -> int:
         return sum(c.path == path and c.state == "answering" for c in self._open.values())
 
     def _cut_slowest(self) -> None:
-        for state in _CUT_FIRST:
-            for connection, client in self._open.items():
-                if client.state == state:
-                    return self._cut(connection)
-        return None
+        slow = [one for one in self._open if self._open[one].state != "answering"]
+        if slow:
+            self._cut(min(slow, key=lambda one: _CUT_FIRST.index(self._open[one].state)))
 
     def _cut(self, connection: Any) -> None:
         """End a connection: whatever its thread waits for, it waits no more."""
@@ -319,35 +310,20 @@ def serve_port(
     Raises ConfigError for a host that others reach, without a token, and OSError for an address
     that cannot be had.
     """
-    bound = _bound(host, port, token)
-    return ApiServer(Listener(bound), Routes(operations, token, samples=True), most=most)
-
-
-def _bound(host: str, port: int, token: str | None) -> socket.socket:
-    """Return a listening socket that blocks nobody."""
     if token is not None and not token:
         raise ConfigError("the token is empty: name one, or None for this machine only")
     if not 0 <= port <= 65535:
         raise ConfigError(f"port must be from 0 to 65535, 0 for any free one; got {port}")
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError, OverflowError) as error:
-        raise OSError(f"cannot serve the status on {host!r}, port {port}: {error}") from error
-    family, _, _, _, address = found[0]
-    if token is None and not is_loopback(str(address[0])):
+    bound = bind(host, port, "; port 0 takes any free one")
+    if token is None and not is_loopback(str(bound.getsockname()[0])):
+        bound.close()
         raise ConfigError(
             f"host {host} can be reached from other machines: give a token "
             "(OMLX_CACHE_STATUS_TOKEN), or leave the host at 127.0.0.1"
         )
-    try:
-        bound = socket.create_server(address, family=family, backlog=128)
-    except OSError as error:
-        why = os.strerror(error.errno or 0)
-        raise OSError(
-            f"cannot serve the status on {host}, port {port}: {why}; port 0 takes any free one"
-        ) from error
     bound.setblocking(False)
-    return bound
+    bound.listen()
+    return ApiServer(Listener(bound, {}), Routes(operations, token, samples=True), most=most)
 
 
 _servers: "weakref.WeakSet[ApiServer]" = weakref.WeakSet()

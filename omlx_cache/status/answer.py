@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from itertools import chain
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
 ALWAYS = {
+    "Connection": "close",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -30,8 +33,21 @@ class Answer:
     stream: Iterable[bytes] | None = None
     release: Callable[[], None] = lambda: None
 
+    def send(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer a request of one connection; raises OSError for a client that does not take it."""
+        try:
+            handler.send_response(self.status)
+            for name, value in self.all_headers().items():
+                handler.send_header(name, value)
+            handler.end_headers()
+            if handler.command != "HEAD":
+                for piece in chain([self.body], self.stream or ()):
+                    handler.wfile.write(piece)
+        finally:
+            self.release()
+
     def all_headers(self) -> dict[str, str]:
-        """Return every header to send, but `Connection` and `Date`."""
+        """Return every header to send, but `Date`."""
         length = {} if self.stream is not None else {"Content-Length": str(len(self.body))}
         return {"Content-Type": self.content_type, **length, **ALWAYS, **self.headers}
 

@@ -119,7 +119,7 @@ class Routes:
             return refusal(405, text, Allow=allowed)
         try:
             values = _values(target.partition("#")[0].partition("?")[2], body, route.parameters)
-            return route.respond(ApiRequest(self, values, headers, method == "HEAD"))
+            return route.respond(ApiRequest(self, values, headers))
         except ControlError as error:
             return refusal(STATUS_OF.get(error.code, 500), str(error))
         except Exception as error:
@@ -163,7 +163,6 @@ class ApiRequest:
     routes: Routes
     values: Mapping[str, object]
     headers: Mapping[str, str]
-    is_head: bool
 
 
 class Route(NamedTuple):
@@ -300,8 +299,6 @@ def _stream(request: ApiRequest) -> Answer:
     last = request.headers.get("Last-Event-ID", "")
     if last.isascii() and last.isdigit() and len(last) < 19:
         after = int(last)
-    if request.is_head:
-        return Answer(200, EVENTS, b"")
     if routes.ending.is_set() or not routes.places.acquire(blocking=False):
         most = routes.most_streams
         text = f"{most} streams are open, and there can be no more; ask /status/events.json"

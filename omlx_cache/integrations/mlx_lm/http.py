@@ -1,6 +1,5 @@
 """The HTTP side: mlx-lm's handler within limits, and a listener that ends within a deadline."""
 
-import errno
 import json
 import logging
 import math
@@ -17,6 +16,7 @@ from typing import Any
 from mlx_lm.server import APIHandler, get_system_fingerprint
 
 from omlx_cache.control.answers import encoded
+from omlx_cache.control.handler import linger
 from omlx_cache.integrations.mlx_lm.requests import BadRequest, Refused, TooLarge, Unavailable
 from omlx_cache.status.answer import JSON, Answer
 from omlx_cache.status.routes import LOOKUP, Routes, is_status_path
@@ -31,28 +31,6 @@ _STATUS_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _LINGER_SECONDS = 5.0
 _LINGER_BYTES = 1 << 30
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a socket with this address (port 0: any free one), which does not listen yet.
-
-    Raises OSError when the address cannot be had.
-    """
-    try:
-        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        bound = socket.socket(infos[0][0], socket.SOCK_STREAM)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(infos[0][4])
-        except OSError:
-            bound.close()
-            raise
-    except (OSError, UnicodeError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        is_taken = getattr(error, "errno", None) == errno.EADDRINUSE
-        hint = "; `omlx-cache ps` shows running servers, and --port takes another" * is_taken
-        raise OSError(f"cannot listen on {host}, port {port}: {why}{hint}") from error
-    return bound
 
 
 class Handler(APIHandler):  # type: ignore[misc]
@@ -121,18 +99,8 @@ class Handler(APIHandler):  # type: ignore[misc]
     def _show(self, answer: Answer) -> None:
         """Send an answer of the status paths."""
         self.connection.settimeout(_STATUS_SECONDS)
-        try:
-            self.send_response(answer.status)
-            for name, value in answer.all_headers().items():
-                self.send_header(name, value)
-            # No header for other origins: what mlx-lm sends with its answers has no place here.
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(answer.body)
-                for piece in answer.stream or ():
-                    self.wfile.write(piece)
-        finally:
-            answer.release()
+        # No header for other origins: what mlx-lm sends with its answers has no place here.
+        answer.send(self)
 
     def handle_completion(self, request: Any, stop_words: list[str]) -> None:
         """Answer a request that has come in; an error ends it, and tells its client."""
@@ -177,7 +145,7 @@ class Handler(APIHandler):  # type: ignore[misc]
     def finish(self) -> None:
         super().finish()
         if self._is_unread:
-            _linger(self.connection)
+            linger(self.connection, _LINGER_SECONDS, _LINGER_BYTES)
 
     def log_message(self, format: str, *args: Any) -> None:
         _log.debug("%s %s", self.address_string(), format % args)
@@ -287,21 +255,6 @@ class HttpServer(ThreadingHTTPServer):
                     return False
                 self._changed.wait(min(left, _POLL_SECONDS))
             return not self._answering
-
-
-def _linger(connection: socket.socket) -> None:
-    """Let a client that still sends read its answer, for some seconds: closing with bytes of it
-    unread would reset the connection, and lose the answer."""
-    deadline = time.monotonic() + _LINGER_SECONDS
-    left = _LINGER_BYTES
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)
-        while left > 0 and (wait := deadline - time.monotonic()) > 0:
-            connection.settimeout(min(wait, 1.0))
-            received = len(connection.recv(1 << 16))
-            if not received:
-                return
-            left -= received
 
 
 def _most_connections() -> int:

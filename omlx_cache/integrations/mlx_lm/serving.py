@@ -18,13 +18,14 @@ import mlx.core as mx
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import HF_HUB_CACHE
 
+from omlx_cache.control.listener import bind
 from omlx_cache.integrations.mlx_lm.holdings import (
     check_opened,
     inventory,
     last_words,
     unwritten,
 )
-from omlx_cache.integrations.mlx_lm.http import HttpServer, bind
+from omlx_cache.integrations.mlx_lm.http import HttpServer
 from omlx_cache.integrations.mlx_lm.lookup import look_up
 from omlx_cache.integrations.mlx_lm.responses import Responses
 from omlx_cache.integrations.naming import model_name
@@ -46,6 +47,7 @@ CONTEXT_TOKENS = 1 << 20
 POLL_SECONDS = 0.05
 HURRY_SECONDS = 5.0
 """What a second signal leaves to the end."""
+_TAKEN = "; `omlx-cache ps` shows running servers, and --port takes another"
 
 _CONTEXT_FIELDS = (
     "max_position_embeddings",
@@ -104,7 +106,7 @@ def serve(
     with suppress(OSError):
         # mlx-lm lists its models at /v1/models, and breaks off where there is no such folder.
         Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
-    with bind(host, port) as bound, Signals() as signals:
+    with bind(host, port, _TAKEN) as bound, Signals() as signals:
         store = open_store()
         store.service = _service(provider.cli_args, serving, bound)
         check_opened(store)
