@@ -1,11 +1,7 @@
 """A store on a failing disk: requests miss, memory goes on, the state is visible, it recovers."""
 
 import errno
-import os
-import resource
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,18 +72,6 @@ def test_a_disk_that_refuses_pages_costs_no_hit_and_recovers(
         assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
 
 
-def test_a_torn_write_is_a_miss_after_a_restart_not_a_page(
-    tmp_path: Path, disk: FaultyDisk, story: Story
-) -> None:
-    with open_store(tmp_path, disk) as store:
-        disk.torn_at = 17 * KIB
-        commit(store, story, 1)
-        assert not store.flush(30)
-    with open_store(tmp_path) as store:
-        assert store.find(story.id(1)) is None
-    assert files_in(tmp_path) == []
-
-
 @pytest.mark.parametrize("operation", ["open", "read", "read_into"])
 def test_a_disk_that_cannot_be_read_is_a_miss_and_keeps_its_pages(
     tmp_path: Path, disk: FaultyDisk, story: Story, operation: str, time: SetTime
@@ -102,42 +86,6 @@ def test_a_disk_that_cannot_be_read_is_a_miss_and_keeps_its_pages(
         assert state_of(store) == "failing: Input/output error"
         disk.fail.clear()
         time.pass_by(60)
-        assert is_right(store, story.id(1), story.nbytes)
-        assert state_of(store) == "ok"
-
-
-@contextmanager
-def _no_descriptors_left() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(name) for name in os.listdir("/dev/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(highest + 8, soft), hard))
-    held: list[int] = []
-    try:
-        while True:
-            try:
-                held.append(os.open(os.devnull, os.O_RDONLY))
-            except OSError:
-                break
-        yield
-    finally:
-        for fd in held:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_a_process_without_descriptors_misses_and_recovers(tmp_path: Path, story: Story) -> None:
-    with open_store(tmp_path) as store:
-        commit(store, story, 1)
-        assert store.flush()
-        _forget_memory(store)
-        with _no_descriptors_left():
-            with pytest.raises(PageError, match="Too many open files"):
-                fetch(store, story.id(1))
-            commit(store, story, 2)
-            assert not store.flush(30)
-            assert state_of(store) == "failing: Too many open files"
-            assert is_right(store, story.id(2), story.nbytes)
-        assert store.flush(30)
         assert is_right(store, story.id(1), story.nbytes)
         assert state_of(store) == "ok"
 

@@ -1,6 +1,5 @@
 """A store under pressure keeps roots, drops superseded pages first, and finds that order again."""
 
-import threading
 from pathlib import Path
 
 from kit.storage import FaultyDisk, Story, commit, open_store
@@ -65,30 +64,3 @@ def test_use_in_memory_counts_on_the_disk_as_well(tmp_path: Path) -> None:
         assert store.flush()
         assert _cold(store, story) == [1, 2]
         assert len(_cold(store, other)) < 2
-
-
-def test_concurrent_commits_keep_every_budget(tmp_path: Path) -> None:
-    limits = {"hot_bytes": 8 * PAGE, "queue_bytes": 4 * PAGE, "cold_bytes": 12 * COLD_PAGE}
-    over: list[str] = []
-    with open_store(tmp_path, **limits) as store:
-
-        def work(name: str) -> None:
-            for turn in range(6):
-                commit(store, Story(f"{name} {turn}", nbytes=PAGE), 1, 2, 3)
-                stats = store.stats()
-                assert stats.cold is not None
-                for usage in (stats.hot, stats.cold):
-                    if not usage.nbytes <= usage.peak_bytes <= usage.limit_bytes:
-                        over.append(repr(usage))
-                if stats.writer.pending_bytes > limits["queue_bytes"]:
-                    over.append(repr(stats.writer))
-
-        threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        store.flush()
-        store.hot.check_integrity()
-        store.cold.check_integrity()
-    assert over == []

@@ -1,4 +1,4 @@
-"""`write_policy=lazy`: when a page is written, when it is not, and what a killed process loses."""
+"""`write_policy=lazy`: when a page is written, and when it is not."""
 
 import os
 from collections.abc import Iterator
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from kit.children import kill_9, program, said
 from kit.storage import (
     FaultyDisk,
     HandClock,
@@ -155,33 +154,3 @@ def test_of_a_chain_the_root_is_written_first(tmp_path: Path, clock: HandClock, 
     order = [mine.index(key) for key in published if key in mine]
     assert order[0] == 0
     assert order == sorted(order)
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from kit.storage import HandClock, Story, commit, open_store
-
-clock = HandClock()
-store = open_store(Path(sys.argv[1]), clock=clock, write_policy="lazy")
-old, young = Story("old"), Story("young")
-commit(store, old, *range(1, 9))
-for _ in range(20):
-    clock.pass_by(15)
-    store.touch(old.ids(1))
-commit(store, young, 1, 2)
-store.writer.tick()
-store.writer.flush(60)
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_kill_9_loses_what_is_younger_than_the_delay_and_nothing_else(tmp_path: Path) -> None:
-    with program(CHILD, tmp_path) as child:
-        assert said(child) == "ready\n"
-        kill_9(child)
-    old, young = Story("old"), Story("young")
-    with open_store(tmp_path) as store:
-        assert all(is_right(store, old.id(n), old.nbytes) for n in range(1, 9))
-        assert all(store.find(page) is None for page in young.ids(1, 2))
