@@ -1,21 +1,17 @@
 """What `Keep` learns, what is no use to it, and what of it outlives the process."""
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import Story
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned, end_of, parse_learned
 from omlx_cache_storage.eviction.keep import (
     ENOUGH_USES,
-    GHOST_SECONDS,
     MOST_PATIENCE_SECONDS,
     OWN_USE_NS,
-    SUPERSEDED_NS,
     Keep,
 )
 
@@ -30,46 +26,6 @@ SOUND: dict[str, Any] = {
 }
 
 
-class Agents:
-    """Sequences of pages in a table, each used again after a gap."""
-
-    def __init__(self, policy: Keep) -> None:
-        self.policy, self.now = policy, START
-        self.stamps: dict[object, int] = {}
-
-    def use(self, who: object, pages: int = 40, *, used: bool = True) -> None:
-        before = self.stamps.get(who)
-        if before is None:
-            self.policy.wanted([], self.now)
-            self.policy.added(self.now, pages)
-        else:
-            self.policy.moved(before, self.now, pages, used=used)
-        self.stamps[who] = self.now
-
-    def loop(self, gaps: Iterable[float]) -> None:
-        """One sequence comes back after each gap."""
-        for gap in gaps:
-            self.now += int(gap * SECOND)
-            self.use("one")
-
-    @property
-    def patience(self) -> float:
-        return self.policy.patience_ns / SECOND
-
-
-def test_what_was_superseded_says_nothing_of_gaps() -> None:
-    agents = Agents(Keep())
-    agents.loop([20.0] * 100)
-    seen = agents.policy.learned()
-    for _ in range(40):
-        agents.now += 20 * SECOND
-        agents.policy.moved(agents.stamps["one"], SUPERSEDED_NS, 40, used=False)
-        agents.policy.moved(SUPERSEDED_NS, agents.now, 40, used=True)
-        agents.stamps["one"] = agents.now
-    now = agents.policy.learned()
-    assert now.seen == seen.seen
-
-
 def test_a_pinned_page_is_used_when_its_pin_has_ended_and_not_before() -> None:
     policy = Keep()
     policy.added(START, 10)
@@ -80,18 +36,6 @@ def test_a_pinned_page_is_used_when_its_pin_has_ended_and_not_before() -> None:
     policy.moved(START + 5 * SECOND, START + 8 * SECOND, 10, used=True)
     learned = policy.learned()
     assert learned.seen == 10
-
-
-def test_who_comes_back_though_it_was_refused_is_counted_and_after_long_it_is_somebody_new() -> (
-    None
-):
-    page = Story().id(1)
-    for gap, counted in ((30, True), (GHOST_SECONDS - 1, True), (GHOST_SECONDS + 1, False)):
-        policy = Keep()
-        policy.wanted([page], START)
-        policy.refused([page], START)
-        policy.wanted([page], START + int(gap * SECOND))
-        assert (policy.learned() is not None) is counted
 
 
 def _seen(gap_ns: int) -> int:

@@ -1,16 +1,12 @@
 """What memory refuses reaches the disk, and nothing waits for it, fails for it or is lost by it."""
 
 import errno
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from eviction.patient import PATIENCE_SECONDS, offer, patient
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, is_right, open_cold, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit, is_right, open_store
 from omlx_cache import BlockStore
 
 KIB = 1024
@@ -105,40 +101,3 @@ def test_a_disk_that_fails_costs_memory_no_more_than_the_share(tmp_path: Path, p
         assert all(store.cold.info(page) for page in taken)
         assert not any(store.hot.info(page) for page in taken)
         assert store.hot._passing_bytes == 0
-
-
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-import omlx_cache.store
-from eviction.patient import offer, patient
-from kit.storage import Story, commit, open_store
-omlx_cache.store.Keep = patient
-store = open_store(Path(sys.argv[1]), hot_bytes=128 * 1024, queue_bytes=16 * 1024,
-                   write_policy=sys.argv[2], durability="full")
-commit(store, Story("old"), *range(1, 33))
-assert store.flush(60)
-new = Story("new")
-for number in range(1, 41):
-    room = offer(store, new.page(number))
-    assert store.flush(60)
-    print(number, room.passes, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("policy", ["through", "lazy"])
-def test_a_kill_loses_nothing_that_a_flush_has_answered_for(tmp_path: Path, policy: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path), policy],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["True"] * 40
-    cold = open_cold(tmp_path)
-    assert all(cold.info(page) for page in Story("old").ids(*range(1, 33)))
-    assert all(cold.info(page) for page in Story("new").ids(*range(1, 41)))

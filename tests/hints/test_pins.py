@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, open_cold, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit, open_store
 from omlx_cache import BlockStore
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
@@ -107,19 +107,6 @@ def test_more_blocks_than_the_file_has_room_for_are_not_pinned(
     assert pins.add(story.pin(1, 2, since_ns=5)), "one chain is written once"
     assert not pins.add(story.pin(1, 2, 3))
     assert pins.until(story.namespace, story.id(3).key) == 0
-
-
-def test_what_is_written_later_is_pinned_on_the_disk_then(tmp_path: Path, story: Story) -> None:
-    clock, other = HandClock(), Story("other", nbytes=PAGE)
-    cold = open_cold(tmp_path, 5 * COLD_PAGE + ROOM_TO_WRITE, clock=clock)
-    assert _pinned(cold, story, 1, 2) == Pinned(0, 0, 0)
-    for page in (*story.pages(1, 2), *other.pages(*range(1, 9))):
-        assert cold.write(page, clock.now(), {}) == "written"
-    assert all(page in cold for page in story.ids(1, 2))
-    clock.pass_by(61)
-    for page in other.pages(*range(9, 18)):
-        assert cold.write(page, clock.now(), {}) == "written"
-    assert not any(page in cold for page in story.ids(1, 2))
 
 
 def test_a_restart_ends_no_pin_and_unpinning_is_for_good(tmp_path: Path, story: Story) -> None:

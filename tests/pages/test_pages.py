@@ -1,6 +1,5 @@
 """Codecs on the way through a store: packed in, packed out, decoded only for who wants it dense."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ from mlx.utils import tree_map
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
 from kit.drive import settings
-from kit.storage import files_in
-from omlx_cache import BlockStore, CommitResult, PrefixCache, reasons
+from omlx_cache import BlockStore, CommitResult, PrefixCache
 from omlx_cache.control.cold_files import scan
 from omlx_cache_storage.cold.reader import read_header
-from omlx_cache_storage.format import planes
 
 OpenStore = Callable[..., BlockStore]
 BLOCK = 64
@@ -203,29 +200,6 @@ def test_encoding_and_decoding_peak_at_a_fifth_over_what_they_leave(
             assert restored.cached_tokens == 3000
             delivered = sum(c.keys.nbytes + c.values.nbytes for c in restored.prompt_cache)
             assert mx.get_peak_memory() - before <= delivered * 1.2
-
-
-@pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
-def test_without_zstd_a_restore_is_a_miss_with_its_own_reason_and_no_file_goes(
-    model: Any, open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = prompt(8 * 64)
-    with open_store(cold_codec="zstd") as store:
-        prefill(model, PrefixCache(model, store), tokens)
-        assert store.flush()
-    files = files_in(tmp_path)
-    assert len(files) == 8
-    with monkeypatch.context() as without:
-        without.setitem(sys.modules, "zstandard", None)
-        without.setitem(sys.modules, "compression.zstd", None)
-        with open_store(write_policy="lazy") as store:
-            with PrefixCache(model, store).session([*tokens, 1]) as session:
-                assert session.miss_reason == reasons.UNDECODABLE
-            assert prefill(model, PrefixCache(model, store), [*tokens, 1])[0] == 0
-            assert store.stats().requests.misses[reasons.UNDECODABLE]
-            assert files_in(tmp_path) == files
-    with open_store() as store:
-        assert prefill(model, PrefixCache(model, store), [*tokens, 1])[0] == len(tokens)
 
 
 def test_sessions_of_other_bits_do_not_meet(model: Any, open_store: OpenStore) -> None:

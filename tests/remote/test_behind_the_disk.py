@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
-from kit.storage import Story, open_cold
+from kit.storage import Story, open_cold, read_cold
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.page import COLD, REMOTE, Page, Placed
@@ -54,12 +54,6 @@ class _Rig:
         assert self.other.store.write(page) == "written"
         assert self.remote.store.present([Placed(page.meta.namespace, page.meta.id)]) != [None]
 
-    def get(self, page: Page) -> bytes:
-        with self.tiers.reading(page.meta.id) as reader:
-            payload = bytearray(reader.meta.nbytes)
-            reader.read_into([payload])
-        return bytes(payload)
-
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[_Rig]:
@@ -87,7 +81,7 @@ def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) 
     assert (found.tier, found.held) == (REMOTE, 16)
     here = rig.tiers.find(page, here=True)
     assert (here.tier, here.held) == (COLD, 8)
-    assert rig.get(whole) == whole.payload
+    assert read_cold(rig.tiers, page) == whole.payload
     room = rig.tiers.reserve(whole.meta.nbytes, page)
     assert room
     assert rig.tiers.put(whole, room)
@@ -104,4 +98,4 @@ def test_a_page_that_was_spoilt_here_alone_is_had_from_other_machines(rig: _Rig)
     assert rig.tiers.find(page.meta.id) == rig.tiers.find(page.meta.id, here=True)
     rig.tiers.forget(page.meta.id)
     assert rig.tiers.find(page.meta.id, here=True) is None
-    assert rig.get(page) == page.payload
+    assert read_cold(rig.tiers, page.meta.id) == page.payload

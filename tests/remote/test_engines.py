@@ -7,31 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kit.remote.engines import engine_at
-from kit.remote.redis_groups import redis_cluster
-from kit.remote.redis_servers import redis_server
-from kit.remote.s3_server import s3_server
+from kit.remote.places import STORES
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, cut
 
 MIB = 1 << 20
 SIZES = (1, 127, 128, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 20 * MIB)
 
 
-@pytest.fixture(scope="module", params=["redis", "cluster", "s3", "file"])
+@pytest.fixture(scope="module", params=["redis", "cluster", "bucket", "directory"])
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """The URL of a store."""
-    if request.param == "redis":
-        with redis_server() as redis:
-            yield redis.url
-    elif request.param == "cluster":
-        with redis_cluster() as cluster:
-            yield cluster.url
-    elif request.param == "s3":
-        with s3_server() as s3:
-            yield s3.url(s3.bucket(), "a/prefix")
-    else:
-        yield f"file://{tmp_path_factory.mktemp('share')}/cache"
+    with STORES[request.param](tmp_path_factory.mktemp("store")) as url:
+        yield url
 
 
 @pytest.fixture

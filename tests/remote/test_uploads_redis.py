@@ -9,7 +9,7 @@ import pytest
 from kit.children import kill_9, program, said
 from kit.remote.processes import NotYet, eventually
 from kit.remote.redis_servers import RedisServer, redis_server
-from kit.storage import Story, bytes_of, open_store
+from kit.storage import Story, bytes_of, open_store, read_cold
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId, Placed
 from omlx_cache_storage.remote.redis_engine import PART_BYTES
@@ -102,8 +102,6 @@ def test_two_servers_of_one_directory_send_each_page_once(
 
 
 def _read(remote: object, page: PageId) -> bytes | None:
-    with contextlib.suppress(PageError), remote.reading(page) as opened:
-        payload = bytearray(opened.meta.nbytes)
-        opened.read_into([payload])
-        return bytes(payload)
+    with contextlib.suppress(PageError):
+        return read_cold(remote, page)
     return None

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from kit.remote import MemoryEngine, MemoryStore
-from kit.storage import Story
+from kit.remote.asking import inquiry
+from kit.storage import Story, read_cold
 from omlx_cache_storage.page import Page
 from omlx_cache_storage.remote import envelope
 from omlx_cache_storage.remote.engine import RemoteOptions
-from omlx_cache_storage.remote.lookups import Inquiry
 from omlx_cache_storage.remote.tier import RemoteTier
 
 BEFORE = json.loads((Path(__file__).parent / "values" / "before.json").read_text())
@@ -27,7 +27,6 @@ MODES: dict[str, Mapping[str, Any]] = {
     "signed": {"secret": SECRET},
     "sealed": {"secret": SECRET, "encrypts": True},
 }
-BLOCK = 16
 PART_BYTES = 16_800
 """Small enough that each page has two parts."""
 STORY = Story("golden", nbytes=512)
@@ -55,16 +54,10 @@ def _machine(store: MemoryStore, mode: str) -> RemoteTier:
 
 
 def _finds_all(tier: RemoteTier) -> None:
-    chain = STORY.chain
-    keys = [STORY.namespace, *(chain.key(n * BLOCK) for n in range(1, 3))]
-    length = PAGES[-1].meta.position
-    assert tier.ask(Inquiry(STORY.namespace, BLOCK, keys, "paged", 0, {}, length, chain.key)).news
+    assert tier.ask(inquiry(STORY, 2, length=PAGES[-1].meta.position)).news
     for page in PAGES:
         assert tier.meta(page.meta.id) == page.meta
-        with tier.reading(page.meta.id) as opened:
-            payload = bytearray(opened.meta.nbytes)
-            opened.read_into([payload])
-        assert payload == page.payload
+        assert read_cold(tier, page.meta.id) == page.payload
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,7 +1,6 @@
 """Rings that keep their first tokens come back like any other: under pressure, and elsewhere."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from kit import zoo
 from kit.drive import Turn, chunks, feed, random_tokens, request, same, settings
 from kit.examples import some
 from kit.remote.engines import PATIENT_SECONDS
-from kit.remote.redis_servers import redis_server
+from kit.remote.places import STORES
 from omlx_cache import BlockStore, PrefixCache
 
 BLOCK, WINDOW, STEP = 16, 96, 512
@@ -112,21 +111,7 @@ def test_a_full_disk_keeps_the_latest_prompts(keep: int, layers: str, tmp_path: 
         assert prompts.missing(store, *PROMPTS) == {}
 
 
-@contextmanager
-def _redis(directory: Path) -> Iterator[str]:
-    with redis_server() as server:
-        yield server.url
-
-
-@contextmanager
-def _directory(directory: Path) -> Iterator[str]:
-    yield f"file://{directory / 'share'}"
-
-
-STORES = {"redis": _redis, "directory": _directory}
-
-
-@pytest.mark.parametrize("name", some(STORES, "directory"))
+@pytest.mark.parametrize("name", some(["redis", "directory"], "directory"))
 def test_another_machine_restores_them(name: str, keep: int, layers: str, tmp_path: Path) -> None:
     prompts = Prompts(layers, keep)
     with STORES[name](tmp_path) as url:

@@ -68,13 +68,6 @@ def test_a_file_moved_to_another_key_is_a_miss(
     expect(model, open_store(), 32, "mismatch")
 
 
-def test_any_text_is_a_salt_of_its_own(model: Any, cache: PrefixCache) -> None:
-    salts: list[Any] = ["", "a", b"a", "\ud800", "\x00", b"\x00", bytearray(b"b")]
-    for salt in salts:
-        assert request(model, cache, PROMPT, salt=salt).cached == 0
-        assert request(model, cache, PROMPT, salt=salt, commit=False).cached == 149
-
-
 def with_change(model: nn.Module, path: str, index: int) -> nn.Module:
     """Add one to a single value of one parameter, in place."""
     flat = dict(tree_flatten(model.parameters()))
@@ -116,14 +109,6 @@ def test_a_changed_sample_of_a_large_weight_is_another_model(index: int) -> None
     assert fingerprint_model(Wide()) == fingerprint_model(Wide())
     changed = with_change(Wide(), "weight", index)
     assert fingerprint_model(changed) != fingerprint_model(Wide())
-
-
-def test_a_models_name_is_a_label_and_no_part_of_its_identity(
-    model: Any, store: BlockStore
-) -> None:
-    request(model, PrefixCache(model, store, model_id="a"), PROMPT)
-    again = request(model, PrefixCache(model, store, model_id="b"), PROMPT, commit=False)
-    assert again.cached == len(PROMPT) - 1
 
 
 def test_another_architecture_is_another_namespace(

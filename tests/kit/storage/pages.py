@@ -12,6 +12,8 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
+from omlx_cache_storage.remote.tier import RemoteTier
+from omlx_cache_storage.tiers import Tiers
 
 BLOCK = 16
 KIB = 1024
@@ -86,7 +88,7 @@ def open_cold(directory: Path, limit_bytes: int = 2**30, **options: Any) -> Cold
     return tier
 
 
-def read_cold(tier: ColdTier, page: PageId) -> bytes:
+def read_cold(tier: Tiers | ColdTier | RemoteTier, page: PageId) -> bytes:
     """Return a page's verified payload; raises PageError."""
     with tier.reading(page) as reader:
         payload = bytearray(reader.meta.nbytes)
