@@ -214,7 +214,7 @@ class FullTmpfs(Fault):
 
     def begin(self) -> None:
         self._mounted = contextlib.ExitStack()
-        disk = small_disk(self.world.cold_dir, "size=700k,nr_inodes=4000")
+        disk = small_disk(self.world.cold_dir, "size=840k,nr_inodes=4000")
         self._disk: SmallDisk = self._mounted.enter_context(disk)
         self._ballast = self.world.cold_dir / "ballast"
 

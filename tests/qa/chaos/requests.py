@@ -5,16 +5,24 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from contract.arithmetic import DENSE, HYBRID, Arithmetic
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.session import Session
 
-from .subjects import Mixture, Truth, Weights, feed, wrong_in
 from .world import World
 
 WAITS = 60.0
 """What a call may take that was given no deadline: it waits for a disk that may be slow."""
 SALTS = (None, "a", "b", "c")
 KEPT = 90
+MIXTURES = {
+    "dense": DENSE,
+    "windowed": ("keep", "kv"),
+    "hybrid": HYBRID,
+    "recurrent": ("state", "state"),
+    "recurrent and windowed": ("state", "window"),
+}
+"""The layers of models that compute nothing: what a restore must hold follows from the tokens."""
 
 
 class Asked(NamedTuple):
@@ -80,12 +88,12 @@ class Requester:
     `committed` are the sequences whose commit came back, the latest last.
     """
 
-    def __init__(self, world: World, mixture: Mixture, thread: int) -> None:
+    def __init__(self, world: World, mixture: str, thread: int) -> None:
         self.world = world
         self.mixture = mixture
         self.draw = world.random("thread", thread)
         self.talk = Talk(world.random("talk", thread), f"{world.seed}:{world.number}")
-        self.model = Weights(mixture.name, world.number % 3)
+        self.model = Arithmetic(MIXTURES[mixture], world.number % 3)
         self.committed: dict[Asked, None] = {}
         self._store: BlockStore | None = None
         self._cache: PrefixCache
@@ -96,7 +104,7 @@ class Requester:
         """The prefix cache in the store that is open now."""
         if self._store is not self.world.store:
             self._store = self.world.store
-            self._cache = PrefixCache(self.model, self._store, make_cache=self.mixture.make)
+            self._cache = PrefixCache(self.model, self._store)
         return self._cache
 
     def run(self, count: int) -> None:
@@ -147,9 +155,9 @@ class Requester:
         ):
             session = cache.session(tokens, salt=asked.salt, begun=begun, deadline=deadline)
         position = session.cached_tokens
-        found = wrong_in(session.prompt_cache, Truth(tokens), position)
+        found = self.model.wrong(session.prompt_cache, tokens, position)
         if found or position >= len(tokens):
-            world.fail("wrong", f"{self.mixture.name}, {position} of {len(tokens)}: {found}")
+            world.fail("wrong", f"{self.mixture}, {position} of {len(tokens)}: {found}")
         world.tally.add(restored=position)
         if draw.random() < 0.04:
             # Nobody closes it: the finalizer has to.
@@ -160,7 +168,6 @@ class Requester:
 
     def _go_on(self, session: Session, asked: Asked, tokens: list[int], breaks_off: bool) -> None:
         world, draw = self.world, self.draw
-        truth = Truth(tokens)
         position, caches = session.cached_tokens, session.prompt_cache
         chunks = session.prefill_chunks(step=draw.choice([7, 16, 40, 200]))
         while True:
@@ -168,21 +175,21 @@ class Requester:
                 chunk = next(chunks, None)
             if chunk is None:
                 break
-            feed(caches, truth, position, position + len(chunk))
+            self.model.feed(caches, chunk, position)
             position += len(chunk)
             if breaks_off and draw.random() < 0.5:
                 raise GivenUp
         at_once = draw.choice([1, 8])
         while position < len(tokens):
             stop = min(len(tokens), position + at_once)
-            feed(caches, truth, position, stop)
+            self.model.feed(caches, tokens[position:stop], position)
             with world.timed("extend", WAITS), world.interrupt():
                 session.extend(tokens[position:stop])
             position = stop
         if draw.random() < 0.2:
-            found = wrong_in(caches, truth, position)
+            found = self.model.wrong(caches, tokens, position)
             if found:
-                world.fail("wrong", f"{self.mixture.name}, continued to {position}: {found}")
+                world.fail("wrong", f"{self.mixture}, continued to {position}: {found}")
         if draw.random() < 0.1:
             # Recorded and never fed: no page may be stored under its key.
             session.extend([1, 2, 3])
@@ -209,20 +216,19 @@ class Requester:
             self.cache.session(tokens, salt=asked.salt) as session,
         ):
             position = session.cached_tokens
-            found = wrong_in(session.prompt_cache, Truth(tokens), position)
+            found = self.model.wrong(session.prompt_cache, tokens, position)
         if found:
-            self.world.fail("wrong", f"{self.mixture.name}, {position} restored: {found}")
+            self.world.fail("wrong", f"{self.mixture}, {position} restored: {found}")
         self.world.tally.add(restored=position, sessions=1)
         return position
 
     def store(self, asked: Asked) -> None:
         """Make a plain request: restore, compute the rest, commit."""
         tokens = list(asked.tokens)
-        truth = Truth(tokens)
         with self.cache.session(tokens, salt=asked.salt) as session:
             position = session.cached_tokens
             for chunk in session.prefill_chunks(step=64):
-                feed(session.prompt_cache, truth, position, position + len(chunk))
+                self.model.feed(session.prompt_cache, chunk, position)
                 position += len(chunk)
             session.commit()
         self.world.tally.add(sessions=1)

@@ -18,8 +18,7 @@ from qa import flushes
 from . import disks, faults
 from .disks import DAMAGE, damage
 from .faults import Fault
-from .requests import Asked, Requester
-from .subjects import MIXTURES, Mixture
+from .requests import MIXTURES, Asked, Requester
 from .world import FLUSH_SECONDS, KIB, World, roomy_options, sampled
 
 Round = Callable[[World], None]
@@ -65,7 +64,7 @@ def _requests(world: World, fault: Fault) -> None:
     world.options, world.disk = fault.options(), fault.disk()
     world.open()
     threads = world.draw.randrange(1, fault.threads + 1)
-    mixtures = world.draw.sample(list(MIXTURES.values()), threads)
+    mixtures = world.draw.sample(list(MIXTURES), threads)
     share = world.sessions // threads
     others = [
         threading.Thread(target=_other, args=(world, mixture, number, share), daemon=True)
@@ -90,7 +89,7 @@ def _requests(world: World, fault: Fault) -> None:
         world.fail("left", f"{len(temporary)} temporary files")
 
 
-def _other(world: World, mixture: Mixture, number: int, count: int) -> None:
+def _other(world: World, mixture: str, number: int, count: int) -> None:
     try:
         Requester(world, mixture, number).run(count)
     except Exception as error:
@@ -136,15 +135,15 @@ def run_damage(world: World) -> None:
     """
     world.options = {
         **roomy_options(world.draw),
-        "hot_bytes": 256 * KIB,
-        "queue_bytes": 96 * KIB,
+        "hot_bytes": 1024 * KIB,
+        "queue_bytes": 384 * KIB,
         "write_policy": "through",
         "commit_wait_seconds": 86400,
         "durability": "none",
     }
     world.open()
     draw = world.draw
-    main = Requester(world, draw.choice(list(MIXTURES.values())), 0)
+    main = Requester(world, draw.choice(list(MIXTURES)), 0)
     chains = [
         Asked(tuple(draw.randrange(1, 50_000) for _ in range(draw.randrange(20, 70))), str(number))
         for number in range(CHAINS)
@@ -169,7 +168,7 @@ def _stored(world: World, main: Requester, chains: list[Asked]) -> dict[Path, li
         if not world.store.flush(FLUSH_SECONDS):
             world.fail("stuck", "flush was False on a disk that refuses nothing")
     for chain in chains:
-        if main.lookup(chain) < len(chain.tokens) // 16 * 16 and main.mixture.anywhere:
+        if main.lookup(chain) < len(chain.tokens) // 16 * 16 and main.mixture == "dense":
             world.fail("lost", "a chain that was computed again is not restored whole")
     files: dict[Path, list[Path]] = {}
     for path in files_in(world.cold_dir):

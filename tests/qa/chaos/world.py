@@ -30,11 +30,11 @@ def small_options(draw: random.Random) -> dict[str, Any]:
     choose = draw.choice
     return {
         "block_size": BLOCK,
-        "hot_bytes": choose([0, 24 * KIB, 64 * KIB, 160 * KIB]),
+        "hot_bytes": choose([0, 96 * KIB, 256 * KIB, 640 * KIB]),
         "hot_cache_only": draw.random() < 0.08,
-        "queue_bytes": choose([8 * KIB, 24 * KIB, 96 * KIB]),
-        "cold_bytes": choose([600 * KIB, 1100 * KIB, 1600 * KIB]),
-        "restore_bytes": choose([16 * KIB, 1024 * KIB]),
+        "queue_bytes": choose([32 * KIB, 96 * KIB, 384 * KIB]),
+        "cold_bytes": choose([720 * KIB, 1320 * KIB, 1920 * KIB]),
+        "restore_bytes": choose([64 * KIB, 4096 * KIB]),
         "write_policy": choose(["through", "lazy"]),
         "commit_wait_seconds": choose([0, 0.02, 86400, 86400]),
         "snapshot_stride": choose([16, 32, 64]),
@@ -93,7 +93,7 @@ class World:
         with self.timed("open", 0.0):
             options = dict(self.options)
             # No setting of a store.
-            restore_bytes = options.pop("restore_bytes", 1024 * KIB)
+            restore_bytes = options.pop("restore_bytes", 4096 * KIB)
             self.store = open_store(self.cold_dir, self.disk, **options)
             self.store.restores.limit_bytes = restore_bytes
         return self.store
