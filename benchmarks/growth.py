@@ -1,6 +1,6 @@
 """How work grows: over the tokens of a sequence, and over the pages of a store.
 
-    python -m benchmarks.growth --markdown out.md --svg docs
+    python -m benchmarks.growth --markdown out.md --svg benchmarks/logs
 
 Every figure is set beside its bound, measured in turns with it. A million pages take four minutes,
 as many inodes on the disk, and a gibibyte of memory: `--pages 65536` is a small run.

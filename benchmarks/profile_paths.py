@@ -1,6 +1,6 @@
 """Write the ten most expensive lines of each path, without bytes, as Markdown.
 
-    python -m benchmarks.profile_paths docs/profiles [PATH ...]
+    python -m benchmarks.profile_paths benchmarks/logs/profiles [PATH ...]
 
 A timer of the processor's time interrupts the path a thousand times or more and notes the line that
 runs, which slows nothing down; C functions count for the line that calls them. What threads do is
