@@ -15,7 +15,7 @@ from omlx_cache.commit.admission import CommitResult
 from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.models import ModelCaches
-from omlx_cache.integrations.siblings import SiblingIndex, StoredPrefix, find_along
+from omlx_cache.integrations.siblings import Siblings, StoredPrefix, find_along
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scope, Scopes
 from omlx_cache_storage.hints import Ended
@@ -56,7 +56,7 @@ class Lane:
         self.bits = bits
         self._target = _view(models.target, bits, salt)
         self._draft = None if models.draft is None else _view(models.draft, bits, salt)
-        self._siblings = SiblingIndex()
+        self._siblings = Siblings()
 
     @property
     def view(self) -> Scope:
@@ -135,13 +135,10 @@ class Lane:
             return None
         chain = self._target.chain(tokens)
         result = self._target.commit(chain, own, prompt_length, *along(chain), ended=ended)
-        self._siblings.add(chain, result.tokens)
+        self._siblings.add(chain.tokens[: result.tokens])
         if self._draft is not None and self._draft.accepts(drafts):
             draft_chain = self._draft.chain(tokens)
-            drafted = self._draft.commit(
-                draft_chain, drafts, prompt_length, *along(draft_chain), ended=ended
-            )
-            self._siblings.add(draft_chain, drafted.tokens)
+            self._draft.commit(draft_chain, drafts, prompt_length, *along(draft_chain), ended=ended)
         return Stored(chain, result)
 
     def scopes(self) -> list[Scope]:

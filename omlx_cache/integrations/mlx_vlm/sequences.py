@@ -14,7 +14,7 @@ from omlx_cache.adapters.registry import children
 from omlx_cache.identity.fingerprint import fingerprint_model
 from omlx_cache.identity.parts import version_of
 from omlx_cache.integrations.mlx_vlm.media import marked
-from omlx_cache.integrations.siblings import SiblingIndex, find_along
+from omlx_cache.integrations.siblings import Siblings, find_along
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored
 from omlx_cache.scope import Scope, Scopes
@@ -123,7 +123,7 @@ class LookedUp(NamedTuple):
 
 class _Lane(NamedTuple):
     scope: Scope
-    siblings: SiblingIndex
+    siblings: Siblings
 
 
 class Sequences:
@@ -161,7 +161,7 @@ class Sequences:
             self._packed = self._lane(scopes.with_caches(lambda: form.packed(fresh())))
 
     def _lane(self, scopes: Scopes) -> _Lane:
-        return _Lane(scopes.scope(extra=self._extra), SiblingIndex())
+        return _Lane(scopes.scope(extra=self._extra), Siblings())
 
     def of(self, language_model: Any, form: KvForm) -> bool:
         """True when these are the sequences of that model, in that form."""
@@ -245,7 +245,7 @@ class Sequences:
         try:
             chain = lane.scope.chain(marked(tokens, extra_hash, self._nonce))
             result = lane.scope.commit(chain, caches)
-            lane.siblings.add(chain, result.tokens)
+            lane.siblings.add(chain.tokens[: result.tokens])
         except Exception:
             counters.skip(reasons.ERROR)
             _log.exception("a sequence is not stored")
