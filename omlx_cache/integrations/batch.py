@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from omlx_cache import reasons
 from omlx_cache.begun import Begun
 from omlx_cache.commit.admission import CommitResult
 from omlx_cache.integrations.names import HostServer, names_of
@@ -45,8 +44,7 @@ HELD_SECONDS = 0.05
 @dataclass(slots=True)
 class _Request:
     """A request in the generator. `stops`: token counts at which it must be checkpointed;
-    `offered`: the boundary up to which its blocks were offered, taken or not. `fed`: tokens of its
-    prompt that were computed here. `spoilt`: padding is in its states, and nothing more is kept."""
+    `offered`: the boundary up to which its blocks were offered, taken or not."""
 
     uid: int
     session: Session
@@ -55,8 +53,6 @@ class _Request:
     stops: set[int] = field(default_factory=set)
     generated: int = 0
     offered: int = 0
-    fed: int = 0
-    spoilt: bool = False
 
 
 class _Waiting(NamedTuple):
@@ -80,8 +76,8 @@ class CachedBatchGenerator:
 
     `generator` is the caller's; requests are inserted and removed through this object only. While
     a request's prefix is read from the disk, the others go on; one whose next blocks another is
-    computing joins when they are there. Of a model whose states take padding for tokens, rows that
-    were padded are not kept. Raises UnusableHost for a version of mlx-lm that cannot have it.
+    computing joins when they are there. Prompts of a model whose states take padding for tokens are
+    computed one after the other. Raises UnusableHost for a version of mlx-lm that cannot have it.
     Mutable, by that one thread: `_requests` (by the generator's uid) and `_waiting` (by ours).
     """
 
@@ -92,7 +88,8 @@ class CachedBatchGenerator:
         self._generator = generator
         self._cache = cache
         self._block_size = cache.store.settings.block_size
-        self._padding_spoils = not heeds_padding(generator.model, cache.fresh_cache)
+        if not heeds_padding(generator.model, cache.fresh_cache):
+            generator.prefill_batch_size = 1
         self._requests: dict[int, _Request] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._uids = count()
@@ -212,7 +209,6 @@ class CachedBatchGenerator:
         began = time.perf_counter()
         prompts, generated = self._generator.next()
         self._timer.step(prompts, time.perf_counter() - began)
-        self._note_padded(prompts)
         reached: dict[int, int] = {}
         for response in prompts:
             if response.uid in self._requests and not response.end_of_prompt:
@@ -224,24 +220,9 @@ class CachedBatchGenerator:
             self._requests[uid].session.reach(position)
         return [self._take(response) for response in generated]
 
-    def _note_padded(self, prompts: Sequence[Any]) -> None:
-        """Mark the rows that were padded to the longest of this step, where that spoils them."""
-        if not self._padding_spoils:
-            return
-        counts: dict[int, int] = {}
-        for response in prompts:
-            request = self._requests.get(response.uid)
-            if request is not None and not response.end_of_prompt:
-                counts[response.uid] = response.progress[0] - request.fed
-                request.fed = response.progress[0]
-        for uid, fed in counts.items():
-            self._requests[uid].spoilt |= fed < max(counts.values())
-
     def _store_blocks(self, uid: int, request: _Request, reached: int) -> None:
         """Store the blocks that a request completed, from its row of the batch."""
         session = request.session
-        if request.spoilt:
-            return
         if reached - max(session.stored, request.offered) < self._block_size:
             return
         # What has no room now is not tried again with every token.
@@ -281,7 +262,7 @@ class CachedBatchGenerator:
 
     def _checkpoint(self, uids: Sequence[int]) -> None:
         requests = {uid: self._requests[uid] for uid in uids if uid in self._requests}
-        due = [uid for uid, request in requests.items() if request.stops and not request.spoilt]
+        due = [uid for uid, request in requests.items() if request.stops]
         # Extraction copies a whole prefix: only for models that have something to capture.
         for uid, (caches, tokens) in self._generator.extract_cache(due).items():
             request = self._requests[uid]
@@ -299,13 +280,8 @@ class CachedBatchGenerator:
             del self._requests[response.uid]
             fed = list(response.all_tokens)
             request.session.extend(fed[len(request.session.tokens) :])
-            if request.spoilt:
-                request.session.abort()
-                self._cache.store.counters.skip(reasons.UNSUPPORTED)
-                result = CommitResult(len(fed), 0, 0, 0, {reasons.UNSUPPORTED: 1})
-            else:
-                ended = _how(request, response.finish_reason, fed[request.prompt_length :])
-                result = request.session.commit(response.prompt_cache, release=True, ended=ended)
+            ended = _how(request, response.finish_reason, fed[request.prompt_length :])
+            result = request.session.commit(response.prompt_cache, release=True, ended=ended)
         else:
             request.generated += 1
             reached = request.prompt_length + request.generated - 1

@@ -1,4 +1,4 @@
-"""Models whose states take a batch's padding for tokens: nothing that it spoilt is kept."""
+"""Models whose states take a batch's padding for tokens: their prompts are computed alone."""
 
 from types import SimpleNamespace
 
@@ -36,7 +36,7 @@ def test_it_is_told_whether_a_model_heeds_padding(family: str, heeds: bool) -> N
 
 
 @pytest.mark.parametrize("family", ["jamba", "rwkv7"])
-def test_what_is_restored_after_a_padded_batch_is_what_a_request_alone_holds(
+def test_what_is_restored_after_a_batch_is_what_a_request_alone_holds(
     family: str, store: BlockStore
 ) -> None:
     model = model_of(family)
@@ -45,24 +45,19 @@ def test_what_is_restored_after_a_padded_batch_is_what_a_request_alone_holds(
     prompts = [prompt_of(length, seed=length) for length in LENGTHS]
     for prompt in prompts:
         batch.submit(prompt, max_tokens=4)
-    ended = {}
     while len(batch):
-        ended.update({token.uid: token.commit for token in batch.next() if token.commit})
-    assert len(ended) == len(prompts)
-    assert any(result.skipped == {"unsupported": 1} for result in ended.values())
+        batch.next()
+    assert store.stats().requests.skips == {}
     assert store.stats().requests.live_sessions == 0
-    restored = 0
     for prompt in prompts:
         whole = make_prompt_cache(model)
         expected = model(mx.array([prompt]), cache=whole)[0, -1]
         with cache.session(prompt) as session:
-            restored += session.cached_tokens
+            assert session.cached_tokens > 0
             rest = mx.array([prompt[session.cached_tokens :]])
             logits = model(rest, cache=session.prompt_cache)[0, -1]
             mx.eval(logits, expected)
         assert mx.abs(logits - expected).max() <= 0.05 * mx.abs(expected).max()
-    # The longest row of each step is padded by nothing.
-    assert restored > 0
 
 
 @pytest.mark.parametrize(("family", "batches"), [("qwen3_next", True), ("mamba", False)])
