@@ -149,7 +149,7 @@ class OmlxPrefixCache:
         if self._lock.acquire(timeout=STORE_SECONDS):
             try:
                 caches, rest = self._cache.fetch_nearest_cache(self._key, prompt)
-                asked = self._cache.last.asked if self._cache.last else None
+                asked = self._cache.last
             finally:
                 self._lock.release()
         else:

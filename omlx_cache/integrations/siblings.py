@@ -37,12 +37,13 @@ class Siblings:
 
 class StoredPrefix(NamedTuple):
     """Where a prompt can be restored: up to `position` along a stored sequence's keys. `walked` is
-    the look-up along its own."""
+    the look-up along its own, which missed a window or a state at `wanted_state`."""
 
     position: int
     chain: KeyChain
     reason: str | None
     walked: Walked
+    wanted_state: int | None
 
 
 def find_along(scope: Scope, siblings: Siblings, tokens: Tokens, limit: int) -> StoredPrefix:
@@ -50,7 +51,7 @@ def find_along(scope: Scope, siblings: Siblings, tokens: Tokens, limit: int) -> 
     chain = scope.chain(tokens)
     own = scope.find(chain, limit)
     walked = scope.walked(chain, own.matched, own.lacking)
-    found = StoredPrefix(own.position, chain, own.reason, walked)
+    found = StoredPrefix(own.position, chain, own.reason, walked, own.wanted_state)
     sibling = siblings.nearest(tokens)
     shared = min(shared_length(sibling, tokens), limit)
     if shared <= max(own.position, own.matched // chain.block_size * chain.block_size):
@@ -59,4 +60,4 @@ def find_along(scope: Scope, siblings: Siblings, tokens: Tokens, limit: int) -> 
     reached = scope.find(other, shared)
     if reached.position <= own.position:
         return found
-    return StoredPrefix(reached.position, other, own.reason, walked)
+    return found._replace(position=reached.position, chain=other)

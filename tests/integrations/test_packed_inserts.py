@@ -10,7 +10,7 @@ from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
 from kit import zoo
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm import LoadedModel, TieredPromptCache
-from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched
+from omlx_cache.requests.explanation import RequestRecord
 
 from .conftest import Open, model_of, prompt_of
 
@@ -43,11 +43,11 @@ def sides(caches: list[Any], count: int) -> list[mx.array]:
     return [part[..., :count, :] for cache in caches for part in (*cache.keys, *cache.values)]
 
 
-def found_by(cache: TieredPromptCache, tokens: list[int]) -> tuple[list[Any], int, Fetched]:
+def found_by(cache: TieredPromptCache, tokens: list[int]) -> tuple[list[Any], int, RequestRecord]:
     """What a prompt's fetch gives, and how many tokens it holds."""
     caches, rest = cache.fetch_nearest_cache(KEY, tokens)
     assert cache.last is not None
-    return caches or [], len(tokens) - len(rest), cache.last
+    return caches or [], len(tokens) - len(rest), cache.last.record
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["loaded", "unknown"])
@@ -118,7 +118,7 @@ def test_a_fetch_on_another_thread_sees_what_an_insert_stores_that_has_begun(
     model = model_of("qwen3")
     cache, tokens = Slow(store, LoadedModel(KEY, model)), prompt_of(100)
     caches = computed(model, tokens, packed=False)
-    cache._inserting = Watched(cache._inserting)  # type: ignore[assignment]
+    cache._lock = Watched(cache._lock)  # type: ignore[assignment]
     inserts = threading.Thread(target=cache.insert_cache, args=(KEY, tokens, caches))
     inserts.start()
     try:

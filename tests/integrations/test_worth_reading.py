@@ -39,7 +39,7 @@ def learned(cache: TieredPromptCache, store: BlockStore, disk: SlowDisk) -> None
     for seed in range(2, 10):
         cache.fetch_nearest_cache(KEY, random_tokens(200, seed))
         assert cache.last is not None
-        cache.last.asked.computed(200, 0.01)
+        cache.last.computed(200, 0.01)
     disk.seconds = 0.25
     for _ in range(READS):
         store.shrink_hot(0)
@@ -60,10 +60,10 @@ def test_a_fetch_is_a_miss_that_says_why_where_reading_takes_longer(
         caches, _ = cache.fetch_nearest_cache(KEY, [*TOKENS, 1, 2])
         assert cache.last is not None
         if worth_reading == "off":
-            assert (caches is None, cache.last.miss_reason) == (False, "absent")
+            assert (caches is None, cache.last.record.reason) == (False, "new_text")
             return
         assert caches is None
-        assert str(cache.last.miss_reason).startswith("slower_than_computing:200 tokens, about ")
+        assert cache.last.record.reason == "slower_than_computing"
         assert store.stats().requests.misses == {"slower_than_computing": 1}
 
 

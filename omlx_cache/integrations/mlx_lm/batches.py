@@ -158,8 +158,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
 
     def _asked(self, uid: Any) -> AskedRequest | None:
         row = self._rows.get(uid)
-        found = None if row is None or row.request is None else row.request.fetched
-        return None if found is None else found.asked
+        return None if row is None or row.request is None else row.request.asked
 
     def _prompted(self, response: Any) -> None:
         row, place = self._rows.get(response.uid), row_of(self, response.uid)

@@ -32,16 +32,17 @@ class Following:
     """Follows one sequence. Use it on the model's thread; no method raises or waits.
 
     Windows and recurrent state are kept every `snapshot_stride` tokens, as chunks end, and where
-    the caller says so. `began_ns` is the stamp of what it stores. Mutable by that thread: `_kept`,
-    the last such place, `_offered`, the boundary up to which a row's blocks were offered,
-    `_failed`, `_closed`, and `_ended`, what is remembered from then on.
+    the caller says so. `part` says which of a request's caches it follows, `began_ns` is the stamp
+    of what it stores. Mutable by that thread: `_kept`, the last such place, `_offered`, the
+    boundary up to which a row's blocks were offered, `_failed`, `_closed`, and `_ended`, what is
+    remembered from then on.
     """
 
-    def __init__(self, scope: Scope, tokens: Sequence[int], start: int) -> None:
+    def __init__(self, scope: Scope, tokens: Sequence[int], start: int, first: int = 0) -> None:
         store = scope.store
         self._scope = scope
         self._trims = scope.trims
-        self.layers = len(scope.fresh())
+        self.part = slice(first, first + len(scope.fresh()))
         self._stride = store.settings.snapshot_stride
         self._staging = Staging(store.counters, store.snapshot_bytes)
         self._chain = scope.chain(as_tokens(tokens))
@@ -94,10 +95,11 @@ class Following:
             self._give_up()
 
     def caches(self, tokens: Sequence[int], caches: Sequence[Any], *, keep: bool) -> None:
-        """Store what caches that hold exactly these tokens have completed; with `keep` windows and
-        recurrent state too."""
+        """Store what a request's caches, which hold exactly these tokens, have completed; with
+        `keep` windows and recurrent state too."""
         if self._failed:
             return
+        caches = caches[self.part]
         if not self._scope.accepts(caches):
             # Packed on the way: from here on they are another kind, stored when they end.
             self._failed = True

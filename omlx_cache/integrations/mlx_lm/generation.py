@@ -12,17 +12,15 @@ from mlx_lm.generate import stream_generate as upstream
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from omlx_cache import reasons
-from omlx_cache.integrations.mlx_lm.lanes import (
+from omlx_cache.integrations.lanes import (
     QUANTIZED_KV_START,
     Bits,
-    Lane,
-    nearest,
+    lane_of,
     packed_as,
+    restored_from,
 )
-from omlx_cache.integrations.mlx_lm.models import ModelCaches
 from omlx_cache.prefix import PrefixCache
-from omlx_cache.restore.pending import Restored, missed
+from omlx_cache.scope import Scopes
 from omlx_cache.session import Session
 from omlx_cache_storage.keys import as_tokens
 
@@ -87,8 +85,8 @@ def stream_generate(
     if prompt_progress_callback is not None:
         options["prompt_progress_callback"] = prompt_progress_callback
     options |= {"prefill_step_size": prefill_step_size, "logits_processors": logits_processors}
-    models = ModelCaches(cache, draft_cache, None)
-    yield from _with_lanes(model, tokenizer, tokens, models, bits, salt, options)
+    kinds = [cache] if draft_cache is None or draft_model is None else [cache, draft_cache]
+    yield from _with_lanes(model, tokenizer, tokens, kinds, bits, salt, options)
 
 
 def _with_session(
@@ -143,26 +141,17 @@ def _with_lanes(
     model: Any,
     tokenizer: Any,
     tokens: list[int],
-    models: ModelCaches,
+    kinds: Sequence[Scopes],
     bits: Bits | None,
     salt: str | bytes | None,
     options: dict[str, Any],
 ) -> Iterator[GenerationResponse]:
     """For caches that change their class on the way, or that are two models': stored at the end."""
-    lanes = {kind: Lane(models, kind, salt) for kind in dict.fromkeys((bits, None))}
-    array = as_tokens(tokens)
-    found = nearest(lanes.values(), array, exact=True) if len(tokens) > 1 else None
+    lanes = {kind: lane_of(kinds, kind, salt) for kind in dict.fromkeys((bits, None))}
     asked = lanes[bits].view.ask(len(tokens))
-    began = time.perf_counter()
-    restored = Restored(lanes[None].fresh(), missed(reasons.ABSENT))
-    if found is not None:
-        asked.walked = found[1].walked
-    if found is not None and found[1].position:
-        restored = found[0].restore(array, found[1])
-    live, cached = restored.prompt_cache, restored.point.position
-    seconds = time.perf_counter() - began
-    asked.remote_tokens = restored.remote_tokens
-    asked.restored(cached, restored.cold_tokens, seconds, restored.point.reason)
+    restored = restored_from([*lanes.values()], as_tokens(tokens), asked, exact=True)
+    cached = restored.point.position
+    live = restored.prompt_cache if cached else lanes[None].fresh()
     # Speculative decoding shows its processors the last token of the prompt and what follows.
     unseen = tokens[:-1] if "draft_model" in options else tokens[:cached]
     options["logits_processors"] = _seeing(unseen, options["logits_processors"])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mlx_lm.server import CompletionRequest
 
-from omlx_cache.integrations.mlx_lm.lanes import Lane
+from omlx_cache.integrations.lanes import Lane
 from omlx_cache.integrations.mlx_lm.models import served_as
 from omlx_cache.integrations.mlx_lm.requests import BadRequest, Refused, Unavailable
 from omlx_cache.mlx_lm_versions import has_images

@@ -43,11 +43,10 @@ class LoadedModel(NamedTuple):
 
 
 class ModelCaches(NamedTuple):
-    """A model and its draft model. `model` is a weak reference, so that a
+    """A model, and its draft model behind it. `model` is a weak reference, so that a
     server which loads another model gets this one's memory back."""
 
-    target: Scopes
-    draft: Scopes | None
+    kinds: Sequence[Scopes]
     model: Any
 
 
@@ -105,18 +104,17 @@ def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
     """Return what is loaded now; evaluates samples of the weights."""
     parts = source.model_key if isinstance(source.model_key, tuple) else (source.model_key,)
     path, adapter, draft_path = (*(str(p) if p else None for p in parts), None, None, None)[:3]
-    draft, bound = None, getattr(source, "max_kv_size", None)
-    if source.draft_model is not None:
-        draft = Scopes(
-            source.draft_model, store, **served(source.draft_model, draft_path, None, bound)
-        )
+    bound = getattr(source, "max_kv_size", None)
     described = served(source.model, path, adapter, bound)
     policy = None
     if isinstance(source, LoadedModel):
         described["make_cache"] = source.make_cache or described["make_cache"]
         policy = source.codec_policy
-    target = Scopes(source.model, store, codec_policy=policy, **described)
-    return ModelCaches(target, draft, weakref.ref(source.model))
+    kinds = [Scopes(source.model, store, codec_policy=policy, **described)]
+    draft = source.draft_model
+    if draft is not None:
+        kinds.append(Scopes(draft, store, **served(draft, draft_path, None, bound)))
+    return ModelCaches(kinds, weakref.ref(source.model))
 
 
 def cache_of(
@@ -152,4 +150,4 @@ def unknown_model(store: BlockStore, prompt_cache: Sequence[Any]) -> ModelCaches
         template = [KVCache() if type(c) is QuantizedKVCache else c for c in template]
     stand_in = _Unknown()
     cache = Scopes(stand_in, store, make_cache=lambda: blank_like(template))
-    return ModelCaches(cache, None, lambda: stand_in)
+    return ModelCaches([cache], lambda: stand_in)

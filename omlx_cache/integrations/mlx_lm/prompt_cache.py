@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +14,17 @@ from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
-from omlx_cache.integrations.mlx_lm.following import Following
-from omlx_cache.integrations.mlx_lm.lanes import (
+from omlx_cache.integrations.lanes import (
     QUANTIZED_KV_START,
     Along,
     Bits,
     Lane,
-    Stored,
+    lane_of,
     nearest,
     packed_as,
+    restored_from,
 )
+from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.ledger import SequenceLedger
 from omlx_cache.integrations.mlx_lm.models import (
     ModelCaches,
@@ -33,6 +33,7 @@ from omlx_cache.integrations.mlx_lm.models import (
     unknown_model,
 )
 from omlx_cache.requests.log import AskedRequest
+from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import hint_or
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
@@ -47,18 +48,6 @@ MODELS = 8
 
 INSERT_SECONDS = 1.0
 """How long a fetch waits for an insert on another thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """What one fetch found, for a log line. `restored_tokens` = hot + cold."""
-
-    prompt_tokens: int
-    restored_tokens: int
-    cold_tokens: int
-    seconds: float
-    miss_reason: str | None
-    asked: AskedRequest
 
 
 UNENDED = 64
@@ -115,9 +104,9 @@ class TieredPromptCache:
     Raises ValueError for `kv_bits` that MLX lacks; `fetch_nearest_cache` and `insert_cache` never
     raise: what goes wrong is a miss, or nothing stored.
 
-    A fetch on another thread sees what an insert that has begun stores: `_inserting` is held by
-    one. Mutable, by that one thread: `_known`, `_followed`, `_unended`, the ledger,
-    `last`.
+    A fetch on another thread sees what an insert that has begun stores: `_lock` is held by one, and
+    guards the ledger. Mutable, by that one thread: `_known`, `_followed`, `_unended`, and `last`,
+    the request of the latest fetch.
     """
 
     insert_ends_request = True
@@ -145,10 +134,10 @@ class TieredPromptCache:
         self._salt = salt
         self._known: OrderedDict[Any, _Known] = OrderedDict()
         self._ledger = SequenceLedger(self._store)
-        self._inserting = threading.RLock()
+        self._lock = threading.RLock()
         self._unended = _Unended()
         self._followed: deque[Following] = deque(maxlen=REMEMBERED)
-        self.last: Fetched | None = None
+        self.last: AskedRequest | None = None
 
     @uninterrupted
     def fetch_nearest_cache(
@@ -160,52 +149,26 @@ class TieredPromptCache:
         the disk.
         """
         prompt = list(tokens)
-        if self._inserting.acquire(timeout=INSERT_SECONDS):
-            self._inserting.release()
-        asked = self._ask(model, len(prompt))
-        began = time.perf_counter()
+        if self._lock.acquire(timeout=INSERT_SECONDS):
+            self._lock.release()
+        restored = self._restored(model, prompt)
+        position = restored.point.position
+        return (restored.prompt_cache, prompt[position:]) if position else (None, prompt)
+
+    def _restored(self, model: Any, prompt: list[int]) -> Restored:
+        requests = self._store.requests
         try:
-            caches, position, cold, reason = self._fetch(model, prompt, asked)
+            known, tokens = self._lanes(model), as_tokens(prompt)
         except Exception as error:
             _log.exception("the prompt cache is passed by")
-            caches, position, cold, reason = None, 0, 0, f"{reasons.ERROR}:{type(error).__name__}"
-        seconds = time.perf_counter() - began
-        asked.restored(position, cold, seconds, reason)
-        self.last = Fetched(len(prompt), position, cold, seconds, reason, asked)
-        return (caches, prompt[position:]) if position else (None, prompt)
-
-    def _ask(self, model: Any, tokens: int) -> AskedRequest:
-        try:
-            known = self._lanes(model)
-        except Exception:
-            _log.exception("this model cannot be identified")
-            known = None
-        if known is None:
-            return self._store.requests.ask("", {}, tokens)
-        return next(iter(known.lanes.values())).view.ask(tokens)
-
-    def _fetch(
-        self, model: Any, prompt: list[int], asked: AskedRequest
-    ) -> tuple[list[Any] | None, int, int, str | None]:
-        if len(prompt) < 2:
-            return None, 0, 0, reasons.TOO_SHORT
-        array = as_tokens(prompt)
-        self._unended.begin(array, asked if self.insert_ends_request else None)
-        known = self._lanes(model)
-        if known is None:
-            return None, 0, 0, reasons.ABSENT
-        found = nearest(known.lanes.values(), array)
-        if found is None:
-            return None, 0, 0, known.models.target.unsupported_reason
-        lane, where = found
-        asked.walked = where.walked
-        if not where.position:
-            return None, 0, 0, where.reason
-        restored = lane.restore(array, where)
-        asked.remote_tokens = restored.remote_tokens
-        point = restored.point
-        reason = where.reason if point.position == where.position else point.reason
-        return restored.prompt_cache, point.position, restored.cold_tokens, reason
+            self.last = requests.ask("", {}, len(prompt))
+            reason = f"{reasons.ERROR}:{type(error).__name__}"
+            self.last.restored(0, 0, 0.0, reason)
+            return Restored([], missed(reason))
+        lanes = [] if known is None else list(known.lanes.values())
+        self.last = lanes[0].view.ask(len(prompt)) if lanes else requests.ask("", {}, len(prompt))
+        self._unended.begin(tokens, self.last if self.insert_ends_request else None)
+        return restored_from(lanes, tokens, self.last)
 
     @uninterrupted
     def insert_cache(
@@ -221,7 +184,7 @@ class TieredPromptCache:
         `ended` is a hint, as for `Session.commit`."""
         how = hint_or(ended, is_ended, None, self._store.counters)
         try:
-            with self._inserting:
+            with self._lock:
                 self._insert(model, as_tokens(tokens), prompt_cache, cache_type, how)
             self.trim_to(n_sequences=self._most[0], n_bytes=self._most[1])
         except UnsupportedCache as error:
@@ -246,32 +209,26 @@ class TieredPromptCache:
         bits = packed_as(prompt_cache, self._start)
         lane = known.lanes.get(bits)
         if lane is None:
-            lane = known.lanes[bits] = Lane(known.models, bits, self._salt)
+            lane = known.lanes[bits] = lane_of(known.models.kinds, bits, self._salt)
         stored = lane.store(tokens, prompt_cache, prompt_length, self._along, ended)
         if stored is None:
             self._store.counters.skip(reasons.LAYOUT_CHANGED)
         elif stored.result.tokens:
-            self._note(lane, stored, cache_type)
-
-    def _note(self, lane: Lane, stored: Stored, cache_type: str) -> None:
-        result = stored.result
-        for group in lane.view.groups[:1]:
-            self._ledger.add(
-                stored.chain,
-                PageId(stored.chain.key(result.tokens), group.name),
-                result.tokens,
-                result.nbytes,
-                cache_type,
-                absorbs=lane.view.trims,
-            )
+            key = stored.chain.key(stored.result.tokens)
+            end = PageId(key, lane.view.groups[0].name)
+            self._ledger.add(end, cache_type, stored.result.nbytes)
 
     def followers(self, model: Any, tokens: Sequence[int], start: int) -> list[Following]:
         """Return what stores a sequence's dense caches while it grows from its first `start` tokens
         on: one for the target, one for a draft model. None for a model that is not known."""
         known = self._lanes(model)
-        if known is None or not all(scope.supported for scope in known.lanes[None].scopes()):
+        scopes = [] if known is None else known.lanes[None].scopes
+        if not all(scope.supported for scope in scopes):
             return []
-        followed = [Following(scope, tokens, start) for scope in known.lanes[None].scopes()]
+        followed: list[Following] = []
+        for scope in scopes:
+            first = followed[-1].part.stop if followed else 0
+            followed.append(Following(scope, tokens, start, first))
         self._followed.extend(followed)
         return followed
 
@@ -324,7 +281,7 @@ class TieredPromptCache:
         what is not written yet stays. Without a disk they are deleted."""
         known = self._known.get(model)
         for lane in [] if known is None else known.lanes.values():
-            for scope in lane.scopes():
+            for scope in lane.scopes:
                 if not scope.supported:
                     continue
                 namespace = scope.chain(as_tokens([])).namespace
@@ -356,7 +313,8 @@ class TieredPromptCache:
         What the disk has stays there. Negative numbers count as zero.
         """
         if n_sequences is not None:
-            self._store.demote(self._ledger.keep_newest(max(0, n_sequences)))
+            with self._lock:
+                self._store.demote(self._ledger.keep_newest(max(0, n_sequences)))
         if n_bytes is not None:
             self._store.shrink_hot(max(0, n_bytes))
 
@@ -368,12 +326,14 @@ class TieredPromptCache:
     @uninterrupted
     def __len__(self) -> int:
         """Sequences that were inserted through this object and are still in a tier."""
-        return len(self._ledger)
+        with self._lock:
+            return len(self._ledger)
 
     @uninterrupted
     def stats_by_type(self) -> dict[str, dict[str, int]]:
         """Return `{"n_sequences", "n_bytes"}` by the type that sequences were inserted with."""
-        return self._ledger.by_type()
+        with self._lock:
+            return self._ledger.by_type()
 
     def _lanes(self, key: Any) -> _Known | None:
         """Return what is known of a model key; looks at the model when it was loaded anew."""
@@ -388,7 +348,7 @@ class TieredPromptCache:
 
     def _remember(self, key: Any, models: ModelCaches) -> _Known:
         kinds = [None] if self._bits is None else [self._bits, None]
-        known = _Known(models, {bits: Lane(models, bits, self._salt) for bits in kinds})
+        known = _Known(models, {bits: lane_of(models.kinds, bits, self._salt) for bits in kinds})
         self._known[key] = known
         while len(self._known) > MODELS:
             self._known.popitem(last=False)

@@ -10,9 +10,9 @@ from typing import Any
 from mlx_lm.server import GenerationContext, Response
 
 from omlx_cache.flights import PromptFlight
-from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched
 from omlx_cache.mlx_lm_versions import has_images
 from omlx_cache.requests.explanation import brief
+from omlx_cache.requests.log import AskedRequest
 from omlx_cache_storage.hints import Ended
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ServedRequest:
 
     The client's thread makes it, and sets, before it is queued, `parts`, its tokenised prompt,
     `tokenizer`, by which, `flight` and `held_seconds`. After that the generation thread sets them,
-    `queue`, `fetched`, `is_over`, `_context`, `_machine`, `_state`, `_called`, and `alone`, which
+    `queue`, `asked`, `is_over`, `_context`, `_machine`, `_state`, `_called`, and `alone`, which
     takes what is computed of a request that is served alone. `note_end` hears how the answer ended.
     """
 
@@ -74,7 +74,7 @@ class ServedRequest:
         self.tokenizer: Any = None
         self.flight: PromptFlight | None = None
         self.queue: Any = None
-        self.fetched: Fetched | None = None
+        self.asked: AskedRequest | None = None
         self.alone: Callable[[Any], None] | None = None
         self.is_over = False
         self._note_end = note_end
@@ -154,12 +154,12 @@ class ServedRequest:
         """Return the line for the log: tokens `out`, seconds to the first of them, and in words why
         it ended early, "" when it did not. What was not computed is not said to be."""
         ends = f", {early}" * bool(early)
-        if self.fetched is None:
+        if self.asked is None:
             tokens = len(self.parts[0]) if self.parts else 0
             seconds = time.perf_counter() - self.arrived
             what = f"{out} out" if out else "ended before its turn"
             return f"request: {tokens} tokens in, {what}, total {seconds:.3f} s{ends}"
-        record, told = self.fetched.asked.record, self.fetched.asked.explanation
+        record, told = self.asked.record, self.asked.explanation
         restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens
         where = f"{restored - cold - remote} hot, {cold} cold" + f", {remote} remote" * bool(remote)
         rest = record.prompt_tokens - restored

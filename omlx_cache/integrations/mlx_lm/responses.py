@@ -22,7 +22,6 @@ from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.mlx_lm.host import HOST
 from omlx_cache.integrations.mlx_lm.lookup import furthest
 from omlx_cache.integrations.mlx_lm.models import load_default, served_as
-from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched
 from omlx_cache.integrations.mlx_lm.requests import (
     CLIENT_LEFT,
     CUT_OFF,
@@ -38,6 +37,7 @@ from omlx_cache.integrations.mlx_lm.requests import (
 from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache.integrations.padding import refuse_batches
 from omlx_cache.mlx_lm_versions import as_prompt_parts, context_fields, has_images, prompt_parts
+from omlx_cache.requests.log import AskedRequest
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import as_tokens
 from omlx_cache_storage.page import REMOTE
@@ -223,10 +223,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         finally:
             served.land()
             notes = ""
-            if served.fetched is not None:
-                served.fetched.asked.ended(count)
-                prompt = served.fetched.prompt_tokens
-                notes = self.cache.room_for(prompt + count)
+            if served.asked is not None:
+                served.asked.ended(count)
+                notes = self.cache.room_for(served.asked.record.prompt_tokens + count)
             _log.info("%s", served.line(count, first, early, notes))
 
     def stop(self, seconds: float, hurry: threading.Event) -> bool:
@@ -362,13 +361,13 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     def _log_cache_stats(self) -> None:
         """mlx-lm counts the sequences of its own cache here, at each request."""
 
-    def _note_fetched(self, found: Fetched) -> None:
+    def _note_fetched(self, asked: AskedRequest) -> None:
         if self._current is not None:
-            self._current.fetched = found
-            found.asked.arrived(self._current.arrived)
+            self._current.asked = asked
+            asked.arrived(self._current.arrived)
             if self._current.held_seconds:
-                found.asked.waited(self._current.held_seconds)
-        found.asked.begin_chunk(found.restored_tokens)
+                asked.waited(self._current.held_seconds)
+        asked.begin_chunk(asked.record.restored_tokens)
 
     def _serve_single(self, request: Any, *stream: Any) -> None:
         request[0].alone = partial(self._computed_alone, request[0])
@@ -380,10 +379,11 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         a token, or the end. Raises Unavailable for one that is cut off: mlx-lm would go on."""
         if self.cutting and item is not None:
             raise Unavailable("the server is ending")
-        if served.fetched is None:
+        asked = served.asked
+        if asked is None:
             return
-        asked, start = served.fetched.asked, served.fetched.restored_tokens
         if isinstance(item, tuple):
+            start = asked.record.restored_tokens
             asked.end_chunk(start + item[0])
             self.cache.prefilled(item[0])
             asked.begin_chunk(start + item[0])

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from omlx_cache.integrations.mlx_lm.following import Following
-from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched, TieredPromptCache
+from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
+from omlx_cache.requests.log import AskedRequest
 from omlx_cache_storage.hints import Ended
 
 
@@ -18,7 +19,7 @@ class ServedPromptCache(TieredPromptCache):
 
     insert_ends_request = False
 
-    def __init__(self, *args: Any, fetched: Callable[[Fetched], None], **options: Any) -> None:
+    def __init__(self, *args: Any, fetched: Callable[[AskedRequest], None], **options: Any) -> None:
         super().__init__(*args, **options)
         self.key: Any = None
         self._how_ended: Ended | None = None
@@ -63,7 +64,7 @@ class ServedPromptCache(TieredPromptCache):
         """Return what is kept of a sequence that is computed again after an error."""
         found = super().fetch_nearest_cache(self.key, tokens)
         if self.last is not None:
-            self.last.asked.ended(0)
+            self.last.ended(0)
         return found
 
     def prefilled(self, count: int) -> None:
@@ -72,12 +73,8 @@ class ServedPromptCache(TieredPromptCache):
         if lent is None or not 0 < count < len(lent.tokens) - lent.start:
             return
         prefix = lent.tokens[: lent.start + count]
-        first = 0
         for following in lent.followed:
-            size = len(lent.caches) if len(lent.followed) == 1 else following.layers
-            own = lent.caches[first : first + size]
-            following.caches(prefix, own, keep=len(prefix) == len(lent.tokens) - 1)
-            first += size
+            following.caches(prefix, lent.caches, keep=len(prefix) == len(lent.tokens) - 1)
 
     def follow(self, tokens: Sequence[int]) -> Following | None:
         """Return what stores a row of the model that was asked for last, while it grows."""

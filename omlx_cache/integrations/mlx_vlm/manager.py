@@ -127,18 +127,18 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         def useful(length: int) -> bool:
             return length >= LEAST and bool(text_only(length))
 
-        restored, missed, record = self._sequences.restore(tokens, extra_hash, useful)
-        position = 0 if restored is None else restored.point.position
+        restored, record = self._sequences.restore(tokens, extra_hash, useful)
+        position = restored.point.position
         self.asked = UnderWay(record, tokens, extra_hash)
         if self.is_checkpoint:
-            self._looked_up[digest_of(tokens)] = position, missed
+            self._looked_up[digest_of(tokens)] = position, restored.point.wanted_state
             while len(self._looked_up) > PROMPTS:
                 self._looked_up.popitem(last=False)
         with self.manager.lock:
             self.manager.stats.hits += position > 0
             self.manager.stats.misses += position == 0
             self.manager.stats.matched_tokens += position
-        if restored is None:
+        if not position:
             return None
         return {
             "matched_blocks": [],

@@ -1,8 +1,6 @@
 """One loaded model's sequences in a store: found, restored and stored in the classes of mlx-vlm."""
 
-import logging
 import secrets
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +11,14 @@ from omlx_cache import reasons
 from omlx_cache.adapters.registry import children
 from omlx_cache.identity.fingerprint import fingerprint_model
 from omlx_cache.identity.parts import version_of
+from omlx_cache.integrations.lanes import Lane, restored_from
 from omlx_cache.integrations.mlx_vlm.media import marked
-from omlx_cache.integrations.siblings import Siblings, find_along
 from omlx_cache.requests.log import AskedRequest
-from omlx_cache.restore.pending import Restored
-from omlx_cache.scope import Scope, Scopes
+from omlx_cache.restore.pending import Restored, missed
+from omlx_cache.scope import Scopes
 from omlx_cache.store import BlockStore
 
-_log = logging.getLogger(__name__)
-
 CACHES = "mlx_vlm.models.cache"
-ROOM_TOKENS = 256
 
 
 @dataclass(slots=True)
@@ -113,17 +108,10 @@ def _row(module: Any, cache: Any, row: int) -> Any:
 
 
 class LookedUp(NamedTuple):
-    """What came of a look-up: a prefix, None for none; where a restore point was missed; and the
-    request's record."""
+    """What came of a look-up: a prefix, at position 0 for none, and the request's record."""
 
-    restored: Restored | None
-    missed: int | None
+    restored: Restored
     record: AskedRequest
-
-
-class _Lane(NamedTuple):
-    scope: Scope
-    siblings: Siblings
 
 
 class Sequences:
@@ -160,8 +148,8 @@ class Sequences:
         if form.policy is not None:
             self._packed = self._lane(scopes.with_caches(lambda: form.packed(fresh())))
 
-    def _lane(self, scopes: Scopes) -> _Lane:
-        return _Lane(scopes.scope(extra=self._extra), Siblings())
+    def _lane(self, scopes: Scopes) -> Lane:
+        return Lane([scopes.scope(extra=self._extra)])
 
     def of(self, language_model: Any, form: KvForm) -> bool:
         """True when these are the sequences of that model, in that form."""
@@ -171,64 +159,36 @@ class Sequences:
     def unsupported_reason(self) -> str | None:
         if self.form.refused:
             return f"{reasons.UNSUPPORTED}:{self.form.refused}"
-        return self._packed.scope.unsupported_reason
+        return self._packed.view.unsupported_reason
 
     @property
     def stateful(self) -> bool:
         """True for a model whose prefixes can be restored only where they were kept."""
-        return self.unsupported_reason is None and not self._packed.scope.trims
+        return self.unsupported_reason is None and not self._packed.view.trims
 
     def fresh(self) -> list[Any]:
         """Return empty dense caches of one sequence."""
-        return self._dense.scope.fresh()
+        return self._dense.view.fresh()
 
     def restore(
         self, tokens: Sequence[int], extra_hash: int, useful: Callable[[int], bool]
     ) -> LookedUp:
         """Restore as much of a prompt as there is and is `useful`, which is asked of its length.
         Counts the request."""
-        lane = self._for(len(tokens))
-        record = lane.scope.ask(len(tokens))
-        began = time.perf_counter()
-        restored, missed = None, None
-        reason = reasons.TOO_SHORT if len(tokens) < 2 else self.unsupported_reason
-        try:
-            if reason is None:
-                found = find_along(
-                    lane.scope,
-                    lane.siblings,
-                    marked(tokens, extra_hash, self._nonce),
-                    len(tokens) - 1,
-                )
-                record.walked, reason = found.walked, found.reason
-                if not lane.scope.trims:
-                    chain = found.walked.chain
-                    own = lane.scope.find(chain, len(chain) - 1, wait=0.0)
-                    missed = own.wanted_state
-                if found.position and useful(found.position):
-                    room = len(tokens) + ROOM_TOKENS
-                    restored = lane.scope.restore(found.chain, found.position, room)
-                    if restored.point.position != found.position:
-                        reason = restored.point.reason
-                if restored is None or not useful(restored.point.position):
-                    restored, reason = None, reason or reasons.NO_RESTORE_POINT
-        except Exception as error:
-            _log.exception("the prompt cache is passed by")
-            restored, reason = None, f"{reasons.ERROR}:{type(error).__name__}"
-        if restored is None:
-            record.restored(0, 0, time.perf_counter() - began, reason)
-        else:
-            record.remote_tokens = restored.remote_tokens
-            seconds = time.perf_counter() - began
-            record.restored(restored.point.position, restored.cold_tokens, seconds, reason)
-        return LookedUp(restored, missed, record)
+        lane, reason = self._for(len(tokens)), self.unsupported_reason
+        record = lane.view.ask(len(tokens))
+        if reason is not None:
+            record.restored(0, 0, 0.0, reason)
+            return LookedUp(Restored([], missed(reason)), record)
+        keyed = marked(tokens, extra_hash, self._nonce)
+        return LookedUp(restored_from([lane], keyed, record, useful=useful), record)
 
     def stops(self, start: int, length: int, branch: int | None) -> list[int]:
         """Return where windows and state are wanted while a prompt of `length` tokens is computed
         from `start` on; none for models whose prefixes can be cut anywhere."""
         if self.unsupported_reason is not None:
             return []
-        return self._for(length).scope.stops(start, length, branch)
+        return self._for(length).view.stops(start, length, branch)
 
     def accepts(self, caches: Sequence[Any]) -> bool:
         """True for caches of one sequence in one of the classes that are kept."""
@@ -237,26 +197,19 @@ class Sequences:
     def store(self, tokens: Sequence[int], caches: Sequence[Any], extra_hash: int) -> bool:
         """Store a sequence's caches, which hold exactly `tokens`; copies what it keeps."""
         lane = self._accepting(caches)
-        counters = self._store.counters
         if lane is None:
             unsupported = self.unsupported_reason is not None
-            counters.skip(reasons.UNSUPPORTED if unsupported else reasons.LAYOUT_CHANGED)
+            reason = reasons.UNSUPPORTED if unsupported else reasons.LAYOUT_CHANGED
+            self._store.counters.skip(reason)
             return False
-        try:
-            chain = lane.scope.chain(marked(tokens, extra_hash, self._nonce))
-            result = lane.scope.commit(chain, caches)
-            lane.siblings.add(chain.tokens[: result.tokens])
-        except Exception:
-            counters.skip(reasons.ERROR)
-            _log.exception("a sequence is not stored")
-            return False
-        return result.tokens > 0
+        stored = lane.store(marked(tokens, extra_hash, self._nonce), caches)
+        return stored is not None and stored.result.tokens > 0
 
-    def _for(self, prompt_length: int) -> _Lane:
+    def _for(self, prompt_length: int) -> Lane:
         return self._packed if self.form.packs(prompt_length) else self._dense
 
-    def _accepting(self, caches: Sequence[Any]) -> _Lane | None:
+    def _accepting(self, caches: Sequence[Any]) -> Lane | None:
         if self.form.refused:
             return None
         lanes = (self._packed, self._dense)
-        return next((lane for lane in lanes if lane.scope.accepts(caches)), None)
+        return next((lane for lane in lanes if lane.view.accepts(caches)), None)

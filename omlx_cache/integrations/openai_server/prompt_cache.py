@@ -2,13 +2,11 @@
 `install`, which puts it there."""
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from omlx_cache.integrations.mlx_lm.lanes import QUANTIZED_KV_START
 from omlx_cache.integrations.mlx_lm.models import LoadedModel, ModelSource
-from omlx_cache.integrations.mlx_lm.prompt_cache import Fetched, TieredPromptCache
+from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.old_batches import batchable
 from omlx_cache.integrations.openai_server.host import HANDLER, HOST, SCHEDULER
 from omlx_cache.integrations.padding import heeds_padding
@@ -25,16 +23,15 @@ FLUSH_SECONDS = 8.0
 BATCHED = "batch"
 
 
-class HandlerPromptCache:
+class HandlerPromptCache(TieredPromptCache):
     """Stands in for mlx-openai-server's LRUPromptCache; one model, `source`, in a shared store.
 
-    The server calls from the thread of its scheduler, of its worker and of its event loop, all but
-    the figures one at a time: what a fetch returns is evaluated and private, so that any of them
-    may use it, and `allowed_sources` need not keep them apart. `max_size` is kept for the server to
-    read, `max_bytes` is memory; the store's budgets come first. `fetch_nearest_cache` and
-    `insert_cache` never raise.
+    The server calls from the thread of its scheduler, of its worker and of its event loop: what a
+    fetch returns is evaluated and private, so that any of them may use it, and `allowed_sources`
+    need not keep them apart. `max_size` is kept for the server to read, `max_bytes` is memory; the
+    store's budgets come first. `fetch_nearest_cache` and `insert_cache` never raise.
 
-    `_lock` guards `_cache`, which one thread at a time may call.
+    `_lock` guards everything mutable.
     """
 
     def __init__(
@@ -44,30 +41,14 @@ class HandlerPromptCache:
         *,
         max_size: int = 10,
         max_bytes: int = 1 << 63,
-        kv_bits: int | None = None,
-        kv_group_size: int = 64,
-        quantized_kv_start: int = QUANTIZED_KV_START,
-        salt: str | bytes | None = None,
+        **options: Any,
     ) -> None:
         self.max_size, self.max_bytes = max_size, max_bytes
-        self._store, self._key = store, source.model_key
-        self._lock = threading.Lock()
-        self._cache = TieredPromptCache(
-            store,
-            source,
-            max_bytes=max_bytes if max_bytes < UNBOUNDED else None,
-            kv_bits=kv_bits,
-            kv_group_size=kv_group_size,
-            quantized_kv_start=quantized_kv_start,
-            salt=salt,
-        )
+        self._key = source.model_key
+        limit = max_bytes if max_bytes < UNBOUNDED else None
+        super().__init__(store, source, max_bytes=limit, **options)
 
-    @property
-    def last(self) -> Fetched | None:
-        """What the latest fetch found; None before the first."""
-        return self._cache.last
-
-    def fetch_nearest_cache(
+    def fetch_nearest_cache(  # type: ignore[override]
         self, tokens_ids: list[int], *, allowed_sources: Collection[str] | None = None
     ) -> tuple[list[Any] | None, list[int]]:
         """Return a private prompt cache with a prefix of `tokens_ids`, and the tokens after it, one
@@ -77,7 +58,7 @@ class HandlerPromptCache:
         join it, empty caches that it computes right.
         """
         with self._lock:
-            caches, rest = self._cache.fetch_nearest_cache(self._key, tokens_ids)
+            caches, rest = super().fetch_nearest_cache(self._key, tokens_ids)
             if allowed_sources is None or BATCHED not in allowed_sources:
                 return caches, rest
             if caches is None or not all(hasattr(cache, "merge") for cache in caches):
@@ -85,9 +66,9 @@ class HandlerPromptCache:
                 caches, rest = None, tokens_ids
             if not is_old():
                 return caches, rest
-            return batchable(caches or self._cache.fresh(self._key)) or None, rest
+            return batchable(caches or self.fresh(self._key)) or None, rest
 
-    def insert_cache(
+    def insert_cache(  # type: ignore[override]
         self,
         tokens_ids: Sequence[int],
         prompt_cache: Sequence[Any],
@@ -96,16 +77,9 @@ class HandlerPromptCache:
         source: str = "nonbatch",
     ) -> None:
         """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps."""
-        with self._lock:
-            self._cache.insert_cache(self._key, tokens_ids, prompt_cache, cache_type=cache_type)
+        super().insert_cache(self._key, tokens_ids, prompt_cache, cache_type=cache_type)
 
-    def trim_to(self, *, n_sequences: int | None = None, n_bytes: int | None = None) -> None:
-        """Evict from memory down to `n_bytes`, and make all but `n_sequences` the first to go; what
-        the disk has stays."""
-        with self._lock:
-            self._cache.trim_to(n_sequences=n_sequences, n_bytes=n_bytes)
-
-    def clear(self) -> None:
+    def clear(self) -> None:  # type: ignore[override]
         """Empty the memory; what the disk has stays, for `omlx-cache rm`."""
         self.trim_to(n_sequences=0, n_bytes=0)
 
@@ -113,21 +87,6 @@ class HandlerPromptCache:
         """Write what is pending; the store stays open for the other models of the process."""
         if not self._store.flush(FLUSH_SECONDS):
             _log.warning("not everything was written in %g seconds", FLUSH_SECONDS)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory that the hot tier holds, of every model."""
-        return self._cache.nbytes
-
-    def __len__(self) -> int:
-        """Sequences that were inserted through this object and are still in a tier."""
-        with self._lock:
-            return len(self._cache)
-
-    def stats_by_type(self) -> dict[str, dict[str, int]]:
-        """Return `{"n_sequences", "n_bytes"}` by the type that sequences were inserted with."""
-        with self._lock:
-            return self._cache.stats_by_type()
 
     def log_cache_stats(self) -> None:
         """Log how much memory and disk is in use; waits for nobody."""

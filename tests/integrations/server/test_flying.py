@@ -161,7 +161,7 @@ def test_a_row_is_not_waited_for_where_it_was_restored(store: BlockStore) -> Non
         pass
     flight = server.cache.flight(KEY, [*SYSTEM, *USER], 0, [])
     assert flight is not None
-    request = SimpleNamespace(flight=flight, fetched=None)
+    request = SimpleNamespace(flight=flight, asked=None)
     server.generator._current = lambda: request
     server.insert([*SYSTEM, *USER])
     with server.flights.lock:

@@ -22,7 +22,7 @@ TOKENS = 24
 class FailingRequest:
     """Keeps the error that a row was ended with."""
 
-    flight = fetched = None
+    flight = asked = None
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []

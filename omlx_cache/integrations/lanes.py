@@ -1,0 +1,232 @@
+"""Lanes: the kinds of cache that one model's sequences may have, each restored on its own.
+
+With `kv_bits` a sequence is dense up to `quantized_kv_start` tokens and packed from there, so
+a prompt may be found in either kind; the longer one wins, then the kind that it would have. With
+a draft model a lane holds the target's caches and the draft's, restored to the same position.
+Imports no mlx-lm.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from omlx_cache import reasons
+from omlx_cache.commit.admission import CommitResult
+from omlx_cache.commit.budgets import Fit
+from omlx_cache.flights import PromptFlight
+from omlx_cache.integrations.siblings import Siblings, StoredPrefix, find_along
+from omlx_cache.mlx_lm_versions import is_cache
+from omlx_cache.requests.log import AskedRequest
+from omlx_cache.restore.pending import Restored, missed
+from omlx_cache.scope import Scope, Scopes
+from omlx_cache_storage.hints import Ended
+from omlx_cache_storage.keys import KeyChain, Tokens
+from omlx_cache_storage.page import PageId
+
+_log = logging.getLogger(__name__)
+
+QUANTIZED_KV_START = 5000
+"""Where mlx-lm begins to pack a sequence, unless told otherwise."""
+ROOM_TOKENS = 256
+
+
+class Bits(NamedTuple):
+    """How mlx-lm packs a sequence's KV caches, and from which length on."""
+
+    bits: int
+    group_size: int
+    start: int
+
+
+class Stored(NamedTuple):
+    """A sequence that was stored: its keys, its last position, and what the tiers took."""
+
+    chain: KeyChain
+    result: CommitResult
+
+
+class Along(NamedTuple):
+    """The pages that were stored of a sequence while it grew, and the latest stamp of theirs."""
+
+    pages: Iterable[PageId] = ()
+    since_ns: int = 0
+
+
+class Lane:
+    """Sequences of one kind of cache. Use it on the model's thread; no method raises.
+
+    `scopes` are the target's, which is the `view`, and a draft model's behind it.
+    """
+
+    def __init__(self, scopes: Iterable[Scope], bits: Bits | None = None) -> None:
+        self.scopes = list(scopes)
+        self.view = self.scopes[0]
+        self.bits = bits
+        self._siblings = Siblings()
+
+    def find(self, tokens: Tokens) -> StoredPrefix | None:
+        """Return how much of a prompt, its last token excepted, is stored; reads no payload."""
+        if not self.view.supported:
+            return None
+        found = find_along(self.view, self._siblings, tokens, len(tokens) - 1)
+        for draft in self.scopes[1:]:
+            along = draft.find(draft.chain(found.chain.tokens), found.position)
+            found = found._replace(position=along.position)
+        return found
+
+    def suits(self, found: StoredPrefix) -> bool:
+        """Return whether an uninterrupted run would hold this lane's kind of cache there."""
+        return self.bits is None or found.position >= self.bits.start
+
+    def fit(self) -> Fit | None:
+        """Return how much of a sequence the budgets hold; None before one was stored."""
+        return self.view.budgets.fit()
+
+    def worth_waiting(self, tokens: Tokens) -> bool:
+        """True while another request computes a block or more of a prompt beyond what is kept of
+        it, or beyond what of that is worth reading. Any thread may ask."""
+        flights = self.view.store.flights
+        if not self.view.supported or flights.idle:
+            return False
+        chain = self.view.chain(tokens)
+        found = self.view.find(chain, len(tokens) - 1, wait=0.0).position
+        if flights.awaited(chain, found) is not None:
+            return True
+        worth = self.view.find(chain, found, worth=True, wait=0.0).position
+        return worth < found and flights.awaited(chain, worth) is not None
+
+    def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> PromptFlight | None:
+        """Note a prompt that is about to be computed from `start` on, kept at `stops` at least and
+        where it is told to; None without keys. Its owner ends the flight."""
+        if not self.view.supported:
+            return None
+        flights, kept = self.view.store.flights, None if self.view.trims else stops
+        return flights.begin(self.view.chain(tokens), start, kept)
+
+    def restore(self, found: StoredPrefix, room: int) -> Restored:
+        """Restore what `find` saw into buffers with room for so many tokens; less when a page
+        proved bad, the same of both models. The list is the caller's own."""
+        tokens, limit = found.chain.tokens, found.position
+        while True:
+            parts = [
+                scope.restore(
+                    found.chain if scope is self.view else scope.chain(tokens), limit, room
+                )
+                for scope in self.scopes
+            ]
+            limit = min(part.point.position for part in parts)
+            if all(part.point.position == limit for part in parts):
+                caches = [cache for part in parts for cache in part.prompt_cache]
+                return replace(parts[0], prompt_cache=caches)
+
+    def store(
+        self,
+        tokens: Tokens,
+        prompt_cache: Sequence[Any],
+        prompt_length: int = 0,
+        along: Callable[[KeyChain], Along] = lambda chain: Along(),
+        ended: Ended | None = None,
+    ) -> Stored | None:
+        """Store a sequence's caches, the target's and the draft's; None for another kind's. `along`
+        says what was stored while it grew, `ended` how its answer ended."""
+        stored, rest = None, prompt_cache
+        for scope in self.scopes:
+            size = len(rest) if scope is self.scopes[-1] else len(scope.fresh())
+            own, rest = rest[:size], rest[size:]
+            if not scope.accepts(own):
+                break
+            chain = scope.chain(tokens)
+            result = scope.commit(chain, own, prompt_length, *along(chain), ended=ended)
+            stored = stored or Stored(chain, result)
+        if stored is not None:
+            self._siblings.add(tokens[: stored.result.tokens])
+        return stored
+
+    def fresh(self) -> list[Any]:
+        """Return new, empty caches: the target's, then the draft's."""
+        return [cache for scope in self.scopes for cache in scope.fresh()]
+
+
+def lane_of(kinds: Iterable[Scopes], bits: Bits | None, salt: str | bytes | None) -> Lane:
+    """Return the lane of a model, and of its draft model behind it."""
+    if bits is None:
+        return Lane(each.scope(salt=salt) for each in kinds)
+    # Tokens before `start` attended to dense keys: other bits than with packed ones from the first
+    # on, as sessions have them.
+    extra = {"quantized_kv_start": str(bits.start)}
+    packed = {"kv_bits": bits.bits, "kv_group_size": bits.group_size}
+    return Lane((each.scope(salt=salt, extra=extra, **packed) for each in kinds), bits)
+
+
+def nearest(
+    lanes: Iterable[Lane], tokens: Tokens, *, exact: bool = False
+) -> tuple[Lane, StoredPrefix] | None:
+    """Return where most of a prompt can be restored, even if that is nothing; reads no payload.
+
+    With `exact` packed caches are not cut back to a length at which they would be dense. None
+    when no lane can serve.
+    """
+    found = [(lane, where) for lane in lanes if (where := lane.find(tokens)) is not None]
+    found = [pair for pair in found if not exact or pair[0].suits(pair[1])]
+    if not found:
+        return None
+    return max(found, key=lambda pair: (pair[1].position, pair[0].suits(pair[1])))
+
+
+def restored_from(
+    lanes: Sequence[Lane],
+    tokens: Tokens,
+    asked: AskedRequest,
+    *,
+    useful: Callable[[int], object] = bool,
+    exact: bool = False,
+) -> Restored:
+    """Restore as much of a prompt as there is, where that is `useful`, which is asked of its
+    length; counts the request, and never raises. Of a miss the caches are nobody's."""
+    began = time.perf_counter()
+    try:
+        restored = _restored(lanes, tokens, asked, useful, exact)
+    except Exception as error:
+        _log.exception("the prompt cache is passed by")
+        restored = Restored([], missed(f"{reasons.ERROR}:{type(error).__name__}"))
+    point, seconds = restored.point, time.perf_counter() - began
+    asked.remote_tokens = restored.remote_tokens
+    asked.restored(point.position, restored.cold_tokens, seconds, point.reason)
+    return restored
+
+
+def _restored(
+    lanes: Sequence[Lane],
+    tokens: Tokens,
+    asked: AskedRequest,
+    useful: Callable[[int], object],
+    exact: bool,
+) -> Restored:
+    if len(tokens) < 2:
+        return Restored([], missed(reasons.TOO_SHORT))
+    found = nearest(lanes, tokens, exact=exact)
+    if found is None:
+        unsupported = lanes[0].view.unsupported_reason if lanes else None
+        return Restored([], missed(unsupported or reasons.ABSENT))
+    lane, where = found
+    asked.walked = where.walked
+    restored = Restored([], missed(where.reason))
+    if useful(where.position):
+        restored = lane.restore(where, len(tokens) + ROOM_TOKENS)
+    point = restored.point
+    if not useful(point.position):
+        restored = Restored([], point)
+        point = missed(point.reason or reasons.NO_RESTORE_POINT)
+    elif point.position == where.position:
+        point = replace(point, reason=where.reason)
+    return replace(restored, point=replace(point, wanted_state=where.wanted_state))
+
+
+def packed_as(prompt_cache: Sequence[Any], start: int) -> Bits | None:
+    """Return how caches are packed, None when none is."""
+    for cache in prompt_cache:
+        if is_cache(cache, "QuantizedKVCache"):
+            return Bits(int(cache.bits), int(cache.group_size), start)
+    return None
