@@ -81,7 +81,7 @@ MISS_REASONS = {
     ),
     REWRITTEN: MissReason(
         "the template, or the client, rewrote the history: the answer comes back otherwise",
-        "only what comes before the last answer can match; see docs/why.md",
+        "only what comes before the changed answer can match: see docs/troubleshooting.md",
     ),
     EVICTED: MissReason(
         "the next page was stored, and is gone",
