@@ -74,12 +74,13 @@ fuzz-http: setup ## Throw bad requests at a real server, for some minutes
 chaos: setup ## Try the store under real faults for minutes; `make chaos ARGS="--minutes 60"`
 	PYTHONPATH=tests $(BIN)/python -m qa.chaos $(if $(ARGS),$(ARGS),--minutes 3)
 
-check: setup ## Lint, check formatting, check types, the import graph, sizes and dependencies (a minute)
+check: setup ## Lint, check formatting, check types, the import graph, sizes, words and dependencies (a minute)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/import_graph.py
 	$(BIN)/python scripts/size.py
+	$(BIN)/python scripts/words.py
 	$(BIN)/python scripts/dependencies.py
 
 bench: setup ## Print benchmark ratios, each measured against its bound in one run

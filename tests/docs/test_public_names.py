@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = {
     "omlx_cache",
@@ -30,13 +28,9 @@ def _imports(guide: Path) -> Iterator[tuple[str, str]]:
                 yield from ((node.module or "", alias.name) for alias in node.names)
 
 
-def test_guides_import_public_modules_only() -> None:
-    found = {(guide.name, module) for guide in GUIDES for module, _name in _imports(guide)}
+def test_guides_import_public_names_only() -> None:
+    found = {(guide.name, *imported) for guide in GUIDES for imported in _imports(guide)}
+    assert {module for _guide, module, _name in found} <= PUBLIC, found
+    for guide, module, name in found:
+        assert hasattr(import_module(module), name), guide
     assert found
-    assert {(guide, module) for guide, module in found if module not in PUBLIC} == set()
-
-
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
-def test_what_a_guide_imports_is_there(guide: Path) -> None:
-    for module, name in _imports(guide):
-        assert getattr(import_module(module), name) is not None
