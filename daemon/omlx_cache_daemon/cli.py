@@ -106,16 +106,14 @@ def _run(arguments: Sequence[str]) -> int:
     if name not in command_names():
         if name in OLD_NAMES:
             raise UsageError(f"omlx-cache {name} is now omlx-cache {OLD_NAMES[name]}")
-        raise UsageError(refusal("flag" if name.startswith("-") else "command", name, _known()))
+        known = [*command_names(), "--help", "--version"]
+        raise UsageError(refusal("flag" if name.startswith("-") else "command", name, known))
     # Only here: argparse takes as long to import as all of this.
     from omlx_cache_daemon.parsing import load, parse
 
     command = load(name)
-    return command.run(parse(command, arguments))
-
-
-def _known() -> list[str]:
-    return [*command_names(), "--help", "--version"]
+    code: int = command.run(parse(command, arguments))
+    return code
 
 
 def _overview() -> str:

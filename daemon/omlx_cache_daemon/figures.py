@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 from omlx_cache_daemon.client import Client, as_answer
@@ -68,10 +68,10 @@ def total(known: Sequence[tuple[str | None, Stats]]) -> Stats:
             nothing: Any = dict.fromkeys(_OF_THE_DIRECTORY, 0)
             one = replace(one, cold=replace(one.cold, **nothing))
         stats.append(one)
-    return reduce(partial(_added, ""), stats)
+    return reduce(added_up, stats)
 
 
-def _added(name: str, one: Any, other: Any) -> Any:
+def added_up(one: Any, other: Any, name: str = "") -> Any:
     """Return the sum of two values of the field `name`, part by part; texts that differ beside each
     other."""
     if one is None or other is None:
@@ -82,9 +82,9 @@ def _added(name: str, one: Any, other: Any) -> Any:
         return Histogram(buckets, one.sum + other.sum, one.count + other.count)
     if is_dataclass(one) and not isinstance(one, type):
         names = [field.name for field in fields(one)]
-        return replace(one, **{n: _added(n, getattr(one, n), getattr(other, n)) for n in names})
+        return replace(one, **{n: added_up(getattr(one, n), getattr(other, n), n) for n in names})
     if isinstance(one, Mapping):
-        return {key: _added(name, one.get(key), other.get(key)) for key in {**one, **other}}
+        return {key: added_up(one.get(key), other.get(key), name) for key in {**one, **other}}
     if isinstance(one, str):
         troubles = [text for text in (one, other) if text not in ("ok", "normal")]
         return "; ".join(dict.fromkeys(troubles)) or one

@@ -5,20 +5,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import NoReturn, Protocol, TypeAlias, cast
+from types import ModuleType
+from typing import NoReturn
 
 from omlx_cache.settings.names import REMOVED, SETTING_NAMES, refusal, refuse_unknown
 from omlx_cache_daemon.errors import UsageError
-
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-class Command(Protocol):
-    """A module of `omlx_cache_daemon.commands`; its file is named for the command."""
-
-    def add_parser(self, subparsers: Subparsers) -> object: ...
-
-    def run(self, args: argparse.Namespace) -> int: ...
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -29,12 +20,12 @@ class OneLineParser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def load(name: str) -> Command:
-    """Import the module of a command."""
-    return cast(Command, import_module(f"omlx_cache_daemon.commands.{name}"))
+def load(name: str) -> ModuleType:
+    """Import the module of a command, which has what `omlx_cache_daemon.commands` says."""
+    return import_module(f"omlx_cache_daemon.commands.{name}")
 
 
-def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
+def parse(command: ModuleType, arguments: Sequence[str]) -> argparse.Namespace:
     """Return what a command line says; the first argument is the command's name. Raises UsageError,
     ConfigError for a misspelt variable, and SystemExit for --help."""
     whole: argparse.ArgumentParser = OneLineParser(prog="omlx-cache")

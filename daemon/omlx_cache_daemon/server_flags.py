@@ -54,7 +54,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         if name in SWITCHES:
             group.add_argument(flag, action="store_true", default=None, help=text)
         else:
-            group.add_argument(flag, metavar="VALUE", help=text, type=_CHECKS.get(name, str))
+            group.add_argument(flag, metavar="VALUE", help=text, type=CHECKS.get(name, str))
     for name in REMOVED:
         # A command line that still has one starts: the store warns.
         flag = f"--{name.replace('_', '-')}"
@@ -77,7 +77,7 @@ def _in_file(value: str) -> str:
     return value
 
 
-_CHECKS: dict[str, Callable[[str], str]] = {
+CHECKS: dict[str, Callable[[str], str]] = {
     "remote": _without_password,
     "remote_password": _in_file,
     "remote_secret": _in_file,

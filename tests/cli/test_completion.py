@@ -66,7 +66,7 @@ def test_bash_asks_the_command(environment: dict[str, str]) -> None:
     assert ended.stdout.strip() == "--format"
 
 
-def test_a_script_is_printed_for_each_shell(cli_in_process: Cli) -> None:
+def test_a_script_is_printed_for_each_shell(cli: Cli) -> None:
     for shell in ("bash", "zsh", "fish"):
-        assert "omlx-cache" in cli_in_process("config", "--completion", shell).out
-    assert cli_in_process("config", "--completion", "csh").code == 2
+        assert "omlx-cache" in cli("config", "--completion", shell).out
+    assert cli("config", "--completion", "csh").code == 2

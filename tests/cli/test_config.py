@@ -11,7 +11,8 @@ import pytest
 from kit.children import embedded_stores
 from omlx_cache.settings.names import SETTING_NAMES
 
-Cli = Callable[..., Any]
+from .conftest import Cli
+
 Start = Callable[[], "subprocess.Popen[str]"]
 _EMBED = """
 import sys
@@ -21,19 +22,6 @@ with BlockStore(CacheSettings(hot_bytes="64MiB", min_free_bytes=0), name="embedd
     sys.stdin.read()
 """
 SECRET = "sk-do-not-show-this"
-
-
-@pytest.fixture
-def cli(cli_in_process: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Runs the command line in this process; keywords add variables for the one run."""
-
-    def run(*arguments: str, **variables: str) -> Any:
-        with monkeypatch.context() as patched:
-            for name, value in variables.items():
-                patched.setenv(name, value)
-            return cli_in_process(*arguments)
-
-    return run
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,16 @@ from kit.storage.mounts import small_disk
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache_storage.cold.tier import ColdTier
 
-Cli = Callable[..., Any]
+from .conftest import Cli
+
 FAMILIES = ("llama", "gemma3_text", "qwen3_next")
 TOKENS = random_tokens(150, 3)
 
 _RESTORE = f"""
 import sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_export_import import FAMILIES, restored
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+from cli.test_export_import import FAMILIES, restored
 for name in FAMILIES:
     print(restored(name, Path(sys.argv[1])), flush=True)
 """
@@ -48,11 +48,6 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
         store.refresh()
         print(sum(found is not None for found in store.find_all(story.ids(1, 2, 3))), flush=True)
 """
-
-
-@pytest.fixture
-def cli(cli_in_process: Cli) -> Cli:
-    return cli_in_process
 
 
 @pytest.fixture

@@ -21,15 +21,19 @@ def flag_help(text: str, flag: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("flag", "default"),
-    [("--host", "127.0.0.1"), ("--port", "8080"), ("--max-tokens", "512"), ("--top-p", "1.0")],
+    ("command", "flag", "said"),
+    [
+        ("serve --help-all", "--host", "(default: 127.0.0.1)"),
+        ("serve --help-all", "--port", "(default: 8080)"),
+        ("serve --help-all", "--max-tokens", "(default: 512)"),
+        ("serve --help-all", "--top-p", "(default: 1.0)"),
+        ("rm --help", "--cold-dir", "delete in this directory"),
+    ],
 )
-def test_serve_says_its_defaults(cli: Cli, flag: str, default: str) -> None:
-    assert f"(default: {default})" in flag_help(cli("serve", "--help-all").out, flag)
-
-
-def test_a_directory_that_is_named_to_a_deletion_is_deleted_in(cli: Cli) -> None:
-    assert "delete in this directory" in flag_help(cli("rm", "--help").out, "--cold-dir")
+def test_a_flag_says_its_default_and_what_it_means_here(
+    cli: Cli, command: str, flag: str, said: str
+) -> None:
+    assert said in flag_help(cli(*command.split()).out, flag)
 
 
 def test_a_second_run_of_warm_is_not_said_to_be_free(cli: Cli) -> None:
@@ -46,11 +50,11 @@ def test_the_overview_has_every_command_in_a_group(cli: Cli) -> None:
     assert "69 no store answers" in told
 
 
-def test_an_old_name_says_the_new_one(cli_in_process: Cli) -> None:
+def test_an_old_name_says_the_new_one(cli: Cli) -> None:
     assert not OLD_NAMES.keys() & set(command_names())
     for name, new in OLD_NAMES.items():
         assert new.split()[0] in command_names()
-        ended = cli_in_process(name, "--flag", "value")
+        ended = cli(name, "--flag", "value")
         assert (ended.code, ended.out) == (2, "")
         assert ended.err == f"omlx-cache: omlx-cache {name} is now omlx-cache {new}\n"
 

@@ -37,7 +37,7 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**2
 
 
 @pytest.fixture
-def store(cli_in_process: Cli, environment: dict[str, str]) -> Iterator[BlockStore]:
+def store(cli: Cli, environment: dict[str, str]) -> Iterator[BlockStore]:
     with open_store(Path(environment["OMLX_CACHE_COLD_DIR"]), socket="auto") as store:
         yield store
 
@@ -57,11 +57,11 @@ def _commit_there(process: Process, name: str) -> None:
 
 
 @pytest.fixture
-def shown(cli_in_process: Cli) -> Show:
+def shown(cli: Cli) -> Show:
     """Gives what the log prints as JSON, a line each."""
 
     def show(*arguments: str) -> list[Any]:
-        ended = cli_in_process("log", "--format", "json", *arguments)
+        ended = cli("log", "--format", "json", *arguments)
         assert (ended.code, ended.err) == (0, "")
         return [json.loads(line) for line in ended.out.splitlines()]
 
@@ -123,13 +123,13 @@ def _fill(store: BlockStore, name: str, *numbers: int) -> Story:
 
 
 def test_a_request_is_a_line_with_its_tokens_times_and_reason(
-    store: BlockStore, cli_in_process: Cli, shown: Show
+    store: BlockStore, cli: Cli, shown: Show
 ) -> None:
     asked = _asked(store)
     asked.restored(4900, 1200, 0.25, "evicted")
     asked.computed(100, 0.5)
     asked.ended(20)
-    ended = cli_in_process("log")
+    ended = cli("log")
     header, cells = (line.replace(" s ", "s ").split() for line in ended.out.splitlines())
     row = dict(zip(header, cells, strict=True))
     del row["TIME"], row["TOTAL"]
@@ -196,11 +196,9 @@ def test_a_store_that_nobody_follows_closes_at_once() -> None:
 # Events.
 
 
-def test_the_latest_events_are_a_plain_table_in_a_pipe(
-    store: BlockStore, cli_in_process: Cli
-) -> None:
+def test_the_latest_events_are_a_plain_table_in_a_pipe(store: BlockStore, cli: Cli) -> None:
     story = _fill(store, "story", 1, 2)
-    ended = cli_in_process("log", "--events", "stored")
+    ended = cli("log", "--events", "stored")
     header, *rows = [line.split() for line in ended.out.splitlines()]
     assert header[:6] == ["TIME", "PID", "EVENT", "TIER", "NAMESPACE", "KEY"]
     keys = [page.key.hex()[:12] for page in story.ids(1, 2)]
@@ -262,8 +260,8 @@ def test_stores_that_come_and_go_are_followed_until_the_last_has_gone(
     assert (code, "the store has gone" in err, "Traceback" in err) == (69, True, False)
 
 
-def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(cli_in_process: Cli) -> None:
-    ended = cli_in_process("log", "--events", "stored,lost")
+def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(cli: Cli) -> None:
+    ended = cli("log", "--events", "stored,lost")
     assert (ended.code, ended.out) == (2, "")
     assert "'lost' is no kind of event: stored, restored" in ended.err
 

@@ -16,7 +16,8 @@ from omlx_cache.control.rows import PageDetails
 from omlx_cache.identity.parts import installed, software
 from omlx_cache_daemon.checking import with_verdict
 
-Cli = Callable[..., Any]
+from .conftest import Cli
+
 ONE = Story("one").namespace.hex()
 KEY = Story("one").id(3).key.hex()
 
@@ -27,11 +28,6 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=0)):
     print("ready", flush=True)
     sys.stdin.read()
 """
-
-
-@pytest.fixture
-def cli(cli_in_process: Cli) -> Cli:
-    return cli_in_process
 
 
 @pytest.fixture

@@ -20,9 +20,7 @@ from .conftest import Cli
 COLD = ColdHolding(pages=1, bytes=1024, limit_bytes=2048, state="ok", dir="/cold")
 
 
-def test_those_that_hang_are_waited_for_together(
-    monkeypatch: pytest.MonkeyPatch, cli_in_process: Cli
-) -> None:
+def test_those_that_hang_are_waited_for_together(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     together = threading.Barrier(3)
 
     class Hung:
@@ -33,7 +31,7 @@ def test_those_that_hang_are_waited_for_together(
     monkeypatch.setattr(RunningStore, "client", lambda store, timeout: Hung())
     found = [RunningStore(Path(f"/nowhere/{pid}-0.sock"), pid) for pid in (1, 2, 3)]
     monkeypatch.setattr(ps, "_shown", lambda args: found)
-    ended = cli_in_process("ps", "--format", "json")
+    ended = cli("ps", "--format", "json")
     assert ended.code == 69, "nobody answers"
     assert json.loads(ended.out) == [
         {"pid": pid, "error": "it did not answer", "socket": f"/nowhere/{pid}-0.sock"}
@@ -50,13 +48,13 @@ def test_a_server_whose_model_is_being_read_is_loading() -> None:
 
 
 def test_the_answer_of_another_version_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, cli_in_process: Cli
+    monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     replies: list[object] = [[], {"pid": 1, "uptime_s": 2.0}]
     monkeypatch.setattr(Client, "call", lambda client, operation: replies.pop())
     found = [RunningStore(Path(f"/nowhere/{pid}-0.sock"), pid) for pid in (1, 2)]
     monkeypatch.setattr(ps, "_shown", lambda args: found)
-    rows = cli_in_process("ps").out.splitlines()[1:]
+    rows = cli("ps").out.splitlines()[1:]
     assert len(rows) == 2
     assert all("does not answer: the store is of another version" in row for row in rows)
 

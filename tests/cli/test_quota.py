@@ -15,7 +15,8 @@ from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.small_files import read_budget, read_pins
 
-Cli = Callable[..., Any]
+from .conftest import Cli
+
 LIMIT = 1 << 21
 PAGES = 6
 
@@ -35,11 +36,6 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**21, hot_bytes=2**2
         kept = sum(page in store.cold for page in Story("a").ids(*range(1, 7)))
         print(kept, usage.limit_bytes, usage.nbytes, flush=True)
 """
-
-
-@pytest.fixture
-def cli(cli_in_process: Cli) -> Cli:
-    return cli_in_process
 
 
 @pytest.fixture

@@ -71,54 +71,60 @@ def _fail(server: RedisServer, store: Process) -> None:
 
 @pytest.mark.usefixtures("store")
 def test_ps_stats_and_the_screen_show_the_store_and_what_it_took(
-    cli: Cli, server: RedisServer
+    cli_process: Cli, server: RedisServer
 ) -> None:
     shown = f"redis://:***@{server.place}"
-    (listed,) = json.loads(cli("ps", "--format", "json").out)
+    (listed,) = json.loads(cli_process("ps", "--format", "json").out)
     assert listed["remote"] == {"where": shown, "state": "ok"}
-    assert "redis ok" in cli("ps").out
-    stats = json.loads(cli("stats", "--format", "json").out)
+    assert "redis ok" in cli_process("ps").out
+    stats = json.loads(cli_process("stats", "--format", "json").out)
     check_output("stats", stats)
     remote = stats["remote"]
     assert (remote["engine"], remote["where"], remote["state"]) == ("redis", shown, "ok")
     assert remote["written_pages"] == 1
     assert remote["written_bytes"] > 0
     assert stats["requests"]["restored_remote_tokens"] == 60
-    assert " remote   ok, -/s read, -/s written, " in cli("ps", "--watch").out
-    assert "4 hot, 32 cold, 60 remote" in cli("log", "--events", "--format", "json").out
+    assert " remote   ok, -/s read, -/s written, " in cli_process("ps", "--watch").out
+    assert "4 hot, 32 cold, 60 remote" in cli_process("log", "--events", "--format", "json").out
 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("store")
-def test_stats_and_metrics_say_how_long_its_look_ups_and_pages_took(cli: Cli) -> None:
-    stats = json.loads(cli("stats", "--format", "json").out)
+def test_stats_and_metrics_say_how_long_its_look_ups_and_pages_took(cli_process: Cli) -> None:
+    stats = json.loads(cli_process("stats", "--format", "json").out)
     metrics = exposition([process(stats=as_answer(Stats, stats))]).body.decode()
     for name in ("remote_lookup_seconds", "remote_page_read_seconds"):
         took = stats["histograms"][name]
         assert took["count"] == 1
         assert 0 < took["sum"] < 30
         assert f'omlx_cache_{name}_count{{pid="1",store="serve"}} 1.0' in metrics
-        (line,) = [one for one in cli("stats", "--all").out.splitlines() if f".{name} " in one]
+        (line,) = [
+            one for one in cli_process("stats", "--all").out.splitlines() if f".{name} " in one
+        ]
         assert "1, mean " in line
         assert "95 % within" in line
 
 
 @pytest.mark.nightly
 def test_a_server_that_was_killed_is_seen_to_rest_and_why(
-    cli: Cli, server: RedisServer, store: Process
+    cli_process: Cli, server: RedisServer, store: Process
 ) -> None:
     _fail(server, store)
-    assert "redis resting (unreachable)" in cli("ps").out
-    remote = json.loads(cli("stats", "--format", "json").out)["remote"]
+    assert "redis resting (unreachable)" in cli_process("ps").out
+    remote = json.loads(cli_process("stats", "--format", "json").out)["remote"]
     assert remote["state"].startswith("resting: remote_unreachable: ")
     assert remote["rests"] == 1
     assert sum(remote["errors"].values()) >= 3
-    failed = [line for line in cli("log", "--events").out.splitlines() if " failed " in line]
+    failed = [
+        line for line in cli_process("log", "--events").out.splitlines() if " failed " in line
+    ]
     assert any(" remote " in line and "remote_unreachable" in line for line in failed)
-    assert "does without the store that machines share" in cli("doctor").out
+    assert "does without the store that machines share" in cli_process("doctor").out
 
 
-def test_the_password_is_in_no_output(cli: Cli, server: RedisServer, store: Process) -> None:
+def test_the_password_is_in_no_output(
+    cli_process: Cli, server: RedisServer, store: Process
+) -> None:
     _fail(server, store)
     as_json = ("--format", "json")
     calls = (
@@ -132,14 +138,14 @@ def test_the_password_is_in_no_output(cli: Cli, server: RedisServer, store: Proc
         ),
     )
     for call in calls:
-        ended = cli(*call, *BRIEFLY) if call[0] == "doctor" else cli(*call)
+        ended = cli_process(*call, *BRIEFLY) if call[0] == "doctor" else cli_process(*call)
         assert "127.0.0.1" in ended.out or call[0] == "config", call
         assert PASSWORD not in ended.out + ended.err, call
 
 
 @pytest.mark.usefixtures("store")
-def test_why_says_what_the_store_had_to_do_with_it(cli: Cli) -> None:
-    told = cli("why").out
+def test_why_says_what_the_store_had_to_do_with_it(cli_process: Cli) -> None:
+    told = cli_process("why").out
     assert "96 restored (32 from SSD, 60 from other machines, 4 from memory" in told
     assert "had the page when it was asked, and not any more when the page was read" in told
     assert "maxmemory" in told

@@ -20,7 +20,8 @@ from kit.storage import Story, disk_usage, files_in, open_cold
 from omlx_cache.identity.parts import salt_digest, software
 from omlx_cache_storage.cold.tier import ColdTier
 
-Cli = Callable[..., Any]
+from .conftest import Cli
+
 Process = subprocess.Popen[str]
 DAY = 86_400 * 10**9
 OTHER = {"mlx": "0.1.2", "mlx-lm": "0.3.4"}
@@ -62,11 +63,6 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
         on_disk = [n for n in range(1, 7) if store.cold.info(Story(name).id(n)) is not None]
         print("disk", *on_disk, "memory", *held, flush=True)
 """
-
-
-@pytest.fixture
-def cli(cli_in_process: Cli) -> Cli:
-    return cli_in_process
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
 
-StartStore = Callable[..., Any]
+from .conftest import StartStore
+
 _CLI = [sys.executable, "-m", "omlx_cache_daemon"]
 
 

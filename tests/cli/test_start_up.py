@@ -1,11 +1,9 @@
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-StartStore = Callable[..., Any]
+from .conftest import StartStore
 
 _RUN = """
 import sys

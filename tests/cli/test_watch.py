@@ -103,13 +103,13 @@ def test_a_screen_that_is_ended_from_outside_leaves_the_terminal_as_it_was(
 
 
 def test_without_a_terminal_that_can_be_drawn_on_it_is_one_picture(
-    cli: Cli, one_store: dict[str, str]
+    cli_process: Cli, one_store: dict[str, str]
 ) -> None:
-    plain = cli("ps", "--watch", **one_store)
+    plain = cli_process("ps", "--watch", **one_store)
     assert (plain.code, plain.err, "\x1b" in plain.out) == (0, "", False)
     assert "3,000 restored" in plain.out
-    assert cli("ps", "--watch", **one_store, LC_ALL="C", PYTHONUTF8="0").code == 0
-    assert cli("ps", "--watch", "--format", "json", **one_store).code == 2
+    assert cli_process("ps", "--watch", **one_store, LC_ALL="C", PYTHONUTF8="0").code == 0
+    assert cli_process("ps", "--watch", "--format", "json", **one_store).code == 2
     with on_terminal(_WATCH, _variables(one_store, TERM="dumb")) as terminal:
         assert terminal.ended() == 0
         assert "3,000 restored" in terminal.shown

@@ -1,16 +1,13 @@
 """`omlx-cache why` as a person sees it."""
 
 import json
-from collections.abc import Callable
-from typing import Any
 
-StartStore = Callable[..., Any]
-Cli = Callable[..., Any]
+from .conftest import Cli, StartStore
 
 
-def test_why_says_it_in_one_line_and_what_helps(cli: Cli, start_store: StartStore) -> None:
+def test_why_says_it_in_one_line_and_what_helps(cli_process: Cli, start_store: StartStore) -> None:
     start_store()
-    result = cli("why", TZ="UTC")
+    result = cli_process("why", TZ="UTC")
     assert (result.code, result.err) == (0, "")
     head, words, helps = result.out.splitlines()
     assert head == "request 3 (1970-01-01 00:00, m)"
@@ -25,17 +22,8 @@ def test_why_says_it_in_one_line_and_what_helps(cli: Cli, start_store: StartStor
 def test_why_as_json_is_what_the_store_knows(cli: Cli, start_store: StartStore) -> None:
     start_store()
     (request,) = json.loads(cli("why", "3", "--format", "json").out)["requests"]
-    assert request["explanation"]["position"] == 5132
-    assert request["number"] == 3
-
-
-def test_a_request_that_is_not_known_is_an_error(cli: Cli, start_store: StartStore) -> None:
-    start_store()
-    result = cli("why", "99")
-    assert (result.code, result.out) == (1, "")
-    assert result.err == "omlx-cache: request 99 is not known, or not any more\n"
-
-
-def test_a_number_and_a_count_exclude_each_other(cli: Cli) -> None:
-    assert cli("why", "3", "--last", "2").code == 2
-    assert cli("why", "0").code == 2
+    assert (request["explanation"]["position"], request["number"]) == (5132, 3)
+    unknown = cli("why", "99")
+    said = "omlx-cache: request 99 is not known, or not any more\n"
+    assert (unknown.code, unknown.out, unknown.err) == (1, "", said)
+    assert cli("why", "3", "--last", "2").code == cli("why", "0").code == 2

@@ -137,7 +137,7 @@ def test_checking_shows_no_secret_and_takes_none_from_flags_and_keys(
     bad.write_text(f'remote_secret = "{SECRET}"\n')
     for flags, code, said in (
         ([], 0, "redis://user:***@nowhere:1"),
-        (["--remote", "redis://:a-password@nowhere:1"], 78, "--remote: everybody sees flags"),
+        (["--remote", "redis://:a-password@nowhere:1"], 2, "on the command line has no password"),
         (["--config", str(bad)], 78, "remote_secret: not here"),
     ):
         assert main(["--check-config", *flags]) == code

@@ -16,7 +16,6 @@ from omlx_cache.settings.machine import expand, names_file, read_secret
 from omlx_cache.settings.names import REMOVED, refusal, variable
 from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 from omlx_cache.settings.values import Allowed, config_error, lower, render
-from omlx_cache_storage.remote.address import names_password
 
 FILE_NAME = "omlx-cached.toml"
 PREFIX = "OMLX_CACHED_"
@@ -177,13 +176,6 @@ def read_configuration(
     except ValidationError as error:
         fields = ServiceOptions.model_fields
         troubles += _named(config_error(error, fields, lambda name: (name, own[name])), given)
-    if names_password(flags.get("remote", "")):
-        troubles.append("--remote: everybody sees flags: say remote_password=file:PATH instead")
-    troubles += [
-        f"{given[name].shown}: everybody sees flags: file:PATH, or {variable(name)}"
-        for name in SECRETS
-        if name in flags and not names_file(flags[name])
-    ]
     writes = "off" if settings is None else settings.remote_writes
     if settings is not None and settings.has_remote and writes in ("reused", "shared"):
         # Requests show what is used again and what prompts have in common, and files do not.

@@ -2,11 +2,12 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from functools import reduce
 from itertools import islice
 
 from omlx_cache.settings import CacheSettings, ConfigError
+from omlx_cache_daemon.figures import added_up
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.events import EventLog
@@ -64,17 +65,9 @@ class Feeding:
         self._trouble = trouble
 
     def usage(self) -> RemoteUsage | None:
-        """Return what the tiers did together, and how the first one's store is; None without. Any
-        thread may call."""
+        """Return what the tiers did together; None without. Any thread may call."""
         known = [uploads.counted(remote.usage()) for remote, uploads in list(self._tiers.values())]
-        if not known:
-            return None
-        sums = {
-            one.name: sum(getattr(usage, one.name) for usage in known)
-            for one in fields(RemoteUsage)
-            if one.type is int
-        }
-        return replace(known[0], **sums)
+        return reduce(added_up, known) if known else None
 
     def close(self, timeout: float) -> None:
         """Send no more, within `timeout` seconds."""
@@ -125,11 +118,7 @@ class Feeding:
             assert options is not None
             assert address != "off"
             remote = open_tier(address, options, self._events)
-            uploads = Uploads(remote.store, None, self._tier, "all", _nowhere)
+            uploads = Uploads(remote.store, None, self._tier, "all", lambda keys: set())
             uploads.start()
             self._tiers[kind] = remote, uploads
         self._tiers[kind][1].stored(page)
-
-
-def _nowhere(keys: Collection[BlockKey]) -> set[BlockKey]:
-    return set()

@@ -12,6 +12,7 @@ from omlx_cache.settings import CacheSettings, ConfigError
 from omlx_cache_daemon.errors import BAD_CONFIGURATION, FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.parsing import OneLineParser
 from omlx_cache_daemon.render import table, text
+from omlx_cache_daemon.server_flags import CHECKS
 from omlx_cache_daemon.service.configuration import (
     NAMES,
     REMOVED_NAMES,
@@ -101,7 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     for name in NAMES:
         size = "BYTES" if name == "scrub_bytes_per_second" else name.rpartition("_")[2].upper()
         flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, metavar=size, help=_HELP.get(name) or _described(name))
+        about = _HELP.get(name) or _described(name)
+        parser.add_argument(flag, metavar=size, help=about, type=CHECKS.get(name, str))
     for name in REMOVED_NAMES:
         parser.add_argument(f"--{name.replace('_', '-')}", help=argparse.SUPPRESS)
     return parser
