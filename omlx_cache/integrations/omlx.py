@@ -1,6 +1,6 @@
 """oMLX with this cache: what its scheduler calls of its block-aware prefix cache, on a store.
 
-Written from its public source; `docs/omlx.md` says what was run.
+Written from its public source; `docs/servers.md` says what was run.
 """
 
 import hashlib

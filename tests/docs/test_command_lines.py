@@ -16,12 +16,11 @@ from omlx_cache_daemon.service import main as service
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 OF_OTHERS = {
-    "clients.md": {"--map-refresh"},
     "format.md": {"--exclude-caches"},
     "remote.md": {"--machines"},
 }
 """Flags of other programs, by page. The pages of other servers name those of the servers."""
-PAGES_OF_SERVERS = {"servers.md", "vllm-mlx.md", "mlx-vlm.md", "omlx.md"}
+PAGES_OF_SERVERS = {"servers.md"}
 
 
 @cache

@@ -13,7 +13,7 @@ from hatchling.plugin.manager import PluginManager
 
 ROOT = Path(__file__).parents[2]
 Published = Callable[[str, str | None], str]
-TEXT = """[clients](docs/clients.md#aider), [MLX](https://github.com/ml-explore/mlx), [below](#x).
+TEXT = """[clients](docs/servers.md#clients), [MLX](https://github.com/ml-explore/mlx), [below](#x).
 
 ![a plot](docs/replay.svg)
 
@@ -36,13 +36,13 @@ def published() -> Published:
 
 def test_without_a_repository_relative_links_are_their_words(published: Published) -> None:
     assert published(TEXT, None) == TEXT.replace(
-        "[clients](docs/clients.md#aider)", "clients"
+        "[clients](docs/servers.md#clients)", "clients"
     ).replace("![a plot](docs/replay.svg)", "*a plot*")
 
 
 def test_with_a_repository_they_lead_there(published: Published) -> None:
     text = published(TEXT, "https://example.org/a/b/")
-    assert "[clients](https://example.org/a/b/blob/HEAD/docs/clients.md#aider)" in text
+    assert "[clients](https://example.org/a/b/blob/HEAD/docs/servers.md#clients)" in text
     assert "![a plot](https://example.org/a/b/raw/HEAD/docs/replay.svg)" in text
     assert "layers[0](tokens)" in text
     assert "[below](#x)" in text
