@@ -74,7 +74,7 @@ class MissReason(NamedTuple):
 
 
 MISS_REASONS = {
-    NEW_TEXT: MissReason("the rest was never stored for this model under these settings"),
+    NEW_TEXT: MissReason("never stored for this model under these settings"),
     DIVERGED: MissReason(
         "the text behind is the same",
         "keep what changes (a date, an id) at the end of the prompt, not at its head",

@@ -84,22 +84,23 @@ class Explanation:
 
 
 def sentence(told: Explanation, record: RequestRecord | None = None) -> str:
-    """Return what happened to a prompt in one line."""
-    text = f"{told.tokens:,} tokens: {told.restored:,} restored"
-    if record is not None and told.restored:
-        text += f" ({_tiers(told.restored, record)}{_took(record.restore_seconds)})"
-    parts = (text, why(told), "" if record is None else _computed(record))
-    return "; ".join(part for part in parts if part)
+    """Return what happened to a prompt in short sentences, on one line."""
+    count = f"{told.restored:,} of {told.tokens:,} tokens"
+    if record is None:
+        return " ".join(filter(None, (f"{count} restored.", why(told))))
+    gave = f" ({_tiers(record)}{_took(', ', record.restore_seconds)})" if told.restored else ""
+    parts = [f"Request {record.number} restored {count}{gave}.", why(told), _computed(record)]
+    if record.held_seconds > 0:
+        waited = _took(" ", record.held_seconds)
+        parts.append(f"It waited{waited} for another request, which computed the same prefix.")
+    return " ".join(filter(None, parts))
 
 
 def brief(told: Explanation) -> str:
     """Return the reason for a log line, in parentheses: words and counts, nothing of the text."""
     if told.reason is None:
         return ""
-    place = ""
-    if told.position is not None:
-        place = _relation(told, f"request {told.other}", f"at token {told.position + 1}")
-    said = ", ".join(part for part in (place, told.detail) if part)
+    said = ", ".join(filter(None, (_relation(told, ""), told.detail)))
     return f" ({told.reason}: {said})" if said else f" ({told.reason})"
 
 
@@ -107,19 +108,19 @@ def why(told: Explanation) -> str:
     """Return the reason alone in words, "" when nothing was left to restore."""
     if told.reason is None:
         return ""
-    said = reasons.described(told.reason).sentence
+    is_new, relation = told.reason == reasons.NEW_TEXT, _relation(told, ",")
     left = "" if told.gone_at is None else clock(told.gone_at)
-    if details := ", ".join(part for part in (told.detail, left) if part):
-        said += f" ({details})"
-    if told.position is None:
-        return said
-    place = f"at token {told.position + 1:,}"
-    if told.there or told.here:
-        there = _excerpt(told, told.there_text, told.there)
+    details = ", ".join(filter(None, (told.detail, left)))
+    said = reasons.described(told.reason).sentence + (f" ({details})" if details else "")
+    text = f"{told.tokens - told.restored:,} were {'new' if is_new else 'not'}: "
+    if not relation:
+        return f"{text}{said}."
+    text += f"it {relation}"
+    if told.position not in (told.tokens, told.other_tokens) and (told.there or told.here):
         here = _excerpt(told, told.here_text, told.here)
-        place += f": {there} there, {here} here"
-    other = f"the prompt of {clock(told.other_at)} (request {told.other})"
-    return f"{_relation(told, other, place)}; {said}"
+        text += f", here: {here}, there: {_excerpt(told, told.there_text, told.there)}"
+    # What continues or repeats another prompt has said all about new text.
+    return f"{text}." if is_new else f"{text}. {said[0].upper()}{said[1:]}."
 
 
 def clock(seconds: object) -> str:
@@ -131,13 +132,16 @@ def clock(seconds: object) -> str:
     return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", moment)
 
 
-def _relation(told: Explanation, other: str, place: str) -> str:
-    """Return how a prompt is related to another one."""
+def _relation(told: Explanation, form: str) -> str:
+    """Return how a prompt is related to another one, "" where none is known; the number of a token
+    in that form."""
+    if told.position is None:
+        return ""
     if told.position == told.tokens:
-        return f"repeats {other}"
+        return f"repeats request {told.other}"
     if told.position == told.other_tokens:
-        return f"continues {other}"
-    return f"parts from {other} {place}"
+        return f"continues request {told.other}"
+    return f"differs from request {told.other} at token {told.position + 1:{form}}"
 
 
 def _excerpt(told: Explanation, text: str | None, tokens: Excerpt) -> str:
@@ -149,12 +153,12 @@ def _excerpt(told: Explanation, text: str | None, tokens: Excerpt) -> str:
     return f"tokens {shown}" if shown else "nothing"
 
 
-def _tiers(restored: int, record: RequestRecord) -> str:
+def _tiers(record: RequestRecord) -> str:
     """Return in words which tiers gave the tokens."""
     cold, remote = record.cold_tokens, record.remote_tokens
-    gave = [(cold, "SSD"), (remote, "other machines"), (restored - cold - remote, "memory")]
-    parts = [f"{tokens:,} from {name}" for tokens, name in gave if tokens]
-    return parts[0].partition(" from ")[2] if len(parts) == 1 else ", ".join(parts)
+    memory = record.restored_tokens - cold - remote
+    gave = [(cold, "SSD"), (remote, "other machines"), (memory, "memory")]
+    return ", ".join(f"{tokens:,} from {name}" for tokens, name in gave if tokens)
 
 
 def _computed(record: RequestRecord) -> str:
@@ -162,14 +166,13 @@ def _computed(record: RequestRecord) -> str:
     if not computed and not under_way:
         # Of so few that nobody took their time.
         computed = record.prompt_tokens - record.restored_tokens
-    text = f"{computed:,} computed{_took(record.compute_seconds)}{' so far' if under_way else ''}"
-    if record.held_seconds > 0:
-        text += f", after{_took(record.held_seconds)[1:]} of waiting for another request's"
-    return text
+    return (
+        f"It computed {computed:,}{_took(' in ', record.compute_seconds)}{' so far' * under_way}."
+    )
 
 
-def _took(seconds: float) -> str:
-    """Return a time behind a count, nothing for what nobody measured."""
+def _took(before: str, seconds: float) -> str:
+    """Return a time behind what stands before it, nothing for what nobody measured."""
     if not seconds:
         return ""
-    return f", {seconds:.0f} s" if seconds >= 10 else f", {seconds:.2g} s"
+    return f"{before}{seconds:.0f} s" if seconds >= 10 else f"{before}{seconds:.2g} s"

@@ -146,6 +146,6 @@ def test_the_password_is_in_no_output(
 @pytest.mark.usefixtures("store")
 def test_why_says_what_the_store_had_to_do_with_it(cli_process: Cli) -> None:
     told = cli_process("why").out
-    assert "96 restored (32 from SSD, 60 from other machines, 4 from memory" in told
+    assert "(32 from SSD, 60 from other machines, 4 from memory" in told
     assert "had the page when it was asked, and not any more when the page was read" in told
     assert "maxmemory" in told

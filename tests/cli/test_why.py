@@ -12,9 +12,9 @@ def test_why_says_it_in_one_line_and_what_helps(cli_process: Cli, start_store: S
     head, words, helps = result.out.splitlines()
     assert head == "request 3 (1970-01-01 00:00, m)"
     assert words == (
-        "  48,211 tokens: 5,132 restored (SSD, 0.4 s); parts from the prompt of 1970-01-01 00:00 "
-        "(request 2) at token 5,133: `...Today is\\n2026-11-20` there, "
-        "`...Today is\\x1b[31m 2026-11-21` here; the text behind is the same; 43,079 computed, 31 s"
+        "  Request 3 restored 5,132 of 48,211 tokens (5,132 from SSD, 0.4 s). 43,079 were not: it "
+        "differs from request 2 at token 5,133, here: `...Today is\\x1b[31m 2026-11-21`, there: "
+        "`...Today is\\n2026-11-20`. The text behind is the same. It computed 43,079 in 31 s."
     )
     assert helps.startswith("  what helps: ")
 

@@ -103,7 +103,7 @@ def request(number: int, **fields: Any) -> dict[str, Any]:
         "reason": "new_text",
         "total_seconds": 1.7,
         "first_token_seconds": 0.412,
-        "why": "the rest is new, it continues the prompt of 14:02 (request 41)",
+        "why": "24 were new: it continues request 41.",
         **fields,
     }
 

@@ -117,17 +117,17 @@ RESTORES = sorted(
 def test_every_reason_has_words(known: Known, reason: str) -> None:
     assert MISS_REASONS[reason].sentence
     shown = sentence(replace(known.explain(), reason=reason))
-    restored, _, why = shown.partition("; ")
-    assert restored == "1,000 tokens: 512 restored"
-    assert " " in why
+    restored, _, why = shown.partition(". ")
+    assert restored == "512 of 1,000 tokens restored"
+    assert MISS_REASONS[reason].sentence in why
 
 
 def test_a_log_line_has_counts_and_no_tokens(known: Known) -> None:
     assert brief(known.explain()) == " (new_text)"
     known.ask([*PROMPT[:600], *OTHER])
-    assert brief(known.explain()) == " (new_text: parts from request 7 at token 601)"
+    assert brief(known.explain()) == " (new_text: differs from request 7 at token 601)"
     known.ask(MOVED)
-    assert brief(known.explain()) == " (diverged: parts from request 7 at token 601)"
+    assert brief(known.explain()) == " (diverged: differs from request 7 at token 601)"
     known.ask(PROMPT[:700])
     assert brief(known.explain()) == " (new_text: continues request 7)"
     assert brief(known.explain(None)) == ""
