@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import NamedTuple
 
 from omlx_cache.control.explained import RecordPage
@@ -149,7 +150,7 @@ def _request(pid: int | None, record: RequestRecord) -> Row:
         *(None if took is None else f"{took:.3f} s" for took in (*times, record.total_seconds)),
         record.reason,
     ]
-    return Row(ended, {"pid": pid, **record.to_dict()}, cells)
+    return Row(ended, {"pid": pid, **asdict(record)}, cells)
 
 
 def _event(event: Map) -> Row:

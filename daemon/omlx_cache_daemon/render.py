@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
 
-from omlx_cache.settings.sizes import format_size
+from omlx_cache.settings.sizes import duration, format_size
 
 SCHEMA_VERSION = 1
 """Of what commands print with --format json (schema.json). Fields may be added within a
@@ -93,19 +93,6 @@ def quantity(name: str, value: object) -> str:
     if isinstance(value, int) or value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people: `0.25 s`, `42 s`, `3 min`, `5.1 h`, `12 d`."""
-    if seconds < 10:
-        return f"{seconds:.3g} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 172_800:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86_400:.0f} d"
 
 
 def text(value: object) -> str:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache.control.replies import last_name
-from omlx_cache.settings.sizes import format_size
+from omlx_cache.settings.sizes import duration, format_size
 from omlx_cache_daemon.figures import added, rate, total
 from omlx_cache_daemon.lookout import (
     ANSWER_SECONDS,
@@ -32,7 +32,7 @@ from omlx_cache_daemon.lookout import (
     series,
 )
 from omlx_cache_daemon.process import sigterm_raises
-from omlx_cache_daemon.render import duration, is_interactive, quantity, text, uses_styles
+from omlx_cache_daemon.render import is_interactive, quantity, text, uses_styles
 from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.watching import StoreReply
 

@@ -1,9 +1,10 @@
 """One request in figures, and why no more of its prompt was restored: as values and in words."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from omlx_cache import reasons
+from omlx_cache.settings.sizes import duration
 
 Excerpt = tuple[int, ...]
 
@@ -40,10 +41,6 @@ class RequestRecord:
     total_seconds: float | None = None
     remote_tokens: int = 0
     first_token_seconds: float | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON and the control socket."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +85,13 @@ def sentence(told: Explanation, record: RequestRecord | None = None) -> str:
     count = f"{told.restored:,} of {told.tokens:,} tokens"
     if record is None:
         return " ".join(filter(None, (f"{count} restored.", why(told))))
-    gave = f" ({_tiers(record)}{_took(', ', record.restore_seconds)})" if told.restored else ""
+    gave = f" ({_tiers(record)}, {duration(record.restore_seconds)})" if told.restored else ""
     parts = [f"Request {record.number} restored {count}{gave}.", why(told), _computed(record)]
     if record.held_seconds > 0:
-        waited = _took(" ", record.held_seconds)
-        parts.append(f"It waited{waited} for another request, which computed the same prefix.")
+        parts.append(
+            f"It waited {duration(record.held_seconds)} for another request, which computed the "
+            "same prefix."
+        )
     return " ".join(filter(None, parts))
 
 
@@ -109,7 +108,7 @@ def why(told: Explanation) -> str:
     if told.reason is None:
         return ""
     is_new, relation = told.reason == reasons.NEW_TEXT, _relation(told, ",")
-    left = "" if told.gone_at is None else clock(told.gone_at)
+    left = None if told.gone_at is None else clock(told.gone_at)
     details = ", ".join(filter(None, (told.detail, left)))
     said = reasons.described(told.reason).sentence + (f" ({details})" if details else "")
     text = f"{told.tokens - told.restored:,} were {'new' if is_new else 'not'}: "
@@ -123,10 +122,8 @@ def why(told: Explanation) -> str:
     return f"{text}." if is_new else f"{text}. {said[0].upper()}{said[1:]}."
 
 
-def clock(seconds: object) -> str:
+def clock(seconds: float) -> str:
     """Return a moment for people: the time, and the date of another day."""
-    if not isinstance(seconds, int | float):
-        return "an unknown time"
     moment = time.localtime(seconds)
     today = time.localtime()[:3] == moment[:3]
     return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", moment)
@@ -162,17 +159,8 @@ def _tiers(record: RequestRecord) -> str:
 
 
 def _computed(record: RequestRecord) -> str:
-    under_way, computed = record.total_seconds is None, record.computed_tokens
-    if not computed and not under_way:
-        # Of so few that nobody took their time.
-        computed = record.prompt_tokens - record.restored_tokens
-    return (
-        f"It computed {computed:,}{_took(' in ', record.compute_seconds)}{' so far' * under_way}."
-    )
-
-
-def _took(before: str, seconds: float) -> str:
-    """Return a time behind what stands before it, nothing for what nobody measured."""
-    if not seconds:
-        return ""
-    return f"{before}{seconds:.0f} s" if seconds >= 10 else f"{before}{seconds:.2g} s"
+    under_way = record.total_seconds is None
+    # Of so few that nobody took their time.
+    untimed = 0 if under_way else record.prompt_tokens - record.restored_tokens
+    took = f" in {duration(record.compute_seconds)}" if record.compute_seconds else ""
+    return f"It computed {record.computed_tokens or untimed:,}{took}{' so far' * under_way}."

@@ -54,3 +54,16 @@ def format_size(count: int) -> str:
             break
         size, unit = size / 1024, larger
     return f"{size:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: `0.25 s`, `155 s`, `11 min`, `5.1 h`, `12 d`."""
+    if seconds < 10:
+        return f"{seconds:.3g} s"
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.0f} d"

@@ -1,6 +1,7 @@
 """Every path and what answers it: plain functions of operations and a request, for any server.
 
 /metrics                Prometheus' text, or OpenMetrics
+/                       leads to the page
 /status                 the page
 /status/overview.json   processes with their stats, and how it was before
 /status/settings.json   settings with their origins
@@ -106,7 +107,7 @@ class Routes:
         """
         path = asked_path(target)
         if peer is not None:
-            no = refused(headers, peer, self._token, is_page=path == PAGE)
+            no = refused(headers, peer, self._token, is_page=path in ("/", PAGE))
             if no is not None:
                 return no
         route = ROUTES.get(path)
@@ -153,7 +154,7 @@ def asked_path(target: str) -> str:
 def is_status_path(target: str) -> bool:
     """Tell whether a request's target belongs to the status paths, whether there is one or not."""
     path = asked_path(target)
-    return path in ("/metrics", PAGE, LOOKUP) or path.startswith(f"{PAGE}/")
+    return path in ("/", "/metrics", PAGE, LOOKUP) or path.startswith(f"{PAGE}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +341,7 @@ ROUTES: Final[Mapping[str, Route]] = {
     ),
     LOOKUP: Route(partial(_operation, "lookup"), _CHAIN),
     "/status/events": Route(_stream, ("after", "kv")),
+    "/": Route(lambda request: refusal(302, f"the page is {PAGE}", Location=PAGE)),
     **{
         f"{STORE}{name}": Route(
             partial(_operation, name),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
@@ -143,7 +144,7 @@ def test_a_request_is_a_line_with_its_tokens_times_and_reason(
     assert document == {
         "schema_version": 1,
         "pid": store.identity().pid,
-        **asked.record.to_dict(),
+        **asdict(asked.record),
     }
 
 

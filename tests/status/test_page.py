@@ -15,8 +15,7 @@ from kit.examples import some
 from kit.made_up import MadeUp, process, remote, request, stats
 from kit.status import serve
 from omlx_cache.control.server import ApiServer
-from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon import render
+from omlx_cache.settings.sizes import duration, format_size
 
 WIDTHS = (390, 1440, 2560)
 SCHEMES = ("light", "dark")
@@ -306,13 +305,24 @@ def test_a_request_has_its_number_and_its_first_token_rounded_as_everywhere(
     page = visitor.open(source)
     row = page.locator("#requests tbody tr")
     expect(row.locator(".number")).to_have_text("40")
-    expect(row.locator(".first")).to_have_text("3 min")
+    expect(row.locator(".first")).to_have_text("155 s")
     expect(row.locator(".took")).to_have_text("2.0 h")
-    figures = (0.1234, 9.876, 119.4, 7199, 90_000, 200_000)
+    figures = (0.1234, 9.876, 599.4, 7199, 90_000, 200_000)
     shown = page.evaluate("list => list.map(duration)", list(figures))
-    assert shown == [render.duration(seconds) for seconds in figures]
+    assert shown == [duration(seconds) for seconds in figures]
     sizes = (1, 1000, 1536, 5 * 2**30 + 2**28)
     assert page.evaluate("list => list.map(bytes)", list(sizes)) == list(map(format_size, sizes))
+
+
+@pytest.mark.parametrize(("found", "shown"), [(12, False), (13, True)])
+def test_more_requests_are_offered_where_there_are_more(
+    visitor: Visitor, found: int, shown: bool
+) -> None:
+    source = MadeUp(0)
+    source.found = [request(number) for number in range(found)]
+    page = visitor.open(source)
+    expect(page.locator("#requests tbody tr")).to_have_count(12)
+    expect(page.locator("#more-requests")).to_be_visible(visible=shown)
 
 
 def test_charts_are_as_long_as_there_are_samples_and_have_a_table(visitor: Visitor) -> None:

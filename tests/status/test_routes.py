@@ -100,6 +100,8 @@ def test_what_is_not_there_and_what_cannot_be_done_say_what_can() -> None:
     assert b"/status/overview.json" in nothing.body
     found = ask("/metrics", "POST")
     assert (found.status, found.headers["Allow"]) == (405, "GET, HEAD")
+    found = answer(Known(), "GET", "/", HERE, token=TOKEN)
+    assert (found.status, found.headers["Location"]) == (302, "/status")
 
 
 @pytest.mark.parametrize(

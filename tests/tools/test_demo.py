@@ -50,15 +50,6 @@ def test_every_kind_of_restore_gives_the_tokens_of_a_run_without_the_cache(
     assert list(cold.rglob("*.safetensors")), "a directory of the user's own is kept"
 
 
-@pytest.mark.nightly
-def test_the_table_has_a_row_for_each_request(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(SMALL) == 0
-    told = capsys.readouterr()
-    rows = [line.split() for line in told.out.splitlines()]
-    assert sum(bool(row) and row[-1] == "yes" for row in rows) == 5
-    assert "prefill without the cache" in told.err
-
-
 def test_a_wrong_restore_is_a_no_and_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

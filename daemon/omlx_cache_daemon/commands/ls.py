@@ -8,10 +8,11 @@ from datetime import datetime
 
 from omlx_cache.control.answers import document
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
+from omlx_cache.settings.sizes import duration
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError
 from omlx_cache_daemon.options import add_format_option, complete_by, hex_prefix, positive_count
 from omlx_cache_daemon.places import StorePages, add_source_options, known_pages, place_of
-from omlx_cache_daemon.render import duration, facts, print_json, quantity, table, uses_styles
+from omlx_cache_daemon.render import facts, print_json, quantity, table, uses_styles
 from omlx_cache_daemon.stores import process_of
 from omlx_cache_daemon.targets import SHOWN_DIGITS, with_staleness
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from omlx_cache.settings.sizes import format_size
+from omlx_cache.settings.sizes import duration, format_size
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count, positive_number, size
-from omlx_cache_daemon.render import duration, print_json, table, uses_styles
+from omlx_cache_daemon.render import print_json, table, uses_styles
 
 if TYPE_CHECKING:
     from omlx_cache.simulate.shapes import Shape

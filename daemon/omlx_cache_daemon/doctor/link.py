@@ -11,8 +11,8 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple
 
-from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.render import duration, facts, table, text
+from omlx_cache.settings.sizes import duration, format_size
+from omlx_cache_daemon.render import facts, table, text
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError, RemoteOptions
 from omlx_cache_storage.remote.envelope import WIRE_BYTES
 

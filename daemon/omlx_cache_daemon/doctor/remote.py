@@ -12,12 +12,11 @@ from urllib.parse import urlsplit
 from omlx_cache.control.errors import ControlError
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import ConfigError
-from omlx_cache.settings.sizes import format_size
+from omlx_cache.settings.sizes import duration, format_size
 from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.doctor.examination import ASK_SECONDS, Finding, in_order
 from omlx_cache_daemon.doctor.link import Link, measure_lookups, measure_rates, measure_trips
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.render import duration
 from omlx_cache_daemon.stores import running
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
