@@ -1,60 +1,30 @@
+"""What README and the quick start have a reader type works, with a small model in its place."""
+
 import json
 import os
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import mlx.core as mx
 import pytest
-from mlx.utils import tree_flatten
-from mlx_lm.models import qwen3
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
+from kit.tinylm.process import serve_ours
+from kit.tinylm.saved import make_model
 from omlx_cache_daemon.cli import command_names
 
 CodeBlock = Callable[[str, str, str], str]
 SENTENCE, TIMES = "You are a helpful assistant. ", 100
-"""The example's prompt, of which the tokenizer here makes six tokens each time."""
-PROMPT_TOKENS = 6 * TIMES
-WORDS = 60
-CONFIG = {
-    "model_type": "qwen3",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "rms_norm_eps": 1e-6,
-    "vocab_size": 64,
-    "max_position_embeddings": 4096,
-    "rope_theta": 10_000.0,
-    "tie_word_embeddings": False,
-}
+"""The example's prompt, of which each character is a token here."""
+PROMPT_TOKENS = len(SENTENCE) * TIMES
 
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     """A directory with a model that mlx-lm loads from `model`."""
-    model_dir = tmp_path / "model"
-    model_dir.mkdir()
-    # Other weights may lie so close to a tie that a prefill in other chunks decides it otherwise.
-    mx.random.seed(0)
-    model = qwen3.Model(qwen3.ModelArgs.from_dict(CONFIG))
-    weights = dict(tree_flatten(model.parameters()))
-    mx.save_safetensors(str(model_dir / "model.safetensors"), weights, {"format": "mlx"})
-    (model_dir / "config.json").write_text(json.dumps(CONFIG))
-    known = [*SENTENCE.replace(".", " .").split(), *(f"w{i}" for i in range(WORDS))][:WORDS]
-    words = {word: i for i, word in enumerate(known)} | {"[UNK]": WORDS, "[EOS]": WORDS + 1}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.save(str(model_dir / "tokenizer.json"))
-    described = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "[EOS]"}
-    (model_dir / "tokenizer_config.json").write_text(json.dumps(described))
+    make_model(tmp_path / "model", "qwen3")
     return tmp_path
 
 
@@ -62,29 +32,47 @@ def test_the_embedding_example_runs_and_a_second_process_restores_the_prompt(
     workplace: Path, code_block: CodeBlock
 ) -> None:
     program = code_block("README.md", "## Embed it", "python")
-    assert len(program.splitlines()) <= 26
+    assert len(program.splitlines()) <= 14
     assert program.count('"mlx-community/') == 1
     assert f'"{SENTENCE}" * {TIMES})' in program
     program = re.sub(r'"mlx-community/[^"]*"', '"model"', program)
-    first = _run(program, workplace)
-    second = _run(program, workplace)
+    first = _run(workplace, "-c", program)
+    second = _run(workplace, "-c", program)
     assert first[0] == f"0 of {PROMPT_TOKENS} tokens restored"
     assert second[0] == f"{PROMPT_TOKENS - 1} of {PROMPT_TOKENS} tokens restored"
     assert first[1:] == second[1:], "the answers must be the same"
     assert first[1:] != [""]
 
 
-def _run(program: str, workplace: Path) -> list[str]:
+def test_the_quick_start_asks_twice_and_looks(workplace: Path, root: Path) -> None:
+    text = (root / "docs/quickstart.md").read_text(encoding="utf-8")
+    path, body = re.findall(r"^curl http://127.0.0.1:8080(\S+) .* -d '([^']+)'$", text, re.M)[0]
+    looks = re.findall(r"^omlx-cache ([a-z]+) +#", text, re.MULTILINE)
+    assert len(looks) >= 6
+    server = serve_ours(workplace, "--model", str(workplace / "model"))
+    asked = urllib.request.Request(
+        server.url + path, body.encode(), {"Content-Type": "application/json"}
+    )
+    for _ in range(2):
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            usage = json.load(answer)["usage"]
+    shown = {look: _run(workplace, "-m", "omlx_cache_daemon", look) for look in looks}
+    assert server.stop() == 0
+    assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
+    assert all(shown.values()), shown
+
+
+def _run(workplace: Path, *arguments: str) -> list[str]:
     environment = {
         **os.environ,
         # The program runs elsewhere, so relative entries would lead nowhere.
         "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
         "OMLX_CACHE_COLD_DIR": str(workplace / "cold"),
-        "OMLX_CACHE_SOCKET": "off",
+        "OMLX_CACHE_RUNTIME_DIR": str(workplace / "run"),
         "OMLX_CACHE_MIN_FREE_BYTES": "0",
     }
     ended = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, *arguments],
         cwd=workplace,
         env=environment,
         capture_output=True,
