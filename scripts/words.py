@@ -4,8 +4,8 @@
     scripts/words.py [ROOT]
     scripts/words.py --long FILE...     print a file's sentences of more than 25 words
 
-LIMITS holds what there is; a change that makes the documents shorter lowers it. A page's words
-are those of `wc -w`, README's leave out code blocks and tables. A sentence ends at `.`, `!`, `?`
+LIMITS has the most that there may be. A page's words are those of `wc -w`, README's leave out code
+blocks and tables. A sentence ends at `.`, `!`, `?`
 or `:`, and where its paragraph or list item ends. Code blocks, tables, headings and targets of
 links are no part of it, a name in backquotes is one word, and a dash is none.
 """
@@ -27,13 +27,13 @@ WANTED = 25
 """Words of a sentence, at most: few have more than LONG, and none needs more than WANTED."""
 
 LIMITS = {
-    "words of README.md, without code and tables": 776,
-    "words of docs": 33268,
-    "words of docs and decisions": 43667,
+    "words of README.md, without code and tables": 900,
+    "words of docs": 36000,
+    "words of docs and decisions": 44000,
     "pages of docs": 16,
-    "words of the longest page": 3190,
+    "words of the longest page": 3500,
     "words that a new user reads": 8000,
-    "long sentences, of 1,000": 25,
+    "long sentences, of 1,000": 21,
 }
 
 BLOCK = re.compile(r"^ *(```|~~~).*?^ *\1 *$|<!--.*?-->|^ *\|.*?$", re.S | re.M)
