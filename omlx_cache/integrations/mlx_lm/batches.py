@@ -14,7 +14,7 @@ from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBat
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache.flights import PromptFlight
-from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
 from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache.integrations.old_batches import row_caches
@@ -38,7 +38,6 @@ class _Row:
     until: Any
     request: ServedRequest | None
     flight: PromptFlight | None
-    following: Following | None = None
     said: list[int] = field(default_factory=list)
     stops: set[int] = field(default_factory=set)
 
@@ -72,8 +71,8 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
 
     After an error each row at work is computed alone, up to its next token, from what the cache has
     of it. The row that fails alone has failed; the others go on together. `current` gives the
-    request of the row that is inserted. Mutable by the generation thread: `_rows` by uid; after an
-    error `_suspects`, `_tried`, the one that is computed, `_alone`, its queue, and `_cleared`,
+    request of the row that is inserted. Mutable by the generation thread: `_rows` by uid, and
+    `_followed`; after an error `_suspects`, the first of which is computed next, and `_cleared`,
     batches of one.
     """
 
@@ -86,9 +85,8 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
     ) -> None:
         self._cache, self._current = cache, current
         self._rows: dict[int, _Row] = {}
-        self._suspects: deque[int] = deque()
-        self._tried: int | None = None
-        self._alone: deque[Any] = deque()
+        self._followed = FollowedRows(cache.follow)
+        self._suspects: list[int] = []
         self._cleared: list[Any] = []
         self._timer = BatchTimer(self._asked)
         self._unprocessed_sequences: deque[Any]
@@ -115,6 +113,19 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         return uids
 
     def next(self) -> tuple[list[Any], list[Any]]:
+        try:
+            prompts, generated = self._next_alone() if self._suspects else self._step()
+        except Exception as error:
+            return self._failed(error), []
+        for response in generated:
+            if response.finish_reason is not None:
+                self._forget(response.uid)
+            elif response.uid in self._rows:
+                self._rows[response.uid].said.append(response.token)
+                self._followed.store(self, response.uid)
+        return prompts, generated
+
+    def _step(self) -> tuple[list[Any], list[Any]]:
         for uid, row in self._rows.items():
             if row.flight is not None:
                 row.stops.update(set(row.flight.take_wanted()) - set(row.ends))
@@ -122,30 +133,16 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
                 # Each time: a row that has begun again knows nothing of it.
                 stop_row_at(self, uid, position)
         began = time.perf_counter()
-        try:
-            trial = self._tried is not None or self._suspects
-            prompts, generated = self._next_alone() if trial else super().next()
-        except Exception as error:
-            return self._failed(error), []
+        prompts, generated = super().next()
         self._timer.step(prompts, time.perf_counter() - began)
         for response in prompts:
             self._prompted(response)
-        for response in generated:
-            if response.finish_reason is not None:
-                self._forget(response.uid)
-            elif response.uid in self._rows:
-                self._rows[response.uid].said.append(response.token)
-                self._store(response.uid)
         return prompts, generated
 
     def remove(self, uids: Sequence[int], *args: Any, **options: Any) -> Any:
         for uid in uids:
             self._forget(uid)
-            if uid in self._suspects:
-                self._suspects.remove(uid)
-            if uid == self._tried:
-                self._tried = None
-                self._alone.clear()
+        self._suspects = [uid for uid in self._suspects if uid not in uids]
         self._cleared = [batch for batch in self._cleared if not set(batch.uids) & set(uids)]
         removed = super().remove(uids, *args, **options)
         self._end_trial()
@@ -172,7 +169,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         elif place is not None:
             position = len(place.tokens)
             is_stop = position in row.stops
-            self._store(response.uid, keep=is_stop)
+            self._followed.store(self, response.uid, keep=is_stop)
             if is_stop:
                 # mlx-lm looks up the type of a segment that ends; a stop ends none.
                 response.end_of_segment = False
@@ -180,45 +177,31 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             if row.flight is not None:
                 row.flight.reach(position)
 
-    def _store(self, uid: int, *, keep: bool = False) -> None:
-        row, place = self._rows[uid], row_of(self, uid)
-        if place is None:
-            return
-        if row.following is None:
-            row.following = self._cache.follow(place.tokens)
-        if row.following is not None:
-            row.following.row(place, lambda: self.extract_cache([uid])[uid][0], keep=keep)
-
     def _forget(self, uid: int) -> None:
         row = self._rows.pop(uid, None)
         if row is not None:
-            self._unfollow(uid, row)
+            self._unfollow(uid)
             if row.flight is not None:
                 row.flight.end()
 
-    def _unfollow(self, uid: int, row: _Row) -> None:
+    def _unfollow(self, uid: int) -> None:
         self._timer.forget(uid)
-        if row.following is not None:
-            row.following.close()
-            row.following = None
+        self._followed.end(uid)
 
     def _failed(self, error: Exception) -> list[Any]:
         """Empty the batches; returns what has the server take a failed request out of its books."""
-        queued = {inserted[0] for inserted in self._unprocessed_sequences} | set(self._suspects)
-        failed = [uid for uid in self._rows if uid not in queued]
-        if self._tried is not None:
-            failed = [self._tried]
-        self._tried = None
-        self._alone.clear()
+        queued = {inserted[0] for inserted in self._unprocessed_sequences}
+        failed = self._suspects[:1] or [uid for uid in self._rows if uid not in queued]
+        del self._suspects[:1]
         self._empty()
         for uid in failed:
-            self._unfollow(uid, self._rows[uid])
+            self._unfollow(uid)
         gc.collect()
         mx.clear_cache()
         if len(failed) != 1:
             # To put rows together again may be what failed.
             self._cleared.clear()
-            self._suspects.extend(failed)
+            self._suspects = failed
             _log.warning(
                 "an error in a batch of %d: each is computed alone: %s", len(failed), error
             )
@@ -231,26 +214,30 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         return [PromptProcessingBatch.Response(failed[0], (0, 0), False, True)]
 
     def _next_alone(self) -> tuple[list[Any], list[Any]]:
-        """Compute the next suspect, and nothing else: what waits goes on waiting."""
-        if self._tried is None:
-            self._tried = self._suspects.popleft()
-            self._alone = deque([self._again(self._tried)])
-        waiting, self._unprocessed_sequences = self._unprocessed_sequences, self._alone
+        """Compute the next suspect up to its token, and nothing else."""
+        prompts: list[Any] = []
+        generated: list[Any] = []
+        waiting = self._unprocessed_sequences
+        self._unprocessed_sequences = deque([self._again(self._suspects[0])])
         try:
-            prompts, generated = super().next()
+            while not generated:
+                fed, generated = self._step()
+                prompts += fed
         finally:
             self._unprocessed_sequences = waiting
-        if generated:
-            if len(self._generation_batch):
-                self._cleared.append(self._generation_batch)
-            self._empty()
-            self._tried = None
-            self._end_trial()
+        del self._suspects[0]
+        if len(self._generation_batch):
+            self._cleared.append(self._generation_batch)
+        self._empty()
+        self._end_trial()
+        for response in prompts:
+            # What mlx-lm would look for at such an end is no more where it looks.
+            response.end_of_segment = False
         return prompts, generated
 
     def _end_trial(self) -> None:
         """Put the rows that were cleared together again, when nobody is suspected any more."""
-        if self._tried is None and not self._suspects:
+        if not self._suspects:
             for batch in self._cleared:
                 self._generation_batch.extend(batch)
             self._cleared.clear()

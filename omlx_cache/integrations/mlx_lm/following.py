@@ -5,13 +5,13 @@ prompt longer than the memory, and for one whose client goes away.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from omlx_cache.adapters.registry import extracted
 from omlx_cache.commit.admission import Staging
 from omlx_cache.commit.progress import LiveExtent, extent_of
-from omlx_cache.integrations.rows import BatchRow, paged_source
+from omlx_cache.integrations.rows import BatchRow, paged_source, row_of
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.scope import Scope
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
@@ -135,3 +135,33 @@ class Following:
         _log.exception("the blocks of a sequence are stored at its end only")
         self._failed = True
         self.close()
+
+
+class FollowedRows:
+    """The rows of a batch that are stored while they are computed, by uid. `follow` begins with the
+    tokens that a row has. Use it on the model's thread; no method raises."""
+
+    def __init__(self, follow: Callable[[Sequence[int]], Following | None]) -> None:
+        self._follow = follow
+        self._followed: dict[Hashable, Following | None] = {}
+
+    def store(self, generator: Any, uid: int, *, keep: bool = False) -> None:
+        """Store what a row has completed, with `keep` its windows and recurrent state too."""
+        row = row_of(generator, uid)
+        if row is None:
+            return
+        try:
+            if uid not in self._followed:
+                self._followed[uid] = self._follow(row.tokens)
+        except Exception:
+            _log.exception("a row is stored at its end only")
+            self._followed[uid] = None
+        following = self._followed[uid]
+        if following is not None:
+            following.row(row, lambda: generator.extract_cache([uid])[uid][0], keep=keep)
+
+    def end(self, uid: Hashable) -> None:
+        """Free what was cut of a row and not stored; the blocks that it had completed stay."""
+        following = self._followed.pop(uid, None)
+        if following is not None:
+            following.close()

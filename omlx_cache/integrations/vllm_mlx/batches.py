@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from omlx_cache.integrations.mlx_lm.following import Following
+from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.rows import row_of, segments_of
 from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
@@ -46,7 +46,7 @@ class _Rows:
     """Follows each row from its insertion to its end. Use it on the model's thread.
 
     Does not keep the generator alive, which holds its caches for as long as it lives.
-    Mutable, by that thread: `_followed` and `_stops`, by uid.
+    Mutable, by that thread: `_followed`, and `_stops`, by uid.
     """
 
     def __init__(self, generator: Any, cache: TieredPrefixCache, parts: Parts) -> None:
@@ -54,7 +54,7 @@ class _Rows:
         self._kind: Any = type(generator)
         self._cache = cache
         self._parts = parts
-        self._followed: dict[int, Following | None] = {}
+        self._followed = FollowedRows(cache.follow)
         self._stops: dict[int, frozenset[int]] = {}
 
     def insert(
@@ -121,21 +121,9 @@ class _Rows:
     def _store(self, uid: int) -> None:
         generator: Any = self._generator()
         row = row_of(generator, uid)
-        if row is None:
-            return
-        try:
-            if uid not in self._followed:
-                self._followed[uid] = self._cache.follow(row.tokens)
-        except Exception:
-            _log.exception("a request is stored when it ends")
-            self._followed[uid] = None
-        following = self._followed[uid]
-        if following is not None:
-            keep = len(row.tokens) in self._stops.get(uid, ())
-            following.row(row, lambda: generator.extract_cache([uid])[uid][0], keep=keep)
+        keep = row is not None and len(row.tokens) in self._stops.get(uid, ())
+        self._followed.store(generator, uid, keep=keep)
 
     def _forget(self, uid: int) -> None:
         self._stops.pop(uid, None)
-        following = self._followed.pop(uid, None)
-        if following is not None:
-            following.close()
+        self._followed.end(uid)
