@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
@@ -44,15 +44,6 @@ ExtraRanges = Sequence[tuple[int, tuple[Any, ...]]]
 Layer = Mapping[str, Any]
 """`{"state": ..., "meta_state": ..., "class_name": ...}`: mlx-lm's `state`, and the `meta_state` of
 the mlx-lm that oMLX is written for."""
-
-
-class Snapshots(Protocol):
-    """Layers by the number of tokens that they hold; None where they cannot be read back. oMLX's
-    own object has no more than this: it cannot be iterated."""
-
-    def __len__(self) -> int: ...
-    def __contains__(self, position: int, /) -> bool: ...
-    def __getitem__(self, position: int, /) -> Sequence[Layer | None] | None: ...
 
 
 @dataclass(slots=True)
@@ -203,13 +194,15 @@ class OmlxPrefixCache:
         tokens: Sequence[int],
         cache_data: Sequence[Layer],
         model_cache_config: Any = None,
-        boundary_snapshots: Snapshots | None = None,
+        boundary_snapshots: Any = None,
         extra_keys: tuple[Any, ...] | None = None,
         extra_key_token_start: int | None = None,
         extra_key_ranges: ExtraRanges | None = None,
         hot_cache_write_back: bool = True,
     ) -> RestoredBlocks | None:
-        """Store a sequence as far as its caches hold it, and what cannot be cut at each boundary.
+        """Store a sequence as far as its caches hold it, and what cannot be cut at each boundary:
+        `boundary_snapshots` has layers by the number of tokens that they hold, None where they
+        cannot be read back, and cannot be iterated.
         Copies what it keeps; None where its caches are of classes that are not known. Without
         `hot_cache_write_back`, what the disk has of the model's pages leaves memory."""
         stored = keyed(tokens, extra_keys, extra_key_token_start, extra_key_ranges)

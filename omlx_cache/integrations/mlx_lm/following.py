@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 class _Stored(NamedTuple):
     """What was stored of a sequence: up to which boundary, its key there, and the pages."""
 
-    end: int
-    key: BlockKey
-    pages: frozenset[PageId]
+    end: int = 0
+    key: BlockKey = BlockKey(b"")
+    pages: frozenset[PageId] = frozenset()
 
 
 class Following:
@@ -34,8 +34,7 @@ class Following:
     Windows and recurrent state are kept every `snapshot_stride` tokens, as chunks end, and where
     the caller says so. `part` says which of a request's caches it follows, `began_ns` is the stamp
     of what it stores. Mutable by that thread: `_kept`, the last such place, `_offered`, the
-    boundary up to which a row's blocks were offered, `_failed`, `_closed`, and `_ended`, what is
-    remembered from then on.
+    boundary up to which a row's blocks were offered, `_stored`, and `_closed`.
     """
 
     def __init__(self, scope: Scope, tokens: Sequence[int], start: int, first: int = 0) -> None:
@@ -52,29 +51,21 @@ class Following:
         )
         self._kept = start
         self._offered = 0
-        self._failed = False
         self._closed = False
-        self._ended: _Stored | None = None
+        self._stored = _Stored()
 
     def stored_of(self, chain: KeyChain) -> frozenset[PageId]:
-        """Return the pages that were stored, of a sequence that goes on from this one or is a part
-        of it; none of any other."""
-        known = self._ended if self._closed else self._stored(len(chain))
-        if known is None or not known.end <= len(chain) or chain.key(known.end) != known.key:
-            return frozenset()
-        return known.pages
-
-    def _stored(self, most: int) -> _Stored | None:
-        """Return what was stored of the first `most` tokens, as far as blocks are complete."""
-        end = min(self._committer.done, most) // self._chain.block_size * self._chain.block_size
-        return _Stored(end, self._chain.key(end), self._committer.stored) if end else None
+        """Return the pages that were stored, of a sequence that goes on from there; none of any
+        other."""
+        end, key, pages = self._stored
+        return pages if 0 < end <= len(chain) and chain.key(end) == key else frozenset()
 
     def row(
         self, row: BatchRow, extract: Callable[[], Sequence[Any]], *, keep: bool = False
     ) -> None:
         """Store the blocks that a row of a batch has completed; `extract` gives its caches. With
         `keep` windows and recurrent state too."""
-        if self._failed:
+        if self._closed:
             return
         position = len(row.tokens)
         size = self._chain.block_size
@@ -91,18 +82,18 @@ class Following:
                 self._committer.advance(layout, LiveExtent(position, True), source)
             elif source is not None and source.arrays:
                 self._committer.advance_row(source, position)
+            self._note()
         except Exception:
             self._give_up()
 
     def caches(self, tokens: Sequence[int], caches: Sequence[Any], *, keep: bool) -> None:
         """Store what a request's caches, which hold exactly these tokens, have completed; with
         `keep` windows and recurrent state too."""
-        if self._failed:
+        if self._closed:
             return
         caches = caches[self.part]
         if not self._scope.accepts(caches):
             # Packed on the way: from here on they are another kind, stored when they end.
-            self._failed = True
             return self.close()
         try:
             self._extend(tokens)
@@ -110,6 +101,7 @@ class Following:
                 self._keep(len(tokens))
             layout = layout_of(caches)
             self._committer.advance(layout, extent_of(layout, len(tokens)))
+            self._note()
         except Exception:
             self._give_up()
 
@@ -117,8 +109,7 @@ class Following:
         """Free what was cut and not stored, and remember no tokens."""
         self._staging.release()
         if not self._closed:
-            self._closed = self._failed = True
-            self._ended = self._stored(len(self._chain))
+            self._closed = True
             del self._chain, self._committer
 
     def _extend(self, tokens: Sequence[int]) -> None:
@@ -131,9 +122,13 @@ class Following:
             self._committer.want([position])
             self._kept = position
 
+    def _note(self) -> None:
+        end = self._committer.done // self._chain.block_size * self._chain.block_size
+        if end > self._stored.end:
+            self._stored = _Stored(end, self._chain.key(end), self._committer.stored)
+
     def _give_up(self) -> None:
         _log.exception("the blocks of a sequence are stored at its end only")
-        self._failed = True
         self.close()
 
 

@@ -1,23 +1,16 @@
 """The lines of a server about its cache: its pages at the start, those on the disk at the end."""
 
 from collections import Counter
-from functools import partial
 from typing import NamedTuple
 
 from omlx_cache.identity.parts import installed
 from omlx_cache.reasons import NO_ROOM
-from omlx_cache.settings.derived import ANSWER_SECONDS
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.documents import label, versions
-from omlx_cache_storage.errors import CacheError
-from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, age_seconds
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.readers import within
 from omlx_cache_storage.stats import WriterUsage
-
-_UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 def inventory(store: BlockStore, model: str) -> str:
@@ -35,14 +28,9 @@ def _holdings(store: BlockStore, model: str) -> str:
     pages = store.cold.listing()
     if not pages:
         return f"no pages in {store.cold_dir} yet"
-    stamps = [page.used_ns for page in pages if page.used_ns > SUPERSEDED_NS]
-    age = age_seconds(min(stamps, default=SUPERSEDED_NS))
-    oldest = "" if age is None else f", oldest {period(age)}"
     counts = Counter(page.namespace for page in pages)
-    return (
-        f"{_pages(len(pages))}, {format_size(cold.nbytes)} "
-        f"in {store.cold_dir}{oldest}{_whose(store, counts, model)}"
-    )
+    size = format_size(cold.nbytes)
+    return f"{_pages(len(pages))}, {size} in {store.cold_dir}{_whose(store, counts, model)}"
 
 
 def _whose(store: BlockStore, counts: Counter[BlockKey], model: str) -> str:
@@ -65,34 +53,10 @@ def _grants(store: BlockStore) -> str:
     memory = f"memory {format_size(settings.hot_bytes)}"
     if cold is None:
         return memory
-    ask = partial(settings.machine.disk, settings.cold_dir)
-    disk = within(ask, "omlx-cache-settings", ANSWER_SECONDS, None)
     allowed = store.allowance()
     own = None if allowed is None else allowed.own_limit_bytes
     shared = "" if own is None else f" ({format_size(own)} by this process)"
-    free = "" if disk is None else f" of {format_size(disk.free)} free"
-    return f"{memory}, disk {format_size(cold.limit_bytes)}{shared}{free}"
-
-
-def period(seconds: float) -> str:
-    """Return how long something is ago, in its largest unit: `3 days`."""
-    size, unit = next((pair for pair in _UNITS if seconds >= pair[0]), _UNITS[-1])
-    count = int(seconds // size)
-    return f"{count} {unit}{'s' * (count != 1)}"
-
-
-class CannotKeep(CacheError):
-    """Nothing can be written to the cold directory."""
-
-
-def check_opened(store: BlockStore) -> None:
-    """Raise CannotKeep when a store that was opened just now could not have its directory; closes
-    it then."""
-    cold = store.stats().cold
-    if cold is not None and cold.state.startswith(UNAVAILABLE):
-        store.close(0.0)
-        why = cold.state.removeprefix(UNAVAILABLE)
-        raise CannotKeep(f"nothing can be kept in {store.settings.cold_dir}: {why}")
+    return f"{memory}, disk {format_size(cold.limit_bytes)}{shared}"
 
 
 class Unwritten(NamedTuple):

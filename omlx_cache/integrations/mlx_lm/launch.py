@@ -2,7 +2,7 @@
 
 `mlx_lm.server`'s own `main` parses its flags and makes its ModelProvider. It calls `run`, which is
 replaced: `serving` answers there, with a subclass of its ResponseGenerator and of its APIHandler.
-That generator names its BatchGenerator itself, so this name is replaced too.
+That generator names its BatchGenerator itself, and replaces this name too.
 """
 
 import sys
@@ -23,8 +23,7 @@ def place(open_store: Callable[[], Any], **options: Any) -> None:
     from omlx_cache.integrations.mlx_lm.serving import Serving, serve
 
     server: Any = import_module(SERVER)
-    put_batches = partial(setattr, server, "BatchGenerator")
-    server.run = partial(serve, open_store, Serving(**options), put_batches, server.run)
+    server.run = partial(serve, open_store, Serving(**options), server.run)
 
 
 def main(arguments: Sequence[str]) -> None:

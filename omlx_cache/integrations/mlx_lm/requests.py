@@ -63,8 +63,8 @@ class ServedRequest:
 
     The client's thread makes it, and sets, before it is queued, `parts`, its tokenised prompt,
     `tokenizer`, by which, `flight` and `held_seconds`. After that the generation thread sets them,
-    `queue`, `asked`, `is_over`, `_context`, `_machine`, `_state`, `_called`, and `alone`, which
-    takes what is computed of a request that is served alone. `note_end` hears how the answer ended.
+    `queue`, `asked`, `is_over`, `_context`, `_text`, the answer, and `alone`, which takes what is
+    computed of a request that is served alone. `note_end` hears how the answer ended.
     """
 
     def __init__(self, note_end: Callable[[Ended | None], None], offered_tools: bool) -> None:
@@ -79,10 +79,8 @@ class ServedRequest:
         self.is_over = False
         self._note_end = note_end
         self._context: Any = None
-        self._knows_end = offered_tools
-        self._machine: Any = None
-        self._state: Any = None
-        self._called = False
+        self._offered_tools = offered_tools
+        self._text = ""
 
     def put(self, item: Any) -> None:
         """Send an item to the client's thread. An error after the prompt was accepted is a failed
@@ -93,13 +91,13 @@ class ServedRequest:
             if self._context is not None:
                 return self.fail(item)
         if isinstance(item, GenerationContext):
-            self._begin(item)
+            self._context = item
         elif self.alone is not None:
             self.alone(item)
-        if isinstance(item, Response) and item.finish_reason is not None:
-            self._note_end(self._how_ended(item.finish_reason))
-        elif isinstance(item, Response):
-            self._read(item.text)
+        if isinstance(item, Response):
+            self._text += item.text
+            if item.finish_reason is not None:
+                self._note_end(self._how_ended(item.finish_reason))
         self.is_over = self.is_over or item is None
         self.queue.put(item)
 
@@ -122,33 +120,22 @@ class ServedRequest:
         if self.flight is not None:
             self.flight.end()
 
-    def _begin(self, context: Any) -> None:
-        self._context = context
-        # mlx-lm before 0.32 has no machine that could tell.
-        self._machine = getattr(context, "text_sm", None)
-        self._knows_end &= bool(self._machine and context.has_tool_calling)
-        if self._knows_end:
-            self._state = self._machine.make_state(context.initial_state)
-
-    def _read(self, text: str) -> None:
-        """Look for a tool call in the next piece of an answer, as the client's handler does."""
-        if not self._knows_end or self._called:
-            return
-        try:
-            self._state, segments = self._machine.split(self._state, text)
-            self._called = any(state == "tool" for state, _text in segments)
-        except Exception:
-            _log.debug("how an answer ends is not known", exc_info=True)
-            self._knows_end = False
-
     def _how_ended(self, finish_reason: str) -> Ended | None:
-        """Return how an answer ended. Nobody knows for a client that offered no tools: it may call
-        them in words of its own."""
+        """Return how an answer ended: with a tool call, where the client's handler will find one.
+        Nobody knows for a client that offered no tools: it may call them in words of its own."""
         if finish_reason == "length":
             return "length"
-        if not self._knows_end:
+        # mlx-lm before 0.32 has no machine that could tell.
+        machine = getattr(self._context, "text_sm", None)
+        if not (self._offered_tools and machine and self._context.has_tool_calling):
             return None
-        return "tool_call" if self._called else "turn"
+        try:
+            begun = machine.make_state(self._context.initial_state)
+            _state, segments = machine.split(begun, self._text)
+        except Exception:
+            _log.debug("how an answer ends is not known", exc_info=True)
+            return None
+        return "tool_call" if any(state == "tool" for state, _text in segments) else "turn"
 
     def line(self, out: int, first: float | None, early: str, notes: str) -> str:
         """Return the line for the log: tokens `out`, seconds to the first of them, and in words why

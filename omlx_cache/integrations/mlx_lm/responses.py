@@ -64,23 +64,21 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     A client's thread tokenises its prompt, reads ahead, and waits while another request computes
     the next blocks; then the request is queued. `_arriving` makes one of several alike the first.
     An error on the generation thread ends the requests that are computed, and the thread goes on.
-    `put_batches` has mlx-lm's server make its batches otherwise, `tokens_of` limits a prompt for a
-    model. `failure` is why the default model could not be loaded, written before `loaded` is set;
-    `cutting` is set once, by `stop`; `_current`, `_looked_at` are the generation thread's.
+    `tokens_of` limits a prompt for a model. `failure` is why the default model could not be loaded,
+    written before `loaded` is set; `cutting` is set once, by `stop`; `_current`, `_looked_at` are
+    the generation thread's.
     """
 
     def __init__(
         self,
         provider: Any,
         store: BlockStore,
-        put_batches: Callable[[Callable[..., Any]], None],
         tokens_of: Callable[[str], int],
     ) -> None:
         flags = provider.cli_args
         # mlx-lm before 0.32 has none of these.
         options = {name: getattr(flags, name) for name in PACKING if hasattr(flags, name)}
         self._store = store
-        self._put_batches = put_batches
         self._tokens_of = tokens_of
         self.cache = ServedPromptCache(store, provider, fetched=self._note_fetched, **options)
         self.loaded = threading.Event()
@@ -311,7 +309,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             self.loaded.set()
         self._time_budget = _Budget(self.requests)
         if self.prompt_cache is self.cache:
-            self._put_batches(partial(ServedBatches, self.cache, lambda: self._current))
+            # mlx-lm's loop makes its batches itself.
+            server.BatchGenerator = partial(ServedBatches, self.cache, lambda: self._current)
         while not self._generated():
             gc.collect()
             mx.clear_cache()

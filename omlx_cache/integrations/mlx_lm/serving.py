@@ -1,6 +1,5 @@
 """mlx-lm's server with this cache: load, listen, answer, drain."""
 
-import json
 import logging
 import signal
 import socket
@@ -15,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import HF_HUB_CACHE
+from transformers import PretrainedConfig
 
 from omlx_cache.control.listener import bind
+from omlx_cache.integrations.launching import CannotRun
 from omlx_cache.integrations.mlx_lm.holdings import (
-    check_opened,
     inventory,
     last_words,
     unwritten,
@@ -32,6 +31,7 @@ from omlx_cache.integrations.naming import model_name
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.routes import Routes
 from omlx_cache.store import BlockStore
+from omlx_cache_storage.cold.health import UNAVAILABLE
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,6 @@ class Serving:
 def serve(
     open_store: Callable[[], BlockStore],
     serving: Serving,
-    put_batches: Callable[[Callable[..., Any]], None],
     upstream: Callable[..., Any],
     host: str,
     port: int,
@@ -96,7 +95,8 @@ def serve(
     Raises SystemExit: 0 when everything that was accepted is on the disk, 1 when not, or when the
     generation thread died, and a line when the model could not be loaded. A second signal may leave
     threads behind: the caller is to end the process. Raises ConfigError for bits that MLX lacks,
-    CannotKeep, and OSError for an address that cannot be had, before any thread runs MLX.
+    CannotRun for a directory that cannot be opened, and OSError for an address that cannot be had,
+    before any thread runs MLX.
     """
     if mx.distributed.init().size() > 1:
         # The ranks must restore the same prefix at the same time; their tiers may differ.
@@ -109,9 +109,13 @@ def serve(
     with bind(host, port, _TAKEN) as bound, Signals() as signals:
         store = open_store()
         store.service = _service(provider.cli_args, serving, bound)
-        check_opened(store)
+        cold = store.stats().cold
+        if cold is not None and cold.state.startswith(UNAVAILABLE):
+            store.close(0.0)
+            why = cold.state.removeprefix(UNAVAILABLE)
+            raise CannotRun(f"nothing can be kept in {store.settings.cold_dir}: {why}")
         try:
-            responses = Responses(provider, store, put_batches, serving.tokens_of)
+            responses = Responses(provider, store, serving.tokens_of)
         except ValueError as error:
             store.close(CLOSE_SECONDS)
             raise ConfigError(str(error)) from error
@@ -287,13 +291,12 @@ def _service(args: Any, serving: Serving, bound: socket.socket) -> dict[str, obj
 def context_of(model: str) -> int:
     """Return how many tokens a model was made for, scaled positions included; reads one file."""
     folder = Path(model).expanduser()
-    found = folder / "config.json"
+    place = folder if folder.is_dir() else model
     try:
-        path = found if folder.is_dir() else try_to_load_from_cache(model, "config.json")
-        config = json.loads(Path(path).read_text(encoding="utf-8"))  # type: ignore[arg-type]
-        parts = [config, *(config[name] for name in _PARTS if isinstance(config.get(name), dict))]
-    except (OSError, ValueError, TypeError, AttributeError):
+        config, _ = PretrainedConfig.get_config_dict(place, local_files_only=True)
+    except (OSError, ValueError, TypeError):
         return CONTEXT_TOKENS
+    parts = [config, *(config[name] for name in _PARTS if isinstance(config.get(name), dict))]
     return max(map(_context, parts)) or CONTEXT_TOKENS
 
 
