@@ -19,36 +19,34 @@ Cells = tuple[str, ...]
 
 _INTRODUCTION = f"""# What is restored, and how exactly
 
-Families of models whose layers keep the same mixture of cache classes take the same way through
-the cache, so the tables have a line for each mixture; what was measured of each family is in
-[fidelity.csv](fidelity.csv). `python -m fidelity` (with `tests` on the path) writes both, and the
-records are compared with new measurements: those of one family for each mixture and precision in
-every test run, those of all families in the nightly one. The models are real mlx-lm classes at
-very small sizes with random weights, run on MLX's CPU back end.
+Model families with the same mixture of cache classes take the same way through the cache. So the
+tables have a line for each mixture, and [fidelity.csv](fidelity.csv) has each family.
+`python -m fidelity` (with `tests` on the path) writes both. Every test run measures one family of
+each mixture and precision anew, the nightly run all families. The models are real mlx-lm classes at
+very small sizes with random weights, on MLX's CPU back end.
 
 ## The matrix
 
-A family is asked five kinds of question (blocks of {BLOCK} tokens, chunks of {BLOCK}):
+Each family answers five kinds of prompt (blocks of {BLOCK} tokens, chunks of {BLOCK}):
 
-- **prefill boundary**: a prompt that continues one that ended at a block boundary;
-- **mid-sequence branch**: a prompt that leaves a cached one in the middle of a block. Layers with
-  recurrent state can be restored only where a snapshot was taken, and the first visit reveals
-  where that should be: the table has the second visit, and the first one behind it where it
-  restored less;
+- **prefill boundary**: it continues a prompt that ended at a block boundary;
+- **mid-sequence branch**: it leaves a cached prompt in the middle of a block. Recurrent state is
+  restored only where a snapshot was taken, and the first visit shows where that should be. The
+  table has the second visit, and behind it the first one where that restored less;
 - **end of answer**: the next turn of a conversation, generated tokens included;
-- **after wrap-around**: the same after {LONG_ANSWER} generated tokens, when the rings of windowed
-  layers have gone round, and the first step is a single token;
-- **exact repeat**: the same prompt again, of which all but the last token are restored.
+- **after wrap-around**: the same after {LONG_ANSWER} generated tokens, when the rings of windows
+  have wrapped and the first step is a single token;
+- **exact repeat**: the same prompt again; all but the last token are restored.
 
-Each is answered from four places: the hot tier, files in the same process, files in a new
-process, and a store with `hot_cache_only`. A cell has the tokens restored, then one mark for each
-place in that order: `=` when the logits after every following step have the bits that the live
-cache, continued by the same steps, gives; `x` when not.
+Four places answer: the hot tier, files in the same process, files in a new process, and a store
+with `hot_cache_only`. A cell has the restored tokens, then a mark for each place. `=` means that
+the logits after every later step have the bits of the live cache that took the same steps. `x`
+means that they have not.
 
-*Controls* are restores that must fail. For the last page of every layer group in each cell: a
-flipped bit and another position's file in the page's place must be a miss on the disk, and another
-position's payload under a sound checksum (or, in memory, inverted bits) must change the logits.
-The column says how many of them did.
+*Controls* are restores that must fail, for the last page of every layer group in each cell. On the
+disk a flipped bit, and the file of another position, must be a miss. The payload of another
+position under a sound checksum, or inverted bits in memory, must change the logits. The column
+says how many did.
 """
 
 
@@ -123,42 +121,42 @@ _CONVERSATIONS = f"""
 ## Two turns of a conversation
 
 Default settings: blocks of {REAL_BLOCK} tokens, regular snapshots every {STRIDE}. A prompt of
-300, 3,000 or 8,000 tokens, {ANSWER} generated tokens, then a second prompt. In each cell first the
-tokens restored of those shared when the second prompt repeats the answer as it was, then of those
-shared when it repeats only the first prompt (chat templates that drop the reasoning do that).
+300, 3,000 or 8,000 tokens, {ANSWER} generated tokens, then a second prompt. A cell has restored and
+shared tokens for two kinds of second prompt. The first kind repeats the answer as it was. The
+second kind repeats only the first prompt, as chat templates do that drop the reasoning.
 """
 
 _STORAGE = f"""
 ## Storage per cached token
 
-For the published configurations, in bf16, over a prompt of {CONTEXT:,} tokens. *Stored* is every
-page that a commit makes: each token once in every paged group, and at the restore points of the
-default policy the blocks of a window and a snapshot. *Needed* is what a restore to the end of the
-prompt reads: of windows only the last blocks, of snapshots one. *Everything per
-block* is what a cache stores that keeps, with every block, all that its layers hold at that point:
-whole windows and the recurrent state.
+For the published configurations, in bf16, over a prompt of {CONTEXT:,} tokens:
+
+- *stored* is every page that a commit makes: each token once in every paged group, and a window's
+  blocks and a snapshot at the restore points of the default policy;
+- *needed* is what a restore to the end of the prompt reads: the last blocks of a window, one
+  snapshot;
+- *everything per block* is a cache that keeps whole windows and the recurrent state with every
+  block.
 """
 
 _EXACTNESS = """
 ## What "exact" means here
 
 A restored cache equals the cache of an uninterrupted run that fed the same tokens in the same
-steps. The steps matter, and not because of the cache:
+steps. The steps matter, with a cache or without:
 
-- Chunked state-space scans (Mamba 2 and its hybrids, Bailing's linear attention) count their
-  blocks from the start of a chunk, so other chunk ends give other last bits. Chunks that end at
-  multiples of 256 tokens from the start of the sequence do not.
-- Keys and values that were built token by token while decoding can differ in the last bits from
-  those that a prefill of the same tokens builds: latent attention (DeepSeek and others decode in
-  an absorbed form), state-space layers and most windowed layers in float32. After an answer the
-  cache holds the former; they are restored as they are, and are not what a recomputation of the
-  whole conversation would give, bit for bit.
-- A ring that went round while decoding keeps its rotation where a request ended and at block
-  boundaries. At other positions of an answer (an exact repeat of a whole conversation stops one
-  token before its end) its tokens are restored in temporal order, and attention in float32 then
-  sums them in another order than the live ring did.
+- Chunked state-space scans (Mamba 2 and its hybrids, Bailing's linear attention) count blocks from
+  the start of a chunk. Chunks that end at multiples of 256 tokens from the start of the sequence
+  give the same last bits; other chunk ends do not.
+- Decoding token by token and a prefill can differ in the last bits: in latent attention (DeepSeek
+  and others), state-space layers, and most windowed layers in float32. An answer's keys and values
+  are restored as decoding made them.
+- A ring that wrapped while decoding keeps its rotation where a request ended and at block
+  boundaries. At other positions of an answer its tokens are restored in temporal order, and
+  attention in float32 then sums in another order. An exact repeat of a whole conversation is such a
+  case: it stops one token before the end.
 - On GPUs matrix products of other shapes may round differently in every family.
 
-A cache of recurrent state alone does not say how many tokens it has seen. A session can tell that
-nothing was fed at all, but not that a token was fed and never recorded.
+A cache of recurrent state alone does not say how many tokens it has seen. A session notices when
+no token was fed, but not that one was fed and never recorded.
 """
