@@ -334,7 +334,7 @@ class Session:
         """
         committer = self._committer
         if committer is None:
-            return
+            return self._note_end("append")
         new = listed(tokens)
         before = len(self._prompt_tokens)
         try:
@@ -398,6 +398,8 @@ class Session:
             self.asked.how_ended = known or ""
             result = self._scope.counted(partial(self._commit, prompt_cache, known))
             self.reach(result.tokens)
+        else:
+            self._note_end("commit")
         if release:
             if isinstance(prompt_cache, list):
                 prompt_cache.clear()
@@ -423,6 +425,14 @@ class Session:
         if self._layout is None or prompt_cache is None or prompt_cache is self.prompt_cache:
             return self._layout
         return self._scope.layout(prompt_cache)
+
+    def _note_end(self, call: str) -> None:
+        """Count a call that comes after the end, and log the first one."""
+        if not self._finalizer.alive:
+            level = logging.DEBUG if self.miss_reason == reasons.CLOSED else logging.WARNING
+            _log.log(level, "%s after the session's end: nothing of it is stored", call)
+            self.miss_reason = reasons.CLOSED
+            self._counters.skip(reasons.CLOSED)
 
     def _end_flight(self) -> None:
         """Say that no more of the prompt is computed; any thread, any number of times."""

@@ -206,13 +206,12 @@ class Explainer:
         """Return why no more of a prompt of so many tokens was restored; with the number of its
         request the prompt is remembered."""
         word, _, detail = (reason or "").partition(":")
-        told = Explanation(word or None, tokens, restored)
+        told = Explanation(word or None, tokens, restored, detail=detail)
         if walked is None:
             return told
         try:
             prompt = walked.chain.tokens[:tokens]
             near = self.ask(number, walked.chain.namespace, prompt)
-            told = replace(told, detail=detail)
             if word in (reasons.ABSENT, reasons.NO_RESTORE_POINT):
                 return self._explained(told, walked, near, prompt)
         except Exception:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from omlx_cache import reasons
 from omlx_cache.settings.sizes import duration
 
-Excerpt = tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
@@ -66,8 +64,8 @@ class Explanation:
     gone_at: float | None = None
     detail: str = ""
     before: int = 0
-    here: Excerpt = ()
-    there: Excerpt = ()
+    here: tuple[int, ...] = ()
+    there: tuple[int, ...] = ()
     here_text: str | None = None
     there_text: str | None = None
 
@@ -141,7 +139,7 @@ def _relation(told: Explanation, form: str) -> str:
     return f"differs from request {told.other} at token {told.position + 1:{form}}"
 
 
-def _excerpt(told: Explanation, text: str | None, tokens: Excerpt) -> str:
+def _excerpt(told: Explanation, text: str | None, tokens: tuple[int, ...]) -> str:
     if text is not None:
         shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
         return f"`...{shown}`" if shown else "nothing"

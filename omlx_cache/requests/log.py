@@ -82,8 +82,13 @@ class AskedRequest:
             restore_seconds=seconds,
             reason=told.reason,
         )
-        word = told.reason if told.is_miss else None
-        self._log.counters.request(record.prompt_tokens, tokens, cold, word, self.remote_tokens)
+        self._log.counters.request(
+            record.prompt_tokens,
+            tokens,
+            cold,
+            told.reason if told.is_miss else None,
+            self.remote_tokens,
+        )
         timings = self._log.events.timings
         timings.observe("asked_tokens", record.prompt_tokens)
         timings.observe("restored_tokens", tokens)
@@ -121,8 +126,8 @@ class AskedRequest:
         (start, began), self._fed = self._fed, None
         length = self.record.prompt_tokens
         if (stop := min(position, length)) > start:
-            alone = start == length - 1
-            self.computed(stop - start, 0.0 if alone else time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self.computed(stop - start, 0.0 if start == length - 1 else seconds)
 
     @uninterrupted
     def waited(self, seconds: float) -> None:
@@ -276,10 +281,8 @@ Decoder = Callable[[list[int], str], str | None]
 
 def decoded(decoder: Decoder | None, tokens: list[int], model: str) -> str | None:
     """Return tokens as text, None when nobody can tell; never raises."""
-    if decoder is None:
-        return None
     try:
-        text = decoder(tokens, model)
+        text = None if decoder is None else decoder(tokens, model)
     except Exception as error:
         _log.debug("tokens are not decoded: %s", error)
         return None
@@ -304,8 +307,13 @@ def explained(log: RequestLog, limit: int) -> list[ExplainedRequest]:
 
 def _explained(asked: AskedRequest, **more: object) -> ExplainedRequest:
     told = asked.explanation
-    said = "" if told is None else why(replace(told, here=(), there=()))
-    return extended(ExplainedRequest, asked.record, pid=os.getpid(), why=said, **more)
+    return extended(
+        ExplainedRequest,
+        asked.record,
+        pid=os.getpid(),
+        why="" if told is None else why(replace(told, here=(), there=())),
+        **more,
+    )
 
 
 def _request(asked: AskedRequest, decoder: Decoder | None) -> ExplainedRequest:

@@ -62,16 +62,20 @@ class RequestTrace:
         ended: str = "",
     ) -> None:
         """Note a request that has ended, with the complete blocks of its sequence."""
-        figures = {
-            "at": round(asked_at, 3),
-            "model": self._name(chain.namespace).hex(),
-            "in": tokens_in,
-            "out": tokens_out,
-            "block_size": chain.block_size,
-            "bytes_per_token": self._sizes.get(chain.namespace),
-            "ended": ended or None,
-        }
-        self._queue(figures, "blocks", chain, len(chain))
+        self._queue(
+            {
+                "at": round(asked_at, 3),
+                "model": self._name(chain.namespace).hex(),
+                "in": tokens_in,
+                "out": tokens_out,
+                "block_size": chain.block_size,
+                "bytes_per_token": self._sizes.get(chain.namespace),
+                "ended": ended or None,
+            },
+            "blocks",
+            chain,
+            len(chain),
+        )
 
     def add_stored(self, chain: KeyChain, end: int) -> None:
         """Note the complete blocks of a sequence that was stored up to `end`, of a request that is

@@ -74,3 +74,17 @@ def test_any_wish_for_room_restores_and_takes_no_more_than_the_most(
 def test_an_adapter_path_that_is_not_there_is_refused(model: Any, store: BlockStore) -> None:
     with pytest.raises(FileNotFoundError, match="adapter"):
         PrefixCache(model, store, adapter="/nowhere/adapter")
+
+
+def test_calls_after_the_end_are_counted_and_the_first_is_said(
+    cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cache.session(PROMPT) as session:
+        session.commit()
+        for _ in range(2):
+            session.append(5)
+        assert session.commit().skipped == {"closed": 1}
+    assert session.miss_reason == "closed"
+    assert cache.store.stats().requests.skips["closed"] == 3
+    assert caplog.text.count("after the session's end") == 1
+    caplog.clear()

@@ -264,9 +264,8 @@ def test_all_codecs_are_compared(write: Any, capsys: Any) -> None:
     assert main(["size", write(LLAMA_7B), "--codec", "all", "--format", "json"]) == 0
     results = json.loads(capsys.readouterr().out)
     check_output("size", results)
-    dense, eight = (next(r for r in results if r["codec"] == name) for name in ("dense", "affine8"))
-    assert dense["context_bytes"] == 2 * GIB
-    assert dense["context_bytes"] / eight["context_bytes"] == pytest.approx(16 / 8.5)
+    sizes = {result["codec"]: result["context_bytes"] for result in results}
+    assert sizes["dense"] / sizes["affine8"] == pytest.approx(16 / 8.5)
     assert main(["size", write(QWEN3_NEXT_80B), "--codec", "all"]) == 0
     assert "affine8" in capsys.readouterr().out
 
