@@ -43,12 +43,8 @@ def optimum(workload: Workload, room: int, uses: list[list[int]]) -> int:
     heap: list[int] = []
     for request, nexts in zip(workload.requests, uses, strict=True):
         pages = request.pages
-        hits = 0
-        for page in pages[: request.asked]:
-            if not kept[page]:
-                break
-            hits += 1
-        served += hits
+        asked = pages[: request.asked]
+        served += next((n for n, page in enumerate(asked) if not kept[page]), len(asked))
         reached = True
         for depth, (page, use) in enumerate(zip(pages, nexts, strict=True)):
             before = kept[page]

@@ -94,16 +94,17 @@ def _step(before: Outcome, after: Outcome, tier: str, name: str) -> str:
     if abs(gained) < NOTHING_SECONDS:
         return ""
     setup = after.setup
-    where = [f"policy {setup.policy}"]
-    if tier == "cold":
-        where.append(f"{setup.hot} of memory, {setup.write_policy}")
-    elif setup.cold.amount:
-        where.append(f"a disk of {setup.cold}, {setup.write_policy}")
-    if setup.agents:
-        where.append(f"{setup.agents} at a time")
+    beside = f"{setup.hot} of memory" if tier == "cold" else f"a disk of {setup.cold}"
+    where = (
+        f"policy {setup.policy}",
+        f"{beside}, {setup.write_policy}" if setup.cold.amount else "",
+        f"{setup.agents} at a time" if setup.agents else "",
+    )
     sizes = f"{getattr(setup, tier)} of {name} instead of {getattr(before.setup, tier)}"
     worth = (
         f"{'save' if gained > 0 else 'lose'} {abs(gained) / 60:,.0f} minutes of computing {often}"
     )
-    points = f"{100 * (after.share - before.share):+.1f} points of hits"
-    return f"With {sizes} ({'; '.join(where)}) you would {worth} ({points})."
+    return (
+        f"With {sizes} ({'; '.join(filter(None, where))}) you would {worth} "
+        f"({100 * (after.share - before.share):+.1f} points of hits)."
+    )

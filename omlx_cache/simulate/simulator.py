@@ -70,8 +70,7 @@ class Costs:
     def saved(self, tokens: int, cold_bytes: int) -> float:
         """Return the seconds that restoring a prompt's first tokens saves, of which the disk gives
         some bytes."""
-        computing = (tokens + tokens * tokens / (2 * self.doubles)) / self.prefill
-        return computing - cold_bytes / self.read
+        return (tokens + tokens**2 / (2 * self.doubles)) / self.prefill - cold_bytes / self.read
 
 
 @dataclass(slots=True)
@@ -132,10 +131,8 @@ class SimulatedMachine:
         hot, cold = (room.pages(nbytes, size) for room in (setup.hot, setup.cold))
         self.room_pages = hot + cold
         self.hot_bytes = hot * nbytes if setup.hot.is_tokens else setup.hot.amount
-        self.cold_bytes = 0
-        if cold:
-            by_tokens = setup.cold.is_tokens
-            self.cold_bytes = room_for(cold, nbytes) if by_tokens else setup.cold.amount
+        limit = room_for(cold, nbytes) if setup.cold.is_tokens else setup.cold.amount
+        self.cold_bytes = limit if cold else 0
         self._clock = clock = VirtualClock(START_NS)
         none, policy = Departures(1), POLICIES[setup.policy]
         disk = VirtualCold(self.cold_bytes, clock=clock, departures=none, policy=policy)
@@ -162,8 +159,7 @@ class SimulatedMachine:
 
     @property
     def written_bytes(self) -> int:
-        writer = self.tiers.writer
-        return 0 if writer is None else writer.usage().written_bytes
+        return self.tiers.writer.usage().written_bytes if self.tiers.writer else 0
 
 
 class Simulator:

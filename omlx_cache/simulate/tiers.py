@@ -137,8 +137,9 @@ class VirtualCold(ColdTier):
         departures: Departures | None = None,
         policy: Callable[[Learned | None], Keep] = Lru,
     ) -> None:
-        path = Path("virtual")
-        super().__init__(path, limit_bytes, clock=clock, departures=departures, policy=policy)
+        super().__init__(
+            Path("virtual"), limit_bytes, clock=clock, departures=departures, policy=policy
+        )
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
         """Take a page, and say what was done; raises nothing."""

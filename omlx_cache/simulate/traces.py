@@ -246,17 +246,28 @@ def _session(line: Mapping[str, Any], _file: str, numbers: Numbers) -> Iterator[
             blocks.extend(range(own + first, own + first + count))
         both = min(sum(common) // size, len(blocks))
         blocks[:both] = array("Q", range(shared, shared + both))
-        at, tokens_in = _seconds(request["t"], "t"), _number(request["in"], "in")
-        yield Traced(at, tokens_in, size, blocks, size * len(blocks), session=name)
+        yield Traced(
+            _seconds(request["t"], "t"),
+            _number(request["in"], "in"),
+            size,
+            blocks,
+            size * len(blocks),
+            session=name,
+        )
 
 
 def _chat(line: Mapping[str, Any], file: str, numbers: Numbers) -> Iterator[Traced]:
     # Numbers are those of one file.
     base = _base((file, "chat"), numbers)
     ids = [base + _number(one, "hash_ids") for one in line["hash_ids"]]
-    at = _seconds(line["timestamp"], "timestamp", 1000)
     tokens = _number(line["input_length"], "input_length")
-    yield Traced(at, tokens, CHAT_BLOCK, array("Q", ids), tokens)
+    yield Traced(
+        _seconds(line["timestamp"], "timestamp", 1000),
+        tokens,
+        CHAT_BLOCK,
+        array("Q", ids),
+        tokens,
+    )
 
 
 def _own(line: Mapping[str, Any], _file: str, numbers: Numbers) -> Iterator[Traced]:
@@ -280,8 +291,7 @@ def _header(line: Mapping[str, Any], _file: str, _numbers: Numbers) -> Sequence[
     return ()
 
 
-Reader = Callable[[Mapping[str, Any], str, Numbers], Iterable[Traced]]
-_READERS: dict[str, Reader] = {
+_READERS: dict[str, Callable[[Mapping[str, Any], str, Numbers], Iterable[Traced]]] = {
     FORMAT: _header,
     "part": _own,
     "requests": _session,
