@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -58,8 +58,7 @@ def _finite(value: Any) -> object:
 
 def read(kind: type[T], value: object) -> T:
     """Return an answer from plain values; raises OtherShape."""
-    found: T = _read(kind, value, kind.__name__)
-    return found
+    return cast(T, _read(kind, value, kind.__name__))
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:

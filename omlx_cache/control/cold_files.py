@@ -36,15 +36,18 @@ def root_bytes(cold_dir: Path, fs: FileSystem = DISK) -> int:
     """Return what a directory takes of the disk without its namespaces: of its ledger only what
     has been written. Raises OSError."""
     files = (entry.stat(follow_symlinks=False) for entry in fs.scan(cold_dir))
-    small = [512 * info.st_blocks + ENTRY_BYTES for info in files if stat.S_ISREG(info.st_mode)]
-    return SMALL_FILE_BYTES + sum(small)
+    return SMALL_FILE_BYTES + sum(
+        512 * info.st_blocks + ENTRY_BYTES for info in files if stat.S_ISREG(info.st_mode)
+    )
 
 
 def namespaces(cold_dir: Path) -> dict[BlockKey, dict[str, object]]:
     """Return the namespaces with the documents that their digests were made from; an unreadable
     document is empty."""
-    found = namespace_directories(cold_dir, DISK)
-    return {digest: read_namespace(cold_dir, digest) for digest, _ in found}
+    return {
+        digest: read_namespace(cold_dir, digest)
+        for digest, _ in namespace_directories(cold_dir, DISK)
+    }
 
 
 def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[BlockKey]) -> Pins:

@@ -131,7 +131,11 @@ def _requests(store: Answering, args: Arguments) -> RecordPage:
 def _events(store: Answering, args: Arguments) -> dict[str, object]:
     """Events beyond the number `after` (without it: the latest), of some `kinds`, or with `kv` as
     batches for a router; `upto` is what `after` is next."""
-    kinds, after, limit = args.get("kinds"), args.get("after"), min(_limit(args), MOST_EVENTS)
+    kinds, after, limit = (
+        args.get("kinds"),
+        args.get("after"),
+        min(_limit(args), MOST_EVENTS),
+    )
     if not set(kinds or ()) <= set(KINDS):
         raise ControlError("bad_request", f"kinds must be some of {', '.join(KINDS)}")
     # What others did is news here when it is asked for.
@@ -200,5 +204,4 @@ def _key(args: Arguments, name: str) -> BlockKey | None:
 
 
 def _limit(args: Arguments) -> int:
-    limit: int = args.get("limit", DEFAULT_LIMIT)
-    return limit
+    return int(args.get("limit", DEFAULT_LIMIT))

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socketserver import BaseServer, TCPServer, ThreadingMixIn
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.handler import ApiHandler
@@ -102,18 +102,10 @@ class ApiServer(ThreadingMixIn, TCPServer):
             raise ControlError("busy", str(error)) from error
 
     @property
-    def host(self) -> str:
-        return str(self.server_address[0])
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    @property
     def url(self) -> str:
         """Where the page is, without the token."""
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{shown}:{self.port}/status"
+        host, port = map(str, self.server_address[:2])
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/status"
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> None:
         """Remove the socket's file, cut every client off and end the threads; waits at most
@@ -136,11 +128,9 @@ class ApiServer(ThreadingMixIn, TCPServer):
         for thread in threads:
             _join(thread, max(0.0, deadline - time.monotonic()))
 
-    def __exit__(self, *_: object) -> None:
+    def server_close(self) -> None:
+        """End, as at the end of a `with` block."""
         self.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def abandon(self) -> None:
         """Close this process's descriptors only: for the child of a fork, where no thread runs."""

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from omlx_cache.status.answer import Answer, refusal
@@ -16,54 +16,41 @@ def refused(
 ) -> Answer | None:
     """Return why a request is refused, None for one that may be answered; `headers` are all that
     came, under whatever names."""
+    return next(_refusals(headers, peer, token, is_page=is_page), None)
+
+
+def _refusals(
+    headers: Mapping[str, str], peer: str, token: str | None, *, is_page: bool
+) -> Iterator[Answer]:
+    """Yield each refusal; what is checked later may need what was checked before."""
     hosts = [value for name, value in headers.items() if name.lower() == "host"]
     if len(hosts) != 1:
-        return refusal(400, f"one Host header was expected; {len(hosts)} came")
-    said = {name.lower(): value for name, value in headers.items()}
-    if token is None:
-        no = _from_elsewhere(peer, said["host"])
-        if no is not None:
-            return no
-    no = _from_another_page(said, is_page=is_page)
-    if no is not None or token is None or is_page:
-        return no
+        yield refusal(400, f"one Host header was expected; {len(hosts)} came")
+    said, (host,) = {name.lower(): value for name, value in headers.items()}, hosts
+    # From another machine, or under a name that may be anybody's.
+    if token is None and not is_loopback(peer):
+        text = "without a token this answers its own machine only: set OMLX_CACHE_STATUS_TOKEN"
+        yield refusal(403, text)
+    if token is None and not is_safe_host(host):
+        text = f"Host was expected to be an address or localhost; got {host[:_SHOWN]!r}"
+        yield refusal(403, text)
+    # From a page of another origin; following a link to our page is no such request.
+    follows_link = is_page and said.get("sec-fetch-mode") == "navigate"
+    if said.get("sec-fetch-site", "none") not in ("none", "same-origin") and not follows_link:
+        yield refusal(403, "another page's requests are not answered (Sec-Fetch-Site)")
+    origin = said.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != host.strip().lower():
+        yield refusal(403, f"requests of {origin[:_SHOWN]!r} are not answered (Origin)")
     given = said.get("authorization", "")
-    if token_matches(given, token):
-        return None
-    came = "another one came" if given else "none came"
-    return refusal(
-        401,
-        f"a token was expected, as Authorization: Bearer TOKEN, and {came}; it is the one of "
-        "OMLX_CACHE_STATUS_TOKEN, or in the service's status_token_file; in a browser open "
-        "/status#token=TOKEN",
-        WWW_Authenticate='Bearer realm="omlx-cache"',
-    )
-
-
-def _from_elsewhere(peer: str, host: str) -> Answer | None:
-    """Refuse what comes from another machine, or under a name that may be anybody's."""
-    if not is_loopback(peer):
-        return refusal(
-            403, "without a token this answers its own machine only: set OMLX_CACHE_STATUS_TOKEN"
+    if token is not None and not is_page and not token_matches(given, token):
+        yield refusal(
+            401,
+            "a token was expected, as Authorization: Bearer TOKEN, and "
+            f"{'another one' if given else 'none'} came; it is the one of "
+            "OMLX_CACHE_STATUS_TOKEN, or in the service's status_token_file; in a browser open "
+            "/status#token=TOKEN",
+            WWW_Authenticate='Bearer realm="omlx-cache"',
         )
-    if not is_safe_host(host):
-        return refusal(
-            403, f"Host was expected to be an address or localhost; got {host[:_SHOWN]!r}"
-        )
-    return None
-
-
-def _from_another_page(headers: Mapping[str, str], *, is_page: bool) -> Answer | None:
-    """Refuse what a browser sends for a page of another origin; following a link to the page is no
-    such request."""
-    site = headers.get("sec-fetch-site", "none")
-    follows_link = is_page and headers.get("sec-fetch-mode") == "navigate"
-    if site not in ("none", "same-origin") and not follows_link:
-        return refusal(403, "another page's requests are not answered (Sec-Fetch-Site)")
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2].lower() != headers["host"].strip().lower():
-        return refusal(403, f"requests of {origin[:_SHOWN]!r} are not answered (Origin)")
-    return None
 
 
 def token_matches(authorization: str, token: str) -> bool:

@@ -34,6 +34,7 @@ from omlx_cache.status.metrics import (
     Metric,
 )
 from omlx_cache.status.process import ProcessStatus
+from omlx_cache_storage.stats import Stats
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -73,7 +74,7 @@ class _Families:
             said = {"version": process.version, "role": process.role, "cold_dir": process.cold_dir}
             bounds = {name: bounded(text or "", TEXT_CHARACTERS) for name, text in said.items()}
             info.add_metric(labels, bounds)
-        known = [(labels, _shown(process)) for labels, process in labelled if process.stats]
+        known = [(labels, _shown(one.role, one.stats)) for labels, one in labelled if one.stats]
         numbers = (_numbers(metric, known) for metric in METRICS)
         every = chain((up, info), numbers, _histograms(labelled))
         return (family for family in every if family.samples)
@@ -100,14 +101,11 @@ def bounded(value: object, characters: int) -> str:
     return f"{text[: characters - 9]}~{digest}"
 
 
-def _shown(process: ProcessStatus) -> Mapping[str, Any]:
+def _shown(role: str, stats: Stats) -> Mapping[str, Any]:
     """Return the parts of a process's statistics that it has: the rest of a service's could only be
     0, and would count as a store's."""
-    assert process.stats is not None
-    parts = asdict(process.stats)
-    if process.role != "service":
-        return parts
-    return {name: parts[name] for name in SERVICE_PARTS}
+    parts = asdict(stats)
+    return {name: parts[name] for name in (SERVICE_PARTS if role == "service" else parts)}
 
 
 def _numbers(

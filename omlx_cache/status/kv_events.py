@@ -23,7 +23,7 @@ MEDIA = {"hot": "CPU", "cold": "STORAGE"}
 What a remote store has is no event of one machine: all that share it have it alike, so that it
 helps to choose none of them, and nobody tells when it leaves there."""
 
-KvEvent = dict[str, object]
+KvEvent = dict[str, Any]
 
 
 def events_document(
@@ -109,17 +109,13 @@ def _cleared(medium: str, namespace: str = "") -> KvEvent:
 
 def _extends(found: Sequence[KvEvent], new: KvEvent) -> bool:
     """Put a block behind those of its own chain that the last event tells of, where it may be."""
-    if not found or found[-1]["type"] != new["type"] or new["type"] == "AllBlocksCleared":
+    alike = ("type", "medium", "namespace", "block_size")
+    if not found or any(found[-1].get(name) != new.get(name) for name in alike):
         return False
-    last = found[-1]
-    same = ("medium", "namespace", "block_size")
-    if any(last.get(name) != new.get(name) for name in same):
+    hashes, parent = found[-1].get("block_hashes"), new.get("parent_block_hash")
+    if hashes is None:
         return False
-    hashes, more = last["block_hashes"], new["block_hashes"]
-    assert isinstance(hashes, list)
-    assert isinstance(more, list)
-    parent = new.get("parent_block_hash")
     if new["type"] == "BlockStored" and not (parent and hashes[-1].startswith(parent)):
         return False
-    hashes += more
+    hashes += new["block_hashes"]
     return True

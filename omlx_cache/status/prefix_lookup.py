@@ -4,7 +4,8 @@ Nothing is read, marked as used, or asked of another machine: the index is asked
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from omlx_cache.control.answering import Answering
 from omlx_cache.identity.namespace import Namespace
@@ -29,12 +30,8 @@ class TierTokens(NamedTuple):
 def namespaces_document(store: Answering, model: str | None) -> Mapping[str, object]:
     """Return what a router needs to compute keys: this process's namespaces, the latest first, of
     one model or all."""
-    known = [
-        row
-        for namespace in reversed(store.registered())
-        if model is None or namespace.document.get("label") == model
-        for row in [_described(namespace)]
-    ]
+    every = reversed(store.registered())
+    known = [_described(one) for one in every if model in (None, one.document.get("label"))]
     return {**_busy(store), "namespaces": known[:MOST_NAMESPACES]}
 
 
@@ -44,17 +41,15 @@ def prefix_document(
     """Return how much of a chain can be restored whose boundaries are `keys`, or some of them, the
     shortest prefix first."""
     store.refresh()
-    known = _registered(store, namespace)
-    groups = (PAGED,) if known is None or not known.groups else known.groups
-    found = restorable(store, groups, keys)
-    return {**described(store, namespace), **found._asdict()}
+    told = described(store, namespace)
+    return {**told, **restorable(store, told.get("groups") or (PAGED,), keys)._asdict()}
 
 
-def described(store: Answering, namespace: BlockKey | None) -> dict[str, object]:
+def described(store: Answering, namespace: BlockKey | None) -> dict[str, Any]:
     """Return what every answer has: who answers, how busy it is, and what the namespace is."""
     if namespace is None:
         return _busy(store)
-    known = _registered(store, namespace)
+    known = next((one for one in store.registered() if one.digest == namespace), None)
     told = {"namespace": namespace.hex()} if known is None else _described(known)
     return {**_busy(store), **told}
 
@@ -64,17 +59,11 @@ def restorable(store: Answering, groups: Sequence[str], keys: Sequence[BlockKey]
 
     Where only some keys are given, those between count as there: the deep end leaves first.
     """
-    found: list[PageInfo] = []
     asked = [store.find_all([PageId(key, group) for key in keys]) for group in groups]
-    for pages in zip(*asked, strict=True):
-        first = pages[0]
-        if first is None and groups[0] == PAGED:
-            break
-        if any(page is None for page in pages):
-            continue
-        assert first is not None
-        found.append(first)
-    return by_tier(found)
+    rows: Iterable[tuple[PageInfo | None, ...]] = zip(*asked, strict=True)
+    if groups[0] == PAGED:
+        rows = takewhile(lambda row: row[0] is not None, rows)
+    return by_tier(row[0] for row in rows if row[0] is not None and None not in row)
 
 
 def by_tier(pages: Iterable[PageInfo]) -> TierTokens:
@@ -85,10 +74,6 @@ def by_tier(pages: Iterable[PageInfo]) -> TierTokens:
         tiers[page.tier if page.tier in tiers else "hot"] += page.position - done
         done = page.position
     return TierTokens(done, tiers["hot"], tiers["cold"], tiers["remote"])
-
-
-def _registered(store: Answering, namespace: BlockKey) -> Namespace | None:
-    return next((known for known in store.registered() if known.digest == namespace), None)
 
 
 def _described(namespace: Namespace) -> dict[str, object]:
@@ -104,7 +89,7 @@ def _described(namespace: Namespace) -> dict[str, object]:
     }
 
 
-def _busy(store: Answering) -> dict[str, object]:
+def _busy(store: Answering) -> dict[str, Any]:
     """Return who answers, and how many requests it is at."""
     at_work = [record for record in store.requests.records() if record.total_seconds is None]
     known = store.identity()

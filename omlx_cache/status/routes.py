@@ -20,6 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -72,11 +73,10 @@ class Routes:
         token: str | None = None,
         *,
         samples: bool = False,
-        most_streams: int = MOST_STREAMS,
     ) -> None:
-        self._operations, self._token, self.most_streams = operations, token, most_streams
+        self._operations, self._token = operations, token
         self.ending = threading.Event()
-        self.places = threading.BoundedSemaphore(most_streams)
+        self.places = threading.BoundedSemaphore(MOST_STREAMS)
         self.history = StatusHistory(partial(self.ask, "processes", {}))
         self._sampling = threading.Thread(
             target=self._sample, name="omlx-cache-status-history", daemon=True
@@ -296,13 +296,11 @@ def _overview(request: ApiRequest) -> Answer:
 
 def _stream(request: ApiRequest) -> Answer:
     routes, after = request.routes, request.values.get("after")
-    # A browser that was cut off sends it, and asks for the same address as before.
-    last = request.headers.get("Last-Event-ID", "")
-    if last.isascii() and last.isdigit() and len(last) < 19:
-        after = int(last)
+    with suppress(ValueError):
+        # A browser that was cut off sends it, and asks for the same address as before.
+        after = _whole(request.headers.get("Last-Event-ID"))
     if routes.ending.is_set() or not routes.places.acquire(blocking=False):
-        most = routes.most_streams
-        text = f"{most} streams are open, and there can be no more; ask /status/events.json"
+        text = f"{MOST_STREAMS} streams are open, and there can be no more; ask /status/events.json"
         return refusal(503, text, Retry_After="5")
     asked = {"kv": request.values.get("kv", False), "after": after}
     pieces = stream(partial(routes.ask, "events"), asked, routes.ending)

@@ -61,10 +61,6 @@ class PrefixTree:
         self._runs = _runs(blocks)
         self._by_parent = np.argsort(self._runs["parent"], kind="stable")
 
-    def __len__(self) -> int:
-        """The runs of all namespaces."""
-        return len(self._runs)
-
     def has(self, key: BlockKey) -> bool:
         """True when a run ends with the block of a key."""
         return self._find(key) is not None

@@ -149,7 +149,7 @@ def get(
     method: str = "GET",
 ) -> tuple[int, dict[str, str], bytes]:
     """Return the status, the headers and the body of an answer."""
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=20)
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=20)
     try:
         connection.request(method, path, headers=dict(headers or {}))
         response = connection.getresponse()
@@ -160,7 +160,7 @@ def get(
 
 def said(server: ApiServer, request: bytes) -> bytes:
     """Return everything that a server says to raw bytes until it hangs up."""
-    with socket.create_connection((server.host, server.port), timeout=20) as client:
+    with socket.create_connection(server.server_address[:2], timeout=20) as client:
         client.sendall(request)
         answer = b""
         while piece := client.recv(65536):

@@ -63,7 +63,7 @@ def test_a_run_ends_where_prefixes_part_and_knows_what_is_behind_it() -> None:
     assert [one["key"] for one in latest] == [forest.key(f"leaf{n}-1") for n in range(29, 19, -1)]
     assert {(one["start"], one["end"], one["children"]) for one in latest} == {(1536, 2048, 0)}
     ((namespace, whole),) = tree.namespaces()
-    assert (more, namespace, whole["blocks"].sum(), len(tree)) == (20, NS, 67, 33)
+    assert (more, namespace, whole["blocks"].sum(), len(whole)) == (20, NS, 67, 33)
 
 
 def test_the_superseded_end_of_a_turn_is_no_branch() -> None:

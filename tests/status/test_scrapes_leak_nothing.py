@@ -35,7 +35,7 @@ def _scrape(server: ApiServer, times: int) -> None:
     kinds = ("text/plain", "application/openmetrics-text", "*/*", "garbage;q=x")
     paths = ("/metrics", "/metrics", "/metrics", "/status/overview.json", "/nothing", "/status")
     for number in range(times):
-        connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
+        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=30)
         accept = {"Accept": kinds[number % len(kinds)]}
         connection.request("GET", paths[number % len(paths)], headers=accept)
         if number % 7:

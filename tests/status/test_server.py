@@ -26,13 +26,13 @@ def server(source: Known) -> Iterator[ApiServer]:
 
 
 def connect(server: ApiServer, request: bytes = b"") -> socket.socket:
-    client = socket.create_connection((server.host, server.port), timeout=20)
+    client = socket.create_connection(server.server_address[:2], timeout=20)
     client.sendall(request)
     return client
 
 
 def test_it_answers_on_a_free_port_of_loopback(server: ApiServer) -> None:
-    assert server.url == f"http://127.0.0.1:{server.port}/status"
+    assert server.url == f"http://127.0.0.1:{server.server_address[1]}/status"
     status, headers, body = get(server, "/metrics")
     assert status == 200
     assert int(headers["Content-Length"]) == len(body)
@@ -76,8 +76,10 @@ def test_only_loopback_is_served_without_a_token(source: Known) -> None:
 
 
 def test_a_port_that_is_taken_is_named(server: ApiServer, source: Known) -> None:
-    with pytest.raises(OSError, match=f"port {server.port}: Address already in use; port 0"):
-        serve(source, server.port)
+    with pytest.raises(
+        OSError, match=f"port {server.server_address[1]}: Address already in use; port 0"
+    ):
+        serve(source, server.server_address[1])
     with pytest.raises(ConfigError, match="got 70000"):
         serve(source, 70000)
 
