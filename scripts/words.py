@@ -36,10 +36,10 @@ LIMITS = {
     "long sentences, of 1,000": 7,
 }
 
-BLOCK = re.compile(r"^ *(```|~~~).*?^ *\1 *$|<!--.*?-->|^ *\|.*?$", re.S | re.M)
-"""A block of code, a comment, a row of a table."""
+BLOCK = re.compile(r"^ *(```|~~~).*?^ *\1 *$|<!--.*?-->|^ *\|.*?$|!\[[^]]*\]\([^)]*\)", re.S | re.M)
+"""A block of code, a comment, a row of a table, a picture with its words."""
 NAME = re.compile(r"(`+)[^`]+\1")
-LINK = re.compile(r"!?\[([^]]*)\]\([^)]*\)")
+LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 BORDER = re.compile(r"\n\s*\n|^#.*$|^\s*(?:[-*+]|\d+\.)\s+", re.M)
 """What lies between paragraphs, headings among them, and what begins a list item."""
 END = re.compile(r"(?<=[.!?:])[)\"'*_]*\s+")
