@@ -96,6 +96,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).resolve().parents[1])
     parser.add_argument("--long", nargs="+", type=Path, metavar="FILE", default=[])
     chosen = parser.parse_args(arguments)
+    for path in chosen.long or [chosen.root / "README.md"]:
+        if not path.is_file():
+            parser.error(f"there is no file {path}")
     for path in chosen.long:
         show_long(path)
     if chosen.long:
