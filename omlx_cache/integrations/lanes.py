@@ -84,18 +84,19 @@ class Lane:
         """Return how much of a sequence the budgets hold; None before one was stored."""
         return self.view.budgets.fit()
 
-    def worth_waiting(self, tokens: Tokens) -> bool:
-        """True while another request computes a block or more of a prompt beyond what is kept of
-        it, or beyond what of that is worth reading. Any thread may ask."""
+    def awaited(self, tokens: Tokens) -> PromptFlight | None:
+        """Return the prompt in flight that brings a block or more of another beyond what is kept of
+        it, or beyond what of that is worth reading; None without one. Any thread may ask."""
         flights = self.view.store.flights
         if not self.view.supported or flights.idle:
-            return False
+            return None
         chain = self.view.chain(tokens)
         found = self.view.find(chain, len(tokens) - 1, wait=0.0).position
-        if flights.awaited(chain, found) is not None:
-            return True
+        flight = flights.awaited(chain, found)
+        if flight is not None:
+            return flight
         worth = self.view.find(chain, found, worth=True, wait=0.0).position
-        return worth < found and flights.awaited(chain, worth) is not None
+        return flights.awaited(chain, worth) if worth < found else None
 
     def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> PromptFlight | None:
         """Note a prompt that is about to be computed from `start` on, kept at `stops` at least and

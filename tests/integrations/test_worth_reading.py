@@ -75,9 +75,9 @@ def test_a_request_waits_for_the_one_that_computes_what_is_not_worth_reading(
         cache = TieredPromptCache(store, LoadedModel(KEY, model_of("qwen3")))
         learned(cache, store, disk)
         prompt = as_tokens([*TOKENS, 1, 2])
-        assert not cache.worth_waiting(KEY, prompt)
+        assert cache.awaited(KEY, prompt) is None
         flight = cache.flight(KEY, TOKENS, 0, [])
         assert flight is not None
-        assert cache.worth_waiting(KEY, prompt)
+        assert cache.awaited(KEY, prompt) is not None
         flight.end()
-        assert not cache.worth_waiting(KEY, prompt)
+        assert cache.awaited(KEY, prompt) is None

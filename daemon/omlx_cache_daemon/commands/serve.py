@@ -45,6 +45,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add_server(parser)
     add_limits(parser)
     add_settings(parser)
+    parser.add_argument(
+        "--verbose", action="store_true", help="also show how far each prompt is computed"
+    )
 
 
 def run(args: argparse.Namespace) -> NoReturn:
@@ -60,6 +63,7 @@ def run(args: argparse.Namespace) -> NoReturn:
         "body_bytes": args.max_body_bytes,
         "prompt_tokens": args.max_prompt_tokens,
         "drain_seconds": args.drain_timeout,
+        "verbose": args.verbose,
         "given": (*given, *(("log_level",) if given_level(args) else ())),
     }
     settings = CacheSettings(**{**level, **given})

@@ -105,7 +105,8 @@ class Handler(APIHandler):  # type: ignore[misc]
     def handle_completion(self, request: Any, stop_words: list[str]) -> None:
         """Answer a request that has come in; an error ends it, and tells its client."""
         try:
-            for name, value in self.body.items():
+            bias = {f"logit_bias of {token}": n for token, n in (self.logit_bias or {}).items()}
+            for name, value in {**self.body, **bias}.items():
                 # JSON has no such numbers, Python reads them, and sampling ends with them.
                 if isinstance(value, float) and not math.isfinite(value):
                     raise BadRequest(f"{name} must be a finite number, not {value}")

@@ -232,10 +232,11 @@ class TieredPromptCache:
         self._followed.extend(followed)
         return followed
 
-    def worth_waiting(self, model: Any, tokens: Tokens) -> bool:
-        """True while another request computes a block or more of a prompt that is not kept yet. Any
-        thread may ask."""
-        return any(lane.worth_waiting(tokens) for lane in self.lanes_of(model))
+    def awaited(self, model: Any, tokens: Tokens) -> PromptFlight | None:
+        """Return the prompt in flight that brings a block or more of this one that is not kept yet,
+        None without one. Any thread may ask."""
+        found = (lane.awaited(tokens) for lane in self.lanes_of(model))
+        return next((flight for flight in found if flight is not None), None)
 
     def flight(
         self, model: Any, tokens: Sequence[int], start: int, stops: Sequence[int]

@@ -18,6 +18,7 @@ from mlx_lm import server
 from mlx_lm.server import Response, ResponseGenerator, TimeBudget
 
 from omlx_cache.arrays.mlxio import allocate_payload
+from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.mlx_lm.host import HOST
 from omlx_cache.integrations.mlx_lm.lookup import furthest
@@ -62,7 +63,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     """Answers requests with what a store keeps.
 
     A client's thread tokenises its prompt, reads ahead, and waits while another request computes
-    the next blocks; then the request is queued. `_arriving` makes one of several alike the first.
+    the next blocks; then the request is queued. `_arriving` makes one of several alike the first,
+    and guards `_flying`, whose flight is whose, and `_waiting`, a count.
     An error on the generation thread ends the requests that are computed, and the thread goes on.
     `tokens_of` limits a prompt for a model. `failure` is why the default model could not be loaded,
     written before `loaded` is set; `cutting` is set once, by `stop`; `_current`, `_looked_at` are
@@ -86,6 +88,10 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self.cutting = False
         self._generation_failed = False
         self._arriving = threading.Lock()
+        self._flying: weakref.WeakKeyDictionary[PromptFlight, ServedRequest] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._waiting = 0
         self._at_work: weakref.WeakSet[ServedRequest] = weakref.WeakSet()
         self._current: ServedRequest | None = None
         self._looked_at: Callable[[], Any] = lambda: None
@@ -157,10 +163,14 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         key, prompt = self.model_provider.model_key, served.parts[0]
         with self._arriving:
             try:
-                if not last and self.cache.worth_waiting(key, as_tokens(prompt)):
+                awaited = None if last else self.cache.awaited(key, as_tokens(prompt))
+                if awaited is not None:
+                    served.wait_for(self._flying.get(awaited))
                     return False
                 *ends, _all = accumulate(map(len, served.parts[1]))
                 served.flight = self.cache.flight(key, prompt, 0, ends)
+                if served.flight is not None:
+                    self._flying[served.flight] = served
             except Exception:
                 _log.exception("a request does not wait for others")
         return True
@@ -173,18 +183,39 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         progress: Callable[[int, int], None] | None,
     ) -> Iterator[Any]:
         """Wait until the shared blocks are there, and then answer."""
-        flights, count = self._store.flights, len(early.prompt)
-        _log.info("a request of %d tokens waits for another that computes its prefix", count)
+        with self._arriving:
+            self._waiting += 1
+            # Of many at once the first one's line is enough: each says it in its own.
+            level = logging.INFO if self._waiting == 1 else logging.DEBUG
+        count = len(early.prompt)
+        _log.log(level, "a request of %d tokens waits for another that computes its prefix", count)
+        try:
+            self._wait(served, count, progress or (lambda done, total: None))
+        finally:
+            with self._arriving:
+                self._waiting -= 1
+        served.held_seconds = time.perf_counter() - served.arrived
+        context, answers = answer()
+        early.becomes = context
+        for each in answers:
+            early.prompt_cache_count = context.prompt_cache_count
+            yield each
+
+    def _wait(
+        self, served: ServedRequest, count: int, progress: Callable[[int, int], None]
+    ) -> None:
+        """Block until no other request computes what this one needs next; tells its client that it
+        is alive. Raises Unavailable at the end."""
+        flights, told = self._store.flights, 0.0
         until = time.monotonic() + flights.wait_seconds
-        told = 0.0
         while True:
             seen, began = flights.changes, time.monotonic()
             worked = time.thread_time()
             if self._is_first(served, last=began >= until):
-                break
+                return
             if self.cutting:
                 raise Unavailable("the server is ending")
-            if progress is not None and began - told >= ALIVE_SECONDS:
+            if began - told >= ALIVE_SECONDS:
                 told = began
                 progress(0, count)
             # Not by the clock: that grows with all who look, and with what else the machine does.
@@ -192,12 +223,6 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             with flights.lock:
                 if flights.changes == seen:
                     flights.on_change.wait(LOOK_SECONDS)
-        served.held_seconds = time.perf_counter() - served.arrived
-        context, answers = answer()
-        early.becomes = context
-        for each in answers:
-            early.prompt_cache_count = context.prompt_cache_count
-            yield each
 
     def _measured(self, served: ServedRequest, answers: Iterator[Any]) -> Iterator[Any]:
         """Yield a request's answers, and log it when its last token is out, or its client gone."""

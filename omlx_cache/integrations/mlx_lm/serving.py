@@ -65,13 +65,14 @@ _SCALINGS = ("rope_scaling", "rope_parameters")
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What `omlx-cache serve` adds to mlx-lm's flags. `prompt_tokens` None: the model's context;
-    `has_status`: the status paths are answered at the server's own port; `given`: the settings that
-    were flags."""
+    `has_status`: the status paths are answered at the server's own port; `verbose`: mlx-lm's lines
+    about the progress of prompts are shown; `given`: the settings that were flags."""
 
     body_bytes: int = 32 << 20
     prompt_tokens: int | None = None
     drain_seconds: float = 30.0
     has_status: bool = False
+    verbose: bool = True
     given: tuple[str, ...] = ()
 
     def tokens_of(self, model: str) -> int:
@@ -103,6 +104,9 @@ def serve(
         _log.warning("more than one rank: the prompt cache is mlx-lm's own, in memory")
         upstream(host, port, provider)
         return
+    root = logging.getLogger()
+    if not (serving.verbose or root.isEnabledFor(logging.DEBUG)):
+        root.addFilter(lambda record: record.levelno > logging.INFO or record.module != "server")
     with suppress(OSError):
         # mlx-lm lists its models at /v1/models, and breaks off where there is no such folder.
         Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ BLOCK = 64
 LONG = 150.0
 """Seconds that are enough for any step of a test, on a machine that has other work too."""
 
-STEP = ("--prefill-step-size", "2")
+STEP = ("--prefill-step-size", "2", "--verbose")
 WAITS = "waits for another that computes its prefix"
 PROGRESS = re.compile(r"Prompt processing progress: (\d+)/(\d+)")
 _CHARACTERS = [c for c in string.printable if c not in "\r\t\x0b\x0c"]

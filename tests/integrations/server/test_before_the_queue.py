@@ -2,9 +2,9 @@
 
 import threading
 import time
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -19,9 +19,16 @@ def generator() -> Any:
     """A response generator without its thread."""
     made: Any = Responses.__new__(Responses)
     made._arriving, made.cutting = threading.Lock(), False
+    made._flying = WeakKeyDictionary()
     made._store = SimpleNamespace(flights=Flights())
     made.model_provider = SimpleNamespace(model_key=("a model", None, None))
     return made
+
+
+class Flight:
+    """A prompt in flight."""
+
+    def end(self) -> None: ...
 
 
 def served() -> ServedRequest:
@@ -31,35 +38,30 @@ def served() -> ServedRequest:
 
 
 def test_a_request_whose_blocks_cannot_be_looked_up_does_not_fail(generator: Any) -> None:
-    def fails(*_: Any) -> bool:
+    def fails(*_: Any) -> Any:
         raise OSError("the disk is gone")
 
-    generator.cache = SimpleNamespace(worth_waiting=fails)
+    generator.cache = SimpleNamespace(awaited=fails)
     assert generator._is_first(served())
 
 
 def test_who_waits_does_not_pause_for_what_others_take(
     generator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = iter([True, False])
+    looks = iter([Flight(), None])
 
-    def worth_waiting(*_: Any) -> bool:
+    def awaited(*_: Any) -> Any:
         threading.Event().wait(0.3)
         return next(looks)
 
     flights: Flights = generator._store.flights
     monkeypatch.setattr(flights.on_change, "wait", lambda seconds: True)
-    flight = SimpleNamespace(end=lambda: None)
-    cache = SimpleNamespace(worth_waiting=worth_waiting, flight=lambda *_: flight)
-    generator.cache = cache
-    context = SimpleNamespace(prompt=[1, 2, 3], prompt_cache_count=0)
+    generator.cache = SimpleNamespace(awaited=awaited, flight=lambda *_: Flight())
     slept: list[float] = []
     clock = SimpleNamespace(**{name: getattr(time, name) for name in dir(time)})
     clock.sleep = slept.append
     monkeypatch.setattr(responses, "time", clock)
-    answers = generator._in_turn(served(), context, lambda: (context, iter([])), None)
-    with suppress(StopIteration):
-        next(answers)
+    generator._wait(served(), 3, lambda done, total: None)
     assert len(slept) == 1
     assert slept[0] < 0.3 * responses.PAUSES / 2
 

@@ -1,6 +1,7 @@
 """An error in a model's computation, or in a request's options, ends one request."""
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +56,15 @@ def test_a_prompt_that_fails_gets_500(seed: int | None, server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"prompt": ""}, {"prompt": [7, 10**6]}, {"prompt": {"a": 1}}, {"stop": [1]}]
+    "wrong",
+    [
+        {"prompt": ""},
+        {"prompt": [7, 10**6]},
+        {"prompt": {"a": 1}},
+        {"stop": [1]},
+        {"temperature": math.nan},
+        {"logit_bias": {"5": math.nan}},
+    ],
 )
 def test_what_cannot_be_computed_gets_400(wrong: dict[str, Any], server: Server) -> None:
     answer = ask(server, **{"prompt": "fine", **wrong})

@@ -75,7 +75,7 @@ class Server:
         return bool(prompts or generated)
 
     def waits(self, tokens: Sequence[int]) -> bool:
-        return self.cache.worth_waiting(KEY, as_tokens(tokens))
+        return self.cache.awaited(KEY, as_tokens(tokens)) is not None
 
 
 @pytest.fixture

@@ -18,15 +18,16 @@ DETAILS = "Incoming Request Body"
     ("flags", "variable", "shown"),
     some(
         [
-            ((), None, {OURS, UPSTREAMS}),
+            ((), None, {OURS}),
+            (("--verbose",), None, {OURS, UPSTREAMS}),
             ((), "warning", set()),
-            ((), "debug", {OURS, UPSTREAMS, "GET /health"}),
-            (("--log-level", "INFO"), "error", {OURS, UPSTREAMS}),
+            ((), "debug", {OURS, "GET /health"}),
+            (("--log-level", "INFO"), "error", {OURS}),
             (("--log-level", "DEBUG"), "error", {OURS, UPSTREAMS, "GET /health", DETAILS}),
             (("--log-level", "ERROR"), "debug", set()),
         ],
-        ((), None, {OURS, UPSTREAMS}),
-        (("--log-level", "ERROR"), "debug", set()),
+        ((), None, {OURS}),
+        (("--verbose",), None, {OURS, UPSTREAMS}),
     ),
 )
 def test_the_flag_wins_then_the_variable_then_info(

@@ -61,7 +61,7 @@ def test_a_second_signal_cuts_off_an_answer_without_an_end(seed: int | None, sta
 def test_the_drain_timeout_cuts_off_an_answer_without_an_end(
     seed: int | None, start: Start
 ) -> None:
-    server = start("dense", "--drain-timeout", "0.5")
+    server = start("dense", "--drain-timeout", "0.5", "--verbose")
     with connected(server.url) as connection:
         endless = {"max_tokens": 2**30, "logit_bias": {"2": -100.0}, "seed": seed}
         connection.sendall(completion(prompt="Count.", **endless))
