@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.commit.admission import CommitResult
-from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.siblings import Siblings, StoredPrefix, find_along
 from omlx_cache.mlx_lm_versions import is_cache
@@ -57,13 +56,14 @@ class Along(NamedTuple):
 class Lane:
     """Sequences of one kind of cache. Use it on the model's thread; no method raises.
 
-    `scopes` are the target's, which is the `view`, and a draft model's behind it.
+    `scopes` are the target's, which is the `view`, and a draft model's behind it. An uninterrupted
+    run holds this kind of cache from `start` tokens on.
     """
 
-    def __init__(self, scopes: Iterable[Scope], bits: Bits | None = None) -> None:
+    def __init__(self, scopes: Iterable[Scope], start: int = 0) -> None:
         self.scopes = list(scopes)
         self.view = self.scopes[0]
-        self.bits = bits
+        self.start = start
         self._siblings = Siblings()
 
     def find(self, tokens: Tokens) -> StoredPrefix | None:
@@ -75,14 +75,6 @@ class Lane:
             along = draft.find(draft.chain(found.chain.tokens), found.position)
             found = found._replace(position=along.position)
         return found
-
-    def suits(self, found: StoredPrefix) -> bool:
-        """Return whether an uninterrupted run would hold this lane's kind of cache there."""
-        return self.bits is None or found.position >= self.bits.start
-
-    def fit(self) -> Fit | None:
-        """Return how much of a sequence the budgets hold; None before one was stored."""
-        return self.view.budgets.fit()
 
     def awaited(self, tokens: Tokens) -> PromptFlight | None:
         """Return the prompt in flight that brings a block or more of another beyond what is kept of
@@ -158,7 +150,7 @@ def lane_of(kinds: Iterable[Scopes], bits: Bits | None, salt: str | bytes | None
     # on, as sessions have them.
     extra = {"quantized_kv_start": str(bits.start)}
     packed = {"kv_bits": bits.bits, "kv_group_size": bits.group_size}
-    return Lane((each.scope(salt=salt, extra=extra, **packed) for each in kinds), bits)
+    return Lane((each.scope(salt=salt, extra=extra, **packed) for each in kinds), bits.start)
 
 
 def nearest(
@@ -169,11 +161,16 @@ def nearest(
     With `exact` packed caches are not cut back to a length at which they would be dense. None
     when no lane can serve.
     """
-    found = [(lane, where) for lane in lanes if (where := lane.find(tokens)) is not None]
-    found = [pair for pair in found if not exact or pair[0].suits(pair[1])]
-    if not found:
-        return None
-    return max(found, key=lambda pair: (pair[1].position, pair[0].suits(pair[1])))
+    found = [
+        (lane, where)
+        for lane in lanes
+        if (where := lane.find(tokens)) is not None and not (exact and where.position < lane.start)
+    ]
+    return max(
+        found,
+        key=lambda pair: (pair[1].position, pair[1].position >= pair[0].start),
+        default=None,
+    )
 
 
 def restored_from(

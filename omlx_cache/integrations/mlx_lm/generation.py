@@ -77,14 +77,15 @@ def stream_generate(
             )
         return
     bits = None if kv_bits is None else Bits(kv_bits, kv_group_size, quantized_kv_start)
-    if draft_model is not None:
-        options["draft_model"] = draft_model
-    if bits is not None:
-        options |= {"kv_bits": bits.bits, "kv_group_size": bits.group_size}
-        options["quantized_kv_start"] = bits.start
-    if prompt_progress_callback is not None:
-        options["prompt_progress_callback"] = prompt_progress_callback
-    options |= {"prefill_step_size": prefill_step_size, "logits_processors": logits_processors}
+    options |= {
+        "draft_model": draft_model,
+        "kv_bits": kv_bits,
+        "kv_group_size": kv_group_size,
+        "quantized_kv_start": quantized_kv_start,
+        "logits_processors": logits_processors,
+        "prefill_step_size": prefill_step_size,
+        "prompt_progress_callback": prompt_progress_callback,
+    }
     kinds = [cache] if draft_cache is None or draft_model is None else [cache, draft_cache]
     yield from _with_lanes(model, tokenizer, tokens, kinds, bits, salt, options)
 
@@ -153,7 +154,7 @@ def _with_lanes(
     cached = restored.point.position
     live = restored.prompt_cache if cached else lanes[None].fresh()
     # Speculative decoding shows its processors the last token of the prompt and what follows.
-    unseen = tokens[:-1] if "draft_model" in options else tokens[:cached]
+    unseen = tokens[:-1] if options["draft_model"] is not None else tokens[:cached]
     options["logits_processors"] = _seeing(unseen, options["logits_processors"])
     fed = list(tokens)
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from http.server import ThreadingHTTPServer
 from typing import Any
 
@@ -104,21 +105,19 @@ class Handler(APIHandler):  # type: ignore[misc]
 
     def handle_completion(self, request: Any, stop_words: list[str]) -> None:
         """Answer a request that has come in; an error ends it, and tells its client."""
+        bias = {f"logit_bias of {token}": n for token, n in (self.logit_bias or {}).items()}
+        for name, value in {**self.body, **bias}.items():
+            # JSON has no such numbers, Python reads them, and sampling ends with them.
+            if isinstance(value, float) and not math.isfinite(value):
+                raise BadRequest(f"{name} must be a finite number, not {value}")
         try:
-            bias = {f"logit_bias of {token}": n for token, n in (self.logit_bias or {}).items()}
-            for name, value in {**self.body, **bias}.items():
-                # JSON has no such numbers, Python reads them, and sampling ends with them.
-                if isinstance(value, float) and not math.isfinite(value):
-                    raise BadRequest(f"{name} must be a finite number, not {value}")
             with self.server.answering():
                 super().handle_completion(request, stop_words)
-        except OSError:
+        except (OSError, Refused):
             raise
-        except Refused as error:
-            self._refuse(error)
         except Exception as error:
             _log.exception("a request ended by an error")
-            self._refuse(Refused(f"{type(error).__name__}: {error}"))
+            raise Refused(f"{type(error).__name__}: {error}") from error
 
     def _refuse(self, error: Refused) -> None:
         """Send the reason; as an event of a stream that has begun."""
@@ -173,15 +172,15 @@ class HttpServer(ThreadingHTTPServer):
         look_up: Callable[[Any], Mapping[str, object]],
         status: Routes | None = None,
     ) -> None:
-        self.responses, self.look_up, self.status = responses, look_up, status
-        self.body_bytes = body_bytes
-        self._fingerprint = get_system_fingerprint()
+        self.body_bytes, self.look_up, self.status = body_bytes, look_up, status
         self._places = threading.Semaphore(_most_connections())
         self._changed = threading.Condition()
         self._answering = 0
         self._is_ending = False
         self.address_family = bound.family
-        super().__init__(bound.getsockname(), Handler, bind_and_activate=False)
+        # Asked once: it names the machine and its software.
+        handler = partial(Handler, responses, system_fingerprint=get_system_fingerprint())
+        super().__init__(bound.getsockname(), handler, bind_and_activate=False)
         self.socket.close()
         self.socket = bound
         self.server_activate()
@@ -192,12 +191,6 @@ class HttpServer(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         shown = f"[{host!s}]" if ":" in str(host) else str(host)
         return f"http://{shown}:{port}"
-
-    def serve_forever(self, poll_interval: float = _POLL_SECONDS) -> None:
-        super().serve_forever(poll_interval)
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        Handler(self.responses, request, client_address, self, system_fingerprint=self._fingerprint)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer on a thread; waits for a place, with the next clients in the system's queue."""
@@ -218,10 +211,8 @@ class HttpServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what went wrong on a connection; what a client may cause is no error of ours."""
-        if isinstance(sys.exc_info()[1], OSError):
-            _log.debug("a connection ended", exc_info=True)
-        else:
-            _log.exception("a connection ended by an error")
+        level = logging.DEBUG if isinstance(sys.exc_info()[1], OSError) else logging.ERROR
+        _log.log(level, "a connection ended", exc_info=True)
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
@@ -71,14 +71,6 @@ def load_default(provider: Any) -> None:
         raise CannotLoad(f"cannot load {flags.model}{adapter}{draft}: {lines[0]}") from error
 
 
-class Served(TypedDict):
-    """How the server identifies a model, as `Scopes` and `PrefixCache` take it."""
-
-    model_id: str
-    adapter: str | None
-    make_cache: Callable[[], list[Any]]
-
-
 def served_as(key: Any, name: object) -> bool:
     """True when a request that names this model, or none, means the one of a provider's key."""
     path = str(key[0] if isinstance(key, tuple) else key)
@@ -90,8 +82,9 @@ def served(
     model_path: str | None,
     adapter_path: str | None = None,
     max_kv_size: int | None = None,
-) -> Served:
-    """Return how the server identifies a model; does not keep it alive."""
+) -> dict[str, Any]:
+    """Return how the server identifies a model, as arguments of `Scopes` and `PrefixCache`; does
+    not keep it alive."""
     alive = weakref.ref(model)
     return {
         "model_id": model_name(model_path),

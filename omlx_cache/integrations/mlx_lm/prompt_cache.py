@@ -12,7 +12,6 @@ import numpy as np
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
-from omlx_cache.commit.budgets import Fit
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.lanes import (
     QUANTIZED_KV_START,
@@ -290,12 +289,6 @@ class TieredPromptCache:
                     self._store.clear(namespace)
                 else:
                     self._store.leave_memory(namespace)
-
-    def fit(self, model: Any) -> Fit | None:
-        """Return how much of a sequence of a known model the budgets hold; None before one was
-        stored. Any thread may ask."""
-        known = self._known.get(model)
-        return None if known is None else known.lanes[None].fit()
 
     def lanes_of(self, model: Any) -> list[Lane]:
         """Return the lanes of a known model; none before it was served. Any thread may ask."""

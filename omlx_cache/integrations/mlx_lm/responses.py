@@ -196,10 +196,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 self._waiting -= 1
         served.held_seconds = time.perf_counter() - served.arrived
         context, answers = answer()
-        early.becomes = context
-        for each in answers:
-            early.prompt_cache_count = context.prompt_cache_count
-            yield each
+        early.becomes, early.prompt_cache_count = context, context.prompt_cache_count
+        yield from answers
 
     def _wait(
         self, served: ServedRequest, count: int, progress: Callable[[int, int], None]

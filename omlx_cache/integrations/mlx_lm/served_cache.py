@@ -84,7 +84,8 @@ class ServedPromptCache(TieredPromptCache):
     def room_for(self, count: int) -> str:
         """Return in words what the budgets do not hold of so many tokens of the model that was
         asked for last; empty when they hold all."""
-        fit = self.fit(self.key)
+        lanes = self.lanes_of(self.key)
+        fit = lanes[0].view.budgets.fit() if lanes else None
         block = self._store.settings.block_size
         if fit is None or count // block * block <= fit.tokens:
             return ""

@@ -213,7 +213,9 @@ class _Run:
         except OSError as error:
             self._end(None, None)
             return f"omlx-cache: {error}"
-        listener = threading.Thread(target=httpd.serve_forever, name="omlx-cache-http")
+        listener = threading.Thread(
+            target=httpd.serve_forever, args=(POLL_SECONDS,), name="omlx-cache-http"
+        )
         listener.start()
         if model:
             store.add_label(model_name(model))
