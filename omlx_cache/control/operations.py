@@ -141,10 +141,8 @@ def _events(store: Answering, args: Arguments) -> dict[str, object]:
     # What others did is news here when it is asked for.
     store.refresh()
     if args.get("kv"):
-        found = kv_document(store.events, after, limit)
-    else:
-        found = events_document(store.events, after, limit, kinds)
-    return {"pid": os.getpid(), **found}
+        return {"pid": os.getpid(), **kv_document(store.events, after, limit)}
+    return {"pid": os.getpid(), **events_document(store.events, after, limit, kinds)}
 
 
 def _prefixes(levels: PrefixLevels, args: Arguments) -> Mapping[str, object]:
@@ -188,9 +186,8 @@ def _prune(store: Answering, args: Arguments) -> dict[str, object]:
     keep = args.get("keep")
     known = None if keep is None else [*map(as_versions, keep), installed()]
     asked = Pruning(known, args.get("before_ns"), args.get("to_bytes"))
-    if args.get("dry_run", True):
-        return store.choose(asked).to_dict()
-    return store.prune(asked, args.get("timeout", CLEAR_SECONDS)).to_dict()
+    is_dry, timeout = args.get("dry_run", True), args.get("timeout", CLEAR_SECONDS)
+    return (store.choose(asked) if is_dry else store.prune(asked, timeout)).to_dict()
 
 
 def _key(args: Arguments, name: str) -> BlockKey | None:

@@ -367,7 +367,7 @@ def test_it_asks_ever_more_seldom_while_nobody_answers_and_not_at_all_when_hidde
         expect(page.locator("#live")).to_contain_text("Live")
     expect(page.locator("#live")).to_contain_text("No answer since")
     _wait(page, "state.delay === 4000")
-    visitor.serve(MadeUp(3), port=server.port)
+    visitor.serve(MadeUp(3), port=server.server_address[1])
     page.evaluate("state.delay = POLL; tick()")
     expect(page.locator("#live")).to_contain_text("Live")
     page.evaluate("""Object.defineProperty(document, "hidden", { value: true })""")
