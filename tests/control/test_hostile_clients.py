@@ -177,7 +177,7 @@ def test_others_are_answered_while_operations_hang_and_those_behind_wait_their_t
         hanging = _hang(server, connect, slow, PARALLEL + 2)
         began = time.monotonic()
         assert ask(server, "ping") == {}
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         assert not slow.started.acquire(timeout=0.2)
         slow.gate.set()
         assert [client.status() for client in hanging] == [200] * (PARALLEL + 2)
@@ -205,7 +205,7 @@ def test_a_server_closes_while_an_operation_hangs(
         (client,) = _hang(server, connect, slow, 1)
         began = time.monotonic()
         server.close(30)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 29
         assert client.at_end()
     slow.gate.set()
     assert slow.ended.acquire(timeout=30)

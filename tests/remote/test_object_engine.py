@@ -16,7 +16,7 @@ from kit.remote.proxy import Proxy, Way, proxy_to
 from kit.remote.s3_server import LOCAL, SECRET, S3Server, s3_server
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
 
-IMPATIENT = {"lookup_seconds": 0.3, "read_seconds": 0.6}
+IMPATIENT = {"lookup_seconds": 3.0, "read_seconds": 3.0}
 WAITS_TO_BEGIN = {"lookup_seconds": 30.0, "read_seconds": 0.6}
 LARGE = 4 << 20
 WHOLE = Part("v", 0, 0, LARGE)
@@ -166,8 +166,8 @@ def test_a_server_that_says_nothing_costs_one_time_out_however_much_is_asked(
         began = time.monotonic()
         assert reason_of(engine.look, [f"v{n}" for n in range(500)], 4).reason == "timeout"
         assert reason_of(engine.read, [WHOLE] * 100).reason == "timeout"
-        # One after the other they would take over six seconds.
-        assert time.monotonic() - began < 4
+        # One after the other they would take half an hour.
+        assert time.monotonic() - began < 120
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,13 @@ def test_threads_that_hang_are_bounded_and_others_take_their_place(
 def test_a_large_value_that_comes_slowly_is_waited_for_and_one_that_brings_nothing_is_not(
     rigs: Callable[..., _Rig],
 ) -> None:
-    rig = rigs(read_seconds=0.5)
+    rig = rigs(read_seconds=1.5)
 
     def slowly(number: int) -> None:
-        for _ in range(12):
+        for _ in range(6):
             if number == 1:
                 note_answer()
-            threading.Event().wait(0.1)
+            threading.Event().wait(0.4)
 
     rig.each = slowly
     assert rig.take(1) == _payload(1)

@@ -9,7 +9,7 @@ from kit.remote.engines import engine_at, reason_of, write
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache_storage.remote.redis_engine import part_name
 
-IMPATIENT = {"lookup_seconds": 0.2, "read_seconds": 0.3}
+IMPATIENT = {"lookup_seconds": 2.0, "read_seconds": 2.0}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_stopped_server_costs_one_time_out_however_much_is_asked() -> None:
         assert reason_of(engine.look, [f"v{n}" for n in range(5000)], 128).reason == "timeout"
         # A new connection is taken by the system, and hears nothing either.
         assert reason_of(engine.ping).reason == "timeout"
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         server.process.resume()
         engine.ping()
 

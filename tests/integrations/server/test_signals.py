@@ -43,7 +43,7 @@ def test_a_third_signal_waits_for_nothing() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         began = time.monotonic()
         assert attended(work, signals) is False
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 30
     hung.set()
     next(t for t in threading.enumerate() if t.name == "omlx-cache-stop").join()
 

@@ -112,7 +112,7 @@ def test_who_has_the_directory_is_waited_for_so_long_and_no_longer(directory: Pa
     began = time.monotonic()
     with one.held(), pytest.raises(LedgerBusy), two.held(0.05):
         pass
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     with two.held(), two.held():
         pass
     with one.held(0.0):
