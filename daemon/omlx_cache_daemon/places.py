@@ -42,8 +42,8 @@ def add_source_options(
 def offline_directory(args: argparse.Namespace) -> Path | None:
     """Return the directory to read, or None when a store is to be asked.
 
-    Says so on standard error when it reads because nobody is there. A store that was chosen by
-    --pid or --socket is asked in any case. Raises CommandError when --cold-dir names nothing.
+    A store that was chosen by --pid or --socket is asked in any case. Raises CommandError when
+    --cold-dir names nothing.
     """
     if args.cold_dir is not None:
         return existing(args.cold_dir)
@@ -51,9 +51,15 @@ def offline_directory(args: argparse.Namespace) -> Path | None:
         return None
     from omlx_cache_daemon.cold import configured_directory
 
-    directory = configured_directory()
-    unseen = "".join(f" (not looked in {place})" for place in passed_over())
-    sys.stderr.write(f"omlx-cache: no store is running{unseen}; reading {text(directory)}\n")
+    return configured_directory()
+
+
+def _said_directory(args: argparse.Namespace) -> Path | None:
+    """Return `offline_directory`; when nobody is there to be asked, say so on standard error."""
+    directory = offline_directory(args)
+    if directory is not None and args.cold_dir is None:
+        unseen = "".join(f" (not looked in {place})" for place in passed_over())
+        sys.stderr.write(f"omlx-cache: no store is running{unseen}; reading {text(directory)}\n")
     return directory
 
 
@@ -128,7 +134,7 @@ class StorePages:
 def place_of(args: argparse.Namespace) -> "StorePages | Files":
     """Return the running store that is meant, or the directory that was named, or is configured
     when no store runs."""
-    directory = offline_directory(args)
+    directory = _said_directory(args)
     return StorePages(the_one(args, on_disk=True)) if directory is None else _files(directory)
 
 
@@ -144,7 +150,7 @@ class Users:
     def of(cls, args: argparse.Namespace) -> "Users":
         """Return what a command line means. Raises CommandError when a store does not say where its
         pages are: it may use the directory."""
-        directory = offline_directory(args)
+        directory = _said_directory(args)
         if directory is not None:
             return cls(directory, _users(directory, args.timeout))
         client = the_one(args, on_disk=True)

@@ -27,14 +27,10 @@ def uses_styles(stream: TextIO) -> bool:
     return is_interactive(stream) and not os.environ.get("NO_COLOR")
 
 
-def print_json(value: object) -> None:
-    """Print one JSON document on standard output and nothing else; a map gets `schema_version`."""
-    sys.stdout.write(json.dumps(_versioned(value), default=_plain, indent=2) + "\n")
-
-
-def print_json_line(value: object) -> None:
-    """Print one JSON document on a line of its own; a map gets `schema_version`."""
-    sys.stdout.write(json.dumps(_versioned(value), default=_plain) + "\n")
+def print_json(value: object, *, indent: int | None = 2) -> None:
+    """Print one JSON document on standard output and nothing else; a map gets `schema_version`.
+    Without an indent it is a line."""
+    sys.stdout.write(json.dumps(_versioned(value), default=_plain, indent=indent) + "\n")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: bool = False) -> str:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kit.storage import Story, open_cold
+from kit.storage import Story, open_cold, write_pages
 from omlx_cache.control.cold_files import scan
 from omlx_cache_daemon.archive import (
     MANIFEST_FILE,
@@ -56,11 +56,9 @@ def _tier(directory: Path, limit: int = 1 << 24) -> ColdTier:
 
 
 def _fill(directory: Path, *stories: Story, count: int = 4) -> None:
-    tier = _tier(directory)
     for story in stories:
-        for page in story.pages(*range(1, count + 1)):
-            assert tier.write(page, STAMP, story.document) == "written"
-    tier.close()
+        numbers = range(1, count + 1)
+        write_pages(directory, story, *numbers, stamp_ns=STAMP, limit_bytes=1 << 24)
 
 
 def _manifest(*stories: Story, pages: int = 100) -> Manifest:

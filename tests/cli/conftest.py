@@ -74,6 +74,10 @@ class Result:
     out: str
     err: str
 
+    def assert_refused(self, code: int, said: str = "") -> None:
+        assert (self.code, self.out) == (code, "")
+        assert said in self.err
+
 
 Cli = Callable[..., Result]
 
@@ -178,7 +182,6 @@ def start_store(environment: dict[str, str]) -> Iterator[StartStore]:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert process.stdout is not None
         store = Store(process, Path(process.stdout.readline().strip()))
         started.append(store)
         return store

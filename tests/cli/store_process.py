@@ -39,7 +39,6 @@ def _ls(args: Mapping[str, object]) -> object:
     if not NAMESPACE.startswith(str(args["namespace"])):
         raise ControlError("not_found", f"no namespace begins with {args['namespace']}")
     limit = args["limit"]
-    assert isinstance(limit, int)
     return [_page(KEY, 256), _page(KEY[::-1], 512)][:limit]
 
 

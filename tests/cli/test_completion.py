@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kit.storage import Story, open_cold
+from kit.storage import Story, write_pages
 from omlx_cache_daemon.cli import command_names
 
 from .conftest import Cli
@@ -37,8 +37,8 @@ def test_commands_flags_their_values_and_files_are_completed(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "trace.jsonl").touch()
-    tier, story = open_cold(tmp_path / "cold"), Story("a")
-    assert tier.write(story.page(1), 10**18, {"label": "org/llama"}) == "written"
+    story = Story("a")
+    write_pages(tmp_path / "cold", story, 1, label="org/llama")
     digits, key = story.namespace.hex()[:16], story.id(1).key.hex()[:16]
     for line, words in (
         ("omlx-cache ", set(command_names())),

@@ -48,11 +48,10 @@ def test_the_one_running_store_is_asked_and_differences_are_marked(cli: Cli, sta
     said = cli("config", "--format", "json").out
     document = json.loads(said)
     assert SECRET not in said + result.out
-    assert set(document["settings"]) == set(SETTING_NAMES)
-    assert document["process"]["pid"] == store.pid
-    assert "durability" not in document["here"]
-    assert document["settings"]["block_size"]["value"] == 64
-    assert document["here"]["block_size"]["value"] == 256
+    settings, here = document["settings"], document["here"]
+    assert (document["process"]["pid"], set(settings)) == (store.pid, set(SETTING_NAMES))
+    assert [one["block_size"]["value"] for one in (settings, here)] == [64, 256]
+    assert "durability" not in here
 
 
 def test_this_shell_is_asked_without_a_store_or_with_here(
@@ -61,8 +60,8 @@ def test_this_shell_is_asked_without_a_store_or_with_here(
     variables = {"OMLX_CACHE_BLOCK_SIZE": "32", "OMLX_CACHE_HOT_BYTES": "1GiB"}
     nobody = json.loads(cli("config", "--format", "json", **variables).out)
     assert (nobody["process"], nobody["runtime_dirs"]) == (None, [str(runtime_dir)])
-    assert nobody["settings"]["hot_bytes"]["value"] == 2**30
-    assert nobody["settings"]["queue_bytes"]["kind"] == "derived"
+    hot, queue = (nobody["settings"][name] for name in ("hot_bytes", "queue_bytes"))
+    assert (hot["value"], queue["kind"]) == (2**30, "derived")
     start()
     shown = rows(cli("config", "--here", **variables).out)
     assert shown["block_size"] == ["block_size", "32", "environment", "OMLX_CACHE_BLOCK_SIZE"]
@@ -84,9 +83,9 @@ def test_of_several_stores_one_is_chosen(cli: Cli, start: Start) -> None:
 
 def test_a_store_of_another_version_says_so(cli: Cli, start_store: Callable[..., Any]) -> None:
     store = start_store()
-    result = cli("config")
-    assert (result.code, result.out) == (1, "")
-    assert f"the store in process {store.pid} is of a version that does not tell" in result.err
+    cli("config").assert_refused(
+        1, f"the store in process {store.pid} is of a version that does not tell"
+    )
 
 
 def test_notes_say_what_is_ignored_or_cannot_be_used(cli: Cli, tmp_path: Path) -> None:
@@ -114,6 +113,4 @@ def test_notes_say_what_is_ignored_or_cannot_be_used(cli: Cli, tmp_path: Path) -
     ],
 )
 def test_bad_configuration_is_78(cli: Cli, variable: str, value: str, said: str) -> None:
-    result = cli("config", **{f"OMLX_CACHE_{variable}": value})
-    assert (result.code, result.out) == (78, "")
-    assert said in result.err
+    cli("config", **{f"OMLX_CACHE_{variable}": value}).assert_refused(78, said)

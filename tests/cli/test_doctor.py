@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.children import Process, embedded_stores, told
 from kit.output import check_output
 from kit.storage import Story, files_in, open_store, store_page
 from kit.storage.mounts import small_disk
@@ -81,7 +82,7 @@ def _told(found: Sequence[Finding]) -> list[tuple[str, str, bool]]:
 def test_a_healthy_directory_and_one_that_is_not_made_yet_are_no_reason_for_words(
     cold: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    ended = cli("doctor")
+    ended = cli("doctor", "--seconds", "60")
     # What a machine for tests has too little of is no trouble of the directory's.
     assert ended.out.startswith(f"{cold}: {PAGES} pages, ")
     assert f"{PAGES} pages read" in ended.out.splitlines()[0]
@@ -318,32 +319,26 @@ def test_a_stopped_store_is_named_with_what_wakes_it(
         assert finding.remedy == f"kill -CONT {store.pid}"
 
 
+_EMBED = """
+import sys
+from omlx_cache import BlockStore, CacheSettings
+with BlockStore(CacheSettings(hot_bytes="8MiB")) as store:
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        store.refresh()
+        print(store.stats().cold.pages, flush=True)
+"""
+
+
 @pytest.fixture
-def serving(cold: Path, environment: dict[str, str]) -> "Iterator[subprocess.Popen[str]]":
-    """A real store on the directory, in another process, which says in the end how many pages it
-    knows."""
-    script = (
-        "import sys\nfrom omlx_cache import BlockStore, CacheSettings\n"
-        "with BlockStore(CacheSettings(hot_bytes='8MiB')) as store:\n"
-        "    print('ready', flush=True)\n    sys.stdin.readline()\n"
-        "    store.refresh()\n    print(store.stats().cold.pages, flush=True)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    yield process
-    if process.poll() is None:
-        process.communicate("\n", timeout=60)
+def serving(cold: Path, environment: dict[str, str]) -> Iterator[Process]:
+    """A real store on the directory, in another process, which says how many pages it knows."""
+    with embedded_stores(_EMBED) as run:
+        yield run(environment)
 
 
 def test_a_store_that_knows_other_pages_than_there_are_is_told(
-    serving: "subprocess.Popen[str]", cold: Path
+    serving: Process, cold: Path
 ) -> None:
     context = _context(cold)
     assert [process.store.pid for process in context.users] == [serving.pid]
@@ -405,7 +400,7 @@ def test_all_pages_are_read_and_each_damaged_one_is_named(cli: Cli, cold: Path) 
 
 
 def test_damaged_pages_are_deleted_on_request_and_a_running_store_knows(
-    cli: Cli, cold: Path, serving: "subprocess.Popen[str]"
+    cli: Cli, cold: Path, serving: Process
 ) -> None:
     damaged = [files_in(cold)[number] for number in (0, 5)]
     _spoil(*damaged)
@@ -416,8 +411,7 @@ def test_damaged_pages_are_deleted_on_request_and_a_running_store_knows(
     assert (ended.code, document["errors"], finding["fixed"]) == (0, 0, "2 deleted")
     assert document["directories"][0]["sampled_pages"] == PAGES
     assert not any(page.exists() for page in damaged)
-    out, _ = serving.communicate("\n", timeout=60)
-    assert int(out) == PAGES - 2, "the store counts what is left, and no more"
+    assert int(told(serving)) == PAGES - 2, "the store counts what is left, and no more"
 
 
 def test_ctrl_c_says_what_was_found_so_far(cold: Path, environment: dict[str, str]) -> None:
@@ -427,7 +421,6 @@ def test_ctrl_c_says_what_was_found_so_far(cold: Path, environment: dict[str, st
     process = subprocess.Popen(
         arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stderr is not None
     # The first tenth was read.
     assert process.stderr.readline().startswith("reading: ")
     process.send_signal(signal.SIGINT)

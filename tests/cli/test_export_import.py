@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ import pytest
 from mlx.utils import tree_flatten
 
 from kit import zoo
-from kit.children import embedded_stores
+from kit.children import embedded_stores, told
 from kit.drive import feed, random_tokens, settings
 from kit.output import check_output
-from kit.storage import Story, open_cold
+from kit.storage import Story, write_pages
 from kit.storage.mounts import small_disk
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache_storage.cold.tier import ColdTier
 
 from .conftest import Cli
 
@@ -53,14 +51,9 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
 @pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
     """Pages of two models."""
-    tier, now = ColdTier(tmp_path / "cold", 1 << 24), time.time_ns()
-    tier.open()
     for name, label in (("a", "meta/llama"), ("b", "qwen")):
         story = Story(name, nbytes=2**14)
-        for page in story.pages(1, 2, 3):
-            document = {**story.document, "label": label}
-            assert tier.write(page, now, document) == "written"
-    tier.close()
+        write_pages(tmp_path / "cold", story, 1, 2, 3, **story.document, label=label)
     return tmp_path / "cold"
 
 
@@ -147,12 +140,8 @@ def test_a_running_store_finds_what_comes_at_once(
     assert cli("export", "meta/llama", "-o", archive).code == 0
     with embedded_stores(_EMBED) as run:
         process = run({**environment, "OMLX_CACHE_COLD_DIR": str(here)})
-        assert process.stdin is not None
-        assert process.stdout is not None
         assert cli("import", archive).code == 0
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "3\n"
+        assert told(process) == "3"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -172,8 +161,6 @@ def test_an_import_killed_anywhere_leaves_whole_pages_and_goes_on(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         # It has so much of a page, and waits for the rest.
         process.stdin.write(raw[: len(raw) // 2])
         process.stdin.flush()
@@ -220,9 +207,7 @@ def test_what_it_cannot_do_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.txt").write_text("no archive")
-    result = cli(*arguments)
-    assert (result.code, result.out) == (code, "")
-    assert says in result.err
+    cli(*arguments).assert_refused(code, says)
     assert {path.name for path in tmp_path.iterdir()} == {"cold", "here.txt"}
 
 
@@ -266,10 +251,7 @@ def test_what_other_versions_computed_is_taken_in_with_a_warning(cli: Cli, tmp_p
     # A field that was too large for the file: the digest cannot be compared.
     large = {"extra": {"omitted": "too large"}}
     document = {"format": 1, "software": {"mlx": "0.1", "mlx-lm": "0.2"}, "architecture": "abacus"}
-    tier = open_cold(tmp_path / "cold", 1 << 24)
-    story = Story("a", nbytes=4096)
-    assert tier.write(story.page(1), time.time_ns(), {**document, **large}) == "written"
-    tier.close()
+    write_pages(tmp_path / "cold", Story("a", nbytes=4096), 1, **document, **large)
     assert cli("export", "-o", archive).code == 0
     result = cli("import", archive, "--cold-dir", here)
     assert result.code == 0

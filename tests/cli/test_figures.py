@@ -102,20 +102,14 @@ def test_a_remote_store_has_a_cell_and_one_that_rests_is_said_there() -> None:
 def test_a_directory_that_two_stores_share_counts_once_and_what_they_did_adds_up() -> None:
     histogram = {"restore_seconds": Histogram(((0.1, 1), (1.0, 2)), 0.5, 2)}
     one = replace(_NOW, histograms=histogram, remote=_REMOTE)
-    off = replace(_NOW.cold, state="unavailable: gone") if _NOW.cold is not None else None
+    off = replace(_NOW.cold, state="unavailable: gone")
     sums = total([("/a", one), ("/a", replace(one, cold=off)), ("/b", _BEFORE), (None, _BEFORE)])
-    assert sums.cold is not None
-    assert sums.remote is not None
-    assert (sums.cold.nbytes, sums.cold.pages, sums.cold.state) == (
-        3 * 2**30,
-        9,
-        "unavailable: gone",
-    )
-    assert sums.cold.written_bytes == 404 * 9 * 2**19
-    assert (sums.hot.nbytes, sums.uptime_seconds) == (4 * 2**20, 102.0)
-    assert sums.requests.misses == {"absent": 14, "evicted": 4, "no_room": 4}
-    assert sums.requests.hit_ratio == 5600 / 8000
-    assert (sums.remote.read_bytes, sums.remote.latency_seconds) == (2**21, 0.25)
+    cold, requests, remote = sums.cold, sums.requests, sums.remote
+    assert (cold.nbytes, cold.pages, cold.state) == (3 * 2**30, 9, "unavailable: gone")
+    assert (cold.written_bytes, sums.hot.nbytes) == (404 * 9 * 2**19, 4 * 2**20)
+    assert requests.misses == {"absent": 14, "evicted": 4, "no_room": 4}
+    assert (requests.hit_ratio, sums.uptime_seconds) == (5600 / 8000, 102.0)
+    assert (remote.read_bytes, remote.latency_seconds) == (2**21, 0.25)
     assert sums.histograms["restore_seconds"] == Histogram(((0.1, 2), (1.0, 4)), 1.0, 4)
 
 

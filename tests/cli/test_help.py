@@ -54,9 +54,8 @@ def test_an_old_name_says_the_new_one(cli: Cli) -> None:
     assert not OLD_NAMES.keys() & set(command_names())
     for name, new in OLD_NAMES.items():
         assert new.split()[0] in command_names()
-        ended = cli(name, "--flag", "value")
-        assert (ended.code, ended.out) == (2, "")
-        assert ended.err == f"omlx-cache: omlx-cache {name} is now omlx-cache {new}\n"
+        said = f"omlx-cache: omlx-cache {name} is now omlx-cache {new}\n"
+        cli(name, "--flag", "value").assert_refused(2, said)
 
 
 def test_every_command_says_in_a_sentence_what_it_does() -> None:

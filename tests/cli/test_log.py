@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import pytest
 
-from kit.children import Process, embedded_stores
+from kit.children import Process, embedded_stores, ended, told
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import FOLLOWED_SECONDS, AskedRequest
@@ -49,22 +49,14 @@ def start(environment: dict[str, str]) -> Iterator[Callable[[], Process]]:
         yield lambda: run(environment)
 
 
-def _commit_there(process: Process, name: str) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(name + "\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "done\n"
-
-
 @pytest.fixture
 def shown(cli: Cli) -> Show:
     """Gives what the log prints as JSON, a line each."""
 
     def show(*arguments: str) -> list[Any]:
-        ended = cli("log", "--format", "json", *arguments)
-        assert (ended.code, ended.err) == (0, "")
-        return [json.loads(line) for line in ended.out.splitlines()]
+        result = cli("log", "--format", "json", *arguments)
+        assert (result.code, result.err) == (0, "")
+        return [json.loads(line) for line in result.out.splitlines()]
 
     return show
 
@@ -83,23 +75,12 @@ def follow(environment: dict[str, str]) -> Iterator[Follow]:
             text=True,
         )
         started.append(process)
-        assert process.stdout is not None
         return process, process.stdout
 
     yield begin
     for process in started:
         process.kill()
         process.communicate(timeout=30)
-
-
-def _interrupted(process: Process) -> tuple[int, str]:
-    process.send_signal(signal.SIGINT)
-    return _ended(process)
-
-
-def _ended(process: Process) -> tuple[int, str]:
-    _, err = process.communicate(timeout=30)
-    return process.returncode, err
 
 
 def _asked(store: BlockStore, tokens: int = 5000) -> AskedRequest:
@@ -130,8 +111,8 @@ def test_a_request_is_a_line_with_its_tokens_times_and_reason(
     asked.restored(4900, 1200, 0.25, "evicted")
     asked.computed(100, 0.5)
     asked.ended(20)
-    ended = cli("log")
-    header, cells = (line.replace(" s ", "s ").split() for line in ended.out.splitlines())
+    result = cli("log")
+    header, cells = (line.replace(" s ", "s ").split() for line in result.out.splitlines())
     row = dict(zip(header, cells, strict=True))
     del row["TIME"], row["TOTAL"]
     assert row == {
@@ -172,7 +153,7 @@ def test_a_request_is_followed_until_it_ends(store: BlockStore, follow: Follow) 
     last = json.loads(out.readline())
     assert (last["prompt_tokens"], last["number"]) == (20, 2)
     assert last["total_seconds"] > 0
-    assert _interrupted(process) == (0, "")
+    assert ended(process, signal.SIGINT) == (0, "")
 
 
 def test_the_last_request_of_a_store_that_ends_is_shown(
@@ -183,7 +164,7 @@ def test_the_last_request_of_a_store_that_ends_is_shown(
     assert json.loads(out.readline())["total_seconds"] is None
     ending.communicate(timeout=30)
     assert json.loads(out.readline())["total_seconds"] > 0
-    code, err = _ended(process)
+    code, err = ended(process)
     assert (code, "the store has gone" in err, "Traceback" in err) == (69, True, False)
 
 
@@ -199,8 +180,8 @@ def test_a_store_that_nobody_follows_closes_at_once() -> None:
 
 def test_the_latest_events_are_a_plain_table_in_a_pipe(store: BlockStore, cli: Cli) -> None:
     story = _fill(store, "story", 1, 2)
-    ended = cli("log", "--events", "stored")
-    header, *rows = [line.split() for line in ended.out.splitlines()]
+    result = cli("log", "--events", "stored")
+    header, *rows = [line.split() for line in result.out.splitlines()]
     assert header[:6] == ["TIME", "PID", "EVENT", "TIER", "NAMESPACE", "KEY"]
     keys = [page.key.hex()[:12] for page in story.ids(1, 2)]
     assert {(row[2], row[3], row[5]) for row in rows} == {
@@ -213,7 +194,7 @@ def test_the_events_of_several_stores_are_gathered_in_their_order(
 ) -> None:
     other, own = start(), store.identity().pid
     story = _fill(store, "one", 1)
-    _commit_there(other, "other")
+    assert told(other, "other") == "done"
     store.delete(dict.fromkeys(story.ids(1), 0), 10)
     events = shown("--events", "stored,removed")
     assert [(e["pid"], e["kind"], e["key"]) for e in events if e["tier"] == "hot"] == [
@@ -241,7 +222,7 @@ def test_a_reader_that_falls_behind_is_told_how_much_it_has_missed(
         seen += [line["number"]] if "number" in line else []
     assert missed > 0
     assert len(seen) + missed == 20_001
-    assert f"process {store.identity().pid} not seen" in _interrupted(process)[1]
+    assert f"process {store.identity().pid} not seen" in ended(process, signal.SIGINT)[1]
 
 
 @pytest.mark.nightly
@@ -252,19 +233,19 @@ def test_stores_that_come_and_go_are_followed_until_the_last_has_gone(
     process, out = follow("--events", "stored,cleared", "--limit", "1")
     assert json.loads(out.readline())["key"] == story.id(1).key.hex()
     later = start()
-    _commit_there(later, "other")
+    assert told(later, "other") == "done"
     pids = {json.loads(out.readline())["pid"] for _ in range(3)}
     assert pids == {store.identity().pid, later.pid}
     store.close()
     later.kill()
-    code, err = _ended(process)
+    code, err = ended(process)
     assert (code, "the store has gone" in err, "Traceback" in err) == (69, True, False)
 
 
 def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(cli: Cli) -> None:
-    ended = cli("log", "--events", "stored,lost")
-    assert (ended.code, ended.out) == (2, "")
-    assert "'lost' is no kind of event: stored, restored" in ended.err
+    cli("log", "--events", "stored,lost").assert_refused(
+        2, "'lost' is no kind of event: stored, restored"
+    )
 
 
 def test_batches_for_a_router_begin_with_all_that_is_remembered(
@@ -274,11 +255,11 @@ def test_batches_for_a_router_begin_with_all_that_is_remembered(
     store.delete(dict.fromkeys(story.ids(3), 0), 10)
     (batch,) = shown("--kv")
     keys = [page.key.hex() for page in story.ids(1, 2, 3)]
-    told = [(e["type"], e["medium"], e.get("block_hashes")) for e in batch["events"]]
-    assert told[0] == ("AllBlocksCleared", "STORAGE", None)
-    stored = [found for kind, medium, found in told if (kind, medium) == ("BlockStored", "CPU")]
+    events = [(e["type"], e["medium"], e.get("block_hashes")) for e in batch["events"]]
+    assert events[0] == ("AllBlocksCleared", "STORAGE", None)
+    stored = [found for kind, medium, found in events if (kind, medium) == ("BlockStored", "CPU")]
     assert [key for hashes in stored for key in hashes] == keys
-    assert told[-2:] == [
+    assert events[-2:] == [
         ("BlockRemoved", "CPU", [keys[2]]),
         ("BlockRemoved", "STORAGE", [keys[2]]),
     ]

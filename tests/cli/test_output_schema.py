@@ -100,7 +100,6 @@ def test_each_line_of_what_goes_on_is_what_its_schema_says(
 ) -> None:
     command = [sys.executable, "-m", "omlx_cache_daemon", *_LINES[name], "--format", "json"]
     with subprocess.Popen(command, env=one_store, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         check_output(name, json.loads(process.stdout.readline()))
         process.terminate()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kit.children import embedded_stores
-from kit.storage import Story, disk_usage, open_cold, set_budget
+from kit.children import embedded_stores, told
+from kit.storage import Story, disk_usage, open_cold, set_budget, write_pages
 from omlx_cache.identity.parts import salt_digest
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.budget import Budget
@@ -41,12 +41,10 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**21, hot_bytes=2**2
 @pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
     """Pages of two tenants and two models, of a store whose budget is 2 MiB."""
-    tier = open_cold(tmp_path / "cold", LIMIT)
     for name, salt, label in (("a", "alice", "meta/llama"), ("b", "bob", "qwen")):
         document = {"model": name * 64, "salt": salt_digest(salt), "label": label}
-        for page in Story(name, nbytes=2**14).pages(*range(1, PAGES + 1)):
-            assert tier.write(page, time.time_ns(), document) == "written"
-    tier.close()
+        story = Story(name, nbytes=2**14)
+        write_pages(tmp_path / "cold", story, *range(1, PAGES + 1), limit_bytes=LIMIT, **document)
     return tmp_path / "cold"
 
 
@@ -58,9 +56,7 @@ def embed(environment: dict[str, str]) -> Iterator[Callable[..., Any]]:
 
 def _asked(process: Any, names: str = "") -> list[int]:
     """Have a store write stories; return how many pages of the first it has, its budget and use."""
-    process.stdin.write(names + "\n")
-    process.stdin.flush()
-    return [int(word) for word in process.stdout.readline().split()]
+    return [int(word) for word in told(process, names).split()]
 
 
 def _state(result: Any) -> Any:
@@ -118,9 +114,7 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
 def test_what_it_cannot_do_it_says_and_changes_nothing(
     cli: Cli, cold_dir: Path, arguments: list[str], code: int, says: str
 ) -> None:
-    result = cli("quota", *arguments)
-    assert (result.code, result.out) == (code, "")
-    assert says in result.err
+    cli("quota", *arguments).assert_refused(code, says)
     assert (read_budget(cold_dir), read_pins(cold_dir)) == (Budget(LIMIT, "store"), ())
 
 
@@ -212,7 +206,6 @@ def test_a_pin_names_a_namespace_a_model_a_salt_or_a_chain(
     (pin,) = shown["pins"]
     assert (pin["kind"], pin["name"], pin["pages"]) == (kind, name, pages)
     (known,) = read_pins(cold_dir)
-    assert known.until_ns is not None
     assert 6.9 * 86_400 < known.until_ns / 1e9 - time.time() <= 7 * 86_400
     assert name[:12] in cli("quota").out
     # Named again it is the same pin, with another end.

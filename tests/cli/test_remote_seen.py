@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.children import Process, embedded_stores
+from kit.children import Process, embedded_stores, told
 from kit.output import check_output
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.status import process
@@ -62,11 +62,7 @@ def store(server: RedisServer, environment: dict[str, str]) -> Iterator[Process]
 def _fail(server: RedisServer, store: Process) -> None:
     """Kill the server, and let the store find out."""
     server.process.kill()
-    assert store.stdin is not None
-    assert store.stdout is not None
-    store.stdin.write("\n")
-    store.stdin.flush()
-    assert store.stdout.readline() == "asked\n"
+    assert told(store) == "asked"
 
 
 @pytest.mark.usefixtures("store")
@@ -79,10 +75,9 @@ def test_ps_stats_and_the_screen_show_the_store_and_what_it_took(
     assert "redis ok" in cli_process("ps").out
     stats = json.loads(cli_process("stats", "--format", "json").out)
     check_output("stats", stats)
-    remote = stats["remote"]
-    assert (remote["engine"], remote["where"], remote["state"]) == ("redis", shown, "ok")
-    assert remote["written_pages"] == 1
-    assert remote["written_bytes"] > 0
+    known = {"engine": "redis", "where": shown, "state": "ok", "written_pages": 1}
+    assert known.items() <= stats["remote"].items()
+    assert stats["remote"]["written_bytes"] > 0
     assert stats["requests"]["restored_remote_tokens"] == 60
     assert " remote   ok, -/s read, -/s written, " in cli_process("ps", "--watch").out
     assert "4 hot, 32 cold, 60 remote" in cli_process("log", "--events", "--format", "json").out
@@ -145,7 +140,7 @@ def test_the_password_is_in_no_output(
 
 @pytest.mark.usefixtures("store")
 def test_why_says_what_the_store_had_to_do_with_it(cli_process: Cli) -> None:
-    told = cli_process("why").out
-    assert "(32 from SSD, 60 from other machines, 4 from memory" in told
-    assert "had the page when it was asked, and not any more when the page was read" in told
-    assert "maxmemory" in told
+    shown = cli_process("why").out
+    assert "(32 from SSD, 60 from other machines, 4 from memory" in shown
+    assert "had the page when it was asked, and not any more when the page was read" in shown
+    assert "maxmemory" in shown

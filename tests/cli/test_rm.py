@@ -1,11 +1,9 @@
 """`omlx-cache rm`: by name, versions, last use and size; in a directory and in running stores."""
 
-import contextlib
 import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from kit.children import embedded_stores
+from kit.children import Process, embedded_stores, told
 from kit.examples import some
-from kit.storage import Story, disk_usage, files_in, open_cold
+from kit.storage import Story, disk_usage, files_in, open_cold, write_pages
 from omlx_cache.identity.parts import salt_digest, software
-from omlx_cache_storage.cold.tier import ColdTier
 
 from .conftest import Cli
 
-Process = subprocess.Popen[str]
 DAY = 86_400 * 10**9
 OTHER = {"mlx": "0.1.2", "mlx-lm": "0.3.4"}
 
@@ -75,27 +71,18 @@ def start(environment: dict[str, str]) -> Iterator[Callable[..., Process]]:
 @pytest.fixture
 def cold_dir(tmp_path: Path) -> Path:
     """Namespaces of these versions, of others, of another format, and one without versions."""
-    tier = open_cold(tmp_path / "cold")
-    _write(tier, "now", range(1, 6), 1, format=1, software=software())
-    _write(tier, "unused", range(1, 4), 40, format=1, software=software())
-    _write(tier, "other", range(1, 3), 1, format=1, software=OTHER)
-    _write(tier, "format", range(1, 2), 1, format=77, software=software())
-    _write(tier, "unknown", range(1, 2), 1, model="x")
-    return tmp_path / "cold"
+    cold = tmp_path / "cold"
+    _write(cold, "now", range(1, 6), 1, format=1, software=software())
+    _write(cold, "unused", range(1, 4), 40, format=1, software=software())
+    _write(cold, "other", range(1, 3), 1, format=1, software=OTHER)
+    _write(cold, "format", range(1, 2), 1, format=77, software=software())
+    _write(cold, "unknown", range(1, 2), 1, model="x")
+    return cold
 
 
-def _write(tier: ColdTier, name: str, numbers: range, age_days: float, **document: object) -> None:
-    stamp = time.time_ns() - int(age_days * DAY)
-    for page in Story(name).pages(*numbers):
-        assert tier.write(page, stamp, document) == "written"
-
-
-def _tell(process: Process, line: str) -> str:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
-    return process.stdout.readline().strip()
+def _write(cold: Path, name: str, numbers: range, age_days: float, **document: object) -> None:
+    stamp_ns = time.time_ns() - int(age_days * DAY)
+    write_pages(cold, Story(name), *numbers, stamp_ns=stamp_ns, **document)
 
 
 def _digest(name: str) -> str:
@@ -143,9 +130,7 @@ def test_what_does_not_say_what_to_delete_is_a_usage_error(
 
 def test_without_a_terminal_nothing_is_deleted_unasked(cli: Cli, cold_dir: Path) -> None:
     for what in ((_digest("now"),), ("--older", "1s")):
-        result = cli("rm", *what)
-        assert (result.code, result.out) == (2, "")
-        assert "give --yes" in result.err
+        cli("rm", *what).assert_refused(2, "give --yes")
     assert len(files_in(cold_dir)) == 12
 
 
@@ -161,15 +146,14 @@ def test_on_a_terminal_it_asks_first(
 
 
 def test_a_name_of_several_things_or_of_none_is_refused(cli: Cli, tmp_path: Path) -> None:
-    tier = open_cold(tmp_path / "cold")
     stories = [Story(f"{n}") for n in range(17)]
     for story in stories:
-        assert tier.write(story.page(1), 10**18, {}) == "written"
+        write_pages(tmp_path / "cold", story, 1)
     digests = [story.namespace.hex() for story in stories]
     digit = next(d[0] for d in digests if sum(o[0] == d[0] for o in digests) > 1)
     assert "namespaces begin with" in cli("rm", digit, "--yes").err
     assert "no namespace begins with" in cli("rm", "0" * 64, "--yes").err
-    assert tier.write(Story("x").page(1), 10**18, {"label": digit}) == "written"
+    write_pages(tmp_path / "cold", Story("x"), 1, label=digit)
     assert "--as namespace|model" in cli("rm", digit, "--yes").err
     assert len(files_in(tmp_path)) == 18
     assert cli("rm", digit, "--as", "model", "--yes").code == 0
@@ -179,7 +163,7 @@ def test_a_name_of_several_things_or_of_none_is_refused(cli: Cli, tmp_path: Path
 @pytest.fixture
 def tenants(tmp_path: Path) -> dict[str, Story]:
     """A page in each of four namespaces: two models, one of them under two salts as well."""
-    tier, stories = open_cold(tmp_path / "cold"), {}
+    stories = {}
     for name, salt in (
         ("org/llama", None),
         ("org/llama", "a"),
@@ -187,8 +171,7 @@ def tenants(tmp_path: Path) -> dict[str, Story]:
         ("qwen", None),
     ):
         stories[f"{name} {salt!r}"] = story = Story(f"{name} {salt!r}")
-        document = {"label": name, "salt": salt_digest(salt)}
-        assert tier.write(story.page(1), 10**18, document) == "written"
+        write_pages(tmp_path / "cold", story, 1, label=name, salt=salt_digest(salt))
     return stories
 
 
@@ -213,8 +196,8 @@ def test_a_model_or_a_salt_names_all_of_its_namespaces(
     (tmp_path / "models" / "qwen").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     kind = ("--as", "salt") if target in ("a", "b") else ()
-    told = cli("rm", target, *kind, "--dry-run").out
-    assert all(tenants[name].namespace.hex() in told for name in deleted)
+    shown = cli("rm", target, *kind, "--dry-run").out
+    assert all(tenants[name].namespace.hex() in shown for name in deleted)
     assert cli("rm", target, *kind, "--yes").code == 0
     gone = {n for n, s in tenants.items() if not _files(tmp_path / "cold", s)}
     assert gone == deleted
@@ -227,13 +210,13 @@ def _files(directory: Path, story: Story) -> list[Path]:
 def test_a_salt_from_standard_input_is_told_to_nobody(
     cli: Cli, tmp_path: Path, tenants: dict[str, Story], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = ""
+    shown = ""
     for salt, code in (("tenant-x", 1), ("a", 0)):
         monkeypatch.setattr(sys, "stdin", io.StringIO(f"{salt}\n"))
         result = cli("rm", "-", "--as", "salt", "--yes")
         assert result.code == code
-        told += result.out + result.err
-    assert "tenant" not in told
+        shown += result.out + result.err
+    assert "tenant" not in shown
     assert len(files_in(tmp_path / "cold")) == 3
     listed = cli("ls", "--format", "json").out
     assert all(salt_digest(salt) not in listed for salt in ("a", b"b"))
@@ -270,11 +253,9 @@ def test_to_deletes_the_oldest_and_deepest_until_the_directory_is_that_small(
     cli: Cli, tmp_path: Path
 ) -> None:
     cold_dir = tmp_path / "cold"
-    with contextlib.closing(ColdTier(cold_dir, 2**24)) as tier:
-        tier.open()
-        for name, age in (("first", 3), ("second", 2), ("third", 1)):
-            for page in Story(name, nbytes=64 * 1024).pages(*range(1, 11)):
-                tier.write(page, time.time_ns() - age * DAY, {})
+    for name, age in (("first", 3), ("second", 2), ("third", 1)):
+        story, stamp_ns = Story(name, nbytes=64 * 1024), time.time_ns() - age * DAY
+        write_pages(cold_dir, story, *range(1, 11), stamp_ns=stamp_ns, limit_bytes=2**24)
     limit = disk_usage(cold_dir) // 2
     assert cli("rm", "--to", f"{limit}", "--yes").code == 0
     assert limit - 2 * 96 * 1024 < disk_usage(cold_dir) <= limit
@@ -300,9 +281,9 @@ def test_a_store_that_does_not_answer_forbids_a_deletion_beside_it(
     stuck = start_store("stuck")
     os.kill(stuck.pid, signal.SIGSTOP)
     for what in (_digest("now"), "--stale"):
-        result = cli("rm", what, "--yes", "--timeout", "0.3", "--cold-dir", str(cold_dir))
-        assert (result.code, result.out) == (1, "")
-        assert "may be in use" in result.err
+        cli("rm", what, "--yes", "--timeout", "0.3", "--cold-dir", str(cold_dir)).assert_refused(
+            1, "may be in use"
+        )
     assert len(files_in(cold_dir)) == 12
 
 
@@ -311,17 +292,17 @@ def test_a_name_goes_from_the_memory_of_all_stores_of_a_directory(
     cli: Cli, start: Callable[..., Process], tmp_path: Path, place: bool
 ) -> None:
     first, second, hidden = start(), start(), start(OMLX_CACHE_SOCKET="off")
-    assert _tell(first, "write other 1 2")
-    assert _tell(second, "write other 3 4 5")
+    assert told(first, "write other 1 2")
+    assert told(second, "write other 3 4 5")
     (tmp_path / "link").symlink_to(tmp_path / "cold")
     arguments = ("--cold-dir", str(tmp_path / "link")) if place else ()
     result = cli("rm", _digest("other"), "--yes", "--format", "json", *arguments)
     assert (json.loads(result.out)["deleted_pages"], result.err) == (5, "")
     assert cli("rm", _digest("mine"), "--yes", *arguments).code == 0
     for process in (first, second):
-        assert _tell(process, "look mine") == _tell(process, "look other") == "disk memory"
+        assert told(process, "look mine") == told(process, "look other") == "disk memory"
     # It has no socket to be asked by, and misses what is gone from its next look-up on.
-    assert _tell(hidden, "look mine").startswith("disk memory")
+    assert told(hidden, "look mine").startswith("disk memory")
     assert files_in(tmp_path / "cold") == []
 
 
@@ -330,30 +311,29 @@ def test_what_one_store_has_used_since_is_not_old_whoever_is_asked_first(
 ) -> None:
     processes = sorted((start(), start()), key=lambda process: process.pid)
     for number, process in enumerate(processes, 1):
-        _tell(process, f"use mine {number}")
+        told(process, f"use mine {number}")
     arguments = ("rm", "--older", "30d", "--format", "json")
     assert json.loads(cli(*arguments, "--dry-run").out)["pages"] == 4
     assert json.loads(cli(*arguments, "--yes").out)["deleted_pages"] == 4
     for process in processes:
-        assert _tell(process, "look mine").startswith("disk 1 2 memory")
+        assert told(process, "look mine").startswith("disk 1 2 memory")
 
 
 def test_a_running_store_keeps_in_memory_what_its_disk_had_too_much_of(
     cli: Cli, start: Callable[..., Process], tmp_path: Path
 ) -> None:
     process = start()
-    tier = open_cold(tmp_path / "cold")
-    _write(tier, "beside", range(1, 3), 1, format=1, software=OTHER)
+    _write(tmp_path / "cold", "beside", range(1, 3), 1, format=1, software=OTHER)
     assert cli("rm", "--to", "0", "--yes").code == 0
     assert files_in(tmp_path / "cold") == []
-    assert _tell(process, "look mine") == "disk memory 1 2 3 4 5 6"
+    assert told(process, "look mine") == "disk memory 1 2 3 4 5 6"
 
 
 def test_what_a_running_store_of_other_versions_uses_is_not_stale(
     cli: Cli, start: Callable[..., Process], tmp_path: Path
 ) -> None:
     process = start("0.0.7")
-    assert _tell(process, "write foreign 1 2 3")
+    assert told(process, "write foreign 1 2 3")
     rows = {row["namespace"]: row["stale"] for row in json.loads(cli("ls", "--format", "json").out)}
     assert rows == {_digest("mine"): False, _digest("foreign"): True}
     for place in ((), ("--cold-dir", str(tmp_path / "cold"))):

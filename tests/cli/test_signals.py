@@ -5,18 +5,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from .conftest import StartStore
+from kit.children import ended, said
+
+from .conftest import Cli, StartStore
 
 _CLI = [sys.executable, "-m", "omlx_cache_daemon"]
 
 
 def _watch(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*_CLI, "stats", "--watch", "0.05", *arguments],
+        [*_CLI, "stats", "--watch", *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -24,50 +25,38 @@ def _watch(environment: dict[str, str], *arguments: str) -> "subprocess.Popen[st
     )
 
 
-def _out(process: "subprocess.Popen[str]") -> IO[str]:
-    assert process.stdout is not None
-    return process.stdout
-
-
-def test_watch_repeats_until_it_is_interrupted(
+def test_watch_looks_every_second_until_it_is_interrupted(
     environment: dict[str, str], start_store: StartStore
 ) -> None:
     start_store()
     process = _watch(environment, "--format", "json")
-    first, second = _out(process).readline(), _out(process).readline()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert [
-        json.loads(line)["stats"]["requests"]["misses"]["absent"] for line in (first, second)
-    ] == [7, 7]
-    assert (process.returncode, err) == (0, "")
+    first, second = (json.loads(said(process)) for _ in range(2))
+    assert ended(process, signal.SIGINT) == (0, "")
+    assert [one["stats"]["requests"]["misses"]["absent"] for one in (first, second)] == [7, 7]
+    assert second["at"] - first["at"] > 0.9
 
 
 def test_watch_ends_with_69_when_the_store_goes(
     environment: dict[str, str], start_store: StartStore
 ) -> None:
     store = start_store()
-    process = _watch(environment)
-    assert _out(process).readline().split()[:2] == ["TIME", "REQ/S"]
+    process = _watch(environment, "0.05")
+    assert said(process).split()[:2] == ["TIME", "REQ/S"]
     store.kill()
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 69
-    assert "the store has gone" in err
-    assert "Traceback" not in err
+    code, err = ended(process)
+    assert (code, "the store has gone" in err, "Traceback" in err) == (69, True, False)
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly(
     environment: dict[str, str], start_store: StartStore
 ) -> None:
     start_store()
-    process = _watch(environment)
-    _out(process).readline()
-    _out(process).close()
-    assert process.stderr is not None
+    process = _watch(environment, "0.05")
+    said(process)
+    process.stdout.close()
     err = process.stderr.read()
     process.stderr.close()
-    assert process.wait(30) == 141
-    assert err == ""
+    assert (process.wait(30), err) == (141, "")
 
 
 @pytest.mark.parametrize("arguments", [("ps",), ("config", "--here"), ("--help",)], ids=" ".join)
@@ -107,41 +96,20 @@ def test_an_interrupt_while_waiting_for_a_store_is_quiet(
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert _out(process).readline() == "asking\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "")
+    assert said(process) == "asking\n"
+    assert ended(process, signal.SIGINT) == (130, "")
 
 
 def test_watch_is_a_line_a_look_with_headers_every_20(
     environment: dict[str, str], start_store: StartStore
 ) -> None:
     start_store()
-    process = _watch(environment)
-    lines = [_out(process).readline().split() for _ in range(43)]
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (0, "")
+    process = _watch(environment, "0.05")
+    lines = [said(process).split() for _ in range(43)]
+    assert ended(process, signal.SIGINT) == (0, "")
     headers = [number for number, words in enumerate(lines) if words[0] == "TIME"]
     assert headers == [0, 21, 42]
     assert all(len(words) >= len(lines[0]) for words in lines)
-
-
-def test_watch_looks_every_second_unless_told_otherwise(
-    environment: dict[str, str], start_store: StartStore
-) -> None:
-    start_store()
-    process = subprocess.Popen(
-        [*_CLI, "stats", "--watch", "--format", "json"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    first, second = (json.loads(_out(process).readline())["at"] for _ in range(2))
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == 0
-    assert second - first > 0.9
 
 
 def test_a_terminal_gets_bold_headers_unless_no_color_is_set(
@@ -158,29 +126,23 @@ def test_a_terminal_gets_bold_headers_unless_no_color_is_set(
         assert (b"\x1b[1m" in shown) is bold
 
 
-def test_what_goes_wrong_cannot_control_the_terminal(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    strange = tmp_path / "a\x1b[31m\x9bb"
-    for arguments in (
-        ("ls", "--cold-dir", str(strange)),
-        ("ps", "--socket", str(strange)),
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ls", "--cold-dir", "{}"),
+        ("ps", "--socket", "{}"),
         ("no\x1b[31m-such",),
         ("stats", "--no\x1b[31m"),
-        ("rm", "--to", "0", "--cold-dir", str(strange), "--yes"),
-    ):
-        ended = subprocess.run(
-            [*_CLI, *arguments], env=environment, capture_output=True, text=True, timeout=60
-        )
-        assert ended.returncode != 0
-        assert ended.stderr.startswith("omlx-cache: ")
-        assert not {"\x1b", "\x9b"} & set(ended.stdout + ended.stderr), arguments
-    strange.mkdir(mode=0o700)
-    pruned = subprocess.run(
-        [*_CLI, "rm", "--to", "0", "--cold-dir", str(strange), "--yes"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (pruned.returncode, "\x1b" in pruned.stdout) == (0, False)
+        ("rm", "--to", "0", "--cold-dir", "{}", "--yes"),
+    ],
+)
+@pytest.mark.parametrize("exists", [False, True])
+def test_no_name_controls_the_terminal(
+    cli: Cli, tmp_path: Path, arguments: tuple[str, ...], exists: bool
+) -> None:
+    strange = tmp_path / "a\x1b[31m\x9bb"
+    if exists:
+        strange.mkdir(mode=0o700)
+    result = cli(*(one.format(strange) for one in arguments))
+    assert (result.code == 0) is (exists and "--cold-dir" in arguments)
+    assert not {"\x1b", "\x9b"} & set(result.out + result.err)

@@ -29,6 +29,21 @@ def said(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline()
 
 
+def told(child: subprocess.Popen[str], line: str = "") -> str:
+    """Give a program a line; return the next one that it prints."""
+    child.stdin.write(f"{line}\n")
+    child.stdin.flush()
+    return said(child).strip()
+
+
+def ended(child: subprocess.Popen[str], *signals: int) -> tuple[int, str]:
+    """Send signals to a program; return its exit code and what it said on standard error."""
+    for number in signals:
+        child.send_signal(number)
+    _, errors = child.communicate(timeout=30)
+    return child.returncode, errors
+
+
 def kill_9(child: subprocess.Popen[str]) -> None:
     """End a program at once, and wait until it is gone."""
     child.send_signal(signal.SIGKILL)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, open_cold
+from kit.storage import Story, write_pages
 
 SERVICE = ("-m", "omlx_cache_daemon.service")
 
@@ -145,8 +145,6 @@ def story() -> Story:
 @pytest.fixture
 def filled(tmp_path: Path, story: Story) -> Path:
     """A directory with forty pages, as a store left it."""
-    tier = open_cold(tmp_path / "cold", 64 * 2**20)
-    for number in range(1, 41):
-        assert tier.write(story.page(number), 10**18 + number, story.document) == "written"
-    tier.close()
+    numbers = range(1, 41)
+    write_pages(tmp_path / "cold", story, *numbers, stamp_ns=10**18, limit_bytes=64 * 2**20)
     return tmp_path / "cold"

@@ -52,8 +52,6 @@ def _stored(machine: Machine) -> int:
         assert store.flush(DEADLINE)
         assert store.flush_remote(0.0)
         remote, cold = store.stats().remote, store.stats().cold
-    assert remote is not None
-    assert cold is not None
     assert remote.written_pages == 0
     return cold.pages
 

@@ -126,7 +126,6 @@ def test_an_empty_place_whose_disk_is_not_mounted_is_left_as_it_is(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     memory = read_configuration({"cold_dir": str(place)}, None, {}).settings.machine.state_dir
-    assert memory is not None
     record = Path(record_path(memory, str(place)))
     record.parent.mkdir(parents=True)
     record.write_text(json.dumps({"identity": "ab" * 16, "mount": str(place)}))

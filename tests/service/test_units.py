@@ -60,6 +60,5 @@ def test_every_key_of_the_agent_is_one_that_launchd_documents(
     command = [Path(word) for word in agent["ProgramArguments"]]
     assert command[0].is_absolute()
     assert agent["ProgramArguments"][len(command) - len(rest) :] == rest
-    assert agent["Label"] == label
-    assert Path(agent["StandardErrorPath"]).parent.name == "Logs"
+    assert (agent["Label"], Path(agent["StandardErrorPath"]).parent.name) == (label, "Logs")
     assert agent.keys() <= LAUNCHD_KEYS

@@ -145,10 +145,8 @@ def test_the_prompts_share_whole_blocks_of_the_first_half_and_no_token_more(
         return
     first, second = make_prompts(tokens, block_size, 1)
     shared = first.shared
-    assert first.tokens == tokens
-    assert len(second.tokens) == length
+    assert (first.tokens, len(second.tokens), shared % block_size) == (tokens, length, 0)
     assert 0 < shared <= length // 2
-    assert shared % block_size == 0
     assert first.tokens[:shared] == second.tokens[:shared]
     assert first.tokens[shared] != second.tokens[shared]
     assert first.ends == second.ends == sorted(set(first.ends))

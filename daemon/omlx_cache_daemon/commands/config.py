@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.paths import search_places
@@ -16,7 +16,6 @@ from omlx_cache_daemon.render import print_json, table, text, uses_styles
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running
 
 _DEFAULT_OF_SERVER = "default of serve"
-_EVERY: Final = ""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -34,7 +33,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     schema = shown.add_argument(
         "--schema",
         nargs="?",
-        const=_EVERY,
+        const="",
         metavar="NAME",
         help="print the JSON Schema (draft 2020-12) of what a command prints with --format json, "
         "such as stats or ls-pages; without a name, of all. Within a schema_version fields are "
@@ -70,7 +69,7 @@ def _schema_names(prefix: str, args: argparse.Namespace) -> list[str]:
 def _schema(name: str) -> str:
     from omlx_cache_daemon.schemas import names, schema_of, whole
 
-    if name not in (_EVERY, *names()):
+    if name not in ("", *names()):
         raise UsageError(refusal("schema", name, names()))
     # Not print_json: the document has no version of its own but its $id.
     return json.dumps(schema_of(name) if name else whole(), indent=2) + "\n"

@@ -12,7 +12,7 @@ from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.following import AT_A_TIME, Events, Follower, Requests, Row
 from omlx_cache_daemon.options import add_format_option, complete_by
-from omlx_cache_daemon.render import Lines, print_json_line
+from omlx_cache_daemon.render import Lines, print_json
 from omlx_cache_daemon.stores import add_store_options, chosen
 from omlx_cache_daemon.watching import StoreQuestion, say_who_is_silent, until_interrupted
 from omlx_cache_storage.stats import KINDS
@@ -121,7 +121,7 @@ class _Log:
                 what = "{missed:,} lines of process {pid} not seen".format(**row.document)
                 sys.stderr.write(f"omlx-cache: {what}: forgotten by then\n")
             if self._lines is None:
-                print_json_line(row.document)
+                print_json(row.document, indent=None)
             elif row.cells:
                 self._lines.print(row.cells)
 

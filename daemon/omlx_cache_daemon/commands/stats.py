@@ -15,7 +15,6 @@ from omlx_cache_daemon.render import (
     Lines,
     facts,
     print_json,
-    print_json_line,
     quantity,
     text,
 )
@@ -142,7 +141,7 @@ def _watch(client: Client, seconds: float, *, as_json: bool) -> None:
         row = rates(before, now)
         before = now
         if lines is None:
-            print_json_line({"at": time.time(), **row, "stats": now.to_dict()})
+            print_json({"at": time.time(), **row, "stats": now.to_dict()}, indent=None)
         else:
             lines.print(cells(row))
 

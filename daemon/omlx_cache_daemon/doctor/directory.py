@@ -1,7 +1,6 @@
 """One cold directory: whose it is and on which disk, and what lies in it beside pages."""
 
 import contextlib
-import itertools
 import os
 import stat
 import time
@@ -255,13 +254,11 @@ def foreign_files(context: Context) -> Iterator[Finding]:
         if not _is_cold(Path(path), context):
             others.append(path)
             continue
-        names = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))
-        free = next(name for name in names if not os.path.lexists(name))
         yield Finding(
             "warning",
             f"{path} is another cache, inside of this one",
             "no store uses its pages here, and no budget counts their bytes",
-            f"move it out of {place}: mv {path} {free}",
+            f"move it out of {place}",
         )
     if others:
         yield Finding(

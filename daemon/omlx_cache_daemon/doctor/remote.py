@@ -9,20 +9,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from omlx_cache.control.errors import ControlError
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.settings.sizes import duration, format_size
-from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.doctor.examination import ASK_SECONDS, Finding, in_order
 from omlx_cache_daemon.doctor.link import Link, measure_lookups, measure_rates, measure_trips
 from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.figures import ask_figures, total
 from omlx_cache_daemon.stores import running
+from omlx_cache_daemon.watching import StoreQuestion
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
 from omlx_cache_storage.remote.reasons import Trouble
 from omlx_cache_storage.remote.tier import open_engine
-from omlx_cache_storage.stats import Stats
 
 _KIND = "doctor"
 """Stands for the architecture, which needs MLX to be told: nothing is asked for under it."""
@@ -79,13 +78,10 @@ def examined(url: str, seconds: float) -> tuple[Link, list[Finding]]:
 
 def _rates() -> dict[str, float]:
     """Return how quickly running stores compute, by model."""
-    found: dict[str, float] = {}
-    for store in running():
-        with contextlib.suppress(CommandError, ControlError):
-            stats = as_answer(Stats, store.client(ASK_SECONDS).call("stats"))
-            for model, rate in stats.requests.prefill_tokens_per_second.items():
-                found[model] = max(rate, found.get(model, 0.0))
-    return {model: rate for model, rate in found.items() if rate > 0}
+    replies = StoreQuestion(ask_figures, ASK_SECONDS).ask(running())
+    known = [reply.answer[1:] for reply in replies if reply.answer is not None]
+    rates = total(known).requests.prefill_tokens_per_second if known else {}
+    return {model: rate for model, rate in rates.items() if rate > 0}
 
 
 def examine_remote(

@@ -1,7 +1,16 @@
 """Pages with checkable contents, small stores, and a disk that fails on demand."""
 
 from .faults import FaultyDisk, HandClock, SetTime
-from .pages import Story, bytes_of, disk_usage, expected_payload, files_in, open_cold, read_cold
+from .pages import (
+    Story,
+    bytes_of,
+    disk_usage,
+    expected_payload,
+    files_in,
+    open_cold,
+    read_cold,
+    write_pages,
+)
 from .stores import (
     WriterRig,
     check_integrity,
@@ -38,4 +47,5 @@ __all__ = [
     "settings",
     "state_of",
     "store_page",
+    "write_pages",
 ]

@@ -1,7 +1,9 @@
 """Chains of pages whose payload follows from their id, so that every byte can be checked."""
 
+import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -86,6 +88,21 @@ def open_cold(directory: Path, limit_bytes: int = 2**30, **options: Any) -> Cold
     tier = ColdTier(directory, limit_bytes, **options)
     tier.open()
     return tier
+
+
+def write_pages(
+    directory: Path,
+    story: Story,
+    *numbers: int,
+    stamp_ns: int | None = None,
+    limit_bytes: int = 2**30,
+    **document: object,
+) -> None:
+    """Have pages in a directory, used now unless it is said when; `document` is the namespace's."""
+    with contextlib.closing(open_cold(directory, limit_bytes)) as tier:
+        for page in story.pages(*numbers):
+            used_ns = time.time_ns() if stamp_ns is None else stamp_ns
+            assert tier.write(page, used_ns, document or story.document) == "written"
 
 
 def read_cold(tier: Tiers | ColdTier | RemoteTier, page: PageId) -> bytes:
