@@ -81,11 +81,11 @@ def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem = DISK) ->
 
 def remove_useless(
     cold_dir: Path, temporary: Iterable[str], shards: Iterable[str], fs: FileSystem = DISK
-) -> None:
-    """Delete the files that dead writers left, and directories of shards that nothing is in.
-    Otherwise as `remove_namespace`."""
+) -> int:
+    """Delete the files that dead writers left, and directories of shards that nothing is in; return
+    how many files. Otherwise as `remove_namespace`."""
     files = [_File(path, None) for path in temporary if not fs.is_being_written(path)]
-    _delete(cold_dir, files, fs, list(shards))
+    return _delete(cold_dir, files, fs, list(shards))
 
 
 def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = DISK) -> int:
@@ -109,6 +109,8 @@ def _delete(
     """Return how many files were those that were meant."""
     deleted = start = 0
     total = max(len(files), len(empty))
+    if not total:
+        return 0
     with contextlib.closing(_ledger_of(cold_dir, fs)) as ledger:
         while start < total:
             with ledger.held(WAIT_SECONDS):

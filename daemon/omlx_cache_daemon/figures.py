@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -91,12 +91,6 @@ def added_up(one: Any, other: Any, name: str = "") -> Any:
     return max(one, other) if name in _HIGHEST else one + other
 
 
-def figure(stats: Stats | None, tier: str, name: str) -> float | None:
-    """Return a number of a part of statistics; None where there is no such part."""
-    found: float | None = getattr(getattr(stats, tier, None), name, None)
-    return found
-
-
 def rates(before: Stats | None, now: Stats) -> Rates:
     """Return what happened between two looks, by the second; None for a tier that is not there.
     Without a first one, or after a restart: since the store's start."""
@@ -105,8 +99,9 @@ def rates(before: Stats | None, now: Stats) -> Rates:
     seconds = now.uptime_seconds - (0.0 if before is None else before.uptime_seconds)
 
     def grown(tier: str, name: str) -> float | None:
-        count = figure(now, tier, name)
-        return None if count is None else count - (figure(before, tier, name) or 0)
+        parts = (getattr(stats, tier, None) for stats in (now, before))
+        count, earlier = (getattr(part, name, None) for part in parts)
+        return None if count is None else count - (earlier or 0)
 
     def per_second(*counts: float | None) -> float | None:
         known = [count for count in counts if count is not None]
@@ -125,8 +120,8 @@ def rates(before: Stats | None, now: Stats) -> Rates:
         "restored_tokens_per_second": per_second(restored),
         "computed_tokens_per_second": per_second(grown("requests", "prefilled_tokens")),
         "hot_bytes": now.hot.nbytes,
-        "cold_bytes": figure(now, "cold", "nbytes"),
-        "pending_bytes": figure(now, "writer", "pending_bytes"),
+        "cold_bytes": now.cold and now.cold.nbytes,
+        "pending_bytes": now.writer and now.writer.pending_bytes,
         "remote_read_bytes_per_second": per_second(grown("remote", "read_bytes")),
         "remote_written_bytes_per_second": per_second(grown("remote", "written_bytes")),
         "remote_state": None if now.remote is None else now.remote.state,
@@ -136,16 +131,6 @@ def rates(before: Stats | None, now: Stats) -> Rates:
         "saved_seconds": grown("requests", "saved_seconds"),
         "misses": {why: count for why, count in misses.items() if count > 0},
     }
-
-
-def added(rows: Iterable[Rates]) -> Rates:
-    """Return the sum of several stores' rates, None where none of them knows one."""
-    known: dict[str, float] = {}
-    for row in rows:
-        for name, value in row.items():
-            if isinstance(value, int | float):
-                known[name] = known.get(name, 0) + value
-    return known
 
 
 def cells(row: Rates) -> list[object]:

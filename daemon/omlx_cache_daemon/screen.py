@@ -8,6 +8,7 @@ import time
 import tty
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import reduce
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from rich.text import Text
 from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache.control.replies import last_name
 from omlx_cache.settings.sizes import duration, format_size
-from omlx_cache_daemon.figures import added, rate, total
+from omlx_cache_daemon.figures import Rates, added_up, rate, total
 from omlx_cache_daemon.lookout import (
     ANSWER_SECONDS,
     STEP_SECONDS,
@@ -199,7 +200,8 @@ def _figures(known: Sequence[Watched], width: int, ink: str) -> Iterator[Text]:
     the stores' start."""
     if not known:
         return
-    stats, now = total([one.known[1:] for one in known]), added(one.rates for one in known)
+    stats = total([one.known[1:] for one in known])
+    now: Rates = reduce(added_up, (one.rates for one in known), {})
     cold, writer, remote, requests = stats.cold, stats.writer, stats.remote, stats.requests
     level, evicted = stats.memory.level, now.get("evicted_pages_per_second")
     yield _words(

@@ -72,16 +72,19 @@ def run(args: argparse.Namespace) -> int:
         directory = None if users.directory is None else str(users.directory)
         print_json({"directory": directory, **what, **done})
     elif not what.get("pages"):
-        print(f"nothing to delete in {users}{deletion.left()}")
+        print(f"nothing to delete in {users}{deletion.left}")
     elif args.dry_run:
-        print(f"would delete {deletion.described()}{deletion.left()}")
+        print(f"would delete {deletion.described()}{deletion.left}")
     else:
-        print(f"deleted {count_of(done, 'deleted_pages'):,} pages from {users}{deletion.left()}")
+        print(f"deleted {count_of(done, 'deleted_pages'):,} pages from {users}{deletion.left}")
     return OK
 
 
 class _Named:
     """The deletion of namespaces that a target names."""
+
+    left = ""
+    """What pins keep: nothing, since theirs end."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         target = given_target(args.target, args.kind)
@@ -109,9 +112,6 @@ class _Named:
             rows.insert(0, f"{_summed(self.what)} of {len(rows)} namespaces:")
         pins = [f"pinned as {pin.kind} {text(pin.name)}" for pin in self._pins]
         return "\n  ".join([*rows, *pins])
-
-    def left(self) -> str:
-        return ""
 
     def delete(self) -> Map:
         deleted = [self.users.clear(digest, self._timeout) for digest in self._digests]
@@ -151,6 +151,7 @@ class _Unwanted:
                 parts.append(f"{_summed(part)} {why}")
         return "\n  ".join(parts)
 
+    @property
     def left(self) -> str:
         """Return what pins keep of that; nothing for a store of a version without pins."""
         pinned = self.what.get("pinned")

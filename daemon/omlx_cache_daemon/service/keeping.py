@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
+from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import Inventory, namespace_directories, shard_directories
 from omlx_cache_storage.cold.contents import Contents
@@ -152,26 +153,18 @@ class KeepingTier(ColdTier):
         """Delete temporary files of dead writers, and folders without pages; return how many files
         went. Looks at names, and at nothing else of a page; raises OSError where the directory
         cannot be listed."""
-        fs, swept = self._fs, 0
+        fs, left, empty = self._fs, list[str](), list[str]()
         namespaces = [path for _, path in namespace_directories(self.directory, fs)]
         shards = [shard for path in namespaces for shard in shard_directories(path, fs)]
         for place in (os.fspath(self.directory), *namespaces, *shards):
-            entries = list(fs.scan(place))
-            for entry in entries:
-                if entry.name.startswith(TEMPORARY_PREFIX):
-                    with contextlib.suppress(OSError):
-                        swept += self._sweep_file(entry)
-            if not entries and place in shards:
-                with contextlib.suppress(OSError), self.sharing.changing():
-                    self.sharing.tidy([place])
-        return swept
+            with contextlib.suppress(FileNotFoundError):
+                entries = list(fs.scan(place))
+                left += [entry.path for entry in entries if _is_left(entry)]
+                empty += [place] * (not entries and place in shards)
+        return remove_useless(self.directory, left, empty, fs)
 
-    def _sweep_file(self, entry: "os.DirEntry[str]") -> bool:
-        """Delete a temporary file that nobody writes; raises OSError."""
-        if not is_leftover(entry.name, entry.stat(follow_symlinks=False).st_mtime_ns):
-            return False
-        with self.sharing.changing():
-            if self._fs.is_being_written(entry.path):
-                return False
-            self._fs.remove(entry.path)
-        return True
+
+def _is_left(entry: "os.DirEntry[str]") -> bool:
+    """True for a temporary file of a dead writer; raises OSError."""
+    is_temporary = entry.name.startswith(TEMPORARY_PREFIX)
+    return is_temporary and is_leftover(entry.name, entry.stat(follow_symlinks=False).st_mtime_ns)
