@@ -104,6 +104,11 @@ def text(value: object) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
 
 
+def warn(told: Mapping[str, object]) -> None:
+    """Write on standard error those lines that are so."""
+    sys.stderr.writelines(f"omlx-cache: {line}\n" for line, is_so in told.items() if is_so)
+
+
 def lines(value: object) -> str:
     """Return printable text that may have several lines: a message, with a name or path in it."""
     return "\n".join(map(text, str(value).split("\n")))

@@ -9,7 +9,7 @@ from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
 from omlx_cache_daemon.progress import Progress
-from omlx_cache_daemon.render import print_json, quantity, text
+from omlx_cache_daemon.render import print_json, quantity, text, warn
 from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, given_target
 
 
@@ -75,11 +75,11 @@ def run(args: argparse.Namespace) -> int:
         where = "standard output" if streams else text(args.output)
         told = f"{done['pages']:,} pages ({quantity('bytes', done['bytes'])}) of {text(directory)}"
         (sys.stderr if streams else sys.stdout).write(f"exported {told} to {where}\n")
-    if done["gone"]:
-        sys.stderr.write(f"omlx-cache: {done['gone']:,} pages left the directory meanwhile\n")
-    if done["damaged"]:
-        sys.stderr.write(
-            f"omlx-cache: {done['damaged']:,} pages are damaged or unreadable, and not in the "
-            "archive; omlx-cache doctor --all names them\n"
-        )
+    warn(
+        {
+            f"{done['gone']:,} pages left the directory meanwhile": done["gone"],
+            f"{done['damaged']:,} pages are damaged or unreadable, and not in the archive; "
+            "omlx-cache doctor --all names them": done["damaged"],
+        }
+    )
     return FAILURE if done["damaged"] else OK

@@ -12,7 +12,7 @@ from omlx_cache.settings.sizes import duration
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError
 from omlx_cache_daemon.options import add_format_option, complete_by, hex_prefix, positive_count
 from omlx_cache_daemon.places import StorePages, add_source_options, known_pages, place_of
-from omlx_cache_daemon.render import facts, print_json, quantity, table, uses_styles
+from omlx_cache_daemon.render import facts, print_json, quantity, table, uses_styles, warn
 from omlx_cache_daemon.stores import process_of
 from omlx_cache_daemon.targets import SHOWN_DIGITS, with_staleness
 
@@ -81,12 +81,13 @@ def run(args: argparse.Namespace) -> int:
     headers = [column.removesuffix("_s").removesuffix("_at").upper() for column in columns]
     sys.stdout.write(table(headers, cells, bold=uses_styles(sys.stdout)))
     stale = sum(isinstance(row, NamespaceRow) and bool(row.stale) for row in rows)
-    told = {
-        "no pages": not rows,
-        f"only the first {limit}; see --limit": len(rows) == limit,
-        f"{stale} stale; see omlx-cache rm --stale --dry-run": bool(stale),
-    }
-    sys.stderr.writelines(f"omlx-cache: {line}\n" for line, is_so in told.items() if is_so)
+    warn(
+        {
+            "no pages": not rows,
+            f"only the first {limit}; see --limit": len(rows) == limit,
+            f"{stale} stale; see omlx-cache rm --stale --dry-run": stale,
+        }
+    )
     return OK
 
 

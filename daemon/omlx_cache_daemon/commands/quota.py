@@ -10,7 +10,7 @@ from omlx_cache_daemon.client import Map, as_maps, count_of
 from omlx_cache_daemon.errors import OK, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
-from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles
+from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles, warn
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
@@ -150,14 +150,15 @@ def _row(one: Map) -> tuple[object, ...]:
 def _warn(state: Map, amount: str | None) -> None:
     """Say on standard error what else a person should know."""
     limit, most_pinned = state["bytes"], state["pinned_limit_bytes"]
-    told = {
-        f"{quantity('bytes', limit)} counts until a store opens the directory that is alone "
-        "there": amount == "auto",
-        "the directory holds more: a running store evicts it within seconds, else the next one "
-        "that opens": isinstance(limit, int) and count_of(state, "used_bytes") > limit,
-        "pins.json says more than this version understands": not state["pins_readable"],
-        "that is more than half of the budget, which is what all pins together may have: the deep "
-        "ends are not kept": isinstance(most_pinned, int)
-        and count_of(state, "pinned_bytes") > most_pinned,
-    }
-    sys.stderr.writelines(f"omlx-cache: {line}\n" for line, is_so in told.items() if is_so)
+    warn(
+        {
+            f"{quantity('bytes', limit)} counts until a store opens the directory that is alone "
+            "there": amount == "auto",
+            "the directory holds more: a running store evicts it within seconds, else the next one "
+            "that opens": isinstance(limit, int) and count_of(state, "used_bytes") > limit,
+            "pins.json says more than this version understands": not state["pins_readable"],
+            "all pins together may have half of the budget, and these are more: the deep ends are "
+            "not kept": isinstance(most_pinned, int)
+            and count_of(state, "pinned_bytes") > most_pinned,
+        }
+    )
