@@ -28,10 +28,10 @@ class Limit(NamedTuple):
 LIMITS = {
     "storage": Limit(6900, 61, 0),
     "core": Limit(7025, 81, 0),
-    "outside": Limit(11139, 169, 0),
-    "wheel": Limit(25064, 311, 0),
+    "outside": Limit(11115, 169, 0),
+    "wheel": Limit(25040, 311, 0),
     "benchmarks": Limit(1435, 17, 0),
-    "tests": Limit(29935, 463, 26),
+    "tests": Limit(29821, 463, 26),
 }
 
 
