@@ -1,31 +1,29 @@
 """A TCP proxy on loopback that is as slow, as small or as broken as a test says, each way."""
 
-import asyncio
 import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 LOCAL = "127.0.0.1"
 _CHUNK = 64 << 10
-_CHUNKS_HELD = 512
 _TICK = 0.005
-T = TypeVar("T")
+Link = tuple[socket.socket, socket.socket]
+"""A connection: from the client, and to the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """What happens to the bytes that go one way.
 
-    `delay`: each byte arrives so many seconds later, as many as come. `rate`: bytes a second of all
-    connections together. `trickle`: seconds for each byte. `stalls`: nothing passes. `cut_after`: a
-    connection ends behind so many bytes (with 0 before the first), with a reset if `resets`.
-    `corrupt_every`: one of so many bytes is changed. Bytes are counted for each connection from
-    when the rule was set.
+    `delay`: what came arrives so many seconds later. `rate`: bytes a second of all connections
+    together. `trickle`: seconds for each byte. `stalls`: nothing passes. `cut_after`: a connection
+    ends behind so many bytes (with 0 before the first), with a reset if `resets`. `corrupt_every`:
+    one of so many bytes is changed. Bytes are counted for each connection from when the rule was
+    set.
     """
 
     delay: float = 0.0
@@ -35,6 +33,12 @@ class Way:
     cut_after: int | None = None
     resets: bool = False
     corrupt_every: int | None = None
+
+    def most(self, passed: int) -> int:
+        """Return how many bytes may go at once when `passed` went before."""
+        most = _CHUNK if self.rate is None else max(1, int(self.rate * _TICK))
+        most = most if self.trickle is None else 1
+        return most if self.cut_after is None else min(most, self.cut_after - passed)
 
     def damaged(self, data: bytes, passed: int) -> bytes:
         """Return bytes as they arrive when `passed` went before."""
@@ -49,57 +53,26 @@ class Way:
 FREE = Way()
 
 
-@dataclass(slots=True, eq=False)
-class _Link:
-    """A connection: its two sockets."""
-
-    client: socket.socket
-    server: socket.socket
-
-
-@dataclass(slots=True)
-class _Passed:
-    """How much passed under a rule."""
-
-    rule: Way | None = None
-    nbytes: int = 0
-
-
-class _Cut(Exception):
-    """A connection ends here."""
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """One way of one connection."""
-
-    link: _Link
-    up: bool
-    source: socket.socket
-    target: socket.socket
-    passed: _Passed = field(default_factory=_Passed)
-
-
 class Proxy:
     """Stands before a server; the rules hold at once, for connections that there are too.
 
-    Everything below `_loop` is touched by its one thread alone. `up_bytes`, what passed to the
-    server, is read by anybody.
+    A connection has a thread for each way. `_news` guards the rules and `_links`. `up_bytes` is
+    what passed to the server.
     """
 
-    def __init__(self, port: int, *, host: str = LOCAL) -> None:
+    def __init__(self, port: int) -> None:
         self.up_bytes = 0
-        self.port = 0
-        self._to = (host, port)
-        self._loop = asyncio.new_event_loop()
+        self._to = (LOCAL, port)
         self._ways = {True: FREE, False: FREE}
         self._free_at = {True: 0.0, False: 0.0}
-        self._links: dict[_Link, asyncio.Task[None]] = {}
-        self._news = asyncio.Event()
-        self._listening: socket.socket | None = None
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._thread.start()
-        self._on_loop(self._listen())
+        self._news = threading.Condition()
+        self._links: list[Link] = []
+        self._deaf = False
+        self._listening = socket.create_server((LOCAL, 0), backlog=256)
+        self._listening.settimeout(0.05)
+        self.port = int(self._listening.getsockname()[1])
+        self._threads: list[threading.Thread] = []
+        self._start(self._listen)
 
     @property
     def place(self) -> str:
@@ -107,7 +80,9 @@ class Proxy:
 
     def rules(self, *, up: Way | None = None, down: Way | None = None) -> None:
         """Set the rules of a way, to the server or from it; the other keeps its own."""
-        self._on_loop(self._change(up, down))
+        with self._news:
+            self._ways = {True: up or self._ways[True], False: down or self._ways[False]}
+            self._news.notify_all()
 
     def delay(self, seconds: float) -> None:
         """Hold bytes for half of a round trip's `seconds` each way."""
@@ -119,162 +94,99 @@ class Proxy:
 
     def refuse(self) -> None:
         """Take no new connections; those that there are stay."""
-        self._on_loop(self._deafen())
+        self._deaf = True
+        self._threads[0].join()
+        self._listening.close()
 
     def reset(self) -> None:
         """End all connections as a power cut would: with a reset."""
-        self._on_loop(self._drop())
+        for link in list(self._links):
+            self._end(link, resets=True)
 
     def close(self) -> None:
-        """End all connections, and the thread. Any number of times."""
-        if self._loop.is_closed():
-            return
-        self._on_loop(self._deafen())
-        self._on_loop(self._drop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """End all connections, and the threads. Any number of times."""
+        self.refuse()
+        self.reset()
+        for thread in self._threads:
+            thread.join(30)
 
-    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+    def _start(self, work: object, *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, name="proxy", daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
 
-    async def _listen(self) -> None:
-        listening = socket.socket()
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((LOCAL, self.port))
-        listening.listen(256)
-        listening.setblocking(False)
-        self.port = listening.getsockname()[1]
-        self._listening = listening
-        # Not a task: one that is cancelled loses the connection that it has just been given.
-        self._loop.add_reader(listening, self._take_one, listening)
-
-    async def _deafen(self) -> None:
-        if self._listening is not None:
-            self._loop.remove_reader(self._listening)
-            self._listening.close()
-            self._listening = None
-
-    async def _change(self, up: Way | None, down: Way | None) -> None:
-        for way, rule in ((True, up), (False, down)):
-            if rule is not None:
-                self._ways[way] = rule
-        self._news.set()
-        self._news = asyncio.Event()
-
-    async def _drop(self) -> None:
-        for link, task in list(self._links.items()):
-            _resets(link.client)
-            _resets(link.server)
-            await _ended(task)
-        # Callbacks of tasks are called one step later.
-        while self._links:
-            await asyncio.sleep(0)
-
-    def _take_one(self, listening: socket.socket) -> None:
-        try:
-            client, _ = listening.accept()
-        except OSError:
-            return
-        client.setblocking(False)
-        server = socket.socket()
-        server.setblocking(False)
-        link = _Link(client, server)
-        task = self._links[link] = self._loop.create_task(self._serve(link))
-        # A task that is cancelled before its first step never comes to a `finally`.
-        task.add_done_callback(partial(self._forget, link))
-
-    async def _serve(self, link: _Link) -> None:
-        try:
-            for one in (link.client, link.server):
-                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._connect(link)
-            async with asyncio.TaskGroup() as both:
-                for up in (True, False):
-                    ends = (link.client, link.server)
-                    source, target = ends if up else ends[::-1]
-                    both.create_task(self._carry(_Lane(link, up, source, target)))
-        except* (OSError, _Cut):
-            pass
-
-    def _forget(self, link: _Link, task: "asyncio.Task[None]") -> None:
-        link.client.close()
-        link.server.close()
-        del self._links[link]
-
-    async def _connect(self, link: _Link) -> None:
-        try:
-            await self._loop.sock_connect(link.server, self._to)
-        except OSError:
-            _resets(link.client)
-            raise
-
-    async def _carry(self, lane: _Lane) -> None:
-        """Carry bytes one way until their sender has no more."""
-        held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS_HELD)
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self._take(lane, held))
-            both.create_task(self._give(lane, held))
-
-    async def _take(self, lane: _Lane, held: "asyncio.Queue[tuple[float, bytes]]") -> None:
-        while True:
-            data = await self._loop.sock_recv(lane.source, _CHUNK)
-            await held.put((self._loop.time() + self._ways[lane.up].delay, data))
-            if not data:
-                return
-
-    async def _give(self, lane: _Lane, held: "asyncio.Queue[tuple[float, bytes]]") -> None:
-        while True:
-            due, data = await held.get()
-            await asyncio.sleep(due - self._loop.time())
-            if not data:
-                with contextlib.suppress(OSError):
-                    lane.target.shutdown(socket.SHUT_WR)
-                return
-            await self._pass(lane, memoryview(data))
-
-    async def _pass(self, lane: _Lane, data: memoryview) -> None:
-        """Pass bytes on as the rule says that holds when each of them goes."""
-        while data:
-            rule = self._ways[lane.up]
-            if lane.passed.rule is not rule:
-                lane.passed = _Passed(rule)
-            if rule.stalls:
-                await self._news.wait()
-                continue
-            self._check(lane, rule)
-            some = bytes(data[: _most(rule, lane.passed.nbytes)])
-            await self._loop.sock_sendall(lane.target, rule.damaged(some, lane.passed.nbytes))
-            data = data[len(some) :]
-            lane.passed.nbytes += len(some)
-            self.up_bytes += lane.up * len(some)
-            self._check(lane, rule, behind=True)
-            await self._pause(lane.up, rule, len(some))
-
-    def _check(self, lane: _Lane, rule: Way, *, behind: bool = False) -> None:
-        if rule.cut_after is None or lane.passed.nbytes < rule.cut_after:
-            return
-        if behind and not lane.passed.nbytes:
-            return
-        if rule.resets:
-            _resets(lane.link.client)
-            _resets(lane.link.server)
-        raise _Cut
-
-    async def _pause(self, up: bool, rule: Way, nbytes: int) -> None:
-        """Wait until the next byte may go, or there is another rule."""
-        now = self._loop.time()
-        if rule.trickle is not None:
-            until = now + rule.trickle
-        elif rule.rate is not None:
-            # What a timer was late is made up for.
-            until = max(now - _TICK, self._free_at[up]) + nbytes / rule.rate
-            self._free_at[up] = until
-        else:
-            return
-        if until > now:
+    def _listen(self) -> None:
+        while not self._deaf:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), until - now)
+                self._take(self._listening.accept()[0])
+
+    def _take(self, client: socket.socket) -> None:
+        server = socket.socket()
+        self._links.append(link := (client, server))
+        try:
+            server.connect(self._to)
+            for one in link:
+                one.setblocking(True)
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            self._end(link, resets=True)
+            return
+        self._start(self._carry, link, True, client, server)
+        self._start(self._carry, link, False, server, client)
+
+    def _end(self, link: Link, *, resets: bool = False) -> None:
+        with self._news:
+            if link not in self._links:
+                return
+            self._links.remove(link)
+            self._news.notify_all()
+        for one in link:
+            with contextlib.suppress(OSError):
+                if resets:
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # Wakes who reads; one for both ways would say more than the reset does.
+                one.shutdown(socket.SHUT_RD if resets else socket.SHUT_RDWR)
+            one.close()
+
+    def _carry(self, link: Link, up: bool, source: socket.socket, target: socket.socket) -> None:
+        """Carry bytes one way, as the rule says that holds when each of them goes, until their
+        sender has no more."""
+        rule, passed = FREE, 0
+        try:
+            while data := source.recv(_CHUNK):
+                time.sleep(self._ways[up].delay)
+                while True:
+                    before, rule = rule, self._rule(link, up)
+                    passed = passed if rule is before else 0
+                    if rule.cut_after is not None and passed >= rule.cut_after:
+                        self._end(link, resets=rule.resets)
+                    if not data:
+                        break
+                    some, data = data[: rule.most(passed)], data[rule.most(passed) :]
+                    target.sendall(rule.damaged(some, passed))
+                    passed += len(some)
+                    self.up_bytes += up * len(some)
+                    self._pause(up, rule, len(some))
+            if link in self._links:
+                target.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._end(link)
+
+    def _rule(self, link: Link, up: bool) -> Way:
+        with self._news:
+            self._news.wait_for(lambda: not self._ways[up].stalls or link not in self._links)
+            return self._ways[up]
+
+    def _pause(self, up: bool, rule: Way, nbytes: int) -> None:
+        """Wait until the next byte may go, or there is another rule."""
+        with self._news:
+            now = time.monotonic()
+            until = now + (rule.trickle or 0.0)
+            if rule.rate is not None:
+                # What a timer was late is made up for.
+                until = max(now - _TICK, self._free_at[up]) + nbytes / rule.rate
+                self._free_at[up] = until
+            self._news.wait_for(lambda: self._ways[up] is not rule, max(0.0, until - now))
 
 
 @contextlib.contextmanager
@@ -282,24 +194,3 @@ def proxy_to(port: int) -> Iterator[Proxy]:
     """Stand a proxy before a port on loopback."""
     with contextlib.closing(Proxy(port)) as proxy:
         yield proxy
-
-
-def _most(rule: Way, passed: int) -> int:
-    """Return how many bytes may go at once."""
-    most = _CHUNK
-    if rule.trickle is not None:
-        most = 1
-    elif rule.rate is not None:
-        most = max(1, min(most, int(rule.rate * _TICK)))
-    return most if rule.cut_after is None else min(most, rule.cut_after - passed)
-
-
-def _resets(ended: socket.socket) -> None:
-    """Have a socket's closing reset its connection."""
-    with contextlib.suppress(OSError):
-        ended.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-async def _ended(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
