@@ -11,11 +11,8 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         foreign.ARCHIVE,
-        files.HEADER,
         files.PAGE_FILE,
-        files.PLANES,
         files.DOCUMENT,
-        files.NAMES,
         foreign.REQUEST,
         foreign.REPLY,
         *foreign.VALUES,

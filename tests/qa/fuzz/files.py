@@ -1,5 +1,5 @@
-"""Sound pages of every kind, and what lies in a directory: headers, page files, planes, documents,
-file names."""
+"""Sound pages of every kind, and what lies in a directory: page files with their headers
+and planes, documents."""
 
 import json
 import struct
@@ -19,7 +19,6 @@ from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     encode_document,
     has_fields,
-    is_leftover,
     parse_budget,
     parse_reuse,
     read_document,
@@ -27,27 +26,21 @@ from omlx_cache_storage.cold.small_files import (
 from omlx_cache_storage.documents import FORMAT, label, salt, versions
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.eviction.ages import BUCKETS
-from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
-from omlx_cache_storage.format.names import format_name, name_of, parse_name, shard_of
+from omlx_cache_storage.format.header import encode_header, payload_checksum
+from omlx_cache_storage.format.names import name_of
 from omlx_cache_storage.format.planes import (
     HEADER_BYTES,
-    pack,
-    unpack,
     zstd,
 )
 from omlx_cache_storage.format.wrapping import unwrapped, wrap
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageMeta, TensorSpec
 
-from .mutate import NUMBERS, any_value, nested, spoil_bytes, spoil_text, spoil_value
+from .mutate import NUMBERS, any_value, nested, spoil_bytes, spoil_value
 from .run import KIB, MIB, Target, refused
 
 TOKENS = 16
 AFFINE = "affine/1(bits=4,group=64)"
-TURBO = (
-    "turbo-mse/1(bits=4,dim=64,norm=corrected,rotation=hadamard,seed=0)"
-    "#codebook=a27ff8a0a1a3f1b0,signs=4d7a4b8ae8b2a5a9"
-)
 
 
 def meta(
@@ -111,21 +104,6 @@ def files() -> list[bytes]:
     return [file_of(page) for page in (*found, wrap(found[2]))]
 
 
-def one_header(data: bytes) -> bool:
-    try:
-        header = decode_header(data)
-    except PageError as error:
-        return refused(error)
-    assert encode_header(header.meta, header.checksum) == data[: header.data_offset]
-    try:
-        inner = unwrapped(header.meta)
-    except PageError as error:
-        return refused(error)
-    # Whoever reads a page makes room for what it says that it holds.
-    assert inner.nbytes <= 2 * header.meta.nbytes
-    return True
-
-
 def vary_header(rng: Random, sample: bytes) -> bytes:
     """Return a header with other entries, most often under a right checksum."""
     length = int.from_bytes(sample[:8], "little")
@@ -153,28 +131,8 @@ def vary_header(rng: Random, sample: bytes) -> bytes:
         return raw_header(repr((fields, tensors)).encode("utf-8", "replace"))
 
 
-def header_samples() -> list[bytes]:
-    return [raw[: int.from_bytes(raw[:8], "little") + 8] for raw in files()]
-
-
-# A mebibyte of JSON is at most 64 of Python's objects.
-HEADER = Target("header", header_samples, vary_header, one_header, constant=80 * MIB)
-
-
 _SIZE = struct.Struct("<8xQQQ")
 _BOMB_BYTES = 64 * MIB
-
-
-def one_frame(data: bytes) -> bool:
-    """The caller knows a page's size, and believes no more than twice the frame."""
-    size = _SIZE.unpack_from(data)[0] if len(data) >= HEADER_BYTES else 1024
-    try:
-        page = bytes(unpack(data, min(size, 2 * len(data))))
-    except PageError as error:
-        return refused(error)
-    again = pack(page)
-    assert again is None or unpack(again, len(page)) == page
-    return True
 
 
 def vary_planes(rng: Random, sample: bytes) -> bytes:
@@ -214,18 +172,6 @@ def _others() -> list[bytes]:
 
 
 _FRAMES: list[bytes] = []
-
-
-def plane_samples() -> list[bytes]:
-    made = []
-    for count in (64, 4096):
-        values = np.random.default_rng(count).normal(size=count).astype(np.float16)
-        made.append(pack(values.tobytes()))
-    return [frame for frame in made if frame is not None]
-
-
-# zstd's history, of 8 MiB at most, is its own memory and not seen by Python's count.
-PLANES = Target("planes", plane_samples, vary_planes, one_frame, constant=1 * MIB, factor=8)
 
 
 class OneFile(FileSystem):
@@ -367,40 +313,3 @@ def document_samples() -> list[bytes]:
 
 
 DOCUMENT = Target("document", document_samples, vary_document, one_document, constant=80 * MIB)
-
-
-def one_name(data: bytes) -> bool:
-    # A directory entry is bytes, which Python decodes so.
-    text = data.decode("utf-8", "surrogateescape")
-    is_leftover(text, 0)
-    name = parse_name(text)
-    if name is None:
-        return False
-    assert format_name(name) == text
-    assert parse_name(format_name(name)) == name
-    assert len(shard_of(name.id.key)) == 2
-    assert len(text) <= 255, "a name that no disk takes"
-    return True
-
-
-def vary_name(rng: Random, sample: bytes) -> bytes:
-    text = sample.decode("utf-8", "surrogateescape")
-    if rng.random() < 0.5:
-        parts = text.split("-")
-        at = rng.randrange(len(parts))
-        parts[at] = spoil_text(rng, parts[at])
-        if rng.random() < 0.2:
-            rng.shuffle(parts)
-        text = "-".join(parts)
-    else:
-        text = spoil_text(rng, text)
-    return text.encode("utf-8", "surrogatepass")
-
-
-def name_samples() -> list[bytes]:
-    kinds = (plain(), snapshot(), window())
-    tail = meta("paged", [], tail=True, position=10**15 - 1, held=7)
-    return [format_name(name_of(kind)).encode() for kind in (*kinds, tail)] + [b".tmp-1-2-3"]
-
-
-NAMES = Target("names", name_samples, vary_name, one_name, constant=64 * KIB, factor=8)

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 from kit.tinylm import Server, make_model, serve_ours
 from kit.wire import Answer, completion, connected, exchange, read_answer
 
+from .mutate import any_value, spoil_bytes
+
 SECONDS = 60.0
 """An answer that takes longer is a hang."""
 GROWTH_BYTES = 96 << 20
@@ -34,10 +36,6 @@ _LONGEST_ANSWER = 4
 _TRACEBACK = re.compile(r"^Traceback .*(?:\n +.*)+", re.MULTILINE)
 _FRAME = re.compile(r'File "([^"]*)"')
 
-_SCALARS: list[Any] = [
-    None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e300, 10**30, -(2**63), 2**31, "", "a", "\x00",
-    "\ud800", "é" * 50, "0.9", "null", [], {}, [[]], [None], {"": None}, "<|im_end|>", "💥",
-]  # fmt: skip
 _FIELDS = [
     "stream", "stream_options", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "repetition_context_size", "presence_penalty", "presence_context_size", "frequency_penalty",
@@ -65,9 +63,9 @@ class Sent(NamedTuple):
 def requests(count: int, seed: int) -> Iterator[Sent]:
     """Yield `count` requests; the same for the same seed."""
     chance = random.Random(seed)
-    kinds = [_fields, _bytes, _shapes, _noise, _headers, _lines, _cut]
+    kinds = [_fields, _bytes, _shapes, _headers, _lines, _cut]
     for _ in range(count):
-        yield chance.choices(kinds, [30, 30, 8, 10, 10, 7, 5])[0](chance)
+        yield chance.choices(kinds, [30, 40, 8, 10, 7, 5])[0](chance)
 
 
 def largest(count: int, seed: int) -> Iterator[Sent]:
@@ -94,36 +92,15 @@ def _text(chance: random.Random) -> str:
 def _fields(chance: random.Random) -> Sent:
     body = _valid(chance)
     for _ in range(chance.randint(1, 3)):
-        body[chance.choice(_FIELDS)] = _value(chance)
+        body[chance.choice(_FIELDS)] = any_value(chance)
     if chance.random() < 0.01:
-        body[chance.choice(["model", "draft_model", "adapters"])] = _value(chance)
+        body[chance.choice(["model", "draft_model", "adapters"])] = any_value(chance)
     return Sent(_post(chance, _dump(body)), True)
 
 
-def _value(chance: random.Random, depth: int = 0) -> Any:
-    choice = chance.random()
-    if depth > 3 or choice < 0.7:
-        return chance.choice(_SCALARS)
-    if choice < 0.85:
-        return [_value(chance, depth + 1) for _ in range(chance.randint(0, 4))]
-    names = ["role", "content", "type", "text", "image_url", "function", "arguments", "5", "a"]
-    return {chance.choice(names): _value(chance, depth + 1) for _ in range(chance.randint(0, 4))}
-
-
 def _bytes(chance: random.Random) -> Sent:
-    body = bytearray(_dump(_valid(chance)))
-    for _ in range(chance.randint(1, 5)):
-        where = chance.randrange(len(body) + 1)
-        change = chance.random()
-        if change < 0.4 and where < len(body):
-            body[where] = chance.randrange(256)
-        elif change < 0.6:
-            del body[where : where + chance.randint(1, 8)]
-        elif change < 0.8:
-            body[where:where] = bytes(chance.choices(b'{}[]",:\\0u\xff\x00 e-', k=3))
-        else:
-            body[where:where] = body[: chance.randint(1, 40)]
-    return Sent(_post(chance, bytes(body)), True)
+    body = spoil_bytes(chance, _dump(_valid(chance)))
+    return Sent(_post(chance, body if chance.random() < 0.75 else chance.randbytes(300)), True)
 
 
 def _shapes(chance: random.Random) -> Sent:
@@ -145,10 +122,6 @@ def _shapes(chance: random.Random) -> Sent:
         ]
     )
     return Sent(_post(chance, body), True)
-
-
-def _noise(chance: random.Random) -> Sent:
-    return Sent(_post(chance, chance.randbytes(chance.randint(0, 300))), True)
 
 
 def _headers(chance: random.Random) -> Sent:
