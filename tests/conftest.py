@@ -15,7 +15,7 @@ import omlx_cache.store
 from kit import locks
 from kit.examples import EVERY_RUN, NIGHTLY
 
-pytest_plugins = ["kit.leaks"]
+pytest_plugins = ["kit.leaks", "kit.sessions"]
 
 if not os.environ.get("OMLX_TEST_STATE"):
     # What stores remember of directories outlives them: it is no business of this user's.

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.units import SECOND
 from omlx_cache_storage.eviction.ages import BUCKETS, Learned, end_of, parse_learned
 from omlx_cache_storage.eviction.keep import (
     ENOUGH_USES,
@@ -15,7 +16,6 @@ from omlx_cache_storage.eviction.keep import (
     Keep,
 )
 
-SECOND = 10**9
 START = 10**18
 NOW = 10**18
 SOUND: dict[str, Any] = {

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from kit.examples import examples
 from kit.storage import Story
+from kit.units import SECOND
 from omlx_cache_storage.eviction import keep
 from omlx_cache_storage.eviction.ages import BUCKETS, YOUNGEST_SECONDS, bucket_of
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep
 
-SECOND = 10**9
 STORY = Story(blocks=40)
 PAGES = STORY.ids(*range(1, 25))
 ENOUGH = 30

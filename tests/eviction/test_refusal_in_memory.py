@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kit.storage import HandClock, Story, end_write
+from kit.units import KIB
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hot import LINGER_NS, PASSING_SHARE, HotTier
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.page import Page
 
-KIB = 1024
 SIZES = (KIB, 2 * KIB, 5 * KIB)
 LIMIT = 32 * KIB
 

@@ -5,9 +5,8 @@ from pathlib import Path
 from eviction.patient import PATIENCE_SECONDS, patient
 
 from kit.storage import HandClock, Story, open_cold
+from kit.units import KIB
 from omlx_cache_storage.cold.tier import ColdTier
-
-KIB = 1024
 
 
 def _cold(directory: Path, clock: HandClock) -> ColdTier:

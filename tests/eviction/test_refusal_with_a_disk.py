@@ -7,9 +7,9 @@ import pytest
 from eviction.patient import PATIENCE_SECONDS, offer, patient
 
 from kit.storage import FaultyDisk, HandClock, Story, commit, is_right, open_store
+from kit.units import KIB
 from omlx_cache import BlockStore
 
-KIB = 1024
 ROOM = 32
 OLD = range(1, ROOM + 1)
 

@@ -3,10 +3,10 @@
 import pytest
 
 from kit.storage import Story
+from kit.units import SECOND
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hints import Priority, use_stamp
 
-SECOND = 1_000_000_000
 GAP_SECONDS = 7
 MOST_SECONDS = 2 * GAP_SECONDS
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, HandClock, Story, commit, open_store
+from kit.units import KIB, SECOND
 from omlx_cache import BlockStore
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
@@ -13,11 +14,9 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hints import Pinned, PinRecord, Pins
 from omlx_cache_storage.hot import HotTier
 
-KIB = 1024
 PAGE = 64 * KIB
 COLD_PAGE = PAGE + 24 * KIB
 ROOM_TO_WRITE = PAGE + 100 * KIB
-SECOND = 1_000_000_000
 
 
 @pytest.fixture

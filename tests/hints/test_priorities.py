@@ -1,6 +1,7 @@
 """Whose pages push out whose, in one hot tier and in virtual time."""
 
 from kit.storage import Story
+from kit.units import SECOND
 from omlx_cache.simulate.tiers import VirtualClock
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hints import PRIORITY_SECONDS, Priority
@@ -8,7 +9,6 @@ from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.tiers import Tiers
 
 BLOCK, ROOM = 256, 6
-SECOND = 1_000_000_000
 START_NS = 1_000_000 * SECOND
 
 

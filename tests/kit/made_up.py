@@ -5,9 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kit.units import GIB
+
 Document = Mapping[str, Any]
 NAMESPACE = hashlib.sha256(b"namespace").hexdigest()
-GIB = 2**30
 
 
 def process(pid: int = 4711, **fields: Any) -> dict[str, Any]:

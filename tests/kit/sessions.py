@@ -1,4 +1,5 @@
-"""Fixtures for the tests of sessions: a model, a store, and a cache of one in the other."""
+"""Fixtures of every test: a model, a store, and a cache of one in the other; a sequence of pages, a
+disk that fails and clocks to set."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from kit import zoo
 from kit.drive import settings
 from kit.examples import some
+from kit.storage import FaultyDisk, HandClock, SetTime, Story
 from omlx_cache import BlockStore, PrefixCache
 
 
@@ -46,3 +48,23 @@ def store(open_store: Callable[..., BlockStore]) -> BlockStore:
 @pytest.fixture
 def cache(model: Any, store: BlockStore) -> PrefixCache:
     return PrefixCache(model, store)
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
+    return SetTime(monkeypatch)

@@ -24,6 +24,7 @@ from typing import Any
 
 from kit import forks
 from kit.storage import Story, expected_payload, fetch, open_store, store_page
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.errors import PageError
@@ -31,7 +32,6 @@ from omlx_cache_storage.format.names import parse_name
 from omlx_cache_storage.page import Buffer
 from qa.chaos.power import Disk, RecordingDisk
 
-KIB = 1024
 BLOCKS = 12
 TURNS = 12
 LIVES = 4

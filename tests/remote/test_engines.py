@@ -8,9 +8,9 @@ import pytest
 
 from kit.remote.engines import engine_at
 from kit.remote.places import STORES
+from kit.units import MIB
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, cut
 
-MIB = 1 << 20
 SIZES = (1, 127, 128, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 20 * MIB)
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from kit.units import MIB
+
 pytest.importorskip("redis", reason="needs the clients: pip install 'omlx-cache[remote]'")
 
 from kit.remote.engines import engine_at, reason_of
 from omlx_cache_storage.remote.engine import Part, RemoteEngine, RemoteError
 from omlx_cache_storage.remote.redis_engine import PART_BYTES
 
-MIB = 1 << 20
 HONEST = b"what was asked for"
 
 

@@ -9,19 +9,13 @@ import pytest
 
 from kit.drive import random_tokens, request
 from kit.examples import some
-from kit.remote.engines import PATIENT_SECONDS
 from kit.remote.machines import BLOCK, Machine, on_another_machine
+from kit.remote.places import STORES
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache import PrefixCache
 
 TOKENS = 321
 FAMILIES = {"dense": "llama", "windowed": "gemma3_text", "hybrid": "qwen3_next"}
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with other work is no reason for a miss."""
-    monkeypatch.setenv("OMLX_CACHE_REMOTE_LOOKUP_SECONDS", str(PATIENT_SECONDS))
 
 
 @pytest.fixture
@@ -30,15 +24,23 @@ def server() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        *(("redis", family) for family in FAMILIES.values()),
+        *((each, "qwen3_next") for each in STORES if each != "redis"),
+    ],
+)
 def test_what_one_machine_computed_another_restores_bit_for_bit(
-    family: str, server: RedisServer, tmp_path: Path
+    name: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert on_another_machine(server.url, tmp_path / "a", family, TOKENS) == 0
-    machine = Machine(family, tmp_path / "b", server.url)
-    with machine.store() as store:
-        turn = machine.ask(store, TOKENS, new=3)
-        requests, remote = store.stats().requests, store.stats().remote
+    monkeypatch.setenv("OMLX_CACHE_REMOTE_SECRET", "a secret that both machines have")
+    with STORES[name](tmp_path) as url:
+        assert on_another_machine(url, tmp_path / "a", family, TOKENS) == 0
+        machine = Machine(family, tmp_path / "b", url)
+        with machine.store() as store:
+            turn = machine.ask(store, TOKENS, new=3)
+            requests, remote = store.stats().requests, store.stats().remote
     assert turn.cached == TOKENS - 1
     assert machine.is_right(turn, TOKENS)
     assert requests.restored_remote_tokens == TOKENS - 1

@@ -14,6 +14,7 @@ from kit.remote.machines import Machine, on_another_machine
 from kit.remote.processes import NotYet, eventually
 from kit.remote.proxy import Proxy, Way, proxy_to
 from kit.remote.redis_servers import RedisServer, redis_server
+from kit.units import KIB
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache_storage import interrupts
 
@@ -24,7 +25,6 @@ SLACK = 4.0
 """What the computing itself may take more, on a machine with too much to do."""
 MORE = 1.25
 """Between one wait and the next a thread may have to wait for its turn."""
-KIB = 1 << 10
 FAULTS: dict[str, Callable[[Proxy], object]] = {
     "stalled": lambda proxy: proxy.rules(down=Way(stalls=True)),
     "half open": lambda proxy: proxy.rules(up=Way(stalls=True), down=Way(stalls=True)),

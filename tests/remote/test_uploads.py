@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kit.remote import MemoryEngine, MemoryStore
 from kit.remote.processes import until
 from kit.storage import Story, files_in
+from kit.units import MIB
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.remote import uploads as module
 from omlx_cache_storage.remote.engine import RemoteOptions
@@ -20,7 +21,6 @@ from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.remote.uploads import TRIES, UploadPolicy, Uploads
 
 DEADLINE = 60.0
-MIB = 1 << 20
 STORY = Story()
 OPTIONS = RemoteOptions("redis://somewhere", "cpu", lookup_seconds=DEADLINE, read_seconds=DEADLINE)
 NAMES = RemoteNames(OPTIONS.prefix, OPTIONS.architecture)

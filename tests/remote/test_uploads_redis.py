@@ -10,11 +10,11 @@ from kit.children import kill_9, program, said
 from kit.remote.processes import NotYet, eventually
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.storage import Story, bytes_of, open_store, read_cold
+from kit.units import KIB
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId, Placed
 from omlx_cache_storage.remote.redis_engine import PART_BYTES
 
-KIB = 1 << 10
 LARGE = 6 * PART_BYTES
 _SENDER = """
 import sys

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -12,60 +11,12 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from kit import zoo
-from kit.drive import chunks, random_tokens, request, run, same
+from kit.drive import random_tokens, request
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache_storage.format.names import format_name, parse_name
 
 PROMPT = random_tokens(150, 1)
-MORE = random_tokens(40, 2)
 
 Opener = Callable[..., BlockStore]
-
-
-def page_files(store: BlockStore) -> dict[int, Path]:
-    """The store's page files by the position where they end."""
-    found = {}
-    for path in sorted(store.settings.cold_dir.rglob("*.safetensors")):
-        name = parse_name(path.name)
-        found[name.position] = path
-    return found
-
-
-@pytest.fixture
-def stored(model: Any, open_store: Opener) -> BlockStore:
-    """A store that has PROMPT on the disk only."""
-    request(model, PrefixCache(model, open_store()), PROMPT)
-    return open_store()
-
-
-def expect(model: Any, store: BlockStore, cached: int, reason: str) -> None:
-    """Another request restores `cached` tokens, says why not more, and is exact all the same."""
-    turn = request(model, PrefixCache(model, store), PROMPT + MORE, new=2, commit=False)
-    assert (turn.cached, turn.reason) == (cached, reason)
-    assert same(turn.logits, run(model, [*chunks(PROMPT[:cached], 32), *turn.steps]))
-
-
-@pytest.mark.parametrize("reopen", [False, True])
-def test_a_page_of_another_position_under_a_blocks_name_is_a_miss(
-    model: Any, stored: BlockStore, open_store: Opener, reopen: bool
-) -> None:
-    files = page_files(stored)
-    files[96].write_bytes(files[64].read_bytes())
-    expect(model, open_store() if reopen else stored, 64, "mismatch")
-
-
-def test_a_file_moved_to_another_key_is_a_miss(
-    model: Any, stored: BlockStore, open_store: Opener
-) -> None:
-    files = page_files(stored)
-    wrong = files[64].with_name("x")
-    files[64].rename(wrong)
-    name, other = parse_name(files[96].name), parse_name(files[64].name)
-    assert name is not None
-    target = files[64].with_name(format_name(other._replace(position=64)))
-    files[96].rename(target)
-    wrong.unlink()
-    expect(model, open_store(), 32, "mismatch")
 
 
 def with_change(model: nn.Module, path: str, index: int) -> nn.Module:

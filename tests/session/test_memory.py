@@ -11,9 +11,9 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 from kit import zoo
 from kit.drive import random_tokens, settings
 from kit.filling import DIM, HEADS, fill, held
+from kit.units import MIB
 from omlx_cache import BlockStore, PrefixCache
 
-MIB = 1 << 20
 LAYERS = 4
 TOKENS = 2048
 PROMPT = random_tokens(TOKENS, 1)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.units import GIB
 from omlx_cache.settings import DiskSpace, Machine
-
-GIB = 2**30
 
 
 @pytest.fixture(autouse=True)

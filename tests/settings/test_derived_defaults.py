@@ -3,11 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from kit.units import GIB
 from omlx_cache.settings import CacheSettings, DiskSpace, Machine
 from omlx_cache.settings.derived import restore_share, snapshot_share
 from omlx_cache.settings.machine import cold_dir_from_environment
-
-GIB = 2**30
 
 
 def test_a_32_gb_mac_gets_an_eighth_of_its_memory_and_at_most_128_gib_of_disk(

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.storage import FaultyDisk, Story, check_integrity, commit, end_write, open_store
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage.hot import NEVER_NS, HotTier
 from omlx_cache_storage.hot_page import PageState, Reservation
 from omlx_cache_storage.page import Page, PageId
-
-KIB = 1024
 
 
 @pytest.fixture

@@ -17,9 +17,8 @@ from kit.storage import (
     open_store,
     store_page,
 )
+from kit.units import KIB
 from omlx_cache_storage import breaker, writer
-
-KIB = 1024
 
 
 @pytest.fixture
@@ -154,11 +153,6 @@ def test_a_flush_of_a_store_ends_while_others_go_on_storing(
 
 
 MANY = range(1, 61)
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
-    return SetTime(monkeypatch)
 
 
 @pytest.fixture

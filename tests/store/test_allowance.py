@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from kit.storage import Story, commit
+from kit.units import MIB
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.answers import encoded
 from omlx_cache.control.operations import operations
 from omlx_cache.integrations.mlx_lm.holdings import inventory
-
-MIB = 1 << 20
 
 
 def _store(directory: Path, **settings: Any) -> BlockStore:

@@ -15,11 +15,10 @@ from kit.storage import (
     open_store,
     store_page,
 )
+from kit.units import KIB
 from omlx_cache_daemon.client import Client
 from omlx_cache_storage.page import Buffer, OpenPage
 from omlx_cache_storage.prefetch import read_page
-
-KIB = 1024
 
 
 @pytest.mark.parametrize("at", ["while it is read", "before the disk is cleared"])

@@ -7,8 +7,8 @@ import pytest
 
 from kit.examples import some
 from kit.storage import HandClock, Story, commit, files_in, is_right, open_store
+from kit.units import KIB
 
-KIB = 1024
 LIMIT = 1000 * KIB
 PAGE = 16 * KIB
 

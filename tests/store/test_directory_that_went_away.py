@@ -12,11 +12,10 @@ import pytest
 
 from kit.storage import Story, commit, files_in, is_right, open_store, set_budget, state_of
 from kit.storage.mounts import small_disk
+from kit.units import MIB
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.small_files import read_budget
-
-MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +23,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's state directory of one test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state"
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
 
 
 @contextmanager

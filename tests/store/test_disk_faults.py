@@ -18,25 +18,9 @@ from kit.storage import (
     state_of,
     store_page,
 )
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage.errors import PageError
-
-KIB = 1024
-
-
-@pytest.fixture
-def disk() -> FaultyDisk:
-    return FaultyDisk()
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
-    return SetTime(monkeypatch)
 
 
 def _forget_memory(store: BlockStore) -> None:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from kit.storage import FaultyDisk, Story, commit, open_store
+from kit.units import KIB
 from omlx_cache import BlockStore
 
-KIB = 1024
 PAGE = 64 * KIB
 COLD_PAGE = PAGE + 24 * KIB
 ROOM_TO_OPEN = 64 * KIB

@@ -7,8 +7,7 @@ import pytest
 
 from kit.remote.processes import until
 from kit.storage import FaultyDisk, HandClock, Story, commit, files_in, open_store
-
-KIB = 1024
+from kit.units import KIB
 
 
 def test_a_flush_that_never_gets_a_place_in_the_queue_gives_up(

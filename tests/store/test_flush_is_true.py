@@ -19,11 +19,10 @@ from kit.storage import (
     read_cold,
     store_page,
 )
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.disk import Durability, StrPath
 from omlx_cache_storage.page import Page
-
-KIB = 1024
 
 
 def _on_disk(store: BlockStore, story: Story, *numbers: int) -> list[bool]:

@@ -17,18 +17,13 @@ from kit.storage import (
     open_store,
     store_page,
 )
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage import writer
 from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.writer import IDLE_SECONDS
 
-KIB = 1024
 IDLE, DELAY = 60.0, 300.0
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import pytest
 from kit import zoo
 from kit.drive import random_tokens, request, settings
 from kit.storage import Story, commit, files_in, open_store
+from kit.units import KIB
 from omlx_cache import BlockStore, PrefixCache
-
-KIB = 1024
 
 
 def _ours() -> list[threading.Thread]:

@@ -17,9 +17,8 @@ from kit.storage import (
     read_cold,
     store_page,
 )
+from kit.units import KIB
 from omlx_cache_storage.errors import PageError
-
-KIB = 1024
 
 
 def _on_disk(directory: Path, story: Story) -> list[int]:

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from kit.storage import Story, bytes_of, commit, is_right, open_store
+from kit.units import KIB
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.page import Page
 from omlx_cache_storage.tiers import Tiers
-
-KIB = 1024
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import pytest
 
 from kit.examples import some
 from kit.storage import Story, commit, open_store
-
-KIB = 1024
+from kit.units import KIB
 
 
 @pytest.mark.parametrize("policy", ["through", "lazy"])

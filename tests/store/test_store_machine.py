@@ -28,12 +28,12 @@ from kit.storage import (
     store_page,
 )
 from kit.storage.told import Told
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.page import PageId
 
-KIB = 1024
 HOT = 96 * KIB
 QUEUE = 48 * KIB
 COLD = 280 * KIB

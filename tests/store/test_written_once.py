@@ -22,10 +22,10 @@ from kit.storage import (
     open_store,
     store_page,
 )
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.disk import StrPath
 
-KIB = 1024
 STORIES = [Story("a", nbytes=8 * KIB), Story("b", nbytes=20 * KIB), Story("c", nbytes=500)]
 WHICH = st.sampled_from(STORIES)
 LAST = st.integers(1, 6)

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable
 
 from kit.storage import Story
+from kit.units import MIB
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.upkeep import keeper
 from omlx_cache_storage.page import Page
 
-MIB = 2**20
 HOT_MIB = 192
 OWN_MIB = 192
 WAIT_SECONDS = 0.05

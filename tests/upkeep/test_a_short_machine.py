@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.units import MIB
+
 CHILD = Path(__file__).with_name("hungry.py")
-MIB = 2**20
 LIMIT_MIB = 304
 GROUPS = Path("/sys/fs/cgroup")
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
+from kit.units import MIB
 from omlx_cache.upkeep.memory import Darwin, Level, Linux, MemoryFigures, level_of, reader
-
-MIB = 2**20
 
 
 def _tree(root: Path, **files: object) -> Path:

@@ -7,10 +7,9 @@ import mlx.core as mx
 import pytest
 
 from kit.storage import Story, commit, open_store
+from kit.units import KIB
 from omlx_cache.upkeep.keeper import Keeper
 from omlx_cache.upkeep.memory import Level, MemoryFigures
-
-KIB = 1024
 
 
 @pytest.mark.parametrize(("level", "cleared"), [(Level.NORMAL, 0), (Level.WARN, 1)])

@@ -5,10 +5,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from kit.storage import FaultyDisk, Story, commit, open_store
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache.upkeep.memory import GROW_SECONDS, STEPS, Level, MemoryFigures, Relief
 
-KIB = 1024
 HOT = 1024 * KIB
 STEP = HOT // STEPS
 PAGE = 64 * KIB

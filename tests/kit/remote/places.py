@@ -3,28 +3,20 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from .redis_groups import redis_cluster, redis_sentinels
 from .redis_servers import redis_server
 from .s3_server import s3_server
 
 
-@contextmanager
-def _redis(directory: Path) -> Iterator[str]:
-    with redis_server() as server:
-        yield server.url
+def _at(run: Callable[[], AbstractContextManager[Any]]) -> Callable[[Path], Any]:
+    @contextmanager
+    def at(directory: Path) -> Iterator[str]:
+        with run() as server:
+            yield server.url
 
-
-@contextmanager
-def _cluster(directory: Path) -> Iterator[str]:
-    with redis_cluster() as cluster:
-        yield cluster.url
-
-
-@contextmanager
-def _sentinels(directory: Path) -> Iterator[str]:
-    with redis_sentinels() as sentinels:
-        yield sentinels.url
+    return at
 
 
 @contextmanager
@@ -39,9 +31,9 @@ def _directory(directory: Path) -> Iterator[str]:
 
 
 STORES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
-    "redis": _redis,
-    "cluster": _cluster,
-    "sentinels": _sentinels,
+    "redis": _at(redis_server),
+    "cluster": _at(redis_cluster),
+    "sentinels": _at(redis_sentinels),
     "bucket": _bucket,
     "directory": _directory,
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kit.units import KIB
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
@@ -18,7 +19,6 @@ from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.tiers import Tiers
 
 BLOCK = 16
-KIB = 1024
 
 
 def expected_payload(page: PageId, nbytes: int) -> bytes:

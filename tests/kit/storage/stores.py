@@ -4,6 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from kit.units import KIB
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.comparison import compare
 from omlx_cache_daemon.changing import change_budget
@@ -19,8 +20,6 @@ from omlx_cache_storage.writer import Writer
 
 from .faults import FaultyDisk
 from .pages import Story, bytes_of, expected_payload, read_cold
-
-KIB = 1024
 
 
 def settings(directory: Path, **options: Any) -> CacheSettings:

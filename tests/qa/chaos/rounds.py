@@ -13,13 +13,14 @@ import pytest
 
 from kit import forks, leaks
 from kit.storage import files_in
+from kit.units import KIB
 from qa import flushes
 
 from . import disks, faults
 from .disks import DAMAGE, damage
 from .faults import Fault
 from .requests import MIXTURES, Asked, Requester
-from .world import FLUSH_SECONDS, KIB, World, roomy_options, sampled
+from .world import FLUSH_SECONDS, World, roomy_options, sampled
 
 Round = Callable[[World], None]
 SLACK_BYTES = 64 * 1024

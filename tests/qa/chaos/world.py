@@ -11,12 +11,12 @@ from typing import Any
 import mlx.core as mx
 
 from kit.storage import disk_usage, open_store
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.disk import FileSystem
 
 from .tally import Tally, Verdict
 
-KIB = 1024
 BLOCK = 16
 CLOSE_SECONDS = 20.0
 FLUSH_SECONDS = 30.0

@@ -4,8 +4,10 @@ import argparse
 import logging
 import sys
 
+from kit.units import MIB
+
 from . import files, foreign, restored
-from .run import MIB, Target, hangs_end, limit_memory, run
+from .run import Target, hangs_end, limit_memory, run
 
 TARGETS: dict[str, Target] = {
     target.name: target

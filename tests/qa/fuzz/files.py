@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 
 from kit.storage.signed import raw_header, signed_header, signed_planes, split_header
+from kit.units import KIB, MIB
 from omlx_cache_storage.cold.budget import MOST_BYTES
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.reader import open_page, read_header
@@ -37,7 +38,7 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageMeta, TensorSpec
 
 from .mutate import NUMBERS, any_value, nested, spoil_bytes, spoil_value
-from .run import KIB, MIB, Target, refused
+from .run import Target, refused
 
 TOKENS = 16
 AFFINE = "affine/1(bits=4,group=64)"

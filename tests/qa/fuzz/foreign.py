@@ -10,6 +10,7 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 
+from kit.units import MIB
 from omlx_cache.control.errors import CHANGES, STORE, ControlError
 from omlx_cache.status.routes import ROUTES, Routes
 from omlx_cache_daemon.archive import (
@@ -37,7 +38,7 @@ from omlx_cache_storage.remote.received import ReceivedPage
 
 from . import files
 from .mutate import NUMBERS, nested, spoil_bytes, spoil_value
-from .run import MIB, Target, refused
+from .run import Target, refused
 
 _NUMBERS = (b"0", b"7777777", b"77777777777", b"-1", b"\x80" + b"\xff" * 10, b"99999999999")
 _KINDS = b"01234567gxLKSAV\0\xff"

@@ -11,6 +11,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
 from kit.storage.signed import signed_header, split_header
+from kit.units import MIB
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.host import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
@@ -25,7 +26,7 @@ from omlx_cache_storage.prefetch import ReadingTiers
 
 from . import files
 from .mutate import spoil_value
-from .run import MIB, Target, refused
+from .run import Target, refused
 
 _ROOM = 1024
 """How many times its size a page may claim of a model's buffers: 2 bits to 32, 16 tokens to 512."""

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from kit.units import KIB
+
 from .mutate import spoil_bytes
 
-KIB = 1024
-MIB = 1024 * KIB
 MESSAGE_LIMIT = 4 * KIB
 """What an error may say: it goes into a log line."""
 WATCHED_EVERY = 50

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.storage import FaultyDisk, Story, disk_usage, open_cold, set_budget
+from kit.units import GIB, KIB
 from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, agree
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
@@ -25,10 +26,8 @@ from omlx_cache_storage.cold.small_files import (
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import BUDGET_FILE
 
-GIB = 1 << 30
 SHARES = {"salt": {"*": {"fraction": 0.25}}, "city": {"x": 7}}
 """What an earlier version wrote, and what only a later one may understand."""
-KIB = 1024
 LIMIT = 2048 * KIB
 _ADD = """
 import sys

@@ -9,17 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.storage import HandClock, Story, open_cold
+from kit.units import KIB, SECOND
 from omlx_cache_daemon.changing import ChangeRefused, change_pins
 from omlx_cache_storage.cold.small_files import PINS, encode_pins, parse_pins, pins_bytes, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PINS_FILE
 from omlx_cache_storage.hints import PinRecord
 
-KIB = 1024
 PAGE = 64 * KIB
 COLD_PAGE = PAGE + 24 * KIB
 SLACK = PAGE + 150 * KIB
-SECOND = 1_000_000_000
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import Story, commit, disk_usage, open_cold, open_store
+from kit.units import DAY, KIB
 from omlx_cache.control.cold_files import namespaces
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache_storage.cold.small_files import (
@@ -14,10 +15,8 @@ from omlx_cache_storage.cold.small_files import (
     has_fields,
 )
 
-KIB = 1024
 SALT = {"model": "m" * 64, "salt": "text:1"}
 SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
-DAY = 10**18
 
 
 def _document(nbytes: int) -> dict[str, object]:

@@ -15,20 +15,8 @@ from kit.storage import (
     open_cold,
     read_cold,
 )
+from kit.units import DAY, KIB
 from omlx_cache_storage.cold.tier import ColdTier
-
-KIB = 1024
-DAY = 10**18
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
-
-
-@pytest.fixture
-def disk() -> FaultyDisk:
-    return FaultyDisk()
 
 
 @pytest.fixture

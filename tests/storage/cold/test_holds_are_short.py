@@ -9,14 +9,12 @@ import pytest
 
 from kit.children import kill_9, program, said
 from kit.storage import Story, disk_usage, files_in, open_cold, set_budget
+from kit.units import DAY, KIB, MIB
 from omlx_cache_storage.cold import sharing
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 
-KIB = 1024
-MIB = 1024 * KIB
-DAY = 10**18
 SMALL = 200
 """Pages of 4 KiB in a full directory, 20 KiB with their headers."""
 MOST = 64

@@ -15,10 +15,9 @@ from kit.storage import (
     open_cold,
     read_cold,
 )
+from kit.units import DAY
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.cold.writing import NO_ROOM_TRIES
-
-DAY = 10**18
 
 
 class QuotaDisk(FaultyDisk):

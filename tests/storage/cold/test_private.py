@@ -1,23 +1,19 @@
 """What another user owns, or could have changed, is not indexed, not read and not deleted."""
 
 import contextlib
-import json
 import os
-import socket
 import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kit.storage import FaultyDisk, Story, expected_payload, files_in, open_cold, read_cold
-from omlx_cache.control.cold_files import namespaces, scan
+from kit.units import DAY
+from omlx_cache.control.cold_files import scan
 from omlx_cache_daemon.changing import remove_namespace
-from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.errors import PageUnreadable
 
-DAY = 10**18
 STRANGER = 12_345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
 
@@ -164,57 +160,3 @@ def test_a_page_is_not_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(PermissionError, match="a link"):
         tier.write(story.page(1), DAY, story.document)
     assert list(elsewhere.iterdir()) == []
-
-
-def _socket(path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(f"{short}/s")
-        os.rename(f"{short}/s", path)
-
-
-def _deep(path: Path) -> None:
-    path.write_text("[" * 500_000 + "]" * 500_000)
-
-
-def _giant(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-
-
-ODD: list[Change] = [
-    os.mkfifo,
-    Path.mkdir,
-    _socket,
-    lambda path: path.symlink_to("/dev/zero"),
-    lambda path: path.symlink_to(path),
-    _giant,
-    _deep,
-]
-
-
-@pytest.mark.parametrize("make", ODD)
-@pytest.mark.parametrize("place", ["namespace.json", "shard", "namespace", "temporary", "tag"])
-def test_odd_things_under_any_name_hold_up_nobody(tmp_path: Path, make: Change, place: str) -> None:
-    story, other = Story(), Story("other")
-    _stored(tmp_path, story, 1)
-    path = _path(tmp_path, story, 1)
-    shard = "00" if path.parent.name != "00" else "01"
-    odd = {
-        "namespace.json": path.parents[1] / "namespace.json",
-        "shard": path.parents[1] / shard,
-        "namespace": tmp_path / other.namespace.hex(),
-        "temporary": path.with_name(".tmp-1-gone-1"),
-        "tag": tmp_path / "CACHEDIR.TAG",
-    }[place]
-    odd.unlink(missing_ok=True)
-    make(odd)
-    tier = open_cold(tmp_path)
-    assert tier.usage().pages == 1
-    assert tier.usage().nbytes < 2**30
-    assert read_cold(tier, story.id(1)) == expected_payload(story.id(1), story.nbytes)
-    for document in namespaces(tmp_path).values():
-        assert isinstance(json.dumps(document), str)
-        assert isinstance(read_namespace(tmp_path, story.namespace), dict)
-    assert remove_namespace(tmp_path, story.namespace) == 1
-    if place not in ("temporary", "namespace.json") and make is not Path.mkdir:
-        assert os.path.lexists(odd)

@@ -18,11 +18,6 @@ LIMIT = 1_024_000
 PAGE = 10_000
 
 
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
 def ration(directory: Path, clock: HandClock, fs: FileSystem | None = None) -> Ration:
     ledger = Ledger(directory, FileSystem())
     ledger.open(SMALLEST_BYTES)

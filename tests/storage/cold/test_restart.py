@@ -22,6 +22,7 @@ from kit.storage import (
     open_cold,
     read_cold,
 )
+from kit.units import KIB
 from omlx_cache_daemon.changing import remove_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
@@ -33,7 +34,6 @@ from omlx_cache_storage.format.names import (
     format_name,
 )
 
-KIB = 1024
 PAGE = 128 * KIB
 ROOT_FILES = {"CACHEDIR.TAG", "budget.json", "ledger"}
 
@@ -55,11 +55,6 @@ def _stored(directory: Path, story: Story, *numbers: int) -> None:
 def _order(tier: ColdTier, *stories: Story) -> list[tuple[int, int]]:
     known = {s.id(n): (which, n) for which, s in enumerate(stories) for n in range(1, 20)}
     return [known[entry.page] for entry in tier.entries()]
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
 
 
 @pytest.fixture

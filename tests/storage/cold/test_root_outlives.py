@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from kit.storage import Story, open_cold, read_cold
+from kit.units import KIB
 from omlx_cache_storage.cold.tier import ColdTier
 
-KIB = 1024
 PAGE = 128 * KIB
 LIMIT = 20 * 160 * KIB
 

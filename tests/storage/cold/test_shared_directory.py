@@ -18,15 +18,14 @@ from kit.storage import (
     read_cold,
     set_budget,
 )
+from kit.units import DAY, KIB
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 
-KIB = 1024
 PAGE = 64 * KIB
 LIMIT = 1200 * KIB
-DAY = 10**18
 HOUR = 3600 * 10**9
 
 

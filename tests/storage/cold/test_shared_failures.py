@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold
+from kit.units import DAY, KIB
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
 
-KIB = 1024
 PAGE = 64 * KIB
 LIMIT = 1200 * KIB
-DAY = 10**18
 
 
 @pytest.fixture

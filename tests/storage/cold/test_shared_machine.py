@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kit.examples import examples
 from kit.storage import Story, disk_usage, expected_payload, files_in, open_cold, read_cold
 from kit.storage.told import Told
+from kit.units import KIB
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.format.names import LEDGER_FILE
 
-KIB = 1024
 PAGE = 16 * KIB
 LIMIT = 700 * KIB
 TIERS = 3

@@ -10,6 +10,7 @@ import pytest
 import xxhash
 
 from kit.storage import FaultyDisk, Story, files_in, open_cold, read_cold
+from kit.units import KIB
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import UndecodablePage
 from omlx_cache_storage.format import planes
@@ -17,14 +18,8 @@ from omlx_cache_storage.format.header import header_length
 from omlx_cache_storage.format.wrapping import wrap
 from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 
-KIB = 1024
 NUMBERS = range(1, 9)
 needs_zstd = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
 
 
 def _floats(story: Story, number: int, **fields: object) -> Page:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, SetTime, Story, expected_payload, files_in, open_cold, read_cold
+from kit.units import DAY
 from omlx_cache_storage import breaker
 from omlx_cache_storage.cold import health
 from omlx_cache_storage.cold.disk import StrPath
@@ -16,7 +17,6 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.format.names import parse_name
 
-DAY = 10**18
 PAGES = range(1, 13)
 
 
@@ -39,16 +39,6 @@ class BadSectors(FaultyDisk):
     def _written(self, temporary: StrPath, final: StrPath) -> None:
         if name := parse_name(os.path.basename(final)):
             self.bad.discard(name.position // 16)
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> SetTime:
-    return SetTime(monkeypatch)
-
-
-@pytest.fixture
-def story() -> Story:
-    return Story()
 
 
 @pytest.fixture
