@@ -206,7 +206,8 @@ class Explainer:
         """Return why no more of a prompt of so many tokens was restored; with the number of its
         request the prompt is remembered."""
         word, _, detail = (reason or "").partition(":")
-        told = Explanation(word or None, tokens, restored, detail=detail)
+        # What is said of a prompt that was not looked up may have a piece of it.
+        told = Explanation(word or None, tokens, restored, detail="" if walked is None else detail)
         if walked is None:
             return told
         try:

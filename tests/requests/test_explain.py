@@ -139,3 +139,8 @@ def test_the_first_tokens_of_a_template_name_no_other_request(known: Known, shar
     told = known.explain(restored=0)
     assert (told.reason, told.other) == ("new_text", None)
     assert brief(told) == " (new_text)"
+
+
+def test_what_is_wrong_with_tokens_is_not_in_the_log(known: Known) -> None:
+    told = known.explainer.explain(None, 5, 0, "bad_tokens:got 'a secret'")
+    assert (told.reason, brief(told)) == ("bad_tokens", " (bad_tokens)")

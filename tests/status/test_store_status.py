@@ -50,7 +50,6 @@ def test_the_tree_is_asked_level_by_level(tmp_path: Path) -> None:
         assert (behind["rows"], behind["found"]) == ([], True)
         gone = _level(store, root["namespace"], "ab" * 32, 10)
         assert (gone["rows"], gone["found"]) == ([], False)
-        json.dumps([level, behind])
         assert kept.digest == story.namespace
 
 
