@@ -33,6 +33,14 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
     sys.stdout.write(json.dumps(_versioned(value), default=_plain, indent=indent) + "\n")
 
 
+def print_answer(as_json: bool, document: object, shown: str) -> None:
+    """Print an answer: as a JSON document for programs, or as what is shown to people."""
+    if as_json:
+        print_json(document)
+    else:
+        sys.stdout.write(shown)
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: bool = False) -> str:
     """Return columns under headers; a column of numbers and sizes is aligned to the right."""
     cells = [[text(cell) for cell in row] for row in rows]

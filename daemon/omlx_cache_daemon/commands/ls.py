@@ -12,7 +12,15 @@ from omlx_cache.settings.sizes import duration
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError
 from omlx_cache_daemon.options import add_format_option, complete_by, hex_prefix, positive_count
 from omlx_cache_daemon.places import StorePages, add_source_options, known_pages, place_of
-from omlx_cache_daemon.render import facts, print_json, quantity, table, uses_styles, warn
+from omlx_cache_daemon.render import (
+    facts,
+    print_answer,
+    print_json,
+    quantity,
+    table,
+    uses_styles,
+    warn,
+)
 from omlx_cache_daemon.stores import process_of
 from omlx_cache_daemon.targets import SHOWN_DIGITS, with_staleness
 
@@ -101,10 +109,7 @@ def _show_details(found: Sequence[PageDetails], namespace: str, key: str, as_jso
             f"no page has a key that begins with {key}; omlx-cache ls shows namespaces, and "
             "omlx-cache ls NAMESPACE the keys of its pages"
         )
-    if as_json:
-        print_json(rows)
-    else:
-        sys.stdout.write("\n".join(map(_details, rows)))
+    print_answer(as_json, rows, "\n".join(map(_details, rows)))
     return FAILURE if any(row.error is not None for row in rows) else OK
 
 

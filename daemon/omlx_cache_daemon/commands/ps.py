@@ -11,7 +11,7 @@ from omlx_cache.settings.sizes import duration, format_size
 from omlx_cache_daemon.client import Client, as_map, other_version
 from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_number
-from omlx_cache_daemon.render import print_json, table, uses_styles
+from omlx_cache_daemon.render import print_answer, table, uses_styles
 from omlx_cache_daemon.stores import (
     RunningStore,
     add_store_options,
@@ -57,11 +57,9 @@ def run(args: argparse.Namespace) -> int:
     if args.watch is not None:
         return _watch(args)
     replies = StoreQuestion(_ask, args.timeout).ask(_shown(args))
-    if args.format == "json":
-        print_json([_document(reply) for reply in replies])
-    else:
-        rows = map(_row, map(_document, replies))
-        sys.stdout.write(table(_HEADERS, rows, bold=uses_styles(sys.stdout)))
+    documents = [_document(reply) for reply in replies]
+    shown = table(_HEADERS, map(_row, documents), bold=uses_styles(sys.stdout))
+    print_answer(args.format == "json", documents, shown)
     return OK if any(reply.answer for reply in replies) else NOBODY_THERE
 
 

@@ -10,7 +10,7 @@ from omlx_cache_daemon.client import Map, as_maps, count_of
 from omlx_cache_daemon.errors import OK, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
-from omlx_cache_daemon.render import facts, print_json, quantity, table, text, uses_styles, warn
+from omlx_cache_daemon.render import facts, print_answer, quantity, table, text, uses_styles, warn
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
@@ -80,10 +80,7 @@ def run(args: argparse.Namespace) -> int:
     elif target is not None or args.unpin_all:
         ended = [{"kind": one.kind, "name": one.name} for one in unpin(directory, target)]
     state = {**described(directory), "unpinned": ended}
-    if args.format == "json":
-        print_json(state)
-    else:
-        _print(state)
+    print_answer(args.format == "json", state, _shown(state))
     _warn(state, amount)
     return OK
 
@@ -115,7 +112,8 @@ def _pin(directory: Path, target: Target, period: float | None) -> None:
         )
 
 
-def _print(state: Map) -> None:
+def _shown(state: Map) -> str:
+    """Return the budget, what is used of it, and what is pinned."""
     budget = "none yet: the first store that opens the directory sets it"
     if state["set_by"] is not None:
         set_by = _SET_BY.get(str(state["set_by"]), state["set_by"])
@@ -125,12 +123,11 @@ def _print(state: Map) -> None:
         pinned += f" of at most {quantity('bytes', state['pinned_limit_bytes'])}"
     known = [("directory", state["directory"]), ("budget", budget)]
     known += [("used", quantity("bytes", state["used_bytes"]))]
-    sys.stdout.write(facts([*known, ("pinned", pinned)]))
-    for one in as_maps(state["unpinned"]):
-        print(f"unpinned {one['kind']} {text(one['name'])}")
-    if state["pins"]:
-        rows = [_row(one) for one in as_maps(state["pins"])]
-        sys.stdout.write("\n" + table(_HEADERS, rows, bold=uses_styles(sys.stdout)))
+    ended, pins = (as_maps(state[name]) for name in ("unpinned", "pins"))
+    shown = facts([*known, ("pinned", pinned)])
+    shown += "".join(f"unpinned {one['kind']} {text(one['name'])}\n" for one in ended)
+    pinned_rows = table(_HEADERS, map(_row, pins), bold=uses_styles(sys.stdout))
+    return shown + (f"\n{pinned_rows}" if pins else "")
 
 
 def _row(one: Map) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from omlx_cache.settings.sizes import duration, format_size
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count, positive_number, size
-from omlx_cache_daemon.render import print_json, table, uses_styles
+from omlx_cache_daemon.render import print_answer, table, uses_styles
 
 if TYPE_CHECKING:
     from omlx_cache.simulate.shapes import Shape
@@ -108,21 +108,17 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     work, said = outcomes[0].workload, advice(outcomes)
     notes = [_UPPER_BOUND] if shape.ages else []
-    if args.format == "json":
-        print_json(
-            {
-                "schema": SCHEMA,
-                "requests": len(work.requests),
-                "page_references": work.references,
-                "tokens_in": work.tokens_in,
-                "model": {"name": shape.name, "bytes_per_token": shape.token_bytes},
-                "results": [document(outcome) for outcome in outcomes],
-                "advice": said,
-                "notes": notes,
-            }
-        )
-        return OK
-    sys.stdout.write(
+    answer = {
+        "schema": SCHEMA,
+        "requests": len(work.requests),
+        "page_references": work.references,
+        "tokens_in": work.tokens_in,
+        "model": {"name": shape.name, "bytes_per_token": shape.token_bytes},
+        "results": [document(outcome) for outcome in outcomes],
+        "advice": said,
+        "notes": notes,
+    }
+    shown = (
         f"{len(work.requests):,} requests over {duration(work.seconds)}, {work.tokens_in:,} tokens "
         f"of prompts; {shape.name}, {format_size(shape.token_bytes)} a token\n"
         + "".join(f"Note: {note}\n" for note in notes)
@@ -131,6 +127,7 @@ def run(args: argparse.Namespace) -> int:
         + "".join(f"\n{line}" for line in said)
         + "\n" * bool(said)
     )
+    print_answer(args.format == "json", answer, shown)
     return OK
 
 

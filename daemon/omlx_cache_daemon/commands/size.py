@@ -11,7 +11,7 @@ from omlx_cache.codecs.identity import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
-from omlx_cache_daemon.render import print_json, table, uses_styles
+from omlx_cache_daemon.render import print_answer, table, uses_styles
 
 if TYPE_CHECKING:
     from omlx_cache.tools.size.estimate import Estimate, GroupEstimate
@@ -87,12 +87,10 @@ def run(args: argparse.Namespace) -> int:
         reserve=args.reserve,
     )
     estimates = [sized(codec=name) for name in names]
-    if args.format == "json":
-        documents = [_document(one) for one in estimates]
-        print_json(documents if args.codec == "all" else documents[0])
-    else:
-        report = _comparison(estimates) if args.codec == "all" else _report(estimates[0])
-        sys.stdout.write(report + "".join(f"\nNote: {note}\n" for note in estimates[0].notes))
+    documents, is_one = [_document(one) for one in estimates], args.codec != "all"
+    report = _report(estimates[0]) if is_one else _comparison(estimates)
+    report += "".join(f"\nNote: {note}\n" for note in estimates[0].notes)
+    print_answer(args.format == "json", documents[0] if is_one else documents, report)
     return OK
 
 

@@ -12,7 +12,7 @@ from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, Usa
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.process import show_logs
 from omlx_cache_daemon.progress import Progress
-from omlx_cache_daemon.render import print_json, quantity, text
+from omlx_cache_daemon.render import print_answer, quantity, text
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
 from omlx_cache_daemon.servers import Server, find_servers
 from omlx_cache_daemon.warming import Prompt, WarmReport, read_prompts, serving, warm_through
@@ -58,10 +58,8 @@ def run(args: argparse.Namespace) -> int:
             report = replace(_warm(args, own, prompts), server=None)
     else:
         raise UsageError("--model is missing, and no server is running that has one")
-    if args.format == "json":
-        print_json({name: getattr(report, name) for name in report.__slots__})
-    else:
-        sys.stdout.write(_told(report))
+    document = {name: getattr(report, name) for name in report.__slots__}
+    print_answer(args.format == "json", document, _told(report))
     if not report.durable:
         sys.stderr.write("omlx-cache: not everything could be written\n")
     return OK if report.durable else FAILURE

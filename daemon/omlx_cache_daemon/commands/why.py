@@ -1,7 +1,6 @@
 """`omlx-cache why`: why no more of a request's prompt was restored."""
 
 import argparse
-import sys
 
 from omlx_cache.control.explained import ExplainedRequest, WhyReply
 from omlx_cache.reasons import described
@@ -9,7 +8,7 @@ from omlx_cache.requests.explanation import clock
 from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
-from omlx_cache_daemon.render import print_json, text
+from omlx_cache_daemon.render import print_answer, text
 from omlx_cache_daemon.stores import add_store_options, the_one
 
 
@@ -33,10 +32,8 @@ def run(args: argparse.Namespace) -> int:
     reply = as_answer(WhyReply, asked)
     if not reply.requests and args.request is not None:
         raise CommandError(f"request {args.request} is not known, or not any more")
-    if args.format == "json":
-        print_json(reply)
-    else:
-        sys.stdout.write("\n".join(map(_shown, reply.requests)) or "no request yet\n")
+    shown = "\n".join(map(_shown, reply.requests)) or "no request yet\n"
+    print_answer(args.format == "json", reply, shown)
     return OK
 
 
