@@ -96,6 +96,8 @@ def command_names() -> list[str]:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     name = arguments[0] if arguments else ""
     if name in ("-h", "--help"):
         return _print(_overview())
@@ -106,7 +108,7 @@ def _run(arguments: Sequence[str]) -> int:
     if name not in command_names():
         if name in OLD_NAMES:
             raise UsageError(f"omlx-cache {name} is now omlx-cache {OLD_NAMES[name]}")
-        known = [*command_names(), "--help", "--version"]
+        known = [*command_names(), "help", "--help", "--version"]
         raise UsageError(refusal("flag" if name.startswith("-") else "command", name, known))
     # Only here: argparse takes as long to import as all of this.
     from omlx_cache_daemon.parsing import load, parse

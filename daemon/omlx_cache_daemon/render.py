@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TextIO
 
 from omlx_cache.settings.sizes import duration, format_size
@@ -97,6 +98,20 @@ def quantity(name: str, value: object) -> str:
     if isinstance(value, int) or value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def local_time(value: object) -> str:
+    """Return a date of ISO 8601 as this machine's clock has it; "-" for what is none."""
+    moment = moment_of(value)
+    return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def moment_of(value: object) -> datetime | None:
+    """Return the local time that a date of ISO 8601 says, None for what is no date."""
+    try:
+        return datetime.fromisoformat(value if isinstance(value, str) else "").astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def text(value: object) -> str:

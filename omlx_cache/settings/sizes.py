@@ -1,4 +1,4 @@
-"""Byte counts as people write them: `4GiB`, `512MB`, `1.5 GiB`, `1048576`."""
+"""Byte counts as people write them (`4GiB`, `512MB`, `1.5 GiB`, `1048576`), durations, counts."""
 
 import re
 
@@ -54,6 +54,11 @@ def format_size(count: int) -> str:
             break
         size, unit = size / 1024, larger
     return f"{size:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 page`, `1,024 pages`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def duration(seconds: float) -> str:

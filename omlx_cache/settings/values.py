@@ -108,7 +108,7 @@ def _line(
     shown, value = given_as(name)
     reason = f" ({one['ctx']['error']})" if one["type"] == "value_error" else ""
     hidden = {SecretStr, RemoteAddress} & set(get_args(fields[name].annotation))
-    got = "what is not shown" if hidden else repr(value)
+    got = "a value that may be secret" if hidden else repr(value)
     values = allowed(fields[name])
     if values.removeprefix("off, or ") in reason:
         return f"{shown}: got {got}{reason}"

@@ -122,6 +122,15 @@ def test_a_dead_store_and_one_that_says_nothing_are_told_within_their_time(docto
     assert (code, told["reached"], told["worth"]) == (1, False, [])
 
 
+def test_a_directory_that_is_not_there_has_no_firewall(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "missing" / "share", tmp_path / "file"):
+        code, (found,), _ = doctor(f"file://{place}")
+        assert (code, found["severity"]) == (1, "error")
+        assert found["remedy"].endswith(f"ls -ld {place}")
+        assert "firewall" not in found["remedy"]
+
+
 @pytest.mark.nightly
 def test_a_directory_is_measured_too_and_left_as_it_was(
     doctor: Doctor, cli: Cli, tmp_path: Path

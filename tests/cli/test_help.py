@@ -50,6 +50,12 @@ def test_the_overview_has_every_command_in_a_group(cli: Cli) -> None:
     assert "69 no store answers" in told
 
 
+def test_help_is_a_command_too(cli: Cli) -> None:
+    assert cli("help").out == cli("--help").out
+    assert cli("help", "quota").out == cli("quota", "--help").out
+    assert "the nearest is help" in cli("halp").err
+
+
 def test_an_old_name_says_the_new_one(cli: Cli) -> None:
     assert not OLD_NAMES.keys() & set(command_names())
     for name, new in OLD_NAMES.items():

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
         ("1 GiB", Budget(1 << 30, "quota"), ""),
         ("auto", Budget(1 << 30, "free space"), "1 GiB counts until a store opens the directory"),
         ("0", Budget(0, "quota"), "the directory holds more"),
+        ("1PiB", Budget(2**50, "quota"), "omlx-cache: the disk has "),
     ):
         ended = cli("quota", amount)
         assert (ended.code, read_budget(cold_dir)) == (0, expected)
@@ -207,7 +209,12 @@ def test_a_pin_names_a_namespace_a_model_a_salt_or_a_chain(
     assert (pin["kind"], pin["name"], pin["pages"]) == (kind, name, pages)
     (known,) = read_pins(cold_dir)
     assert 6.9 * 86_400 < known.until_ns / 1e9 - time.time() <= 7 * 86_400
-    assert name[:12] in cli("quota").out
+    shown_pins = cli("quota").out
+    assert name[:12] in shown_pins
+    # People read the clock on the wall, programs read UTC.
+    assert f"{datetime.fromtimestamp(known.until_ns // 10**9):%Y-%m-%d %H:%M}" in shown_pins
+    assert pin["until"].endswith("Z")
+    assert pin["until"] not in shown_pins
     # Named again it is the same pin, with another end.
     assert len(_state(cli("quota", "--pin", *arguments, "--format", "json"))["pins"]) == 1
     assert cli("quota", "--unpin", *arguments).code == 0

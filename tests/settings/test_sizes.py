@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache.settings.sizes import format_size, parse_size
+from omlx_cache.settings.sizes import counted, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,11 @@ from omlx_cache.settings.sizes import format_size, parse_size
 )
 def test_a_size_is_parsed_exactly(text: object, count: int) -> None:
     assert parse_size(text) == count
+
+
+def test_one_is_counted_without_a_plural() -> None:
+    shown = [counted(count, "page") for count in (0, 1, 2, 1024)]
+    assert shown == ["0 pages", "1 page", "2 pages", "1,024 pages"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_number, size
 from omlx_cache_daemon.places import existing
@@ -195,6 +196,6 @@ def _summary(context: "Context", processes: int) -> str:
     used = quantity("bytes", context.census.nbytes)
     of = "" if context.budget is None else f" of {quantity('bytes', context.budget.nbytes)}"
     return (
-        f"{where}: {context.census.pages:,} pages, {used}{of}; "
-        f"{context.read:,} pages read; {processes} running\n"
+        f"{where}: {counted(context.census.pages, 'page')}, {used}{of}; "
+        f"{counted(context.read, 'page')} read; {processes} running\n"
     )

@@ -5,6 +5,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
@@ -73,13 +74,15 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         where = "standard output" if streams else text(args.output)
-        told = f"{done['pages']:,} pages ({quantity('bytes', done['bytes'])}) of {text(directory)}"
-        (sys.stderr if streams else sys.stdout).write(f"exported {told} to {where}\n")
+        told = f"{counted(done['pages'], 'page')} ({quantity('bytes', done['bytes'])})"
+        (sys.stderr if streams else sys.stdout).write(
+            f"exported {told} of {text(directory)} to {where}\n"
+        )
     warn(
         {
-            f"{done['gone']:,} pages left the directory meanwhile": done["gone"],
-            f"{done['damaged']:,} pages are damaged or unreadable, and not in the archive; "
-            "omlx-cache doctor --all names them": done["damaged"],
+            f"{counted(done['gone'], 'page')} left the directory meanwhile": done["gone"],
+            f"damaged or unreadable, and not in the archive: {counted(done['damaged'], 'page')}; "
+            "omlx-cache doctor --all names each": done["damaged"],
         }
     )
     return FAILURE if done["damaged"] else OK

@@ -5,6 +5,7 @@ import sys
 from contextlib import nullcontext
 from typing import Final, get_args
 
+from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.places import add_source_options, used_directory
@@ -92,10 +93,8 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         verb = "would import" if args.dry_run else "imported"
-        read = (
-            f"{done.pages['imported']:,} of {total:,} pages ({quantity('bytes', done.nbytes)} read)"
-        )
-        print(f"{verb} {read} into {text(directory)}")
+        pages = f"{done.pages['imported']:,} of {counted(total, 'page')}"
+        print(f"{verb} {pages} ({quantity('bytes', done.nbytes)} read) into {text(directory)}")
         counts = {_NOTES[fate]: count for fate, count in done.pages.items() if fate in _NOTES}
         counts |= {
             "others were evicted for them, used longer ago": target.evicted,

@@ -4,7 +4,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
 
 from omlx_cache.control.answers import document
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
@@ -14,6 +13,8 @@ from omlx_cache_daemon.options import add_format_option, complete_by, hex_prefix
 from omlx_cache_daemon.places import StorePages, add_source_options, known_pages, place_of
 from omlx_cache_daemon.render import (
     facts,
+    local_time,
+    moment_of,
     print_answer,
     print_json,
     quantity,
@@ -134,17 +135,10 @@ def _cell(column: str, row: NamespaceRow | PageRow) -> object:
         case "versions":
             named = ", ".join(f"{name} {version}" for name, version in value.items() if version)
             return (f"{named} (stale)" if getattr(row, "stale", None) else named) or "-"
-        case "created_at" | "used_at":
-            return _moment(column, value)
+        case "created_at":
+            return local_time(value)
+        case "used_at":
+            moment = moment_of(value)
+            seconds = 0 if moment is None else max(0, round(time.time() - moment.timestamp()))
+            return "-" if moment is None else f"{duration(seconds)} ago"
     return quantity(column, value)
-
-
-def _moment(column: str, value: object) -> str:
-    """Return when something was: a use as its age, the rest as a local date."""
-    try:
-        moment = datetime.fromisoformat(value if isinstance(value, str) else "")
-        if column == "used_at":
-            return f"{duration(max(0, round(time.time() - moment.timestamp())))} ago"
-        return f"{moment.astimezone():%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError, OSError):
-        return "-"

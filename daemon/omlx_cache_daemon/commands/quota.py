@@ -1,16 +1,26 @@
 """`omlx-cache quota`: what a directory may take, and what is pinned in it."""
 
 import argparse
+import shutil
 import sys
 import time
 from pathlib import Path
 
-from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, parse_size
+from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
 from omlx_cache_daemon.client import Map, as_maps, count_of
 from omlx_cache_daemon.errors import OK, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
-from omlx_cache_daemon.render import facts, print_answer, quantity, table, text, uses_styles, warn
+from omlx_cache_daemon.render import (
+    facts,
+    local_time,
+    print_answer,
+    quantity,
+    table,
+    text,
+    uses_styles,
+    warn,
+)
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
@@ -136,8 +146,8 @@ def _row(one: Map) -> tuple[object, ...]:
         one["kind"],
         name if one["kind"] == "model" else name[:_SHOWN_DIGITS],
         one.get("model"),
-        one["since"],
-        one["until"] or "no end",
+        local_time(one["since"]),
+        local_time(one["until"]) if one["until"] else "no end",
         quantity("pages", one["pages"]),
         quantity("bytes", one["bytes"]),
         f"{one['blocks_here']} of {one['blocks']}" if "blocks" in one else "-",
@@ -147,12 +157,17 @@ def _row(one: Map) -> tuple[object, ...]:
 def _warn(state: Map, amount: str | None) -> None:
     """Say on standard error what else a person should know."""
     limit, most_pinned = state["bytes"], state["pinned_limit_bytes"]
+    used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
     warn(
         {
             f"{quantity('bytes', limit)} counts until a store opens the directory that is alone "
             "there": amount == "auto",
             "the directory holds more: a running store evicts it within seconds, else the next one "
-            "that opens": isinstance(limit, int) and count_of(state, "used_bytes") > limit,
+            "that opens": isinstance(limit, int) and used > limit,
+            f"the disk has {format_size(disk.total)}, of which {format_size(disk.free)} are free: "
+            "it is full before the directory has that much": isinstance(limit, int)
+            and amount not in (None, "auto")
+            and limit > used + disk.free,
             "pins.json says more than this version understands": not state["pins_readable"],
             "all pins together may have half of the budget, and these are more: the deep ends are "
             "not kept": isinstance(most_pinned, int)

@@ -5,7 +5,7 @@ import sys
 import time
 
 from omlx_cache.control.answers import document
-from omlx_cache.settings.sizes import duration
+from omlx_cache.settings.sizes import counted, duration
 from omlx_cache_daemon.client import Map, as_map, count_of
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds, size
@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.dry_run:
         print(f"would delete {deletion.described()}{deletion.left}")
     else:
-        print(f"deleted {count_of(done, 'deleted_pages'):,} pages from {users}{deletion.left}")
+        deleted = counted(count_of(done, "deleted_pages"), "page")
+        print(f"deleted {deleted} from {users}{deletion.left}")
     return OK
 
 
@@ -157,7 +158,7 @@ class _Unwanted:
         pinned = self.what.get("pinned")
         if not isinstance(pinned, dict) or not pinned.get("pages"):
             return ""
-        return f"; left {_summed(pinned)} that are pinned"
+        return f"; left {_summed(pinned)}, pinned"
 
     def delete(self) -> Map:
         done = self.users.prune(self._asked, self._args.timeout, dry_run=False)
@@ -193,4 +194,4 @@ def _confirmed(what: str) -> bool:
 
 
 def _summed(what: Map) -> str:
-    return f"{quantity('pages', what.get('pages'))} pages ({quantity('bytes', what.get('bytes'))})"
+    return f"{counted(count_of(what, 'pages'), 'page')} ({quantity('bytes', what.get('bytes'))})"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from omlx_cache.settings.sizes import duration, format_size
+from omlx_cache.settings.sizes import counted, duration, format_size
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count, positive_number, size
 from omlx_cache_daemon.render import print_answer, table, uses_styles
@@ -119,8 +119,9 @@ def run(args: argparse.Namespace) -> int:
         "notes": notes,
     }
     shown = (
-        f"{len(work.requests):,} requests over {duration(work.seconds)}, {work.tokens_in:,} tokens "
-        f"of prompts; {shape.name}, {format_size(shape.token_bytes)} a token\n"
+        f"{counted(len(work.requests), 'request')} over {duration(work.seconds)}, "
+        f"{counted(work.tokens_in, 'token')} of prompts; "
+        f"{shape.name}, {format_size(shape.token_bytes)} a token\n"
         + "".join(f"Note: {note}\n" for note in notes)
         + "\n"
         + table(HEADERS, [row(outcome) for outcome in outcomes], bold=uses_styles(sys.stdout))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from omlx_cache.codecs.identity import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
-from omlx_cache.settings.sizes import format_size
+from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_answer, table, uses_styles
@@ -107,9 +107,9 @@ def _report(result: "Estimate") -> str:
     rows = [_row(group) for group in result.groups]
     rows.append(("all", str(result.total("layers")), token, block, "-", key, value, context))
     grown = f"; with room for {result.reserve:,} more {reserved}" if result.reserve else ""
-    sequences = "1 sequence" if result.batch == 1 else f"{result.batch:,} sequences"
     head = (
-        f"{result.model_type}, codec {result.codec}, {sequences} of {result.context:,} tokens, "
+        f"{result.model_type}, codec {result.codec}, {counted(result.batch, 'sequence')} of "
+        f"{counted(result.context, 'token')}, "
         f"blocks of {result.block_size:,}: {context}{grown}\n\n"
     )
     told = table(_HEADERS, rows, bold=uses_styles(sys.stdout))

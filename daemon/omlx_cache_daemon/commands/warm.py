@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx_cache.settings.names import ConfigError
+from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.process import show_logs
@@ -109,9 +110,8 @@ def _running(args: argparse.Namespace, wanted: "CacheSettings") -> Server | None
 
 def _told(report: WarmReport) -> str:
     through = f" by {report.server}" if report.server else ""
-    several = "" if report.prompts == 1 else "s"
     return (
-        f"{report.prompts} prompt{several}, {report.warm_prompts} of them warm already: "
-        f"{report.computed_tokens:,} tokens computed{through}, "
+        f"{counted(report.prompts, 'prompt')}, {report.warm_prompts:,} of them warm already: "
+        f"{counted(report.computed_tokens, 'token')} computed{through}, "
         f"{quantity('bytes', report.stored_bytes)} written to {report.cold_dir or 'memory'}\n"
     )

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.sizes import format_size
+from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_daemon.cold import root_of
 from omlx_cache_daemon.doctor.census import SET_ASIDE
@@ -207,7 +207,7 @@ def passed_over(context: Context) -> Iterator[Finding]:
         closed = not trouble(context.directory, context.directory.stat(), allowed=_PRIVATE)
         yield Finding(
             "warning",
-            f"{len(own):,} pages or their directories may be changed by other users",
+            f"other users may change {counted(len(own), 'file')} or their directories",
             "stores pass them over",
             f"chmod -R go-rwx {context.directory}" if closed else f"ls -lR {own[0]}",
             partial(close, *own) if closed else None,
@@ -216,8 +216,7 @@ def passed_over(context: Context) -> Iterator[Finding]:
     if others:
         yield Finding(
             "warning",
-            f"{len(others):,} pages or directories are another user's, or no plain files: "
-            f"{others[0]}",
+            f"{counted(len(others), 'path')}, another user's or no plain file: {others[0]}",
             "stores pass them over, and count no bytes of theirs",
             f"ls -l {others[0]}",
             files=others,
@@ -232,16 +231,16 @@ def leftovers(context: Context) -> Iterator[Finding]:
     if left:
         yield Finding(
             "warning",
-            f"{len(left):,} files are half written, and their writers are gone",
-            "they take room; the next store that opens the directory deletes them",
+            f"{counted(len(left), 'half-written file')} of writers that have ended",
+            "that is wasted room; the next store that opens the directory deletes it",
             "omlx-cache doctor --fix",
             partial(_delete, context, left, []),
         )
     if empty:
         yield Finding(
             "note",
-            f"{len(empty):,} directories are empty",
-            "they take a little room",
+            f"empty directories: {len(empty):,}",
+            "each takes a little room",
             "omlx-cache doctor --fix",
             partial(_delete, context, [], empty),
         )
@@ -263,8 +262,8 @@ def foreign_files(context: Context) -> Iterator[Finding]:
     if others:
         yield Finding(
             "note",
-            f"{len(others):,} files are no cache's: {others[0]}",
-            "nobody uses or deletes them",
+            f"{counted(len(others), 'file')} that no cache wrote: {others[0]}",
+            "no store uses or deletes what no cache wrote",
             f"ls -lR {others[0]}",
             files=others,
         )

@@ -22,6 +22,7 @@ from omlx_cache.mlx_lm_versions import UntestedVersion, check
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.derived import memory_to_leave
 from omlx_cache.settings.machine import probe, text_of
+from omlx_cache.settings.sizes import counted
 from omlx_cache.upkeep.memory import Level, level_of, reader
 from omlx_cache_daemon.doctor.examination import Context, Finding
 from omlx_cache_daemon.render import quantity
@@ -122,7 +123,7 @@ def descriptors(context: Context) -> Iterator[Finding]:
         if most != resource.RLIM_INFINITY and used > _PART * most:
             yield Finding(
                 "warning",
-                f"{process} has {used:,} files open, of {most:,} that it may",
+                f"{process} has {counted(used, 'file')} open, of {most:,} that it may",
                 "beyond that it can neither read pages nor accept connections",
                 "start it with a higher limit: ulimit -n 4096",
             )
@@ -169,7 +170,7 @@ def sockets(context: Context) -> Iterator[Finding]:
     if left:
         yield Finding(
             "note",
-            f"{len(left):,} sockets or links are left of processes that are gone: {left[0]}",
+            f"{counted(len(left), 'socket')} of processes that have ended: {left[0]}",
             "the next store that starts removes those of stores",
             "omlx-cache doctor --fix",
             partial(_remove, left),
@@ -214,8 +215,8 @@ def memory_and_disk(context: Context) -> Iterator[Finding]:
         if process.unbacked:
             yield Finding(
                 "error",
-                f"{process} takes {process.unbacked:,} pages for written that the disk does not "
-                "have",
+                f"{process} takes {counted(process.unbacked, 'page')} for written that the disk "
+                "does not have",
                 "after a restart they are missing, and what follows them cannot be restored",
                 "restart it, and report this",
             )

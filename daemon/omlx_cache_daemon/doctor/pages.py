@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
 from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding, ask
 from omlx_cache_daemon.render import quantity
@@ -54,7 +55,7 @@ def checksums(context: Context) -> Iterator[Finding]:
     if damaged:
         yield Finding(
             "error",
-            f"{len(damaged):,} of {context.read:,} pages that were read are damaged "
+            f"damaged: {len(damaged):,} of {counted(context.read, 'page')} read "
             f"({damaged[0].trouble})",
             "a store that is asked for one computes it again",
             f"omlx-cache doctor --all --fix {context.option}",
@@ -64,7 +65,7 @@ def checksums(context: Context) -> Iterator[Finding]:
     if unread:
         yield Finding(
             "error",
-            f"{len(unread):,} of {context.read:,} pages could not be read: {unread[0].file}: "
+            f"unreadable: {len(unread):,} of {counted(context.read, 'page')}: {unread[0].file}: "
             f"{unread[0].trouble}",
             "they count as misses; a disk that refuses to read may be failing",
             f"omlx-cache doctor --all {context.option}",
@@ -143,8 +144,8 @@ def stale_pages(context: Context) -> Iterator[Finding]:
         size = quantity("bytes", sum(context.census.by_namespace[name] for name in old))
         yield Finding(
             "note",
-            f"{len(old):,} namespaces ({size}) are of other versions of mlx, mlx-lm or the page "
-            "format",
+            f"{counted(len(old), 'namespace')} ({size}) of other versions of mlx, mlx-lm or the "
+            "page format",
             "they are not restored, and leave as room is needed",
             f"omlx-cache rm --stale --dry-run {context.option}",
         )
@@ -178,16 +179,16 @@ def _disagreement(context: Context, process: AskedProcess) -> str:
         return ""
     is_quiet = time.time() - census.latest_ns / 1e9 > _QUIET_SECONDS
     spread = census.writing + (0 if is_quiet else _FEW + census.pages // 50)
-    least, counted = min(cold.pages for cold in known) - spread, known[1].bytes
+    least, told = min(cold.pages for cold in known) - spread, known[1].bytes
     if census.ignored:
         # A page that others may change since the store took it in is still known to it, and is not
         # counted here: a finding of its own, which a restart of the store does not help.
-        least, counted = 0, min(counted, census.nbytes)
+        least, told = 0, min(told, census.nbytes)
     if not least <= census.pages <= max(cold.pages for cold in known) + spread:
-        return f"knows {known[1].pages:,} pages, and there are {census.pages:,}"
-    if abs(counted - census.nbytes) > _SLACK_BYTES + census.nbytes // 50:
-        said, real = quantity("bytes", counted), quantity("bytes", census.nbytes)
-        return f"counts {said}, and there are {real}"
+        return f"knows {counted(known[1].pages, 'page')}, and the directory has {census.pages:,}"
+    if abs(told - census.nbytes) > _SLACK_BYTES + census.nbytes // 50:
+        said, real = quantity("bytes", told), quantity("bytes", census.nbytes)
+        return f"counts {said}, and the directory has {real}"
     return ""
 
 

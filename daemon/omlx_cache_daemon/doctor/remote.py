@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import ConfigError
-from omlx_cache.settings.sizes import duration, format_size
+from omlx_cache.settings.sizes import counted, duration, format_size
 from omlx_cache_daemon.doctor.examination import ASK_SECONDS, Finding, in_order
 from omlx_cache_daemon.doctor.link import Link, measure_lookups, measure_rates, measure_trips
 from omlx_cache_daemon.errors import CommandError
@@ -132,14 +132,17 @@ def _remedy(
         return (
             "name the authority that signed it: ?ca=/path/ca.pem; and see that the clock is right"
         )
+    if address.kind == "file" and error.reason != "full":
+        return (
+            "see that its disk or share is mounted, and that it is a directory to which this user "
+            f"may write: ls -ld {address.path}"
+        )
     if error.reason != "auth":
         place = (
             address.hosts[0] if address.hosts and error.reason in ("refused", "timeout") else None
         )
         look = "" if place is None else f"; nc -vz {place.name} {place.port}"
         return TROUBLES[error.reason][1] + look
-    if address.kind == "file":
-        return f"let this user write to {address.path}"
     if address.kind == "s3":
         return "check the access key and its rights: GetObject, PutObject, DeleteObject, ListBucket"
     if lets_in:
@@ -296,7 +299,7 @@ def _judged(address: RemoteAddress, options: RemoteOptions, link: Link) -> Itera
     if link.damaged_values:
         yield Finding(
             "error",
-            f"{link.damaged_values} values came back otherwise than they were written, or not at "
+            f"{counted(link.damaged_values, 'value')} came back otherwise than written, or not at "
             "all",
             "pages are checked, so that no wrong answer comes of it; they are computed again",
             "see whether the store is full and evicts at once, and its memory and network",
@@ -304,14 +307,14 @@ def _judged(address: RemoteAddress, options: RemoteOptions, link: Link) -> Itera
     if link.left_values:
         yield Finding(
             "note",
-            f"{link.left_values} values that were written to measure could not be deleted",
-            "they take some megabytes until they expire",
+            f"{counted(link.left_values, 'value')}, written to measure, could not be deleted",
+            "that is some megabytes until they expire",
             f"delete what begins with {options.prefix}/doctor-",
         )
     if address.kind == "s3" and lookup is not None:
         yield Finding(
             "note",
-            f"a look-up asks for {link.phase_pages} pages at once: each is a request",
+            f"a look-up asks for {counted(link.phase_pages, 'page')} at once: each is a request",
             "buckets bill requests, and answer slowly",
             "Valkey or Redis where that matters: docs/remote.md",
         )

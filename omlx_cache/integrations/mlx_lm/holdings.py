@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from omlx_cache.identity.parts import installed
 from omlx_cache.reasons import NO_ROOM
-from omlx_cache.settings.sizes import format_size
+from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.documents import label, versions
@@ -30,7 +30,9 @@ def _holdings(store: BlockStore, model: str) -> str:
         return f"no pages in {store.cold_dir} yet"
     counts = Counter(page.namespace for page in pages)
     size = format_size(cold.nbytes)
-    return f"{_pages(len(pages))}, {size} in {store.cold_dir}{_whose(store, counts, model)}"
+    return (
+        f"{counted(len(pages), 'page')}, {size} in {store.cold_dir}{_whose(store, counts, model)}"
+    )
 
 
 def _whose(store: BlockStore, counts: Counter[BlockKey], model: str) -> str:
@@ -102,7 +104,7 @@ def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
     trouble = "" if cold.state == "ok" else f" (cold tier: {cold.state})"
     lost = [f"{_amount(left)} were in memory only"] * bool(left.pages)
     counts = [f"since the start {', '.join(setbacks)}"] * bool(setbacks)
-    stock = f"{store.cold_dir} has {_pages(cold.pages)}, {format_size(cold.nbytes)}"
+    stock = f"{store.cold_dir} has {counted(cold.pages, 'page')}, {format_size(cold.nbytes)}"
     if complete:
         said = "Everything is on the disk"
     elif gone and not cold.pages:
@@ -136,15 +138,12 @@ def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
         "not stored for want of room": store.stats().requests.skips.get(NO_ROOM, 0),
     }
     return [
-        f"{_pages(count)} {'were' if count != 1 else 'was'} {why}"
+        f"{counted(count, 'page')} {'were' if count != 1 else 'was'} {why}"
         for why, count in causes.items()
         if count
     ]
 
 
 def _amount(left: Unwritten) -> str:
-    return f"{_pages(left.pages)}, {format_size(left.nbytes)}, {left.tokens:,} tokens"
-
-
-def _pages(count: int) -> str:
-    return f"{count:,} page{'s' * (count != 1)}"
+    pages, tokens = counted(left.pages, "page"), counted(left.tokens, "token")
+    return f"{pages}, {format_size(left.nbytes)}, {tokens}"
