@@ -144,33 +144,6 @@ def test_a_draft_models_caches_are_restored_to_the_same_position(store: BlockSto
     assert rest == [tokens[149], 1, 2, 3]
 
 
-def test_a_key_without_a_model_is_kept_for_the_object_alone(store: BlockStore) -> None:
-    def arrays(count: int) -> tuple[mx.array, mx.array]:
-        keys = mx.arange(count).reshape(1, 1, count, 1)
-        return keys, keys
-
-    cache = TieredPromptCache(store)
-    tokens = [10] * 24
-    assert cache.fetch_nearest_cache(KEY, tokens) == (None, tokens)
-    layer = KVCache()
-    layer.update_and_fetch(*arrays(24))
-    cache.insert_cache(KEY, tokens, [layer])
-    found, rest = cache.fetch_nearest_cache(KEY, tokens + [20] * 5)
-    assert found is not None
-    assert rest == [20] * 5
-    keys, values = keys_and_values(found[0])
-    assert mx.array_equal(keys.flatten(), mx.arange(24))
-    assert mx.array_equal(keys, values)
-    found[0].update_and_fetch(*arrays(8))
-    cache.insert_cache(KEY, tokens + [20] * 5 + [30] * 3, found)
-    assert len(cache) == 2
-    found, rest = cache.fetch_nearest_cache(KEY, tokens + [20] * 2 + [40] * 8)
-    assert found is not None
-    assert rest == [40] * 8
-    cache.insert_cache(("another", None, None), tokens, found)
-    assert TieredPromptCache(store).fetch_nearest_cache(KEY, tokens)[0] is None
-
-
 def test_counts_sequences_by_type_and_trims(open_store: Open) -> None:
     model = model_of("qwen3")
     cache = TieredPromptCache(open_store(hot_cache_only=True), LoadedModel(KEY, model))
@@ -224,6 +197,8 @@ def test_it_is_made_and_used_as_upstreams_is(options: dict[str, int]) -> None:
     assert rest == [40]
     keys, values = keys_and_values(parted[0])
     assert keys.flatten().tolist() == values.flatten().tolist() == [*range(24), 0, 1]
+    cache.insert_cache(("another", None, None), first, parted)
+    assert TieredPromptCache(**options).fetch_nearest_cache(key, first)[0] is None
 
 
 def test_a_request_ends_when_it_is_stored_with_its_answer(store: BlockStore) -> None:

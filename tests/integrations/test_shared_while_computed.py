@@ -9,7 +9,7 @@ import pytest
 from mlx_lm.generate import BatchGenerator
 
 from kit.examples import some
-from omlx_cache import Begun, BlockStore, PrefixCache
+from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
 
 from .conftest import model_of, prompt_of
@@ -156,29 +156,3 @@ def test_a_new_prefix_is_computed_once_by_the_reference_scheduler(
     assert [request.answer() for request in requests] == alone(model, prompts)
     cached = exactly(model, store, len(SHARED))
     assert [request.cached_tokens for request in requests] == [0] + [cached] * (count - 1)
-
-
-def test_the_reference_scheduler_waits_for_what_another_thread_computes(
-    store: BlockStore, scheduler: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = model_of("llama")
-    cache = PrefixCache(model, store)
-    began, go = threading.Event(), threading.Event()
-    thread = threading.Thread(target=compute, args=(model, cache, began, go))
-    thread.start()
-    assert began.wait(60)
-    wait = Begun.wait
-
-    def waiting(self: Begun, timeout: float | None = None) -> bool:
-        go.set()
-        return wait(self, timeout)
-
-    monkeypatch.setattr(Begun, "wait", waiting)
-    made = scheduler.Scheduler(model, cache)
-    request = made.submit(scheduler.Request(PROMPTS[1], max_tokens=NEW))
-    made.stop()
-    made.run()
-    go.set()
-    thread.join()
-    assert request.cached_tokens == exactly(model, store, len(SHARED))
-    assert request.answer() == alone(model, PROMPTS[1:2])[0]

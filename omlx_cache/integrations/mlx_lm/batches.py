@@ -169,7 +169,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         elif place is not None:
             position = len(place.tokens)
             is_stop = position in row.stops
-            self._followed.store(self, response.uid, keep=is_stop)
+            self._followed.store(self, response.uid, row.stops)
             if is_stop:
                 # mlx-lm looks up the type of a segment that ends; a stop ends none.
                 response.end_of_segment = False

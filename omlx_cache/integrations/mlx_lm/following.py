@@ -5,7 +5,7 @@ prompt longer than the memory, and for one whose client goes away.
 """
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from omlx_cache.adapters.registry import extracted
@@ -140,8 +140,8 @@ class FollowedRows:
         self._follow = follow
         self._followed: dict[Hashable, Following | None] = {}
 
-    def store(self, generator: Any, uid: int, *, keep: bool = False) -> None:
-        """Store what a row has completed, with `keep` its windows and recurrent state too."""
+    def store(self, generator: Any, uid: int, stops: Collection[int] = ()) -> None:
+        """Store what a row has completed; at a stop its windows and recurrent state too."""
         row = row_of(generator, uid)
         if row is None:
             return
@@ -153,6 +153,7 @@ class FollowedRows:
             self._followed[uid] = None
         following = self._followed[uid]
         if following is not None:
+            keep = len(row.tokens) in stops
             following.row(row, lambda: generator.extract_cache([uid])[uid][0], keep=keep)
 
     def end(self, uid: Hashable) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.old_batches import row_caches
-from omlx_cache.integrations.rows import row_of, segments_of
+from omlx_cache.integrations.rows import segments_of
 from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
 
 _log = logging.getLogger(__name__)
@@ -93,15 +93,15 @@ class _Rows:
 
     def next(self) -> Any:
         """Do a step, and store what became complete."""
-        prompts, generated = self._kind.next(self._generator())
+        generator = self._generator()
+        prompts, generated = self._kind.next(generator)
         try:
-            for response in prompts:
-                if not response.end_of_prompt:
-                    self._store(response.uid)
+            going = [response.uid for response in prompts if not response.end_of_prompt]
+            going += [response.uid for response in generated if response.finish_reason is None]
+            for uid in going:
+                self._followed.store(generator, uid, self._stops.get(uid, ()))
             for response in generated:
-                if response.finish_reason is None:
-                    self._store(response.uid)
-                else:
+                if response.finish_reason is not None:
                     self._forget(response.uid)
         except Exception:
             _log.exception("what a step computed is stored when its requests end")
@@ -117,12 +117,6 @@ class _Rows:
         """Free what was cut and not stored."""
         for uid in list(self._stops):
             self._forget(uid)
-
-    def _store(self, uid: int) -> None:
-        generator: Any = self._generator()
-        row = row_of(generator, uid)
-        keep = row is not None and len(row.tokens) in self._stops.get(uid, ())
-        self._followed.store(generator, uid, keep=keep)
 
     def _forget(self, uid: int) -> None:
         self._stops.pop(uid, None)
