@@ -28,8 +28,8 @@ class Limit(NamedTuple):
 LIMITS = {
     "storage": Limit(6900, 61, 0),
     "core": Limit(7027, 81, 0),
-    "outside": Limit(11110, 169, 0),
-    "wheel": Limit(25037, 311, 0),
+    "outside": Limit(11106, 169, 0),
+    "wheel": Limit(25033, 311, 0),
     "benchmarks": Limit(1435, 17, 0),
     "tests": Limit(29370, 458, 26),
 }

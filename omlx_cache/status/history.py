@@ -109,15 +109,16 @@ class StatusHistory:
             # Another process has the number now.
             before = (0.0, 0.0, 0.0)
         asked, restored, saved = (b - a for a, b in zip(before, total, strict=True))
-        cold_bytes = stats.cold.nbytes if stats.cold else 0
-        return Sample(now, asked, restored, saved, stats.hot.nbytes, cold_bytes)
+        disk = stats.cold.nbytes if stats.cold else 0
+        return Sample(now, asked, restored, saved, stats.hot.nbytes, disk)
 
 
 def _row(pid: int | None, series: Series) -> dict[str, object]:
-    columns = zip(*series.samples, strict=True) if series.samples else [()] * len(Sample._fields)
-    named = zip(Sample._fields, columns, strict=True)
     return {
         "pid": pid,
         "title": series.title,
-        **{name: [round(value, 3) for value in column] for name, column in named},
+        **{
+            name: [round(getattr(sample, name), 3) for sample in series.samples]
+            for name in Sample._fields
+        },
     }

@@ -52,9 +52,8 @@ class PrefixLevels:
             return _document(None, None, rows, max(0, len(roots) - limit))
         runs, more = tree.roots(namespace, limit) if parent is None else tree.after(parent, limit)
         rows = [_prefix(run) for run in runs]
-        if text:
-            for row, said in zip(rows, self._texts(namespace, runs), strict=True):
-                row["text"] = said
+        for row, said in zip(rows, self._texts(namespace, runs) if text else (), strict=False):
+            row["text"] = said
         found = parent is None or tree.has(parent)
         return {**_document(namespace, parent, rows, more), "found": found}
 

@@ -140,8 +140,7 @@ def _blocks(
     blocks["parent"] = parent = np.where(fits, parent, -1)
     begins = roots[of] == hints
     blocks["rootless"] = (parent < 0) & ~begins
-    held = np.array([record.held for record in records], np.int64)
-    held = _reduced(np.maximum, count, at, held)
+    held = _reduced(np.maximum, count, at, np.array([one.held for one in records], np.int64))
     blocks["start"] = np.where(parent >= 0, ends[parent], np.where(begins, 0, ends - held))
     return blocks
 

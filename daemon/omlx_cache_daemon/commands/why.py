@@ -3,6 +3,7 @@
 import argparse
 
 from omlx_cache.control.explained import ExplainedRequest, WhyReply
+from omlx_cache.control.replies import last_name
 from omlx_cache.reasons import described
 from omlx_cache.requests.explanation import clock
 from omlx_cache_daemon.client import as_answer
@@ -41,7 +42,7 @@ def _shown(request: ExplainedRequest) -> str:
     """Return a request in words."""
     # Enough of a salt's digest to tell tenants apart.
     salt = f"salt {request.salt[:16]}" if request.salt else ""
-    facts = filter(None, [clock(request.asked_at), request.model, salt])
+    facts = filter(None, [clock(request.asked_at), last_name(request.model), salt])
     shown = f"request {request.number} ({text(', '.join(facts))})\n"
     shown += f"  {text(request.words or 'its look-up is under way')}\n"
     told = request.explanation
