@@ -5,7 +5,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kit.storage import HandClock, Story, end_write
+from kit.storage import HandClock, Story, end_write, put
 from kit.units import KIB
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.hot import LINGER_NS, PASSING_SHARE, HotTier
@@ -19,9 +19,7 @@ LIMIT = 32 * KIB
 def _filled(clock: HandClock, story: Story, pages: int, **options: bool) -> HotTier:
     tier = HotTier(pages * KIB, clock=clock, policy=patient(), **options)
     for number in range(1, pages + 1):
-        room = tier.reserve(KIB)
-        assert room
-        assert tier.put(story.page(number), room, dirty=False, stamp_ns=clock.now())
+        put(tier, story.page(number), dirty=False, stamp_ns=clock.now())
     return tier
 
 
@@ -159,9 +157,7 @@ TestPassing.settings = examples(max_examples=40, stateful_step_count=40)
 def test_what_was_read_ahead_is_no_use_until_somebody_wants_it() -> None:
     clock, story, policy = HandClock(), Story(nbytes=KIB), Keep()
     tier = HotTier(LIMIT, clock=clock, policy=policy)
-    room = tier.reserve(KIB)
-    assert room
-    assert tier.put(story.page(1), room, dirty=False)
+    put(tier, story.page(1), dirty=False)
     clock.pass_by(5)
     tier.touch(story.ids(1))
     assert policy.learned() is None

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from kit.storage import put
 from omlx_cache.prefix import Lookup
 from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
 from omlx_cache_storage.format.names import parse_name
@@ -77,9 +78,7 @@ def in_memory(hot: HotTier, target: Target, kind: str) -> Iterator[None]:
 
 def _replace(hot: HotTier, page: Page) -> None:
     hot.discard([page.meta.id])
-    room = hot.reserve(page.meta.nbytes)
-    assert room
-    assert hot.put(page, room, dirty=False)
+    put(hot, page, dirty=False)
 
 
 @contextmanager

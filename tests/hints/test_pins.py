@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit, open_store, put
 from kit.units import KIB, SECOND
 from omlx_cache import BlockStore
 from omlx_cache_daemon.changing import change_pins
@@ -34,9 +34,7 @@ def _cold(store: BlockStore, story: Story) -> list[int]:
 
 def _put(tier: HotTier, story: Story, *numbers: int) -> None:
     for page in story.pages(*numbers):
-        room = tier.reserve(PAGE)
-        assert room
-        assert tier.put(page, room, dirty=False)
+        put(tier, page, dirty=False)
 
 
 def _pin(tier: HotTier | ColdTier, story: Story, *numbers: int, seconds: int = 60) -> PinRecord:

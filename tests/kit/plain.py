@@ -10,6 +10,7 @@ import numpy as np
 from mlx_lm.models.cache import KVCache
 
 from kit.drive import settings
+from kit.storage import store_page
 from omlx_cache import BlockStore
 from omlx_cache.restore.pending import Restored, restore
 from omlx_cache.restore.reading import Reading
@@ -58,9 +59,7 @@ class PlainChain:
         for number in range(1, self.blocks + 1):
             page = self.page(number)
             page = others.get(page.meta.id, page)
-            room = store.admit(page.meta.nbytes, ())
-            assert room
-            store.put(page, room)
+            store_page(store, page)
         assert store.flush(60)
 
     def open(self, directory: Path, disk: FileSystem | None = None, **fields: Any) -> BlockStore:

@@ -13,8 +13,8 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from kit import zoo
-from kit.drive import chunks, feed, random_tokens, request, settings
-from omlx_cache import BlockStore, PrefixCache
+from kit.drive import chunks, feed, prefill, random_tokens, request, run, same, settings
+from omlx_cache import BlockStore, PrefixCache, Session
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.control import cold_files
 from omlx_cache.pages.layout import layout_of
@@ -107,6 +107,12 @@ class Conversation:
             return Walk(store, self.fresh(), chain, limit, room, frozenset(), stamp)
 
         return PendingRestore(queue, new_walk)
+
+    def goes_on(self, session: Session) -> bool:
+        """Whether the rest of a prompt has the bits of a run that took the same steps."""
+        turn = prefill(self.model, session, BLOCK)
+        lead = chunks(self.tokens[: session.cached_tokens], BLOCK)
+        return same(turn.logits, run(self.model, [*lead, *turn.steps]))
 
     def is_exact(self, caches: list[Any], position: int) -> bool:
         """True when caches hold, bit for bit, what an uninterrupted run holds at a position."""

@@ -1,44 +1,13 @@
 """What a scheduler asks of a store, in a random order.
 
-Caches are mlx-lm's own and no model computes: every value is its token, so that every restore is
-compared, and most of the time is the store's.
+Caches are mlx-lm's own and no model computes, so that most of the time is the store's; every
+restore is compared.
 """
 
 import random
-import struct
-from typing import Any
 
-import mlx.core as mx
-from mlx_lm.models.cache import KVCache, RotatingKVCache
-
-from kit import zoo
-from kit.restoring import contents, needed
+from contract.arithmetic import WINDOWED, Arithmetic
 from omlx_cache import BlockStore, PrefixCache
-
-WINDOW, BLOCK, WIDTH = 64, 16, 8
-SECONDS = 150
-
-
-def make_cache() -> list[Any]:
-    return [KVCache(), RotatingKVCache(max_size=WINDOW)]
-
-
-def feed(caches: list[Any], tokens: list[int]) -> None:
-    """Do what a model does to its caches: every value is the token."""
-    column = mx.array(tokens, mx.float32)[None, None, :, None]
-    values = mx.broadcast_to(column, (1, 1, len(tokens), WIDTH))
-    for cache in caches:
-        mx.eval(cache.update_and_fetch(values, values))
-
-
-def is_right(caches: list[Any], tokens: list[int]) -> bool:
-    """True when caches hold the tokens' values, all that is needed of them."""
-    held = contents(caches)
-    return all(
-        held[name][token] == struct.pack("<8f", *[tokens[token]] * WIDTH)
-        for name, wanted in needed(caches, len(tokens)).items()
-        for token in wanted
-    )
 
 
 class Work:
@@ -46,7 +15,8 @@ class Work:
 
     def __init__(self, store: BlockStore, seed: int) -> None:
         self.store = store
-        self.cache = PrefixCache(zoo.build("llama"), store, make_cache=make_cache)
+        self.model = Arithmetic(WINDOWED)
+        self.cache = PrefixCache(self.model, store)
         self.random = random.Random(seed)
         self.requests = self.wrong = self.restored = 0
 
@@ -61,13 +31,15 @@ class Work:
         if begun is not None and pick.random() < 0.3:
             begun.wait(0.01)
         with self.cache.session(tokens, salt=str(len(tokens) % 3), begun=begun) as session:
+            caches, at = session.prompt_cache, session.cached_tokens
             self.requests += 1
-            self.restored += session.cached_tokens
-            self.wrong += not is_right(session.prompt_cache, tokens[: session.cached_tokens])
+            self.restored += at
+            self.wrong += bool(self.model.wrong(caches, tokens, at))
             for chunk in session.prefill_chunks(64):
-                feed(session.prompt_cache, chunk)
+                self.model.feed(caches, chunk, at)
+                at += len(chunk)
             for token in range(5000, 5000 + pick.randrange(30)):
-                feed(session.prompt_cache, [token])
+                self.model.feed(caches, [token], len(session.tokens))
                 session.append(token)
             if pick.random() < 0.8:
                 session.commit()

@@ -7,10 +7,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx.utils import tree_map
-from mlx_lm.models.qwen3 import Model, ModelArgs
 
 from kit.drive import settings
+from kit.zoo.family import FAMILIES, build_model
 from omlx_cache import BlockStore, CommitResult, PrefixCache
 from omlx_cache.control.cold_files import scan
 from omlx_cache_storage.cold.reader import read_header
@@ -21,32 +20,9 @@ BLOCK = 64
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    args = ModelArgs(
-        model_type="qwen3",
-        hidden_size=128,
-        num_hidden_layers=3,
-        intermediate_size=128,
-        num_attention_heads=4,
-        rms_norm_eps=1e-6,
-        vocab_size=256,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        rope_theta=10_000.0,
-        head_dim=64,
-        tie_word_embeddings=True,
-    )
-    key = mx.random.key(7)
-    made = Model(args)
-
-    def draw(array: mx.array) -> mx.array:
-        nonlocal key
-        key, use = mx.random.split(key)
-        drawn = mx.random.normal(array.shape, key=use) * 0.15 if array.ndim > 1 else array
-        return drawn.astype(mx.bfloat16)
-
-    made.update(tree_map(draw, made.parameters()))
-    mx.eval(made.parameters())
-    return made
+    wide = {"hidden_size": 128, "num_hidden_layers": 3, "num_key_value_heads": 2, "head_dim": 64}
+    family = FAMILIES["qwen3"]
+    return build_model("qwen3", {**family.config, **wide}, mx.bfloat16, 7)
 
 
 @pytest.fixture

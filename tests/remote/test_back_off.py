@@ -3,22 +3,10 @@
 import threading
 from contextlib import suppress
 
-import pytest
-
+from kit.storage import SetTime
 from omlx_cache_storage import breaker
 from omlx_cache_storage.breaker import FAILURES
 from omlx_cache_storage.remote.engine import BackOff, RemoteError
-
-
-class _Time:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(breaker, "now", lambda: self.now)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> _Time:
-    return _Time(monkeypatch)
 
 
 def _refused(back_off: BackOff) -> bool:
@@ -28,7 +16,7 @@ def _refused(back_off: BackOff) -> bool:
     return True
 
 
-def test_only_failures_in_a_row_open_it(clock: _Time) -> None:
+def test_only_failures_in_a_row_open_it(time: SetTime) -> None:
     back_off = BackOff()
     for _ in range(5):
         for _ in range(FAILURES - 1):
@@ -37,11 +25,11 @@ def test_only_failures_in_a_row_open_it(clock: _Time) -> None:
     assert back_off.why == ""
 
 
-def test_one_call_at_a_time_finds_out_whether_it_answers_again(clock: _Time) -> None:
+def test_one_call_at_a_time_finds_out_whether_it_answers_again(time: SetTime) -> None:
     changes: list[str] = []
     back_off = BackOff(changes.append)
     back_off.failed("gone", stalled=True)
-    clock.now += breaker.FIRST_SECONDS
+    time.pass_by(breaker.FIRST_SECONDS)
     assert (back_off.why, back_off.trouble) == ("", "gone")
     assert not _refused(back_off)
     # A try that found out nothing is the next one's.

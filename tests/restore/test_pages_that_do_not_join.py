@@ -9,6 +9,7 @@ import mlx.core as mx
 import pytest
 
 from kit.plain import PlainChain, is_right, renamed
+from kit.storage import put
 from omlx_cache_storage.page import Page, TensorSpec
 
 BLOCKS = 8
@@ -90,9 +91,7 @@ def test_less_of_a_page_in_memory_is_passed_over_and_costs_nothing_its_place(
         chain.store(store)
     with chain.open(tmp_path) as store:
         less = shorter(chain.page(3), 5)
-        room = store.hot.reserve(less.meta.nbytes)
-        assert room
-        assert store.hot.put(less, room, dirty=False)
+        put(store.hot, less, dirty=False)
         caches, restored = chain.restore(store)
         assert restored.point.position == 4 * chain.size
         assert is_right(caches, 4 * chain.size)

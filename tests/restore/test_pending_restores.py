@@ -3,15 +3,15 @@ reads that hang keep no buffers, and leave threads for the requests behind them.
 
 import gc
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
 from kit.examples import some
+from kit.remote.processes import until
 from kit.restoring import (
     BLOCK,
     DENSE,
@@ -247,13 +247,6 @@ def _active() -> int:
     return int(mx.get_active_memory())
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_at_a_deadline_the_buffers_are_handed_over_and_not_doubled(
     talks: dict[str, Conversation], cold: BlockStore, disk: PagedDisk, queue: RestoreQueue
 ) -> None:
@@ -270,13 +263,13 @@ def test_at_a_deadline_the_buffers_are_handed_over_and_not_doubled(
         one = _active() - before
         return one > 200 << 10
 
-    _until(has_grown)
+    until(has_grown)
     taken = pending.take(0.2)
     assert (taken.point.position, taken.point.reason) == (3 * BLOCK, "deadline")
     assert _active() - before <= 1.1 * one
     assert talk.is_exact(taken.prompt_cache, 3 * BLOCK)
     del taken
-    _until(lambda: _active() - before <= one / 4)
+    until(lambda: _active() - before <= one / 4)
 
 
 def test_restores_whose_reads_all_hang_leave_threads_for_others(

@@ -3,11 +3,10 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kit.drive import prefill, random_tokens, request, run, same
+from kit.drive import random_tokens, request
 from kit.examples import some
 from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
 from omlx_cache import BlockStore, PrefixCache
@@ -64,14 +63,6 @@ def restored(talk: Conversation, cache: PrefixCache) -> Session:
     return cache.session(talk.tokens + MORE)
 
 
-def is_exact(talk: Conversation, session: Any) -> bool:
-    """Whether the rest of the prompt has the bits of a run that took the same steps."""
-    turn = prefill(talk.model, session, BLOCK)
-    done = session.cached_tokens
-    lead = [talk.tokens[at : min(at + BLOCK, done)] for at in range(0, done, BLOCK)]
-    return same(turn.logits, run(talk.model, [*lead, *turn.steps]))
-
-
 def test_what_takes_longer_to_read_is_computed_counted_and_said(
     talk: Conversation, disk: SlowDisk
 ) -> None:
@@ -80,7 +71,7 @@ def test_what_takes_longer_to_read_is_computed_counted_and_said(
         reads = sum(disk.payloads.values())
         with restored(talk, cache) as session:
             assert session.cached_tokens == 0
-            assert is_exact(talk, session)
+            assert talk.goes_on(session)
             told = session.explanation
         assert sum(disk.payloads.values()) == reads
         word, _, estimates = session.miss_reason.partition(":")

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.storage import FaultyDisk, Story, check_integrity, commit, end_write, open_store
+from kit.storage import (
+    FaultyDisk,
+    Story,
+    check_integrity,
+    commit,
+    end_write,
+    open_store,
+    store_page,
+)
 from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage.hot import NEVER_NS, HotTier
@@ -172,9 +180,7 @@ def memory(tmp_path: Path, hot_bytes: int) -> BlockStore:
 def fill(store: BlockStore, story: Story) -> None:
     """Admit and put 64 pages of a KiB, which are all that 64 KiB take."""
     for number in range(1, 65):
-        room = store.admit(KIB)
-        assert room
-        store.put(story.page(number), room)
+        assert store_page(store, story.page(number))
 
 
 def test_a_run_evicts_pages_of_others_and_leaves_the_budget_a_ceiling(

@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 
 from kit.examples import some
+from kit.storage import put
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.format.names import PageName, StoredPage
 from omlx_cache_storage.hot import HotTier
@@ -71,9 +72,7 @@ def test_what_is_known_of_a_page_in_memory_takes_few_bytes_besides_the_page(chai
 
     def fill() -> None:
         for number, page in enumerate(pages):
-            room = tier.reserve(1)
-            assert room
-            assert tier.put(page, room, dirty=False, stamp_ns=10**18 + number // chain)
+            put(tier, page, dirty=False, stamp_ns=10**18 + number // chain)
 
     _, each = _each(fill)
     assert tier.usage().pages == PAGES

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.storage import Seconds
 from omlx_cache_storage.measures import (
     BOUNDS,
     MOST_SPANS,
@@ -16,23 +17,13 @@ from omlx_cache_storage.measures import (
 )
 
 
-class _Time:
-    """A clock that stands still unless it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def time() -> Seconds:
+    return Seconds()
 
 
 @pytest.fixture
-def time() -> _Time:
-    return _Time()
-
-
-@pytest.fixture
-def meter(time: _Time) -> WorkMeter:
+def meter(time: Seconds) -> WorkMeter:
     return WorkMeter(time)
 
 
@@ -40,7 +31,7 @@ def _request(meter: WorkMeter, model: str = "m") -> RequestWork:
     return meter.request(model, f"label of {model}")
 
 
-def test_four_prompts_in_one_batch_count_its_time_once(meter: WorkMeter, time: _Time) -> None:
+def test_four_prompts_in_one_batch_count_its_time_once(meter: WorkMeter, time: Seconds) -> None:
     requests = [_request(meter) for _ in range(4)]
     for _ in range(3):
         time.now += 13.0
@@ -52,7 +43,7 @@ def test_four_prompts_in_one_batch_count_its_time_once(meter: WorkMeter, time: _
 
 
 def test_saved_is_what_computing_would_have_taken_less_the_restore(
-    meter: WorkMeter, time: _Time
+    meter: WorkMeter, time: Seconds
 ) -> None:
     time.now += 10
     _request(meter).computed(1000, 10.0)
@@ -62,7 +53,9 @@ def test_saved_is_what_computing_would_have_taken_less_the_restore(
     assert meter.totals().restore_seconds == 2.0
 
 
-def test_restores_in_parallel_cost_what_passes_on_the_clock(meter: WorkMeter, time: _Time) -> None:
+def test_restores_in_parallel_cost_what_passes_on_the_clock(
+    meter: WorkMeter, time: Seconds
+) -> None:
     time.now += 10
     _request(meter).computed(1000, 10.0)
     requests = [_request(meter) for _ in range(4)]
@@ -72,7 +65,7 @@ def test_restores_in_parallel_cost_what_passes_on_the_clock(meter: WorkMeter, ti
     assert meter.totals().saved_seconds == pytest.approx(40 - 2)
 
 
-def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: _Time) -> None:
+def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: Seconds) -> None:
     for seconds in (1.0, 10.0):
         for _ in range(4):
             time.now += seconds * RECENT_TOKENS / 1000
@@ -83,7 +76,7 @@ def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: _Tim
 
 
 def test_what_was_restored_before_the_first_rate_is_priced_when_that_is_known(
-    meter: WorkMeter, time: _Time
+    meter: WorkMeter, time: Seconds
 ) -> None:
     time.now += 3
     _request(meter).restored(1000, 3.0)
@@ -97,7 +90,7 @@ def test_what_was_restored_before_the_first_rate_is_priced_when_that_is_known(
 
 
 def test_waiting_for_another_request_is_no_saving_and_counts_once_for_all_who_wait(
-    meter: WorkMeter, time: _Time
+    meter: WorkMeter, time: Seconds
 ) -> None:
     time.now += 10
     _request(meter).computed(1000, 10.0)

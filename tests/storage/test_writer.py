@@ -15,6 +15,7 @@ from kit.storage import (
     expected_payload,
     files_in,
     open_store,
+    put,
     store_page,
 )
 from kit.units import KIB
@@ -83,15 +84,11 @@ def test_a_fuller_version_that_comes_during_the_write_is_not_taken_for_written(
     rig: WriterRig,
 ) -> None:
     small, full = rig.story.page(1, held=8), rig.story.page(1)
-    room = rig.hot.reserve(small.meta.nbytes)
-    assert room
-    rig.hot.put(small, room, dirty=True)
+    put(rig.hot, small, dirty=True)
     rig.block()
     assert rig.offer(1)
     assert rig.disk.reached.wait(30)
-    room = rig.hot.reserve(full.meta.nbytes)
-    assert room
-    rig.hot.put(full, room, dirty=True)
+    put(rig.hot, full, dirty=True)
     assert not rig.offer(1)
     rig.disk.gate.set()
     assert rig.writer.flush(30)

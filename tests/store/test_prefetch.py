@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kit.storage import Story, bytes_of, commit, is_right, open_store
+from kit.storage import Story, bytes_of, commit, is_right, open_store, store_page
 from kit.units import KIB
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.page import Page
@@ -42,17 +42,13 @@ def test_a_page_committed_meanwhile_is_not_replaced_by_its_older_self(
 ) -> None:
     with open_store(tmp_path) as store:
         small = story.page(9, held=8)
-        room = store.admit(small.meta.nbytes, ())
-        assert room
-        assert store.put(small, room)
+        assert store_page(store, small)
         assert store.flush()
         store.hot.discard([small.meta.id])
         full = story.page(9)
 
         def allocate(nbytes: int) -> Any:
-            room = store.admit(full.meta.nbytes, ())
-            assert room
-            assert store.put(full, room)
+            assert store_page(store, full)
             return np.empty(nbytes, dtype=np.uint8)
 
         assert store.prefetch([small.meta.id], allocate).wait(30)

@@ -4,7 +4,7 @@ again slowly."""
 from itertools import pairwise
 from pathlib import Path
 
-from kit.storage import FaultyDisk, Story, commit, open_store
+from kit.storage import FaultyDisk, Seconds, Story, commit, open_store
 from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache.upkeep.memory import GROW_SECONDS, STEPS, Level, MemoryFigures, Relief
@@ -15,14 +15,6 @@ PAGE = 64 * KIB
 WARN, CRITICAL, NORMAL = (
     MemoryFigures(verdict=level) for level in (Level.WARN, Level.CRITICAL, Level.NORMAL)
 )
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def _full(directory: Path, disk: FaultyDisk | None = None, **options: object) -> BlockStore:
@@ -62,7 +54,7 @@ def test_at_critical_everything_goes_at_once_and_nothing_comes_back_at_once(tmp_
 
 
 def test_it_grows_again_step_by_step_when_memory_was_plentiful_for_a_while(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Seconds()
     with _full(tmp_path) as store:
         relief = Relief(store, 1, clock)
         relief.step(CRITICAL)
@@ -79,7 +71,7 @@ def test_it_grows_again_step_by_step_when_memory_was_plentiful_for_a_while(tmp_p
 
 
 def test_it_does_not_grow_into_the_next_shortage(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Seconds()
     with _full(tmp_path) as store:
         relief = Relief(store, 100, clock)
         relief.step(MemoryFigures(0))

@@ -1,6 +1,6 @@
 """Pages with checkable contents, small stores, and a disk that fails on demand."""
 
-from .faults import FaultyDisk, HandClock, SetTime
+from .faults import FaultyDisk, HandClock, Seconds, SetTime
 from .pages import (
     Story,
     bytes_of,
@@ -19,6 +19,7 @@ from .stores import (
     fetch,
     is_right,
     open_store,
+    put,
     set_budget,
     settings,
     state_of,
@@ -28,6 +29,7 @@ from .stores import (
 __all__ = [
     "FaultyDisk",
     "HandClock",
+    "Seconds",
     "SetTime",
     "Story",
     "WriterRig",
@@ -42,6 +44,7 @@ __all__ = [
     "is_right",
     "open_cold",
     "open_store",
+    "put",
     "read_cold",
     "set_budget",
     "settings",

@@ -28,6 +28,16 @@ class SetTime:
         self._now += seconds
 
 
+class Seconds:
+    """A clock that stands still unless somebody sets `now`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class HandClock(VirtualClock):
     """A store's clock that stands still but for `pass_by`."""
 

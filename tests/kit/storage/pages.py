@@ -5,6 +5,7 @@ import hashlib
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,13 @@ class Story:
     def page(self, number: int, **fields: Any) -> Page:
         meta = self.meta(number, **fields)
         return Page(meta, expected_payload(meta.id, meta.nbytes))
+
+    def floats(self, number: int) -> Page:
+        """Return page `number` with numbers in it, which a packing shrinks."""
+        tensors = (TensorSpec("0.keys", "F16", (1, 2, 16, 512)),)
+        meta = replace(self.meta(number, nbytes=32 * KIB), tensors=tensors)
+        values = np.random.default_rng(number).normal(size=16384)
+        return Page(meta, values.astype(np.float16).tobytes())
 
     def pages(self, *numbers: int) -> list[Page]:
         return [self.page(number) for number in numbers]

@@ -31,9 +31,11 @@ def split_header(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return document.pop("__metadata__"), document
 
 
-def signed_planes(size: int, high_size: int, checksum: int, planes: bytes) -> bytes:
+def signed_planes(
+    size: int, high_size: int, checksum: int, planes: bytes, magic: bytes = MAGIC
+) -> bytes:
     """Return a frame of byte planes whose own header has a right checksum."""
-    fields = struct.pack("<8sQQQ", MAGIC, size, high_size, checksum)
+    fields = struct.pack("<8sQQQ", magic, size, high_size, checksum)
     return fields + struct.pack("<Q", xxhash.xxh3_64_intdigest(fields)) + planes
 
 

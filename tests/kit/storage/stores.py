@@ -101,6 +101,13 @@ def is_right(store: BlockStore, page: PageId, nbytes: int) -> bool:
     return fetch(store, page) == expected_payload(page, nbytes)
 
 
+def put(hot: HotTier, page: Page, **how: Any) -> None:
+    """Have memory take a page, for which it has room."""
+    room = hot.reserve(page.meta.nbytes)
+    assert room
+    assert hot.put(page, room, **how)
+
+
 def end_write(hot: HotTier, page: PageId, **how: Any) -> bool:
     """Have a page's write end as `HotTier.end_write` is told; False for one that is not there."""
     held = hot.record(page)
@@ -134,9 +141,7 @@ class WriterRig:
 
     def put(self, *numbers: int) -> None:
         for page in self.story.pages(*numbers):
-            room = self.hot.reserve(page.meta.nbytes)
-            assert room
-            self.hot.put(page, room, dirty=True)
+            put(self.hot, page, dirty=True)
 
     def offer(self, number: int) -> bool:
         page = self.story.id(number)

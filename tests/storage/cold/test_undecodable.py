@@ -1,39 +1,27 @@
 """Pages that this process cannot decode are kept, counted, and not read again and again."""
 
-import json
 import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import xxhash
 
 from kit.storage import FaultyDisk, Story, files_in, open_cold, read_cold
-from kit.units import KIB
+from kit.storage.signed import signed_header, split_header
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import UndecodablePage
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.header import header_length
 from omlx_cache_storage.format.wrapping import wrap
-from omlx_cache_storage.page import Page, PageMeta, TensorSpec
 
 NUMBERS = range(1, 9)
 needs_zstd = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
 
 
-def _floats(story: Story, number: int, **fields: object) -> Page:
-    meta = story.meta(number, nbytes=32 * KIB)
-    known = {name: getattr(meta, name) for name in meta.__dataclass_fields__}
-    known["tensors"] = (TensorSpec("0.keys", "F16", (1, 2, 16, 512)),)
-    values = np.random.default_rng(number).normal(size=16384).astype(np.float16)
-    return Page(PageMeta(**{**known, **fields}), values.tobytes())
-
-
 def _packed(directory: Path, story: Story) -> None:
     writer = open_cold(directory, encode=wrap)
     for number in NUMBERS:
-        assert writer.write(_floats(story, number), 10**18, story.document) == "written"
+        assert writer.write(story.floats(number), 10**18, story.document) == "written"
 
 
 @pytest.fixture
@@ -50,19 +38,9 @@ def _open(directory: Path, disk: FaultyDisk | None = None) -> ColdTier:
 def _as_format_2(path: Path) -> None:
     """Rewrite a file's header as a later version would that keeps the checksum's rule."""
     raw, used = path.read_bytes(), path.stat().st_mtime_ns
-    total = header_length(raw)
-    document = json.loads(raw[8:total])
-    fields = document.pop("__metadata__")
-    del fields["header_checksum"]
-    fields |= {"format": "2", "invented": "later"}
-
-    def compact(value: object) -> str:
-        return json.dumps(value, separators=(",", ":"))
-
-    summed = f"[{compact(fields)},{compact(document)}]".encode()
-    fields["header_checksum"] = xxhash.xxh3_64_hexdigest(summed)
-    text = compact({"__metadata__": fields, **document}).encode()
-    path.write_bytes(raw[:8] + text.ljust(total - 8) + raw[total:])
+    fields, tensors = split_header(raw)
+    header = signed_header({**fields, "format": "2", "invented": "later"}, tensors)
+    path.write_bytes(header + raw[header_length(raw) :])
     os.utime(path, ns=(used, used))
 
 

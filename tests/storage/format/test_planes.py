@@ -1,14 +1,13 @@
 import contextlib
-import struct
 import tracemalloc
 
 import numpy as np
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.examples import examples
+from kit.storage.signed import signed_planes
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.planes import zstd
@@ -26,11 +25,6 @@ def packed(raw: bytes) -> bytes:
     frame = planes.pack(raw)
     assert frame is not None
     return frame
-
-
-def sealed(magic: bytes, size: int, high: int, checksum: int) -> bytes:
-    fields = struct.pack("<8sQQQ", magic, size, high, checksum)
-    return fields + struct.pack("<Q", xxhash.xxh3_64_intdigest(fields))
 
 
 @pytest.mark.parametrize("elements", [2048, 100_001, 1 << 20])
@@ -72,7 +66,7 @@ def test_every_flipped_bit_or_cut_is_refused(data: st.DataObject) -> None:
 def test_well_sealed_header_with_false_sizes_allocates_nothing(
     magic: bytes, size: int, high: int
 ) -> None:
-    frame = sealed(magic, size, high, 0) + bytes(3000)
+    frame = signed_planes(size, high, 0, bytes(3000), magic)
     tracemalloc.start()
     try:
         with pytest.raises(CorruptPage):
@@ -84,7 +78,7 @@ def test_well_sealed_header_with_false_sizes_allocates_nothing(
 
 def test_bomb_in_the_high_plane_is_stopped_at_the_planes_size() -> None:
     bomb = zstd().compress(bytes(1 << 26))
-    frame = sealed(planes.MAGIC, 4096, len(bomb), 0) + bytes(2048) + bomb
+    frame = signed_planes(4096, len(bomb), 0, bytes(2048) + bomb)
     tracemalloc.start()
     try:
         with pytest.raises(CorruptPage, match="2048"):

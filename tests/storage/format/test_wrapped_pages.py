@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kit.storage import Story, files_in, open_cold, read_cold
@@ -10,17 +9,8 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format import planes
 from omlx_cache_storage.format.wrapping import wrap
-from omlx_cache_storage.page import Page, TensorSpec
 
 pytestmark = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
-
-
-def _floats(story: Story, number: int) -> Page:
-    meta = story.meta(number, nbytes=32 * 1024)
-    specs = (TensorSpec("0.keys", "F16", (1, 2, 16, 256)), TensorSpec("0.values", "F16", (8192,)))
-    values = np.random.default_rng(number).normal(size=16384).astype(np.float16)
-    fields = {name: getattr(meta, name) for name in meta.__dataclass_fields__}
-    return Page(type(meta)(**{**fields, "tensors": specs}), values.tobytes())
 
 
 def _open(directory: Path) -> ColdTier:
@@ -29,7 +19,7 @@ def _open(directory: Path) -> ColdTier:
 
 def test_a_packed_page_is_smaller_and_read_back_bit_for_bit(tmp_path: Path) -> None:
     story, tier = Story(), _open(tmp_path)
-    page = _floats(story, 1)
+    page = story.floats(1)
     assert tier.write(page, 10**18, story.document) == "written"
     (path,) = files_in(tmp_path)
     assert path.stat().st_size < 16 * 1024 + len(page.payload) * 0.95
@@ -43,7 +33,7 @@ def test_a_packed_page_is_smaller_and_read_back_bit_for_bit(tmp_path: Path) -> N
 
 def test_a_damaged_packed_page_is_corrupt_and_deleted(tmp_path: Path) -> None:
     story, tier = Story(), _open(tmp_path)
-    assert tier.write(_floats(story, 1), 10**18, story.document) == "written"
+    assert tier.write(story.floats(1), 10**18, story.document) == "written"
     (path,) = files_in(tmp_path)
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 4
