@@ -139,7 +139,7 @@ class CacheSettings(RemoteSettings):
     without owners or modes (exFAT, some network mounts) must be mounted as this user's, mode 0700.
     The directory above must be there, but for the default place: a disk that is not mounted yet is
     waited for, and so is one that went away. See docs/operations.md. Backups that know
-    `CACHEDIR.TAG` leave it out; for Time Machine say `tmutil addexclusion`."""
+    `CACHEDIR.TAG` leave it out, and Time Machine is told to."""
 
     cold_bytes: Size = Field(_DERIVED)
     """What the files of the cold directory may take, temporary ones included. A directory has one

@@ -18,6 +18,7 @@ import os
 import re
 import struct
 import sys
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +49,8 @@ _STATFS = struct.Struct("=II5QII4I16s1024s1024s8I")
 """Darwin's `struct statfs` with 64-bit inodes: sizes and counts, fsid, owner, type, flags, subtype,
 the type's name, where it is mounted, from what, and what is reserved."""
 _FLAGS, _TYPE_NAME = 11, 13
+_TMUTIL_SECONDS = 10.0
+"""Time Machine's tool is given so long, on a thread of its own."""
 
 
 class FileSystemKind(NamedTuple):
@@ -271,6 +274,7 @@ class Root:
                 # A parent that may be written to and not read is no reason to keep nothing.
                 with contextlib.suppress(PermissionError):
                     self._fs.sync_directory(path.parent, self._durability)
+        leave_out_of_time_machine(self._path)
 
     def remember(self, identity: str | None) -> None:
         """Note the directory that is open now for later, after a restart too if it has an
@@ -297,6 +301,29 @@ class Root:
         records = [entry for entry in self._fs.scan(above) if entry.is_file()]
         for old in sorted(records, key=lambda entry: entry.stat().st_mtime_ns)[:-MOST_RECORDS]:
             self._fs.remove(old.path)
+
+
+def leave_out_of_time_machine(directory: str) -> None:
+    """Have macOS leave a new directory out of its backups, on a thread of its own: raises nothing.
+    It leaves out `~/Library/Caches` by itself."""
+    caches = os.path.realpath(os.path.expanduser("~/Library/Caches"))
+    if sys.platform == "darwin" and not os.path.realpath(directory).startswith(f"{caches}/"):
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=_exclude, args=(directory,), name="omlx-cache-tmutil").start()
+
+
+def _exclude(directory: str) -> None:
+    import subprocess  # only here: no other command waits for it
+
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(
+            ["tmutil", "addexclusion", directory],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_TMUTIL_SECONDS,
+            check=False,
+        )
 
 
 def record_path(memory: Path, directory: str) -> str:
