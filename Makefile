@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+DEV_STAMP := $(VENV)/.setup-dev-done
 
 # Interpreters to try, in this order; `make setup PYTHON=python3.12` names one.
 PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
@@ -17,64 +18,64 @@ unexport PYTHONDONTWRITEBYTECODE
 # What lies below a session: bytes, keys, pages, codecs, commits, settings, the control protocol.
 FAST := $(addprefix tests/,arrays codec commit control identity kv pages settings storage)
 
-# True for an interpreter that requirements.lock has wheels for and that can make an environment.
-USABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))
 # Tests of one file share servers and models, so that they stay together. In the order of their
 # names: sorted by how many tests they have, those with few long ones would be alone at the end.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile \
 	--no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup demo test test-fast test-nightly fuzz fuzz-http chaos check bench bench-peers test-peers lock clean
+.PHONY: help setup setup-dev demo test test-fast test-nightly fuzz fuzz-http chaos check bench bench-peers test-peers lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMP) ## Make .venv and install what requirements.lock names (once)
+setup: $(STAMP) ## Make .venv and install what running needs from requirements.lock (once)
 
-# The stamp is made last, so a set-up that failed or was interrupted is tried again.
+setup-dev: $(DEV_STAMP) ## Add the tools of tests and checks from requirements-dev.lock (once)
+
+# A stamp is made last, so a set-up that failed or was interrupted is tried again.
 $(STAMP): requirements.lock pyproject.toml
 	@rm -f $@
-	@if $(BIN)/python -c '$(USABLE)' 2>/dev/null && $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	@if sh scripts/find_python.sh $(BIN)/python >/dev/null 2>&1 && \
+			$(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		exit 0; \
 	fi; \
-	for candidate in $(PYTHON); do \
-		if "$$candidate" -c '$(USABLE)' 2>/dev/null; then \
-			echo "Making $(VENV) with $$("$$candidate" --version)"; \
-			exec "$$candidate" -m venv --clear $(VENV); \
-		fi; \
-	done; \
-	echo "Set-up needs Python 3.11 to 3.14 with its venv module; tried: $(PYTHON)." >&2; \
-	echo "Install one (Debian and Ubuntu: python3 and python3-venv; macOS: brew install python@3.13)," >&2; \
-	echo "or name one: make setup PYTHON=/path/to/python3.13" >&2; \
-	exit 1
-	@echo "Installing requirements.lock into $(VENV): a minute or two on first use"
+	python=$$(sh scripts/find_python.sh $(PYTHON)) || exit 1; \
+	echo "Making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv --clear $(VENV)
+	@echo "Installing requirements.lock into $(VENV): a minute on first use"
 	@$(PIP_INSTALL) --only-binary :all: --require-hashes -r requirements.lock
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV_STAMP): requirements-dev.lock $(STAMP)
+	@rm -f $@
+	@echo "Installing requirements-dev.lock into $(VENV): a minute on first use"
+	@$(PIP_INSTALL) --only-binary :all: --require-hashes -r requirements-dev.lock
 	@touch $@
 
 demo: setup ## Show restores from memory, from SSD and after a restart on a small model (a minute)
 	$(BIN)/omlx-cache demo $(ARGS)
 
-test: setup ## Run the tests (about 10 minutes on two cores)
+test: setup-dev ## Run the tests (about 10 minutes on two cores)
 	$(PYTEST) $(ARGS)
 
-test-fast: setup ## Run the tests of what lies below a session (a minute)
+test-fast: setup-dev ## Run the tests of what lies below a session (a minute)
 	$(PYTEST) $(FAST) $(ARGS)
 
-test-nightly: setup ## Run the tests, all families of models and more examples
+test-nightly: setup-dev ## Run the tests, all families of models and more examples
 	$(PYTEST) -m "" --hypothesis-profile nightly $(ARGS)
 
-fuzz: setup ## Try hostile bytes on everything that reads bytes, for some minutes
+fuzz: setup-dev ## Try hostile bytes on everything that reads bytes, for some minutes
 	PYTHONPATH=tests $(BIN)/python -m qa.fuzz --count 50000 $(ARGS)
 
-fuzz-http: setup ## Throw bad requests at a real server, for some minutes
+fuzz-http: setup-dev ## Throw bad requests at a real server, for some minutes
 	PYTHONPATH=tests $(BIN)/python -m qa.fuzz.http --count 50000 $(ARGS)
 
-chaos: setup ## Try the store under real faults for minutes; `make chaos ARGS="--minutes 60"`
+chaos: setup-dev ## Try the store under real faults for minutes; `make chaos ARGS="--minutes 60"`
 	PYTHONPATH=tests $(BIN)/python -m qa.chaos $(if $(ARGS),$(ARGS),--minutes 3)
 
-check: setup ## Lint, check formatting, check types, the import graph, sizes, words and dependencies (a minute)
+check: setup-dev ## Lint, check formatting, check types, the import graph, sizes, words and dependencies (a minute)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -86,16 +87,20 @@ check: setup ## Lint, check formatting, check types, the import graph, sizes, wo
 bench: setup ## Print benchmark ratios, each measured against its bound in one run
 	$(BIN)/omlx-cache bench $(ARGS)
 
-bench-peers: setup ## Set the cache beside mlx-lm's and mlx-vlm's: first token and memory (minutes)
+bench-peers: setup-dev ## Set the cache beside mlx-lm's and mlx-vlm's: first token and memory (minutes)
 	@bash tests/peers/bench.sh $(ARGS)
 
-test-peers: setup ## Check once inside each other project's server; all checks with ARGS=--all
+test-peers: setup-dev ## Check once inside each other project's server; all checks with ARGS=--all
 	@bash tests/peers/run.sh $(ARGS)
 
-lock: ## Resolve requirements.lock anew (needs uv)
-	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
-		--fork-strategy fewest --generate-hashes --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --quiet --output-file requirements.lock
+# What running needs has the versions that the tests have.
+LOCK = uv pip compile pyproject.toml --universal --python-version 3.11 --fork-strategy fewest \
+	--generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" --quiet
+
+lock: ## Resolve requirements-dev.lock and requirements.lock anew (needs uv)
+	$(LOCK) --group dev --extra remote --extra zstd --upgrade --output-file requirements-dev.lock
+	$(LOCK) --group build --constraint requirements-dev.lock --output-file requirements.lock
 
 clean: ## Remove everything the other targets made, .venv too
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,6 +12,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,9 +34,8 @@ def uses_of(tree: ast.AST) -> Iterator[tuple[str, bool]]:
 
 
 def declared(project: dict[str, dict[str, list[str]]]) -> set[str]:
-    """Return the packages that the dependencies are imported as, those of users' extras too."""
-    extras = [some for name, some in project["optional-dependencies"].items() if name != "dev"]
-    needed = [*project["dependencies"], *(one for some in extras for one in some)]
+    """Return the packages that the dependencies are imported as, those of extras too."""
+    needed = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     return {re.split(r"[\[<>=!~; ]", str(one))[0].replace("-", "_") for one in needed}
 
 

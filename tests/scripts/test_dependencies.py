@@ -1,11 +1,15 @@
 """scripts/dependencies.py: what is imported is declared, and what is declared is imported."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "dependencies.py"
+from scripts.dependencies import declared, uses_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "dependencies.py"
 
 
 def test_what_is_imported_is_declared() -> None:
@@ -14,15 +18,25 @@ def test_what_is_imported_is_declared() -> None:
 
 
 def test_a_module_that_is_named_as_text_counts_as_a_use() -> None:
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        from dependencies import declared, uses_of
-    finally:
-        sys.path.pop(0)
     tree = ast.parse("import a.b\nfrom c.d import e\nfrom . import f\nload('g.h')")
     assert set(uses_of(tree)) == {("a", True), ("c", True), ("g", False)}
     project = {
         "dependencies": ["py-c[x]>=1; sys_platform == 'linux'"],
-        "optional-dependencies": {"more": ["d<2"], "dev": ["e"]},
+        "optional-dependencies": {"more": ["d<2"]},
     }
     assert declared(project) == {"py_c", "d"}
+
+
+def test_what_running_needs_is_locked_as_the_tests_have_it() -> None:
+    """Each version with its hashes; markers may differ where a tool needs more."""
+    needed, all_of_it = (
+        {
+            (match[1], tuple(sorted(re.findall(r"sha256:[0-9a-f]{64}", match[0]))))
+            for match in re.finditer(r"^([a-z][^ ]*).*\n(?: .*\n)*", path.read_text(), re.MULTILINE)
+        }
+        for path in (ROOT / "requirements.lock", ROOT / "requirements-dev.lock")
+    )
+    assert all(hashes for _, hashes in all_of_it)
+    assert len(needed) > 40
+    assert needed < all_of_it
+    assert "//" not in (ROOT / "requirements.lock").read_text(), "no index is named"

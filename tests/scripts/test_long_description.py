@@ -1,18 +1,16 @@
 """What a package index shows: the README, with links that work there."""
 
-import importlib.util
 import re
-from collections.abc import Callable
 from email import message_from_string
 from pathlib import Path
 
-import pytest
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.metadata.spec import get_core_metadata_constructors
 from hatchling.plugin.manager import PluginManager
 
+from hatch_build import published
+
 ROOT = Path(__file__).parents[2]
-Published = Callable[[str, str | None], str]
 TEXT = """[clients](docs/servers.md#clients), [MLX](https://github.com/ml-explore/mlx), [below](#x).
 
 ![a plot](docs/replay.svg)
@@ -23,24 +21,13 @@ layers[0](tokens)
 """
 
 
-@pytest.fixture(scope="module")
-def published() -> Published:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: Published = module.published
-    return found
-
-
-def test_without_a_repository_relative_links_are_their_words(published: Published) -> None:
+def test_without_a_repository_relative_links_are_their_words() -> None:
     assert published(TEXT, None) == TEXT.replace(
         "[clients](docs/servers.md#clients)", "clients"
     ).replace("![a plot](docs/replay.svg)", "*a plot*")
 
 
-def test_with_a_repository_they_lead_there(published: Published) -> None:
+def test_with_a_repository_they_lead_there() -> None:
     text = published(TEXT, "https://example.org/a/b/")
     assert "[clients](https://example.org/a/b/blob/HEAD/docs/servers.md#clients)" in text
     assert "![a plot](https://example.org/a/b/raw/HEAD/docs/replay.svg)" in text
