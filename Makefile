@@ -7,6 +7,8 @@ DEV_STAMP := $(VENV)/.setup-dev-done
 
 # Interpreters to try, in this order; `make setup PYTHON=python3.12` names one.
 PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
+# Extras that `make install` adds: `make install EXTRAS=remote`.
+EXTRAS ?=
 # More arguments for demo, test and bench: `make test ARGS="-k restart"`.
 ARGS ?=
 # Processes that run the tests; `make test WORKERS=0 ARGS=--pdb` runs them in one that can be asked.
@@ -24,7 +26,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile 
 	--no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup setup-dev demo test test-fast test-nightly fuzz fuzz-http chaos check bench bench-peers test-peers lock clean
+.PHONY: help setup setup-dev demo install uninstall test test-fast test-nightly fuzz fuzz-http chaos check bench bench-peers test-peers lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +58,12 @@ $(DEV_STAMP): requirements-dev.lock $(STAMP)
 
 demo: setup ## Show restores from memory, from SSD and after a restart on a small model (a minute)
 	$(BIN)/omlx-cache demo $(ARGS)
+
+install: ## Put omlx-cache on the PATH, by uv or pipx if there is one; EXTRAS=remote adds that extra
+	@EXTRAS="$(EXTRAS)" PYTHON="$(PYTHON)" sh scripts/install.sh install
+
+uninstall: ## Remove it from the PATH, and list what it kept with the command that deletes it
+	@sh scripts/install.sh uninstall
 
 test: setup-dev ## Run the tests (about 10 minutes on two cores)
 	$(PYTEST) $(ARGS)

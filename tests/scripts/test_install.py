@@ -1,0 +1,71 @@
+"""scripts/install.sh: the commands are on the PATH after it, and what it leaves is said."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "install.sh"
+PYTHON = """#!/bin/sh
+case "$*" in
+*" install "*) [ ! -e "$HOME/offline" ] ;;
+"-m venv --clear "*)
+    mkdir -p "$4/bin"
+    for name in python omlx-cache omlx-cached; do cp "$0" "$4/bin/$name"; done
+    ;;
+esac
+"""
+"""Stands for an interpreter, pip and the commands: no test loads 370 MB."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A user's home without uv or pipx on the PATH."""
+    python = tmp_path / "python"
+    python.write_text(PYTHON)
+    python.chmod(0o700)
+    return tmp_path
+
+
+def run(home: Path, what: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "PYTHON": str(home / "python")}
+    return subprocess.run(
+        ["sh", str(SCRIPT), what], env=environment | more, capture_output=True, text=True
+    )
+
+
+def test_the_commands_are_linked_and_what_it_kept_is_listed_with_its_remedy(home: Path) -> None:
+    links = home / ".local" / "bin"
+    first = run(home, "install")
+    assert first.returncode == 0, first.stderr
+    assert f"{links} is not on your PATH" in first.stdout
+    again = run(home, "install", PATH=f"{links}:/usr/bin:/bin")
+    assert "PATH" not in again.stdout
+    assert {path.name for path in links.iterdir()} == {"omlx-cache", "omlx-cached"}
+    pages, config = home / "user's pages", home / ".config" / "omlx-cache"
+    for directory in (pages, config):
+        directory.mkdir(parents=True)
+    (config / "omlx-cached.toml").write_text('cold_dir = "~/user\'s pages"\n')
+    told = run(home, "uninstall", XDG_CONFIG_HOME=str(home / ".config")).stdout
+    assert not list(links.iterdir())
+    assert not (home / ".local" / "share" / "omlx-cache").exists()
+    lines = [line for line in told.splitlines() if str(home) in line]
+    assert len(lines) >= 2
+    subprocess.run(["sh", "-c", "\n".join(lines)], check=True)
+    assert not pages.exists()
+    assert not config.exists()
+
+
+def test_a_command_of_somebody_else_stays(home: Path) -> None:
+    other = home / ".local" / "bin" / "omlx-cache"
+    other.parent.mkdir(parents=True)
+    other.write_text("mine")
+    assert run(home, "install").returncode == 1
+    run(home, "uninstall")
+    assert other.read_text() == "mine"
+
+
+def test_what_cannot_be_installed_is_no_success(home: Path) -> None:
+    (home / "offline").touch()
+    assert run(home, "install").returncode != 0
+    assert run(home, "install", PYTHON=str(home / "absent")).returncode == 1
