@@ -26,7 +26,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadfile 
 	--no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help setup setup-dev demo install uninstall test test-fast test-nightly fuzz fuzz-http chaos check bench bench-peers test-peers lock clean
+.PHONY: help setup setup-dev demo install uninstall test test-fast test-nightly fuzz fuzz-http chaos check bench bench-peers test-peers dist lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,9 @@ bench-peers: setup-dev ## Set the cache beside mlx-lm's and mlx-vlm's: first tok
 
 test-peers: setup-dev ## Check once inside each other project's server; all checks with ARGS=--all
 	@bash tests/peers/run.sh $(ARGS)
+
+dist: setup-dev ## Build wheel and sdist, and try the wheel in an empty environment (minutes)
+	$(BIN)/python scripts/dist.py
 
 # What running needs has the versions that the tests have.
 LOCK = uv pip compile pyproject.toml --universal --python-version 3.11 --fork-strategy fewest \

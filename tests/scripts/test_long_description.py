@@ -1,4 +1,4 @@
-"""What a package index shows: the README, with links that work there."""
+"""What a release shows: the README, with links that work there, and its part of the changelog."""
 
 import re
 from email import message_from_string
@@ -9,6 +9,7 @@ from hatchling.metadata.spec import get_core_metadata_constructors
 from hatchling.plugin.manager import PluginManager
 
 from hatch_build import published
+from scripts.release_notes import notes
 
 ROOT = Path(__file__).parents[2]
 TEXT = """[clients](docs/servers.md#clients), [MLX](https://github.com/ml-explore/mlx), [below](#x).
@@ -18,6 +19,22 @@ TEXT = """[clients](docs/servers.md#clients), [MLX](https://github.com/ml-explor
 ```python
 layers[0](tokens)
 ```
+"""
+CHANGELOG = """# Changelog
+
+## [Unreleased]
+
+- later
+
+## [1.2.3] - 2026-12-01
+
+### Added
+
+- this
+
+## [1.2.2] - 2026-11-01
+
+- before
 """
 
 
@@ -46,3 +63,9 @@ def test_the_metadata_have_the_readme_without_links_that_lead_nowhere() -> None:
     targets = re.findall(r"\]\(([^)\s]+)\)", prose)
     assert targets
     assert [each for each in targets if "://" not in each and not each.startswith("#")] == []
+
+
+def test_a_version_has_its_own_section_and_no_more() -> None:
+    assert notes(CHANGELOG, "1.2.3") == "### Added\n\n- this"
+    assert notes(CHANGELOG, "1.2.2") == "- before"
+    assert notes(CHANGELOG, "1.2") == notes(CHANGELOG, "Unreleased.") == ""
