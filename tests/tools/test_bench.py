@@ -62,10 +62,15 @@ def test_one_run_compares_with_every_limit_and_writes_its_section(
 
 
 def test_a_part_is_measured_by_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["bench", "disk", "--size", "tiny", "--dir", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
-    assert "commit and flush, fsync" in told
-    assert "restore, hot" not in told
+    report = tmp_path / "report.md"
+    command = ["bench", "disk", "--size", "tiny", "--dir", str(tmp_path)]
+    assert main([*command, "--report", str(report)]) == 0
+    page = report.read_text()
+    for told in (capsys.readouterr().out, page):
+        assert "commit and flush, fsync" in told
+        assert "restore, hot" not in told
+    assert all(name in page for name in ("processor", "memory", "Metal", "virtual machine"))
+    assert not any(name in page for name in (str(tmp_path), str(Path.home()), platform.node()))
 
 
 def test_codecs_take_what_their_formats_say_and_lossless_ones_lose_nothing(tmp_path: Path) -> None:
@@ -135,6 +140,8 @@ def test_what_cannot_be_written_is_one_line_before_anything_is_measured(
         (("--write", str(page)), "begin: generated"),
         (("--write", absent), "--write: there is no directory"),
         (("--dir", absent), "--dir: there is no directory"),
+        (("--report", absent), "--report: there is no directory"),
+        (("--report", str(tmp_path)), "Is a directory"),
     ):
         assert main(["bench", *arguments]) == 1
         told = capsys.readouterr()

@@ -40,25 +40,34 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--write", type=Path, metavar="FILE", help="update the section of this Markdown file"
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write one page, to be sent with an issue"
+    )
     add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    for option, place in (("--dir", args.dir), ("--write", args.write and args.write.parent)):
+    for option, place in (
+        ("--dir", args.dir),
+        ("--write", args.write and args.write.parent),
+        ("--report", args.report and args.report.parent),
+    ):
         if place is not None and not place.is_dir():
             raise CommandError(f"{option}: there is no directory {place}")
     from rich.console import Console
     from rich.markdown import Markdown
 
     from omlx_cache.tools.bench.figures import SIZES as sizes
-    from omlx_cache.tools.bench.report import around_section, markdown, write_section
+    from omlx_cache.tools.bench.report import around_section, markdown, write_report, write_section
     from omlx_cache.tools.bench.run import run as measure
 
     parts = list(PARTS) if args.part is None else [args.part]
     try:
+        # Before minutes of measuring: the first raises ValueError for a file without its markers.
         if args.write is not None:
-            # Before minutes of measuring: it raises ValueError for a file without its markers.
             around_section(args.write)
+        if args.report is not None:
+            args.report.open("a").close()
         with tempfile.TemporaryDirectory(prefix="omlx-cache-bench-", dir=args.dir) as workspace:
             results = measure(
                 sizes[args.size],
@@ -75,4 +84,6 @@ def run(args: argparse.Namespace) -> int:
         Console(width=_WIDTH, color_system=colours).print(Markdown(markdown(results)))
     if args.write is not None:
         write_section(results, args.write)
+    if args.report is not None:
+        write_report(results, args.report)
     return OK

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -122,7 +122,7 @@ def _loss(live: Layers, restored: Layers) -> list[float]:
 
 def _error(true: Array, other: Array) -> float:
     true, other = true.astype(mx.float32), other.astype(mx.float32)
-    return _number(mx.sum((other - true) ** 2) / mx.sum(true**2))
+    return float(mx.sum((other - true) ** 2) / mx.sum(true**2))
 
 
 def _variation(true: Array, other: Array) -> float:
@@ -133,9 +133,4 @@ def _variation(true: Array, other: Array) -> float:
         mx.softmax(queries @ keys.astype(mx.float32).swapaxes(-1, -2), axis=-1)
         for keys in (true, other)
     )
-    return _number(mx.mean(mx.sum(mx.abs(before - after), axis=-1)) / 2)
-
-
-def _number(value: Array) -> float:
-    number: Any = value.item()
-    return float(number)
+    return float(mx.mean(mx.sum(mx.abs(before - after), axis=-1)) / 2)

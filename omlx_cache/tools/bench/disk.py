@@ -81,8 +81,12 @@ def _index(size: Size, directory: Path) -> list[BenchRow]:
             raise RuntimeError(f"{tier.usage().pages} of {files} files were indexed")
         return tier
 
-    what, listed = f"start-up on {files:,} files", {SCAN: [partial(list_files, directory)]}
-    rows = beside(what, scan, min(size.runs, 3), limits=listed)
+    rows = beside(
+        f"start-up on {files:,} files",
+        scan,
+        min(size.runs, 3),
+        limits={SCAN: [partial(list_files, directory)]},
+    )
     view, tokens = TierView([scan()]), chain.tokens
 
     def look_up() -> None:
@@ -91,8 +95,9 @@ def _index(size: Size, directory: Path) -> list[BenchRow]:
         if point.position != len(tokens):
             raise RuntimeError(f"the look-up ended at {point.position}")
 
-    what, hashed = (
+    return rows + beside(
         f"look-up of {size.chain_tokens:,} tokens",
-        {CHAIN: [partial(hash_chain, tokens)]},
+        look_up,
+        size.runs,
+        limits={CHAIN: [partial(hash_chain, tokens)]},
     )
-    return rows + beside(what, look_up, size.runs, limits=hashed)

@@ -3,18 +3,21 @@
 import datetime
 import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 
-from omlx_cache.settings.machine import probe
+from omlx_cache import __version__
+from omlx_cache.settings.machine import probe, text_of
 from omlx_cache.settings.sizes import format_size
 
 BLOCK_SIZE = 256
@@ -204,30 +207,40 @@ def beside(
 
 def describe_machine() -> dict[str, str]:
     """Return processor, cores, memory, MLX's device and versions, system and date; in general
-    words, never a host's name."""
-    on_cpu = mx.default_device() == mx.cpu
-    device = mx.device_info(mx.default_device()).get("device_name", "")
-    has_affinity = hasattr(os, "sched_getaffinity")
+    words, never a host's name or a path."""
+    # macOS has no such call: a process may use every core.
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    device = mx.default_device()
+    kind = "CPU" if device == mx.cpu else f"GPU {mx.device_info(device).get('device_name', '')}"
+    processor, is_virtual = _processor()
+    mac = platform.mac_ver()[0]
     return {
-        "processor": _processor(),
-        "cores": str(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()),
+        "processor": processor,
+        "virtual machine": "yes" if is_virtual else "not seen",
+        "cores": str(len(own) if own else os.cpu_count()),
         "memory": format_size(probe().memory_bytes),
-        "MLX device": "CPU" if on_cpu else f"GPU {device}".strip(),
+        "MLX device": kind.strip(),
+        "Metal": "yes" if mx.metal.is_available() else "no",
+        "omlx-cache": __version__,
         "MLX": version("mlx"),
         "mlx-lm": version("mlx-lm"),
         "Python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
+        "system": f"{f'macOS {mac}' if mac else platform.system()} {platform.machine()}",
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
     }
 
 
-def _processor() -> str:
+def _processor() -> tuple[str, bool]:
+    """Return the processor's name, and whether a hypervisor has this system."""
     if platform.system() == "Darwin":
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            named = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
-    except OSError:
-        named = []
-    return named[0] if named else platform.machine()
+        said = subprocess.run(
+            ["sysctl", "-n", "machdep.cpu.brand_string", "kern.hv_vmm_present"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+        name, _, virtual = said.strip().partition("\n")
+        return name, virtual == "1"
+    said = text_of(Path("/proc/cpuinfo"))
+    named = re.search(r"^model name\s*: (.*)$", said, re.MULTILINE)
+    return named[1] if named else platform.machine(), " hypervisor" in said

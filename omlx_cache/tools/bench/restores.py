@@ -184,5 +184,12 @@ def _beside_a_model(size: Size, directory: Path) -> list[BenchRow]:
             take=min,
         )
         restored = in_turn({"": restore}, size.runs)[""]
-        what = f"restore, hot, {size.model_tokens:,} tokens of a small Qwen3"
-        return [along, BenchRow(what, restored, "recomputing them", along.other)]
+        return [
+            along,
+            BenchRow(
+                f"restore, hot, {size.model_tokens:,} tokens of a small Qwen3",
+                restored,
+                "recomputing them",
+                along.other,
+            ),
+        ]

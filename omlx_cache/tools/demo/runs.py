@@ -143,8 +143,7 @@ def _run(
 
 
 def _greedy(logits: Any) -> int:
-    token: Any = mx.argmax(logits[0, -1]).item()
-    return int(token)
+    return int(mx.argmax(logits[0, -1]))
 
 
 def warm_up(model: Any, length: int, cache: PrefixCache | None = None) -> None:
