@@ -124,7 +124,7 @@ class Following:
 
     def _note(self) -> None:
         end = self._committer.done // self._chain.block_size * self._chain.block_size
-        if end > self._stored.end:
+        if end:
             self._stored = _Stored(end, self._chain.key(end), self._committer.stored)
 
     def _give_up(self) -> None:
