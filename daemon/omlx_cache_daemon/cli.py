@@ -27,25 +27,25 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Serve, and fill the cache": {
         "serve": "serve a model, OpenAI-compatible, with this cache",
         "run": "run another server with this cache in place of its own",
-        "warm": "prefill prompts ahead, for a server to restore",
+        "warm": "prefill prompts that a server restores later",
     },
     "See what it does": {
         "ps": "list the running stores, or watch them",
-        "stats": "show what a store counts and holds",
+        "stats": "show a store's counters, memory and disk",
         "log": "show requests as they end, and what happens to pages",
         "why": "show why no more of a prompt was restored",
     },
     "Look after the directory": {
-        "ls": "list namespaces, the pages of one, or one page",
+        "ls": "list namespaces, the pages of a namespace, or one page",
         "rm": "delete namespaces, or pages that are stale, old or too many",
-        "quota": "show or change what a directory may take, and what is pinned",
+        "quota": "show or change a directory's budget and pins",
         "export": "write pages into one archive for another machine",
-        "import": "take in the pages of an archive that export wrote",
-        "doctor": "look for what is wrong, and mend what is safe to mend",
+        "import": "read the pages of an archive that export wrote",
+        "doctor": "find problems, and with --fix mend those that are safe to mend",
         "config": "show each setting and where it came from",
     },
     "Measure and plan": {
-        "bench": "measure this machine: restores and commits beside its limits",
+        "bench": "measure restores and commits beside this machine's limits",
         "demo": "show what is restored from memory, from SSD and after a restart",
         "size": "compute a model's KV memory",
         "simulate": "replay a trace through tiers of other sizes",
@@ -120,7 +120,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _overview() -> str:
     width = max(map(len, command_names()))
-    parts = [f"{_USAGE}\n\nKeeps the prefixes of prompts, and shows what it keeps."]
+    parts = [f"{_USAGE}\n\nCaches the prefixes of prompts. Every COMMAND has --help."]
     for title, commands in GROUPS.items():
         rows = [f"  {name:<{width}}  {about}" for name, about in commands.items()]
         parts.append("\n".join([f"{title}:", *rows]))

@@ -20,9 +20,9 @@ SETTINGS = {
     "min_free_bytes": "free disk space to leave",
     "write_policy": "through or lazy",
     "daily_write_bytes": "what may be written to the disk in 24 hours; 0: no limit",
-    "queue_bytes": "bytes that may wait for the writer",
-    "commit_wait_seconds": "how long a last commit may wait for the disk",
-    "worth_reading": "auto computes what takes longer to read; off reads always",
+    "queue_bytes": "pending bytes, at most",
+    "commit_wait_seconds": "how long a sequence's last commit may wait for the writer",
+    "worth_reading": "auto: compute where reading takes longer; off: always read",
     "durability": "none, fsync or full",
     "codec": "how pages are encoded in both tiers",
     "cold_codec": "how pages are encoded on disk only",
@@ -31,14 +31,14 @@ SETTINGS = {
     "trace": "file to which requests are added, without text, for `simulate`",
     "socket": "control socket: auto, off or a path",
     "status": "answer /metrics and /status; to other machines with OMLX_CACHE_STATUS_TOKEN",
-    "require": "end with an error where mlx-lm cannot have the cache, instead of running without",
-    "remote": "store that machines share: a URL without a password",
-    "remote_password": "file:PATH with its password",
+    "require": "end with an error if mlx-lm cannot use the cache, instead of running without it",
+    "remote": "URL of a remote store, without a password",
+    "remote_password": "file:PATH with the store's password",
     "remote_secret": "file:PATH with the secret that authenticates pages",
     "remote_encrypt": "encrypt pages before they leave this machine",
-    "remote_writes": "all, reused, shared, off or service: which pages are sent there",
-    "remote_lookup_seconds": "how long a request waits for it to say what it has",
-    "remote_architecture": "own, any or a name: machines of which kind share",
+    "remote_writes": "which pages are sent to the store: all, reused, shared, off or service",
+    "remote_lookup_seconds": "how long a request waits for the store's lookup",
+    "remote_architecture": "which kinds of machines share pages: own, any or a name",
 }
 
 SWITCHES = ("hot_cache_only", "status", "require", "remote_encrypt")
@@ -162,15 +162,15 @@ def _decimal_size(text: str) -> int:
 
 _SERVER = (
     Flag("--host", "address to listen on", default="127.0.0.1"),
-    Flag("--port", "0 for any free port", _port, 8080),
-    Flag("--allowed-origins", "of browsers, with commas between", default="*"),
+    Flag("--port", "port to listen on; 0: any free port", _port, 8080),
+    Flag("--allowed-origins", "origins of browsers, separated by commas", default="*"),
     Flag(
         "--log-level",
-        "of everything that is logged; OMLX_CACHE_LOG_LEVEL says it otherwise",
+        "level for every package's log; OMLX_CACHE_LOG_LEVEL sets omlx-cache's alone",
         default="INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
     ),
-    Flag("--num-draft-tokens", "tokens that it drafts at once", int, 3, "N"),
+    Flag("--num-draft-tokens", "tokens that the draft model drafts at once", int, 3, "N"),
     Flag("--temp", "temperature of requests that name none", float, 0.0),
     Flag("--top-p", "top-p of requests that name none", float, 1.0),
     Flag("--top-k", "top-k of requests that name none; 0: all", int, 0),
@@ -187,7 +187,7 @@ _SERVER = (
     ),
     Flag(
         "--prompt-cache-bytes",
-        "memory for the prompt cache and the requests under way together",
+        "memory for the cache and the running requests together",
         _decimal_size,
         metavar="SIZE",
     ),
@@ -223,7 +223,7 @@ def _add(group: "argparse._ArgumentGroup", flags: Sequence[Flag]) -> None:
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add what requests may take of this machine."""
-    group = parser.add_argument_group("limits", "What a request may take; beyond it is refused.")
+    group = parser.add_argument_group("limits", "A request beyond a limit is refused.")
     group.add_argument(
         "--max-body-bytes",
         type=_positive_size,
@@ -242,7 +242,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         type=positive_number,
         default=30.0,
         metavar="SECONDS",
-        help="how long requests under way may take to end (default: %(default)s)",
+        help="how long requests may take to finish after the first signal (default: %(default)s)",
     )
 
 

@@ -20,8 +20,8 @@ SHOWN_DIGITS, SHOWN_MATCHES = 16, 5
 KEY: Final = "key"
 NAMES: Final = "NAMESPACE|MODEL|SALT"
 ABOUT: Final = (
-    "how a namespace's digest begins, a model's name or directory, or a salt{key}; see ls. "
-    "- reads it from standard input, where no list of processes shows it"
+    "the beginning of a namespace's digest, a model's name or directory, or a salt{key}; see ls. "
+    "- reads the name from standard input, so that no list of processes shows it"
 )
 
 
@@ -47,7 +47,7 @@ class Target(NamedTuple):
 def add_kind(parser: argparse.ArgumentParser, *, with_key: bool) -> None:
     """Add --as, which says of which kind a target is."""
     kinds = (*KINDS, KEY) if with_key else tuple(KINDS)
-    parser.add_argument("--as", dest="kind", choices=kinds, help="what the name is of")
+    parser.add_argument("--as", dest="kind", choices=kinds, help="what kind of name it is")
 
 
 def given_target(given: str, kind: str | None) -> Target:

@@ -25,24 +25,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "doctor",
         description="Examines the cold directories, the running stores and this machine. Each "
         "finding says what it means and what helps. Exits with 1 when there is an error. With "
-        "--remote the store that machines share is examined and measured.",
+        "--remote it examines and measures the remote store instead.",
     )
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="do those remedies that are safe: no sound page is deleted",
+        help="apply the remedies that are safe; none deletes a sound page",
     )
     parser.add_argument(
         "--cold-dir",
         type=Path,
         metavar="DIR",
-        help="examine this directory (default: those of the running stores, else the one that a "
-        "store would use)",
+        help="examine this directory (default: those of the running stores; without one, the "
+        "configured directory)",
     )
     parser.add_argument(
         "--all",
         action="store_true",
-        help="read every page of the directories, past the system's file cache, and compare its "
+        help="read every page of the directories, past the system's file cache, and verify its "
         "checksum; stores may run meanwhile",
     )
     parser.add_argument(
@@ -50,24 +50,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=size,
         default=0,
         metavar="SIZE",
-        help="with --all: read so much a second at most (50MB)",
+        help="with --all: read at most this much a second (50MB)",
     )
     parser.add_argument(
         "--seconds",
         type=positive_number,
         default=2.0,
         metavar="SECONDS",
-        help="without --all: how long to read pages of each directory, a sample of them (default: "
-        "%(default)g)",
+        help="without --all: for how long to read a sample of the pages of each directory "
+        "(default: %(default)g)",
     )
     parser.add_argument(
         "--remote",
         nargs="?",
         const="",
         metavar="URL",
-        help="examine the store that machines share instead, the configured one or this: whether "
-        "it is reached, lets us in and evicts; and measure it, with values of its own that are "
-        "deleted again (--seconds for each rate). Its password comes from the settings",
+        help="examine the configured remote store, or the one at URL: whether it answers, accepts "
+        "the password and evicts. Then measure it with values that are deleted again (--seconds "
+        "for each rate). The password comes from the settings",
     )
     add_format_option(parser)
     # A name that is misspelt is a finding here.

@@ -36,10 +36,10 @@ _READ = frozenset(
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "ps",
-        description="Lists this user's running stores with their models and what memory and disk "
-        "hold, each of its budget. The disk's is for all that use the directory; own is where this "
-        "store stops writing before. off is a disk that cannot be used. REMOTE is the "
-        "store that machines share, and how it is.",
+        description="Lists this user's running stores with their models. HOT and COLD show what "
+        "memory and disk hold, and the budget. The budget of the disk counts for all processes of "
+        "the directory; `own` is a smaller limit of this store. `off` is a disk that cannot be "
+        "used. REMOTE shows the kind of remote store and its state.",
     )
     parser.add_argument(
         "--watch",
@@ -47,7 +47,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="?",
         const=1.0,
         metavar="SECONDS",
-        help="show what they do on a full screen, with a look every second, or so many",
+        help="show what stores do on a full screen, renewed every second or every SECONDS",
     )
     add_store_options(parser)
     add_format_option(parser)

@@ -36,11 +36,11 @@ _SHOWN_DIGITS = 21
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "quota",
-        description="Shows the budget of a cold directory, which all processes share that use it, "
-        "what is used of it, and what is pinned; or changes one of these. Running stores go by it "
-        "at once, without a restart. No process evicts a pinned page from the disk, nor a pinned "
-        "chain from memory, whether it is there already or comes later. All pins together take "
-        "half of the budget at most.",
+        description="Shows or changes the budget of a cold directory and its pins. All processes "
+        "of the directory share the budget, and running stores follow a change without a restart. "
+        "No process evicts a pinned page from the disk, or a pinned chain from memory. A pin also "
+        "counts for pages that are stored later. All pins together take at most half of the "
+        "budget.",
         epilog="examples: omlx-cache quota 40GiB; omlx-cache quota auto; "
         "omlx-cache quota --pin Qwen3-8B-4bit --for 7d",
     )
@@ -49,24 +49,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "amount",
         nargs="?",
         metavar="SIZE",
-        help="the budget (40GiB), which stays until it is changed here; auto: what the stores' "
-        "cold_bytes say, or free space",
+        help="the new budget (40GiB), until the next change; auto: the stores' cold_bytes, or a "
+        "part of the free space",
     )
     names = f"{NAMES}|KEY"
-    about = ABOUT.format(key=", or how a block's key begins: the chain of pages up to it")
+    about = ABOUT.format(key=", or the beginning of a block's key for the chain up to it")
     pinned = wanted.add_argument("--pin", metavar=names, help=f"keep these pages: {about}")
     complete_by(pinned, known_names)
-    wanted.add_argument("--unpin", metavar=names, help="end a pin; the pages count as used now")
+    wanted.add_argument("--unpin", metavar=names, help="end a pin; its pages count as used now")
     wanted.add_argument("--unpin-all", action="store_true", help="end every pin of the directory")
     parser.add_argument(
         "--for",
         dest="period",
         type=period_seconds,
         metavar="PERIOD",
-        help="how long a pin lasts (7d, 12h); until --unpin unless it is given",
+        help="how long a pin lasts (7d, 12h; default: until --unpin)",
     )
     add_kind(parser, with_key=True)
-    add_source_options(parser, "this directory, whoever uses it")
+    add_source_options(parser, "this directory, not that of the running stores")
     add_format_option(parser)
 
 

@@ -21,11 +21,10 @@ _TIMEOUT_SECONDS = 60.0
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "rm",
-        description="Deletes every page of one namespace, of a model or of a salt, with the pins "
-        "that keep it; or pages that are stale, old or too many, where options may be combined and "
-        "what is pinned stays. It deletes from the memory and the disk of the running stores that "
-        "use a directory, or from the directory when none does, once: see omlx-cache quota for a "
-        "lasting limit. Asks first.",
+        description="Deletes every page of a namespace, a model or a salt, and its pins. With "
+        "--stale, --older and --to it deletes stale, old or too many pages instead, and no pinned "
+        "page. It deletes from the memory and the disk of the running stores of the directory; if "
+        "none runs, from the disk. It asks first. `omlx-cache quota` sets a lasting limit.",
     )
     target = parser.add_argument("target", nargs="?", metavar=NAMES, help=ABOUT.format(key=""))
     complete_by(target, known_names)
@@ -33,21 +32,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--stale",
         action="store_true",
-        help="namespaces of other versions of mlx, mlx-lm or the page format than are installed "
-        "here or used by a running store of the directory. A program of another environment, or "
-        "one without a control socket, may still want them: look with --dry-run first",
+        help="delete namespaces of versions of mlx, mlx-lm or the page format that are neither "
+        "installed here nor used by a running store of the directory. A program of another "
+        "environment, or one without a control socket, may still use them: try --dry-run first",
     )
     parser.add_argument(
         "--older",
         type=period_seconds,
         metavar="PERIOD",
-        help="pages not used for so long (30d, 12h), and those that newer ones have superseded",
+        help="delete pages that were not used for this long (30d, 12h), and superseded pages",
     )
     parser.add_argument(
         "--to",
         type=size,
         metavar="SIZE",
-        help="the pages least worth keeping, until the directory takes no more than this (20GiB)",
+        help="delete the pages that are evicted first, until the directory takes at most this "
+        "(20GiB)",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--dry-run", action="store_true", help="say what would be deleted")

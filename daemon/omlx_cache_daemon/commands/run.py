@@ -14,9 +14,9 @@ from omlx_cache_daemon.process import end_process
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "run",
-        description="Runs a server's own command, with this cache where it has its own. What "
-        "stands behind its name is the server's: `omlx-cache run vllm-mlx --help` shows its "
-        "flags. The cache is configured by variables, OMLX_CACHE_HOT_BYTES and so on: "
+        description="Runs a server's own command with this cache in place of the server's. All "
+        "arguments after SERVER go to the server: `omlx-cache run vllm-mlx --help` shows its "
+        "flags. Variables configure the cache, OMLX_CACHE_HOT_BYTES and so on: "
         "`omlx-cache config` shows them.",
         usage="%(prog)s [-h] [--require] SERVER ...",
         epilog=f"Servers: {', '.join(SERVERS)}.",
@@ -24,15 +24,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--require",
         action="store_true",
-        help="end with an error where the server cannot have the cache, instead of running without",
+        help="end with an error if the server cannot use the cache, instead of running without it",
     )
     # Optional for argparse, which would ask for "..." too where it is missing.
     server = parser.add_argument(
-        "server", nargs="?", metavar="SERVER", help="which one: a name from the list below"
+        "server", nargs="?", metavar="SERVER", help="a name from the list below"
     )
     complete_by(server, lambda prefix, args: SERVERS)
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments"
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="the server's own arguments"
     )
     parser.set_defaults(passes_on=True)
 

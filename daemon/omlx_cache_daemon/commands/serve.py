@@ -35,9 +35,9 @@ USUAL = (
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "serve",
-        description="Runs mlx-lm's server with this cache in place of its own. The first Ctrl-C "
-        "or SIGTERM finishes the requests under way and writes the cache; a second one cuts "
-        "them off.",
+        description="Runs mlx-lm's server with this cache in place of its own. After the first "
+        "Ctrl-C, SIGTERM or SIGHUP it finishes requests and writes pending pages. A second one "
+        "leaves 5 seconds for that, and a third ends the process.",
         add_help=False,
     )
     add_help(parser, USUAL)

@@ -33,14 +33,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "simulate",
         description="Replays traces of requests through this cache's own tiers and policies in "
-        "virtual time, and tells what they would have served, written and saved, beside the most "
-        "that any policy could have. Lists, with commas between, are tried in all combinations; a "
-        "size is bytes (4GiB) or tokens (256ktok). "
-        "Traces: sessions of coding agents, chat requests (Mooncake), and what "
-        "`omlx-cache serve --trace FILE` or the setting `trace` (OMLX_CACHE_TRACE=FILE) writes; "
-        "gzip or not. See docs/reuse.md.",
+        "virtual time. It shows what they would have served, written and saved, beside the optimum "
+        "of any policy. Lists have commas; all combinations are tried. A size is bytes (4GiB) or "
+        "tokens (256ktok). A trace has sessions of coding agents, chat requests (Mooncake), or "
+        "what `omlx-cache serve --trace FILE` (OMLX_CACHE_TRACE=FILE) writes, gzipped or not. "
+        "See docs/reuse.md.",
     )
-    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="of one format")
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="files of one format")
     for name, metavar, parse, default, about in (
         ("hot", "SIZE", _room, "4GiB", "memory"),
         ("cold", "SIZE", _room, "0", "disk; 0 is none"),
@@ -54,7 +53,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
             help=f"{about} (default: %(default)s)",
         )
     for name, policies, about in (
-        ("policy", ("keep", "lru"), "what leaves first"),
+        ("policy", ("keep", "lru"), "eviction policy"),
         ("write-policy", ("through", "lazy"), "when a page goes to the disk"),
     ):
         parser.add_argument(
@@ -65,13 +64,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
             help=f"{about}: {', '.join(policies)} (default: %(default)s)",
         )
     parser.add_argument(
-        "--shuffle", default="", metavar="NAME", help="another order of sessions, the one so named"
+        "--shuffle", default="", metavar="NAME", help="seed of another order of sessions"
     )
     shapes = parser.add_mutually_exclusive_group()
     shapes.add_argument(
         "--model",
         metavar="MODEL",
-        help="one known by name, or what `size` takes (default: as the trace says)",
+        help="a known name, or a model as for `omlx-cache size` (default: as the trace says)",
     )
     shapes.add_argument("--bytes-per-token", type=positive_count, metavar="N")
     parser.add_argument(
@@ -81,9 +80,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="tokens of a page (default: as the trace says, else 256)",
     )
     for name, metavar, given, about in (
-        ("prefill", "TOKENS", 1000.0, "computed a second at the head of a prompt"),
-        ("doubles", "TOKENS", 32_768.0, "how deep a token takes twice as long to compute"),
-        ("read", "GB/S", 2.0, "what the disk gives"),
+        ("prefill", "TOKENS", 1000.0, "tokens a second that the model computes at position 0"),
+        ("doubles", "TOKENS", 32_768.0, "position at which a token takes twice as long"),
+        ("read", "GB/S", 2.0, "rate of reads from the disk"),
     ):
         parser.add_argument(
             f"--{name}",

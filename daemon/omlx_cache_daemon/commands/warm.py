@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "warm",
-        description="Prefills prompts and writes their cache to the cold tier. FILE is JSON "
-        "Lines, a chat or a text per line, or with any other suffix one raw text. A second run "
-        "computes at most one token of each prompt. A running server with this model and "
-        "directory does it, and its own template and flags count; give the model and cache flags "
-        "that it was started with, or none for the only one.",
+        description="Prefills prompts and writes their pages to the cold tier. A FILE with the "
+        "suffix .jsonl has a chat or a text on each line; another FILE is one text. A second run "
+        "computes at most one token of each prompt. If a server with this model and directory "
+        "runs, it does the work with its own template and flags. Give the model and cache flags "
+        "that it was started with, or none if it is the only server.",
     )
     parser.add_argument("file", type=Path, metavar="FILE")
     add_model(parser)
     parser.add_argument("--pid", type=positive_count, help="the server in this process")
     parser.add_argument(
-        "--beside", action="store_true", help="load the model here, whatever server is running"
+        "--beside", action="store_true", help="load the model here, even if a server is running"
     )
     add_settings(parser)
     add_format_option(parser)

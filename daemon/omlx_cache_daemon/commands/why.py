@@ -16,10 +16,10 @@ from omlx_cache_daemon.stores import add_store_options, the_one
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "why",
-        description="Shows what was restored of a request's prompt and why it was not more: of the "
-        "last one, unless a number is given (a server's log and `omlx-cache log` have it). Prompts "
-        "are compared within one model and salt only, and their tokens are in the memory of the "
-        "server's process alone.",
+        description="Shows how much of a request's prompt was restored, and why no more. Without "
+        "a number it is the last request; a server's log and `omlx-cache log` have the numbers. "
+        "Only prompts of one model and salt are compared. Their tokens are only in the memory of "
+        "the server's process.",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("request", type=positive_count, nargs="?", metavar="REQUEST_NUMBER")
