@@ -19,34 +19,34 @@ Cells = tuple[str, ...]
 
 _INTRODUCTION = f"""# What is restored, and how exactly
 
-Model families with the same mixture of cache classes take the same way through the cache. So the
-tables have a line for each mixture, and [fidelity.csv](fidelity.csv) has each family.
-`python -m fidelity` (with `tests` on the path) writes both. Every test run measures one family of
-each mixture and precision anew, the nightly run all families. The models are real mlx-lm classes at
-very small sizes with random weights, on MLX's CPU back end.
+The cache treats model families with the same mixture of cache classes alike. So the tables have a
+line for each mixture, and [fidelity.csv](fidelity.csv) has each family. `python -m fidelity` (with
+`tests` on the path) writes both. Every test run measures one family of each mixture and precision
+anew, and the nightly run measures all families. The models are real mlx-lm classes at very small
+sizes with random weights, on MLX's CPU back end.
 
 ## The matrix
 
 Each family answers five kinds of prompt (blocks of {BLOCK} tokens, chunks of {BLOCK}):
 
 - **prefill boundary**: it continues a prompt that ended at a block boundary;
-- **mid-sequence branch**: it leaves a cached prompt in the middle of a block. Recurrent state is
-  restored only where a snapshot was taken, and the first visit shows where that should be. The
-  table has the second visit, and behind it the first one where that restored less;
+- **mid-sequence branch**: it differs from a cached prompt from the middle of a block on. Recurrent
+  state is restored only where a snapshot was taken, and the first such prompt shows where one is
+  needed. The table has the second such prompt, and behind it the first one if that restored less;
 - **end of answer**: the next turn of a conversation, generated tokens included;
-- **after wrap-around**: the same after {LONG_ANSWER} generated tokens, when the rings of windows
-  have wrapped and the first step is a single token;
+- **after wrap-around**: the next turn after {LONG_ANSWER} generated tokens, when the rotating
+  caches of windows have wrapped and the first step is a single token;
 - **exact repeat**: the same prompt again; all but the last token are restored.
 
-Four places answer: the hot tier, files in the same process, files in a new process, and a store
-with `hot_cache_only`. A cell has the restored tokens, then a mark for each place. `=` means that
-the logits after every later step have the bits of the live cache that took the same steps. `x`
-means that they have not.
+Each prompt is restored from four places: the hot tier, files in the same process, files in a new
+process, and a store with `hot_cache_only`. A cell has the restored tokens, then a mark for each
+place. `=` means that the logits after every later step have the bits of a live cache after the same
+steps. `x` means that they differ.
 
 *Controls* are restores that must fail, for the last page of every layer group in each cell. On the
 disk a flipped bit, and the file of another position, must be a miss. The payload of another
 position under a sound checksum, or inverted bits in memory, must change the logits. The column
-says how many did.
+says how many controls failed as they must.
 """
 
 
@@ -123,7 +123,7 @@ _CONVERSATIONS = f"""
 Default settings: blocks of {REAL_BLOCK} tokens, regular snapshots every {STRIDE}. A prompt of
 300, 3,000 or 8,000 tokens, {ANSWER} generated tokens, then a second prompt. A cell has restored and
 shared tokens for two kinds of second prompt. The first kind repeats the answer as it was. The
-second kind repeats only the first prompt, as chat templates do that drop the reasoning.
+second kind repeats only the first prompt, as chat templates that drop the reasoning do.
 """
 
 _STORAGE = f"""
