@@ -123,68 +123,69 @@ class CacheSettings(RemoteSettings):
     bookkeeping. Part of every key: a cache made with another size is not found."""
 
     hot_bytes: Size = Field(_DERIVED)
-    """Budget of the hot tier: live arrays in this process, pages waiting for the writer
-    included. 0 means no hot tier: pages only wait for the writer, within `queue_bytes`, so that a
-    conversation is in memory once while it is computed, and its next turn is read from the disk.
-    The length of a sequence is limited by the disk, not by this."""
+    """Budget of the hot tier: live arrays in this process, pending pages included. 0 means no
+    hot tier: memory holds pending pages only, within `queue_bytes`. A conversation is then in
+    memory once while it is computed, and its next turn is read from the disk. This does not limit
+    the length of a sequence; the disk does."""
 
     hot_cache_only: bool = False
-    """Keep everything in memory: no directory is made, no writer runs, an evicted page is
-    discarded. Settings of the cold tier are then ignored."""
+    """Keep all pages in memory: no directory is made, no writer runs, an evicted page is lost.
+    Settings of the cold tier are then ignored."""
 
     cold_dir: Directory = Field(_DERIVED)
-    """Where the cold tier keeps its files. Made with mode 0700 when a store opens it. An existing
-    one must be this user's and closed to the writes of others; otherwise nothing is kept on disk,
-    and the state in `stats` says what to do: `chmod 700`, `chown`, or another directory. A disk
-    without owners or modes (exFAT, some network mounts) must be mounted as this user's, mode 0700.
-    The directory above must be there, but for the default place: a disk that is not mounted yet is
-    waited for, and so is one that went away. See docs/operations.md. Backups that know
-    `CACHEDIR.TAG` leave it out, and Time Machine is told to."""
+    """The directory of the cold tier. A store makes it with mode 0700. An existing one must be
+    this user's and closed to the writes of others. Otherwise nothing is stored on the disk, and the
+    state in `stats` says what to do: `chmod 700`, `chown`, or another directory. A disk without
+    owners or modes (exFAT, some network mounts) must be mounted for this user with mode 0700. The
+    directory above must exist, except for the default: a store waits for a disk that is not mounted
+    yet or went away. See docs/operations.md. Backups that know `CACHEDIR.TAG` leave the directory
+    out, and a store that makes it tells Time Machine to."""
 
     cold_bytes: Size = Field(_DERIVED)
-    """What the files of the cold directory may take, temporary ones included. A directory has one
-    budget for all processes that use it: the value given to the first of them, which stays while
-    others use it. Given a smaller one later, a process writes only while the directory holds less
-    than that, and deletes nothing for it; a larger one changes nothing. A process that is alone
-    sets its own, unless `omlx-cache quota` has said otherwise. Derived, it limits no other process
-    and yields to what was given. See docs/operations.md."""
+    """Disk budget of the files of the cold directory, temporary ones included. A directory has one
+    budget for all its processes: the value of the first process, which stays while others use the
+    directory. A later process with a smaller value writes only while the directory holds less, and
+    deletes nothing for it. A later process with a larger value changes nothing. A process that is
+    alone sets its own value, unless `omlx-cache quota` has set one. A derived value limits no other
+    process, and a given one replaces it. See docs/operations.md."""
 
     min_free_bytes: Size = Field(_DERIVED)
     """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says. Unless it is 0,
-    some files (inodes) are left to others too: a hundredth of the disk's, at most 1,024."""
+    the tier also leaves some files (inodes): a hundredth of the disk's, at most 1,024."""
 
     write_policy: Annotated[Literal["through", "lazy"], BeforeValidator(lower)] = "through"
-    """When a page goes to disk: `through` as soon as it is stored; `lazy` when the hot tier is to
-    evict it, when nothing was stored or restored for a minute, or five minutes after it was stored,
-    and not at all once a longer page has taken its place: a process that is killed loses what is
-    younger. `flush` and `close` write what is left."""
+    """When a page is written to the disk. `through`: as soon as it is stored. `lazy`: before the
+    hot tier evicts it, after a minute without requests, or five minutes after it was stored; a
+    superseded page is never written. A killed process loses the pages that it has not written.
+    `flush` and `close` write all of them."""
 
     daily_write_bytes: Size = Field(0)
-    """What may be written to `cold_dir` in 24 hours, by all processes that use the directory and
-    set this; 0 means no limit. Beyond it pages stay in memory only, are counted as rationed, and
-    `flush` says False. A size of an SSD's endurance for a day: see docs/operations.md."""
+    """Bytes that all processes that set this may write to `cold_dir` in 24 hours; 0 means no limit.
+    Beyond the limit pages stay in memory only and count as rationed, and `flush` returns False.
+    docs/operations.md computes a value from the endurance of an SSD."""
 
     queue_bytes: Size = Field(_DERIVED)
-    """Bytes that may wait for the writer, `hot_bytes` at most unless that is 0. Blocks that do not
-    fit are stored a little later, the last ones within `commit_wait_seconds`."""
+    """Bytes that may be pending, at most `hot_bytes` unless that is 0. Blocks that do not fit are
+    stored a little later, the last ones within `commit_wait_seconds`."""
 
     commit_wait_seconds: float = Field(2.0, ge=0, le=LONGEST_WAIT)
     """How long a sequence's last commit may wait for the writer when neither memory nor the queue
-    has room, and while pages get written; then it drops the deep end, counted. Blocks stored during
-    prefill and decode never wait."""
+    has room, and while the writer progresses. Then it drops the deep end and counts it. Blocks
+    stored during prefill and decode never wait."""
 
     worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "auto"
-    """Whether a restore reads what takes longer than to compute it. `auto` compares the latest
-    reads with the model's prefill. It computes where that is at least 1.25 times faster (reason
-    `slower_than_computing`); one restore in eight reads all the same. What is in memory is used in
-    any case. Before three reads and a prefill everything is read. `off` reads always."""
+    """Whether a restore reads pages that take longer to read than to compute. `auto` compares the
+    latest reads with the model's prefill. It computes where that is at least 1.25 times faster
+    (reason `slower_than_computing`); one such restore in eight reads all the same. Pages in memory
+    are used in any case. Before three reads and a prefill every page is read. `off` always
+    reads."""
 
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(lower)] = "fsync"
-    """What precedes a file's publication: nothing, `fsync`, or `full`, which on macOS asks the
-    drive to empty its own cache too (F_FULLFSYNC) and elsewhere means `fsync`. What was measured:
-    after simulated power cuts more than half of the flushed sequences were gone with `none`, and
-    not one with `fsync` or `full`; no level restored anything wrong. The death of the process alone
-    costs nothing with any of them (docs/reliability.md; `omlx-cache bench` has the cost)."""
+    """How a file is synced before it is published: `none`, `fsync`, or `full`. On macOS `full` also
+    empties the drive's own cache (F_FULLFSYNC); elsewhere it means `fsync`. After simulated power
+    cuts more than half of the flushed sequences were lost with `none`, and none with `fsync` or
+    `full`; no level restored wrong bytes. With any of them flushed pages survive the end of the
+    process (docs/reliability.md; `omlx-cache bench` measures the cost)."""
 
     codec: Annotated[CodecName, BeforeValidator(lower)] = "dense"
     """How pages are encoded in both tiers. Part of every namespace."""
@@ -202,49 +203,48 @@ class CacheSettings(RemoteSettings):
     trace: Annotated[
         Literal["off"] | Path, BeforeValidator(_trace), Allowed("off, or a path of a file")
     ] = "off"
-    """A file to which each request is added as a line, for `omlx-cache simulate`: its time, its
-    counts of tokens, and names of its blocks that are salted anew by each process; no text and no
-    tokens. Made with mode 0600, at most 256 MiB. See docs/reuse.md."""
+    """A file that gets a line for each request, for `omlx-cache simulate`: its time, its counts of
+    tokens, and digests of its blocks, salted anew by each process. It has no text and no tokens,
+    mode 0600, and at most 256 MiB. See docs/reuse.md."""
 
     socket: Annotated[
         Literal["auto", "off"] | Path,
         BeforeValidator(_socket),
         Allowed("auto, off, or a path of at most 103 bytes"),
     ] = "auto"
-    """The control socket that the command line talks to: `auto` picks a name in the runtime
-    directory, `off` opens none. Tokens of recent prompts are remembered, in memory only, while this
-    or a status page can ask for them; with neither, many reasons of misses stay `absent`."""
+    """The control socket that commands use: `auto` picks a name in the runtime directory, `off`
+    opens none. With a socket or a status page the process remembers the tokens of recent prompts,
+    in memory only. With neither, many miss reasons stay `absent`."""
 
     status: Annotated[
         Literal["on", "off"] | int,
         BeforeValidator(_status),
         Allowed("on, off, or a port from 1 to 65535"),
     ] = "off"
-    """Whether metrics (`/metrics`) and a status page (`/status`) are answered: by
-    `omlx-cache serve` at its own port, by `omlx-cache run` at this port of 127.0.0.1, with `on` at
-    a free one, which its log names. An application calls `store.serve_status()` instead. See
-    docs/operations.md."""
+    """Whether a server has metrics (`/metrics`) and a status page (`/status`): `omlx-cache serve`
+    at its own port, `omlx-cache run` at this port of 127.0.0.1, or with `on` at a free one that its
+    log names. An application calls `store.serve_status()` instead. See docs/operations.md."""
 
     status_token: Annotated[
         Literal["off"] | SecretStr,
         BeforeValidator(_token),
         Allowed("off, or 8 to 256 visible ASCII characters without spaces"),
     ] = "off"
-    """What clients of the status paths send as `Authorization: Bearer TOKEN`. With `off` they are
-    answered to this machine only. No command shows it, and no flag takes it: others could read it
-    in the list of processes."""
+    """The token that clients of the status paths send as `Authorization: Bearer TOKEN`. With `off`
+    only this machine gets answers. No command shows the token, and no flag takes it: others could
+    read it in the list of processes."""
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(lower)
     ] = "warning"
-    """The least severe messages that are passed on. `serve` (`info` unless told otherwise) and
-    `warm` show them on standard error; `serve --log-level` wins, and counts for other packages too.
-    In an application this, when it is given, is the level of the loggers `omlx_cache` and
-    `omlx_cache_storage`; handlers are the application's."""
+    """The lowest level of messages that are logged. `serve` (default `info`) and `warm` show them
+    on standard error; `serve --log-level` wins, and counts for other packages too. In an
+    application a given value is the level of the loggers `omlx_cache` and `omlx_cache_storage`;
+    handlers are the application's."""
 
     require: bool = False
-    """Whether a server ends with an error when it cannot have this cache: it lacks a name that is
-    needed, or its untested version restores something else than it computed. Otherwise it runs with
+    """Whether a server ends with an error when it cannot use this cache: it lacks a class or
+    function that the cache needs, or the probe of an untested version fails. Otherwise it runs with
     its own cache, and a line of the log says so."""
 
     _given: dict[str, tuple[str, Any]] = PrivateAttr(default_factory=dict)

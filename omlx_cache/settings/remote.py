@@ -55,47 +55,48 @@ class RemoteSettings(BaseSettings):
         PlainSerializer(str),
         Allowed(f"off, or {FORMS}"),
     ] = "off"
-    """A store that machines share: what one has computed is found by the others. Needs the extra
-    `remote`. A password in the URL is shown by no command; `remote_password` keeps it out of there.
-    The names of all values begin with `prefix=` of the URL's query (`omlx-cache` without one), so
-    that others can use the store too. In a Valkey or Redis store a value lives `ttl=` seconds
-    (604800, a week, without; 0: until it is evicted or deleted); object stores have lifecycle rules
-    instead. See docs/remote.md."""
+    """The URL of a remote store: machines that share it restore what one of them has computed.
+    Needs the extra `remote`. No command shows a password in the URL; `remote_password` keeps it out
+    of the URL. The names of all values begin with `prefix=` of the URL's query (default
+    `omlx-cache`), so other programs can use the store too. In Valkey or Redis a value lives `ttl=`
+    seconds (default 604800, a week; 0: until it is evicted or deleted). Object stores have
+    lifecycle rules instead. See docs/remote.md."""
 
     remote_password: Secret = "off"
-    """The store's password, instead of the one in the URL. `file:PATH` names a file of which it is
-    the first line; readable by this user only. No command shows it, and no flag takes it but for
-    such a name."""
+    """The store's password, instead of the one in the URL. `file:PATH` names a file that only this
+    user can read, with the password in its first line. No command shows the password, and a flag
+    takes only `file:PATH`."""
 
     remote_secret: Secret = "off"
-    """A secret that the machines share, of 16 characters at least: each page is authenticated by
-    it, so that who can only write to the store can plant nothing. All machines have the same one,
-    or none. `file://` needs one. Make one with `openssl rand -hex 32`. `file:PATH` names a file of
-    which it is the first line; readable by this user only."""
+    """A secret of at least 16 characters that authenticates each page: somebody who can write to
+    the store, but lacks the secret, cannot plant a page. All machines have the same secret, or
+    none. `file://` needs one. Make one with `openssl rand -hex 32`. `file:PATH` names a file that
+    only this user can read, with the secret in its first line."""
 
     remote_encrypt: bool = False
-    """Encrypt pages by a key of the secret (AES-256-GCM) before they leave this machine: keys and
-    values reveal the prompt. All machines say the same. Takes a gigabyte a second or so."""
+    """Encrypt pages with a key made from the secret (AES-256-GCM) before they leave this machine,
+    since keys and values reveal the prompt. All machines need the same value. The rate is about a
+    gigabyte a second."""
 
     remote_writes: Annotated[
         Literal["all", "reused", "shared", "off", "service"], BeforeValidator(lower)
     ] = "all"
-    """Which pages are written to the store, behind the request: `all`; those that a later request
-    has `reused`; those up to where prompts part that have a beginning in common (`shared`: system
-    prompts, tool lists); none (`off`: this machine only reads); or what `omlx-cached` decides, who
-    writes for all processes of the directory (`service`)."""
+    """Which pages are sent to the store, after the request. `all` sends every page. `reused` sends
+    those that a later request restored. `shared` sends the common beginnings of prompts, such as
+    system prompts and tool lists. `off` sends none: this machine only reads. With `service`
+    `omlx-cached` sends pages for all processes of the directory."""
 
     remote_lookup_seconds: float = Field(0.5, ge=0.001, le=60)
-    """How long a request waits at most for the store to say what it has. A restore waits four times
-    as long for the next bytes to come; then what has not come is computed, and the store left alone
-    for a while."""
+    """How long a request waits at most for the store's lookup. A restore waits four times as long
+    for the next bytes. Then the rest is computed, and the tier backs off from the store."""
 
     remote_architecture: Annotated[
         str, BeforeValidator(_kind), Allowed(f"{OWN}, {ANY}, or a name for a kind of machine")
     ] = OWN
-    """With whom pages are shared, here and in the store: `own` with machines whose processor or GPU
-    is of the same kind, since others compute other bits; `any` with all that say so; or with those
-    that say the same name. Part of every key: with another value the cache begins empty."""
+    """Which machines share pages, on this disk and in the store. `own`: machines whose processor or
+    GPU is of the same kind, since others compute other bits. `any`: all machines with `any`. A
+    name: all machines with that name. Part of every key: with another value the cache begins
+    empty."""
 
     @property
     def has_remote(self) -> bool:

@@ -58,26 +58,25 @@ class ServiceOptions(BaseModel):
     scrub_bytes_per_second: Annotated[int, BeforeValidator(parse_size), Allowed(SIZE_FORMS)] = (
         8 * 2**20
     )
-    """How fast pages are read to check their checksums, in a second. 0: never."""
+    """Bytes a second at which pages are read to verify their checksums. 0: never."""
 
     scrub_days: Annotated[float, BeforeValidator(_number)] = Field(7.0, ge=0.001, le=3650)
-    """So many days after a pass over all pages was over the next one begins."""
+    """Days from the end of a pass over all pages to the next pass."""
 
     status_port: Annotated[
         Literal["off"] | Annotated[int, Field(ge=0, le=65535)],
         BeforeValidator(_number),
         Allowed("off, or a port from 0 (any that is free) to 65535"),
     ] = "off"
-    """The port on the loopback interface at which metrics and the status page of all processes
-    are."""
+    """The port of 127.0.0.1 with metrics and the status page of all processes."""
 
     status_token_file: Annotated[
         Literal["off"] | Path, BeforeValidator(_file), Allowed("off, or a path of a file")
     ] = "off"
-    """A file with the secret that clients of the port must name; readable by this user only."""
+    """A file with the token that clients of the port must send; only this user can read it."""
 
     drain_seconds: Annotated[float, BeforeValidator(_number)] = Field(10.0, ge=0, le=3600)
-    """How long the service takes at most to end what it is doing, when it is told to stop."""
+    """How long the service may take at most to stop."""
 
 
 OWN_NAMES = tuple(ServiceOptions.model_fields)

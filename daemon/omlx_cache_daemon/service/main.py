@@ -37,7 +37,7 @@ _HELP = {
     "cold_bytes": "Its budget, such as 200GiB, where nobody else chose one",
     "min_free_bytes": "What the disk must have free, as for stores",
     "log_level": "debug, info, warning, error or critical. Default: info",
-    "remote_writes": "Which pages are sent to the store for all processes, which then say "
+    "remote_writes": "Which pages are sent to the store for all processes with "
     "remote_writes=service: all or off. Default: all",
 }
 """Of settings that stores have too, what they are here."""
@@ -74,18 +74,19 @@ def _run(args: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog="omlx-cached",
-        description="Keeps the cache's directory when no server runs: within its budget, checked "
-        "and swept; and shows what all processes of this user do. Nothing needs it.",
+        description="Looks after the cache's directory, also while no server runs: keeps its "
+        "budget, verifies pages and deletes leftovers. Shows what all processes of this user do. "
+        "It is optional.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"omlx-cached {__version__}")
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="a TOML file, instead of the default one"
+        "--config", type=Path, metavar="FILE", help="a TOML file in place of the default one"
     )
     parser.add_argument(
         "--check-config",
         action="store_true",
-        help="show each setting and where it came from, or what is wrong (exit code 78), and end; "
+        help="show each setting with its origin, or what is wrong (exit code 78), and end; "
         "changes nothing",
     )
     parser.add_argument(
