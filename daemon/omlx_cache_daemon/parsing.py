@@ -35,6 +35,7 @@ def parse(command: ModuleType, arguments: Sequence[str]) -> argparse.Namespace:
     # First, since the value behind an unknown flag would be taken for a positional argument.
     _refuse_unknown_flags(parser, arguments)
     args = parser.parse_args(arguments[1:])
+    args.words = arguments[1:]
     if not getattr(args, "examines_variables", False):
         # Here for every command: one that needs no setting would not notice a misspelt name.
         refuse_unknown(SETTING_NAMES, (), os.environ)

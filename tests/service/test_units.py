@@ -3,10 +3,12 @@
 import plistlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from omlx_cache_daemon import cli
 from omlx_cache_daemon.service.units import unit
 
 SERVE = ["--model", "a model", "--port", "8080"]
@@ -62,3 +64,68 @@ def test_every_key_of_the_agent_is_one_that_launchd_documents(
     assert agent["ProgramArguments"][len(command) - len(rest) :] == rest
     assert (agent["Label"], Path(agent["StandardErrorPath"]).parent.name) == (label, "Logs")
     assert agent.keys() <= LAUNCHD_KEYS
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where stand-ins for the managers write how they were called."""
+    path = tmp_path / "told"
+    for name in ("systemctl", "launchctl"):
+        tool = tmp_path / name
+        tool.write_text(f'#!/bin/sh\necho {name} "$@" >> {path}\n')
+        tool.chmod(0o755)
+    for name in ("HOME", "PATH", "OMLX_CACHE_COLD_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return path
+
+
+def test_one_command_starts_a_server_at_login_and_one_ends_that(
+    tmp_path: Path, told: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a model").mkdir()
+    path = tmp_path / ".config/systemd/user/omlx-cache-serve.service"
+    assert cli.main(["serve", "--at-login", *SERVE]) == 0
+    assert path.read_text() == unit("systemd", ["--model", str(tmp_path / "a model"), *SERVE[2:]])
+    user = "systemctl --user"
+    started = [f"{user} daemon-reload", f"{user} enable omlx-cache-serve"]
+    assert told.read_text().splitlines() == [*started, f"{user} restart omlx-cache-serve"]
+    told.unlink()
+    for _ in range(2):
+        assert cli.main(["serve", "--no-at-login"]) == 0
+    assert told.read_text() == f"{user} disable --now omlx-cache-serve\n"
+    assert not path.exists()
+
+
+def test_launchd_starts_a_server_at_login_too(
+    tmp_path: Path, told: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    path = tmp_path / "Library/LaunchAgents/omlx-cache-serve.plist"
+    for _ in range(2):
+        assert cli.main(["serve", *SERVE, "--at-login"]) == 0
+    assert path.read_text() == unit("launchd", SERVE)
+    assert cli.main(["serve", "--no-at-login"]) == 0
+    assert not path.exists()
+    words = [line.split()[:2] for line in told.read_text().splitlines()]
+    assert [word for _, word in words] == [
+        "bootout",
+        "bootstrap",
+        "bootout",
+        "bootstrap",
+        "bootout",
+    ]
+
+
+def test_what_cannot_start_at_login_is_said(
+    tmp_path: Path, told: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["serve", "--at-login", "--hot-bytes", "many"]) == 78
+    assert not told.exists()
+    (tmp_path / "systemctl").write_text("#!/bin/sh\necho no bus >&2; exit 1\n")
+    assert cli.main(["serve", "--at-login"]) == 1
+    assert "systemctl --user daemon-reload: no bus" in capsys.readouterr().err
+    (tmp_path / "systemctl").unlink()
+    assert cli.main(["serve", "--at-login"]) == 1
+    assert "systemctl: No such file" in capsys.readouterr().err

@@ -2,9 +2,11 @@
 
 import argparse
 import logging
-from typing import NoReturn
+import os
 
+from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.process import end_process, show_logs
+from omlx_cache_daemon.render import warn
 from omlx_cache_daemon.server_flags import (
     add_help,
     add_limits,
@@ -28,6 +30,7 @@ USUAL = (
     "--cold-dir",
     "--cold-bytes",
     "--status",
+    "--at-login",
 )
 """The flags that `--help` shows."""
 
@@ -46,11 +49,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add_limits(parser)
     add_settings(parser)
     parser.add_argument(
+        "--at-login",
+        action=argparse.BooleanOptionalAction,
+        help="run with these flags now and after each login, by systemd or launchd; or no more",
+    )
+    parser.add_argument(
         "--verbose", action="store_true", help="also show how far each prompt is computed"
     )
 
 
-def run(args: argparse.Namespace) -> NoReturn:
+def run(args: argparse.Namespace) -> int:
+    if args.at_login is not None:
+        return _change_login(args)
     level = show_logs(given_level(args), args.log_level)
     if args.model:
         # Before MLX is imported, which takes seconds on a cold disk.
@@ -68,3 +78,21 @@ def run(args: argparse.Namespace) -> NoReturn:
     }
     settings = CacheSettings(**{**level, **given})
     end_process(launch("mlx_lm.server", args.passed_on, settings, has_status=True, **options))
+
+
+def _change_login(args: argparse.Namespace) -> int:
+    """Have this command line start at login, or no server; raises what a wrong setting does."""
+    from omlx_cache.settings import CacheSettings
+    from omlx_cache_daemon.service.units import end_at_login, start_at_login
+
+    if not args.at_login:
+        print(end_at_login())
+        return OK
+    # A wrong setting is refused now, not at the next login.
+    CacheSettings(**given_settings(args))
+    words = [w for w in args.words if not (w.startswith("--at") and "--at-login".startswith(w))]
+    # It starts in another directory.
+    print(start_at_login([os.path.abspath(w) if os.path.isdir(w) else w for w in words]))
+    unseen = sorted(name for name in os.environ if name.startswith(("OMLX_CACHE_", "HF_")))
+    warn({f"variables of this shell do not reach it: {', '.join(unseen)}": unseen})
+    return OK
