@@ -103,6 +103,8 @@ class Visitor:
         page = self.page(width, scheme)
         if history is not None:
             page.route("**/overview.json", lambda route: _with_history(route, history))
+            # A poll may be on its way when the test ends.
+            self._stack.callback(page.unroute_all, behavior="ignoreErrors")
         page.goto(server.url)
         expect(page.locator("#main")).to_be_visible()
         return page
