@@ -80,7 +80,7 @@ MISS_REASONS = {
         "keep what changes (a date, an id) at the end of the prompt, not at its head",
     ),
     REWRITTEN: MissReason(
-        "the template, or the client, rewrote the history: the answer comes back otherwise",
+        "your client, or the chat template, sends the history back differently",
         "only what comes before the changed answer can match: see docs/troubleshooting.md",
     ),
     EVICTED: MissReason(
