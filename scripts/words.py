@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 GENERATED = {"commands.md", "configuration.md"}
-"""Pages of `docs/` that are made from the code: their words do not count, except in sentences."""
+"""Reference pages of `docs/`, one of them made from the code: only their sentences count."""
 FIRST = ("README.md", "docs/quickstart.md", "docs/servers.md", "docs/troubleshooting.md")
 """What a new user reads."""
 

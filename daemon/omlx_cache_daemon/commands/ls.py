@@ -56,7 +56,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="?",
         type=_where,
         metavar="NAMESPACE[/KEY]",
-        help="how a namespace's digest begins, and a key; /KEY looks in every namespace",
+        help="the beginning of a namespace's digest, and of a key; /KEY looks in every namespace",
     )
     complete_by(where, known_pages)
     parser.add_argument("--limit", type=positive_count, help="default: 1000, of pages in full 20")
