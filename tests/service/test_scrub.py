@@ -126,3 +126,22 @@ def test_leftovers_go_and_what_is_being_written_stays(filled: Path) -> None:
     os.close(fd)
     assert [path.exists() for path in (*left, empty, begun)] == [False, False, False, True]
     assert len(files_in(filled)) == PAGES
+
+
+def test_a_file_that_cannot_be_deleted_leaves_the_others_to_the_sweep(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = KeepingTier(filled, 64 * 2**20, derived=True)
+    keeper.open()
+    left = [place / ".tmp-999999999-ab-1" for place in (filled, files_in(filled)[0].parent)]
+    for path in left:
+        path.write_bytes(b"x")
+
+    def remove(self: FileSystem, path: StrPath) -> None:
+        if str(path) == str(left[0]):
+            raise PermissionError(1, "Operation not permitted")
+        os.unlink(path)
+
+    monkeypatch.setattr(FileSystem, "remove", remove)
+    assert keeper.sweep() == 1
+    assert [path.exists() for path in left] == [True, False]

@@ -152,16 +152,18 @@ class KeepingTier(ColdTier):
     def sweep(self) -> int:
         """Delete temporary files of dead writers, and folders without pages; return how many files
         went. Looks at names, and at nothing else of a page; raises OSError where the directory
-        cannot be listed."""
-        fs, left, empty = self._fs, list[str](), list[str]()
+        cannot be listed. What one folder refuses is tried again, and the others are swept."""
+        fs, swept = self._fs, 0
         namespaces = [path for _, path in namespace_directories(self.directory, fs)]
         shards = [shard for path in namespaces for shard in shard_directories(path, fs)]
         for place in (os.fspath(self.directory), *namespaces, *shards):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 entries = list(fs.scan(place))
-                left += [entry.path for entry in entries if _is_left(entry)]
-                empty += [place] * (not entries and place in shards)
-        return remove_useless(self.directory, left, empty, fs)
+                left = [entry.path for entry in entries if _is_left(entry)]
+                swept += remove_useless(
+                    self.directory, left, [place] * (not entries and place in shards), fs
+                )
+        return swept
 
 
 def _is_left(entry: "os.DirEntry[str]") -> bool:
