@@ -109,7 +109,8 @@ def why(told: Explanation) -> str:
     left = None if told.gone_at is None else clock(told.gone_at)
     details = ", ".join(filter(None, (told.detail, left)))
     said = reasons.described(told.reason).sentence + (f" ({details})" if details else "")
-    text = f"{told.tokens - told.restored:,} were {'new' if is_new else 'not'}: "
+    count = told.tokens - told.restored
+    text = f"{count:,} {'was' if count == 1 else 'were'} {'new' if is_new else 'not'}: "
     if not relation:
         return f"{text}{said}."
     text += f"it {relation}"

@@ -63,6 +63,9 @@ def counted(count: int, noun: str) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration for people: `0.25 s`, `155 s`, `11 min`, `5.1 h`, `12 d`."""
+    if seconds < 0.0001:
+        # Three digits of these would have an exponent.
+        return f"{seconds:.5f}".rstrip("0").rstrip(".") + " s"
     if seconds < 10:
         return f"{seconds:.3g} s"
     if seconds < 600:

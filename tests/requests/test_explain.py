@@ -122,6 +122,10 @@ def test_every_reason_has_words(known: Known, reason: str) -> None:
     assert MISS_REASONS[reason].sentence in why
 
 
+def test_one_token_was_new() -> None:
+    assert " 1 was new: " in sentence(Explanation(reasons.NEW_TEXT, 687, 686))
+
+
 def test_a_log_line_has_counts_and_no_tokens(known: Known) -> None:
     assert brief(known.explain()) == " (new_text)"
     known.ask([*PROMPT[:600], *OTHER])

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache.settings.sizes import counted, format_size, parse_size
+from omlx_cache.settings.sizes import counted, duration, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,11 @@ def test_a_size_is_parsed_exactly(text: object, count: int) -> None:
 def test_one_is_counted_without_a_plural() -> None:
     shown = [counted(count, "page") for count in (0, 1, 2, 1024)]
     assert shown == ["0 pages", "1 page", "2 pages", "1,024 pages"]
+
+
+def test_a_short_duration_has_no_exponent() -> None:
+    shown = [duration(seconds) for seconds in (0, 1e-7, 0.00006, 0.0003, 0.00323)]
+    assert shown == ["0 s", "0 s", "0.00006 s", "0.0003 s", "0.00323 s"]
 
 
 @pytest.mark.parametrize(
