@@ -95,6 +95,9 @@ def test_one_command_starts_a_server_at_login_and_one_ends_that(
     for _ in range(2):
         assert cli.main(["serve", "--no-at-login"]) == 0
     assert told.read_text() == f"{user} disable --now omlx-cache-serve\n"
+    assert cli.main(["serve", "--at-login", "--model=a model"]) == 0
+    assert path.read_text() == unit("systemd", [f"--model={tmp_path / 'a model'}"])
+    assert cli.main(["serve", "--no-at-login"]) == 0
     assert not path.exists()
 
 

@@ -92,7 +92,9 @@ def _change_login(args: argparse.Namespace) -> int:
     CacheSettings(**given_settings(args))
     words = [w for w in args.words if not (w.startswith("--at") and "--at-login".startswith(w))]
     # It starts in another directory.
-    print(start_at_login([os.path.abspath(w) if os.path.isdir(w) else w for w in words]))
+    parts = [word.rpartition("=") for word in words]
+    words = [f + e + (os.path.abspath(v) if os.path.isdir(v) else v) for f, e, v in parts]
+    print(start_at_login(words))
     unseen = sorted(name for name in os.environ if name.startswith(("OMLX_CACHE_", "HF_")))
     warn({f"variables of this shell do not reach it: {', '.join(unseen)}": unseen})
     return OK
