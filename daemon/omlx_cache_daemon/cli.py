@@ -96,7 +96,7 @@ def command_names() -> list[str]:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["help"]:
+    while arguments[:1] == ["help"]:
         arguments = [*arguments[1:2], "--help"]
     name = arguments[0] if arguments else ""
     if name in ("-h", "--help"):

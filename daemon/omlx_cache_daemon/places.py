@@ -70,7 +70,7 @@ def used_directory(args: argparse.Namespace) -> Path:
     if directory is None:
         told = process_of(the_one(args, on_disk=True)).cold_dir
         if told is None:
-            raise CommandError("the store keeps nothing on a disk")
+            raise CommandError("the store keeps nothing on a disk; --cold-dir names a directory")
         directory = Path(os.path.realpath(told))
     return directory
 

@@ -51,7 +51,7 @@ def test_the_overview_has_every_command_in_a_group(cli: Cli) -> None:
 
 
 def test_help_is_a_command_too(cli: Cli) -> None:
-    assert cli("help").out == cli("--help").out
+    assert cli("help").out == cli("help", "help").out == cli("--help").out
     assert cli("help", "quota").out == cli("quota", "--help").out
     assert "the nearest is help" in cli("halp").err
 
