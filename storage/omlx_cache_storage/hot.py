@@ -530,7 +530,8 @@ class HotTier:
                 # What comes later in the order is younger still.
                 young = True
                 break
-            free = not self._must_write(held)
+            # Else it is written before it may leave.
+            free = not (self._backed and held.state is PageState.DIRTY and self._is_wanted(held))
             if not ours and (free or give_up_dirty):
                 victims.append(held)
                 excess -= held.nbytes
@@ -567,10 +568,6 @@ class HotTier:
 
     def _kept_bytes(self, now_ns: int) -> int:
         return sum(held.nbytes for held in self._index.records() if held.kept_ns > now_ns)
-
-    def _must_write(self, held: Held) -> bool:
-        """True for a page that is written before it may leave."""
-        return self._backed and held.state is PageState.DIRTY and self._is_wanted(held)
 
     def _is_wanted(self, held: Held) -> bool:
         """False for a page that a longer one has replaced and that need not be kept."""

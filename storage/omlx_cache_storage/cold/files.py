@@ -185,7 +185,11 @@ class PageFiles:
         """Delete what dead writers left and empty directories, and count the others; return what
         others are to be told of it. Nobody else changes the directory meanwhile."""
         emptied: list[Emptied] = []
-        remove_temporaries(self._root, self.fs, _is_of_a_dead_writer)
+        remove_temporaries(
+            self._root,
+            self.fs,
+            lambda file: is_leftover(file.name, file.stat(follow_symlinks=False).st_mtime_ns),
+        )
         used = found.used - set(map(os.path.dirname, found.useless))
         for digest, directory in namespace_directories(self.directory, self.fs):
             self._count_file(os.path.join(directory, NAMESPACE_FILE))
@@ -308,10 +312,6 @@ class PageFiles:
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
         """Count a directory or a small file, in place of what it was counted for before."""
         self._counted.count(path, Taken(nbytes + ENTRY_BYTES))
-
-
-def _is_of_a_dead_writer(file: "os.DirEntry[str]") -> bool:
-    return is_leftover(file.name, file.stat(follow_symlinks=False).st_mtime_ns)
 
 
 def _emptied(directory: str, shard: str) -> list[Emptied]:

@@ -49,8 +49,6 @@ _STATFS = struct.Struct("=II5QII4I16s1024s1024s8I")
 """Darwin's `struct statfs` with 64-bit inodes: sizes and counts, fsid, owner, type, flags, subtype,
 the type's name, where it is mounted, from what, and what is reserved."""
 _FLAGS, _TYPE_NAME = 11, 13
-_TMUTIL_SECONDS = 10.0
-"""Time Machine's tool is given so long, on a thread of its own."""
 
 
 class FileSystemKind(NamedTuple):
@@ -321,7 +319,7 @@ def _exclude(directory: str) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=_TMUTIL_SECONDS,
+            timeout=10.0,  # seconds
             check=False,
         )
 

@@ -163,7 +163,11 @@ def tensor_spec(name: object, dtype: object, shape: object) -> TensorSpec:
     """Return the tensor that a file describes; raises CorruptPage for what no tensor can be."""
     if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise CorruptPage(f"tensor {name!r:.80} has dtype {dtype!r:.80}")
-    if not isinstance(shape, list) or len(shape) > MAX_RANK or not all(map(_is_dimension, shape)):
+    if (
+        not isinstance(shape, list)
+        or len(shape) > MAX_RANK
+        or not all(type(one) is int and 0 <= one <= MAX_DIMENSION for one in shape)
+    ):
         raise CorruptPage(f"tensor {name!r:.80} has shape {shape!r:.80}")
     return TensorSpec(name, dtype, tuple(shape))
 
@@ -204,10 +208,6 @@ def _tensors(entries: str) -> Tensors:
     return shared_tensors(
         tuple(tensor_spec(name, entry["dtype"], entry["shape"]) for name, entry in described)
     )
-
-
-def _is_dimension(value: object) -> bool:
-    return type(value) is int and 0 <= value <= MAX_DIMENSION
 
 
 def _header_checksum(fields: str, entries: str) -> str:

@@ -128,25 +128,21 @@ class RemoteEngine(Protocol):
         """Return the first `nbytes` of each value (fewer of a shorter one), None for one that is
         not there, and the members of each set, [] for one that is not there. One sequential phase:
         pipelined, or at once on several connections."""
-        ...
 
     def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
         """Return each part's bytes, None for one that is not there. A part that is shorter than it
         should be is returned as it is. `readers.note_answer` is told when some of them came, long
         before all of them did."""
-        ...
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
         """Publish a value whole or not at all: its parts, each given in pieces, the head last.
         False without `replace` when it is there already."""
-        ...
 
     def add(self, set_name: str, member: str) -> None:
         """Add to a set that lives about as long as values do."""
 
     def delete(self, names: Sequence[str]) -> int:
         """Delete values with all their parts, and return how many there were."""
-        ...
 
     def close(self) -> None:
         """Close connections; what is under way on other threads fails. Never raises."""
