@@ -101,6 +101,11 @@ class Begun:
         return 0.0 if self._pending is None else self._wait.seconds
 
     @property
+    def waited_for(self) -> int | None:
+        """The number of the request that it was held for last, None without one."""
+        return None if self._pending is None else self._wait.waited_for
+
+    @property
     @uninterrupted
     def ready(self) -> bool:
         """True when waiting longer makes the session no quicker: all has come, or nothing is read

@@ -30,12 +30,14 @@ class PromptFlight:
     `stops` are where windows and recurrent state will be kept, None when the prompt can be restored
     at any block. Its owner asks for `take_wanted` before each chunk, and stops there too; it ends
     when its owner says so, or loses it. It belongs to the thread that began it. Any thread may
-    call; the flights' lock guards everything mutable.
+    call; the flights' lock guards everything mutable. `number` is its request's; the owner sets it
+    once.
     """
 
     def __init__(
         self, flights: "Flights", chain: KeyChain, start: int, stops: Iterable[int] | None
     ) -> None:
+        self.number: int | None = None
         self._flights = flights
         self.namespace: BlockKey = chain.namespace
         # A chain may grow on its own thread; this part of it never changes.
@@ -186,7 +188,8 @@ class QueueWait:
     """Whether one request waits in its queue for blocks that another one computes, and how long.
 
     `is_on` while it is better not to begin; in all for `flights.wait_seconds`, or until `give_up`.
-    `found` tokens of its prompt can be restored by now. Mutable, guarded by its owner's lock; but
+    `found` tokens of its prompt can be restored by now; `waited_for` is the number of the request
+    that it waited for last. Mutable, guarded by its owner's lock; but
     `has_news`, by the flights' lock: since `mark` a request has computed what may take this one a
     block or more beyond that.
     """
@@ -195,6 +198,7 @@ class QueueWait:
         self.chain = chain
         self.tokens = _restorable(chain)
         self.found = 0
+        self.waited_for: int | None = None
         self.has_news = False
         self._flights = flights
         self._most_seconds = flights.wait_seconds
@@ -265,8 +269,12 @@ class QueueWait:
             self._flights.waiters.discard(self)
 
     def _is_worth_it(self) -> bool:
+        """Return whether to wait; notes for which request."""
         in_time = self.seconds < self._most_seconds
-        return in_time and self._flights.awaited(self.chain, self.found) is not None
+        flight = self._flights.awaited(self.chain, self.found) if in_time else None
+        if flight is not None:
+            self.waited_for = flight.number
+        return flight is not None
 
 
 def _restorable(chain: KeyChain) -> Tokens:

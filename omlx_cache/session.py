@@ -81,7 +81,7 @@ class Session:
             self.miss_reason = f"{reasons.ERROR}:{type(error).__name__}"
         if not self.prompt_cache:
             self.prompt_cache = scope.fresh()
-        self.asked.waited(begun.held_seconds)
+        self.asked.waited(begun.held_seconds, begun.waited_for)
         self.asked.restored(
             self.cached_tokens,
             self.cached_cold_tokens,
@@ -115,6 +115,7 @@ class Session:
             if self._prompt_length - start >= chain.block_size:
                 stops = None if scope.trims else committer.stops
                 self._flight = scope.store.flights.begin(chain, start, stops)
+                self._flight.number = self.asked.record.number
             self._layout, self._committer, self._progress = layout, committer, progress
         self.prompt_cache = restored.prompt_cache
         self.miss_reason = point.reason

@@ -28,10 +28,10 @@ class Limit(NamedTuple):
 LIMITS = {
     "storage": Limit(6899, 61, 0),
     "core": Limit(7030, 81, 0),
-    "outside": Limit(11206, 170, 0),
-    "wheel": Limit(25135, 312, 0),
+    "outside": Limit(11202, 170, 0),
+    "wheel": Limit(25131, 312, 0),
     "benchmarks": Limit(1435, 17, 0),
-    "tests": Limit(29604, 463, 25),
+    "tests": Limit(29607, 463, 25),
 }
 
 

@@ -56,8 +56,7 @@ def _read_tags(codec: str) -> Tags:
 
 
 def _is_sound(tag: Tag) -> bool:
-    texts = type(tag.codec) is str and type(tag.dtype) is str
-    return texts and type(tag.dim) is int and tag.dim > 0
+    return type(tag.codec) is type(tag.dtype) is str and type(tag.dim) is int and tag.dim > 0
 
 
 def codec_text(tags: Tags) -> str:

@@ -17,9 +17,9 @@ class RequestRecord:
 
     `restored_tokens` include the `cold_tokens` that the disk gave and the `remote_tokens` that came
     from other machines; `reason` says why no more was restored, None when nothing was left.
-    `held_seconds` it waited for another request that computed its blocks. `computed_tokens` of the
-    prompt were fed in `compute_seconds`; the prompt had been fed whole after `first_token_seconds`,
-    None before that.
+    It waited `held_seconds` for the blocks that another request computed; `waited_for` is the
+    number of that one, None when it is not known. `computed_tokens` of the prompt were fed in
+    `compute_seconds`; the prompt had been fed whole after `first_token_seconds`, None before that.
     """
 
     number: int
@@ -39,6 +39,7 @@ class RequestRecord:
     total_seconds: float | None = None
     remote_tokens: int = 0
     first_token_seconds: float | None = None
+    waited_for: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,8 @@ def sentence(told: Explanation, record: RequestRecord | None = None) -> str:
     parts = [f"Request {record.number} restored {count}{gave}.", why(told), _computed(record)]
     if record.held_seconds > 0:
         parts.append(
-            f"It waited {duration(record.held_seconds)} for another request, which computed the "
-            "same prefix."
+            f"It waited {duration(record.held_seconds)} for {waited_for(record)}, which computed "
+            "the same prefix."
         )
     return " ".join(filter(None, parts))
 
@@ -119,6 +120,11 @@ def why(told: Explanation) -> str:
         text += f", here: {here}, there: {_excerpt(told, told.there_text, told.there)}"
     # What continues or repeats another prompt has said all about new text.
     return f"{text}." if is_new else f"{text}. {said[0].upper()}{said[1:]}."
+
+
+def waited_for(record: RequestRecord) -> str:
+    """Return in words which request a record's request waited for."""
+    return f"request {record.waited_for}" if record.waited_for else "another request"
 
 
 def clock(seconds: float) -> str:

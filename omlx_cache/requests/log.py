@@ -130,9 +130,9 @@ class AskedRequest:
             self.computed(stop - start, 0.0 if start == length - 1 else seconds)
 
     @uninterrupted
-    def waited(self, seconds: float) -> None:
-        """Note that it waited for another request's blocks."""
-        self._note(held_seconds=self.record.held_seconds + seconds)
+    def waited(self, seconds: float, number: int | None) -> None:
+        """Note that it waited for another request's blocks; None where that has no number."""
+        self._note(held_seconds=self.record.held_seconds + seconds, waited_for=number)
         self._work.held(seconds)
         if seconds > 0:
             self._log.events.timings.observe("held_seconds", seconds)

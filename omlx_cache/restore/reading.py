@@ -281,18 +281,20 @@ class Reading:
             raise failed
 
     def _place(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
-        """Stage pages that are in memory, or bring them into the host's targets."""
-        staged = {r.use.page: pages[r.use.page] for r in reads if self._is_staged(r)}
+        """Stage pages that are in memory, or bring them into the host's targets.
+
+        Read ahead, a page waits for the model's thread: on a GPU each, on the host those of windows
+        and states, which another restore point may want in another order."""
         targets = self.targets
+        staged = {
+            read.use.page: pages[read.use.page]
+            for read in reads
+            if self.is_ahead and (targets is None or read.use.page.group != PAGED.name)
+        }
         if not self.closed:
             self.arrived |= staged
             if isinstance(targets, HostTargets):
                 targets.take_all([read for read in reads if read.use.page not in staged], pages)
-
-    def _is_staged(self, read: PageRead) -> bool:
-        """True for a page that waits for the model's thread: on a GPU each, on the host those of
-        windows and states, which another restore point may want in another order."""
-        return self.is_ahead and (self.targets is None or read.use.page.group != PAGED.name)
 
     def _given_up(self, batch: Sequence[PageRead], pages: Collection[PageId]) -> Exception:
         filled = {} if self.targets is None else self.targets.filled

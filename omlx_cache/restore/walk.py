@@ -8,7 +8,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -29,7 +28,7 @@ from omlx_cache.restore.lookup import (
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.keys import BlockKey, KeyChain
-from omlx_cache_storage.page import PageId, PageMeta, TensorSpec
+from omlx_cache_storage.page import PageId, PageMeta
 from omlx_cache_storage.prefetch import ReadingTiers
 from omlx_cache_storage.tiers import TierView
 
@@ -177,12 +176,9 @@ def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form | None:
         specs = [spec for leaf in members for spec in wanted_specs(leaf, meta).values()]
     except ForeignPage:
         return None
-    return frozenset((spec.name, spec.dtype, _shape(spec, meta.held)) for spec in specs)
-
-
-def _shape(spec: TensorSpec, held: int) -> tuple[int, ...]:
-    """Return a tensor's shape, without how many tokens it has."""
-    return spec.shape[:TOKEN_AXIS] + spec.shape[TOKEN_AXIS + bool(held) :]
+    # A tensor's shape, without how many tokens it has.
+    after = TOKEN_AXIS + bool(meta.held)
+    return frozenset((s.name, s.dtype, s.shape[:TOKEN_AXIS] + s.shape[after:]) for s in specs)
 
 
 def _misfits(
@@ -259,8 +255,4 @@ def _count(found: Collected, position: int, limit_bytes: int) -> int:
 def _spaced(ascending: Sequence[int], count: int) -> set[int]:
     """Return the positions nearest to those that would divide the longest evenly."""
     ideals = (ascending[-1] * part // (count + 1) for part in range(1, count + 1))
-    return {min(ascending, key=partial(_apart, ideal)) for ideal in ideals}
-
-
-def _apart(ideal: int, position: int) -> int:
-    return abs(position - ideal)
+    return {min(ascending, key=lambda position: abs(position - ideal)) for ideal in ideals}

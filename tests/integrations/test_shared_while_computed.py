@@ -67,6 +67,7 @@ def test_a_new_prefix_is_computed_once_in_a_batch(
     assert fed == computed(prompts, exactly(model, store, len(SHARED)))
     held = [record.held_seconds > 0 for record in store.requests.records()]
     assert held == [False] + [True] * (count - 1)
+    assert {record.waited_for for record in store.requests.records()[1:]} == {1}
 
 
 @pytest.mark.parametrize("family", some(FAMILIES, "qwen3_next"))

@@ -11,7 +11,7 @@ from mlx_lm.server import GenerationContext, Response
 
 from omlx_cache.flights import PromptFlight
 from omlx_cache.mlx_lm_versions import has_images
-from omlx_cache.requests.explanation import brief
+from omlx_cache.requests.explanation import brief, waited_for
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache_storage.hints import Ended
 
@@ -62,16 +62,16 @@ class ServedRequest:
     """Stands in for the queue on which mlx-lm's generation thread answers one client.
 
     The client's thread makes it, and sets, before it is queued, `parts`, its tokenised prompt,
-    `tokenizer`, by which, `flight`, `held_seconds` and `_held_for`. After that the generation
-    thread sets them, `queue`, `asked`, `is_over`, `_context`, `_text`, the answer, and `alone`,
-    which takes what is computed of a request that is served alone. `note_end` hears how the answer
-    ended.
+    `tokenizer`, by which, `flight`, `held_seconds` and `waited_for`, the number of the request that
+    it waited for, where that has one. After that the generation thread sets them, `queue`, `asked`,
+    `is_over`, `_context`, `_text`, the answer, and `alone`, which takes what is computed of a
+    request that is served alone. `note_end` hears how the answer ended.
     """
 
     def __init__(self, note_end: Callable[[Ended | None], None], offered_tools: bool) -> None:
         self.arrived = time.perf_counter()
         self.held_seconds = 0.0
-        self._held_for = "another request"
+        self.waited_for: int | None = None
         self.parts: tuple[Any, ...] | None = None
         self.tokenizer: Any = None
         self.flight: PromptFlight | None = None
@@ -117,11 +117,6 @@ class ServedRequest:
             self._context.stop()
         self.queue.put(error)
 
-    def wait_for(self, other: "ServedRequest | None") -> None:
-        """Note which request this one waits for; it has a number once it is looked up."""
-        if other is not None and other.asked is not None:
-            self._held_for = f"request {other.asked.record.number}"
-
     def land(self) -> None:
         """Say that no more of the prompt is computed, to those who wait for it."""
         if self.flight is not None:
@@ -161,7 +156,7 @@ class ServedRequest:
         why = "" if told is None else brief(told)
         begun = "" if first is None else f", first token {first:.3f} s"
         held = record.held_seconds
-        notes += f", held {held:.1f} s for {self._held_for}" if held else ""
+        notes += f", held {held:.1f} s for {waited_for(record)}" if held else ""
         return (
             f"request {record.number}: {record.prompt_tokens} tokens in, {restored} restored "
             f"({where}), {computed} recomputed{why}, {out} out{begun}, "

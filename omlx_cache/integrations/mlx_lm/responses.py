@@ -18,7 +18,6 @@ from mlx_lm import server
 from mlx_lm.server import Response, ResponseGenerator, TimeBudget
 
 from omlx_cache.arrays.mlxio import allocate_payload
-from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.mlx_lm.host import HOST
 from omlx_cache.integrations.mlx_lm.lookup import furthest
@@ -64,7 +63,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
 
     A client's thread tokenises its prompt, reads ahead, and waits while another request computes
     the next blocks; then the request is queued. `_arriving` makes one of several alike the first,
-    and guards `_flying`, whose flight is whose, and `_waiting`, a count.
+    and guards `_waiting`, a count.
     An error on the generation thread ends the requests that are computed, and the thread goes on.
     `tokens_of` limits a prompt for a model. `failure` is why the default model could not be loaded,
     written before `loaded` is set; `cutting` is set once, by `stop`; `_current`, `_looked_at` are
@@ -88,9 +87,6 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self.cutting = False
         self._generation_failed = False
         self._arriving = threading.Lock()
-        self._flying: weakref.WeakKeyDictionary[PromptFlight, ServedRequest] = (
-            weakref.WeakKeyDictionary()
-        )
         self._waiting = 0
         self._at_work: weakref.WeakSet[ServedRequest] = weakref.WeakSet()
         self._current: ServedRequest | None = None
@@ -165,12 +161,10 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             try:
                 awaited = None if last else self.cache.awaited(key, as_tokens(prompt))
                 if awaited is not None:
-                    served.wait_for(self._flying.get(awaited))
+                    served.waited_for = awaited.number or served.waited_for
                     return False
                 *ends, _all = accumulate(map(len, served.parts[1]))
                 served.flight = self.cache.flight(key, prompt, 0, ends)
-                if served.flight is not None:
-                    self._flying[served.flight] = served
             except Exception:
                 _log.exception("a request does not wait for others")
         return True
@@ -388,7 +382,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             self._current.asked = asked
             asked.arrived(self._current.arrived)
             if self._current.held_seconds:
-                asked.waited(self._current.held_seconds)
+                asked.waited(self._current.held_seconds, self._current.waited_for)
+            if self._current.flight is not None:
+                self._current.flight.number = asked.record.number
         asked.begin_chunk(asked.record.restored_tokens)
 
     def _serve_single(self, request: Any, *stream: Any) -> None:

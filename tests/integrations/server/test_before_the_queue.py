@@ -4,7 +4,6 @@ import threading
 import time
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -19,7 +18,6 @@ def generator() -> Any:
     """A response generator without its thread."""
     made: Any = Responses.__new__(Responses)
     made._arriving, made.cutting = threading.Lock(), False
-    made._flying = WeakKeyDictionary()
     made._store = SimpleNamespace(flights=Flights())
     made.model_provider = SimpleNamespace(model_key=("a model", None, None))
     return made
@@ -27,6 +25,8 @@ def generator() -> Any:
 
 class Flight:
     """A prompt in flight."""
+
+    number = None
 
     def end(self) -> None: ...
 

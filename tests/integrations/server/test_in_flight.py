@@ -283,6 +283,8 @@ def test_the_record_of_a_request_says_how_long_it_was_held(
     assert f", total {record['total_seconds']:.3f} s" in line
     assert line.endswith(f", held {record['held_seconds']:.1f} s for request 1")
     assert record["total_seconds"] >= record["held_seconds"] > 0
+    assert record["waited_for"] == 1
+    assert "for request 1, which computed the same prefix." in record["words"]
 
 
 def test_a_request_that_is_refused_is_not_waited_for(ours: Server) -> None:
