@@ -32,8 +32,8 @@ from omlx_cache.tools.bench.figures import (
     in_turn,
 )
 from omlx_cache.tools.bench.limits import RawWrite
-from omlx_cache_storage.cold.changes import Change
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger
+from omlx_cache_storage.cold.ledger_records import Change
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import LEDGER_FILE
 from omlx_cache_storage.keys import KeyChain

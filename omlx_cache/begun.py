@@ -12,7 +12,7 @@ from omlx_cache import reasons
 from omlx_cache.flights import QueueWait
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scope, hint_or
-from omlx_cache_storage.hints import Priority, is_priority
+from omlx_cache_storage.eviction.order import Priority, is_priority
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 

@@ -14,10 +14,10 @@ from omlx_cache.requests.explanation import Explanation
 from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope, ScopeOptions, Scopes
 from omlx_cache.session import Session
-from omlx_cache_storage.hints import MOST_KEYS, Pinned
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.page import PageId
+from omlx_cache_storage.pins import MOST_KEYS, Pinned
 from omlx_cache_storage.prefetch import Prefetch
 
 NOTHING = Pinned(0, 0, 0)

@@ -22,7 +22,7 @@ from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.scope import hint_or, unsupported
-from omlx_cache_storage.hints import Ended, is_ended
+from omlx_cache_storage.eviction.order import Ended, is_ended
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.stats import Counters

@@ -55,24 +55,24 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
-from omlx_cache_storage.format import planes
-from omlx_cache_storage.hot_page import WRITE_POLICIES
+from omlx_cache_storage.eviction.order import Record
+from omlx_cache_storage.format import packing
 from omlx_cache_storage.interrupts import deferred, uninterrupted
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, PageId, PageMeta
-from omlx_cache_storage.prefetch import Prefetch, Prefetcher, ReadingTiers
-from omlx_cache_storage.readers import (
+from omlx_cache_storage.io_threads import (
     DiskThread,
     ReaderPool,
     came,
     in_a_pool,
     within,
 )
+from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.page import Buffer, PageId, PageMeta
+from omlx_cache_storage.prefetch import Prefetch, Prefetcher, ReadingTiers
 from omlx_cache_storage.remote.tier import open_tier
 from omlx_cache_storage.remote.uploads import Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats
-from omlx_cache_storage.table import Record
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
+from omlx_cache_storage.write_policy import WRITE_POLICIES
 
 if TYPE_CHECKING:
     from omlx_cache_storage.remote.tier import RemoteTier
@@ -595,7 +595,7 @@ def _open(
 def _open_remote(s: CacheSettings, events: EventLog) -> "RemoteTier | None":
     """Return the tier on other machines, None without one; raises ConfigError for settings that
     cannot work, and nothing for a store that does not answer."""
-    options = s.remote_options(architecture(), has_zstd=planes.available())
+    options = s.remote_options(architecture(), has_zstd=packing.available())
     if options is None or s.remote == "off":
         return None
     try:

@@ -15,7 +15,10 @@ from typing import NamedTuple
 
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import walk_namespace
-from omlx_cache_storage.cold.changes import (
+from omlx_cache_storage.cold.disk import DISK, FileSystem
+from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
+from omlx_cache_storage.cold.ledger_records import (
     Cancelled,
     Change,
     Emptied,
@@ -24,9 +27,6 @@ from omlx_cache_storage.cold.changes import (
     Removing,
     Repinned,
 )
-from omlx_cache_storage.cold.disk import DISK, FileSystem
-from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.ledger import SMALLEST_BYTES, Ledger
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
     PINS,
@@ -38,8 +38,8 @@ from omlx_cache_storage.cold.small_files import (
 )
 from omlx_cache_storage.errors import CacheError
 from omlx_cache_storage.format.names import StoredPage, page_path
-from omlx_cache_storage.hints import PinRecord, living
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.pins import PinRecord, living
 from omlx_cache_storage.private import trouble
 
 TOGETHER = 32

@@ -20,11 +20,11 @@ from omlx_cache.control.rows import PageDetails
 from omlx_cache_daemon.changing import remove_opened
 from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories, walk_shard
 from omlx_cache_storage.cold.disk import DISK, FileSystem
-from omlx_cache_storage.cold.reader import describes
+from omlx_cache_storage.cold.page_reader import describes
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, UndecodablePage
 from omlx_cache_storage.format.header import decode_header, payload_checksum
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path, parse_name
-from omlx_cache_storage.format.wrapping import unwrapped
+from omlx_cache_storage.format.packing import unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page
 

@@ -20,8 +20,8 @@ from omlx_cache_storage.cold.root import DirectoryGone
 from omlx_cache_storage.cold.small_files import PINS, read_budget, read_pins
 from omlx_cache_storage.documents import label
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE
-from omlx_cache_storage.hints import SHARE, PinRecord, Pins
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.pins import SHARE, PinRecord, Pins
 
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999: a file may say that it is of the year 300,000."""

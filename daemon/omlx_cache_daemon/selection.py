@@ -14,8 +14,8 @@ from omlx_cache_daemon.targets import KEY, KINDS, SHOWN_DIGITS, SHOWN_MATCHES, T
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.documents import shortened_salt
 from omlx_cache_storage.format.names import parent_hint
-from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.pins import PinRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from omlx_cache import reasons
-from omlx_cache_storage.hints import Ended, Priority
+from omlx_cache_storage.eviction.order import Ended, Priority
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.page import Page, PageId, PageMeta
 from omlx_cache_storage.stats import Counters
 from omlx_cache_storage.tiers import Tiers, TierView
 
-STALL_SECONDS = 60.0
+WRITER_STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""
 
 Fallbacks = Callable[[TierView], Iterable[PageId]]
@@ -264,7 +264,7 @@ class Admission:
             if room or room.refused or not self.finishing:
                 break
             began = time.monotonic()
-            left = min(STALL_SECONDS, self._deadline - began)
+            left = min(WRITER_STALL_SECONDS, self._deadline - began)
             if left <= 0 or not self._store.wait_for_writer(left, ended):
                 if time.monotonic() - began >= left:
                     # A disk that hangs is waited for once, not again for each page.

@@ -22,7 +22,7 @@ from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, ru
 from omlx_cache.pages.layout import Layout
 from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
 from omlx_cache.restore.walk import fallbacks
-from omlx_cache_storage.hints import Ended
+from omlx_cache_storage.eviction.order import Ended
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page, PageId, PageMeta
 from omlx_cache_storage.tiers import Tiers

@@ -10,10 +10,10 @@ from omlx_cache.identity.namespace import Namespace
 from omlx_cache.requests.log import Decoder, RequestLog
 from omlx_cache.upkeep.directory import Allowance
 from omlx_cache_storage.events import EventLog
+from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo
 from omlx_cache_storage.stats import Stats
-from omlx_cache_storage.table import Record
 
 
 class Answering(Protocol):

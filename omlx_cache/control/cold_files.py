@@ -11,8 +11,8 @@ from omlx_cache_storage.cold.catalog import ColdEntry, namespace_directories, re
 from omlx_cache_storage.cold.contents import rooted
 from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, FileSystem
 from omlx_cache_storage.format.names import ENTRY_BYTES, NAMESPACE_FILE, StoredPage
-from omlx_cache_storage.hints import PinRecord, Pins, living
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.pins import PinRecord, Pins, living
 
 
 def scan(cold_dir: Path) -> Iterator[ColdEntry]:

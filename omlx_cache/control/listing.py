@@ -14,14 +14,14 @@ from omlx_cache.control.answers import extended
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
-from omlx_cache_storage.cold.reader import read_header
+from omlx_cache_storage.cold.page_reader import read_header
 from omlx_cache_storage.documents import Versions, label, salt, versions
 from omlx_cache_storage.errors import PageError, PageUnreadable
 from omlx_cache_storage.eviction.keep import age_seconds
 from omlx_cache_storage.format.names import ENTRY_BYTES, shard_of
-from omlx_cache_storage.hints import Pins
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import COLD, PageId, PageInfo, PageMeta
+from omlx_cache_storage.pins import Pins
 
 if TYPE_CHECKING:
     # They bring NumPy, which no command line waits for.

@@ -20,7 +20,7 @@ from omlx_cache.mlx_lm_versions import is_cache
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scope, Scopes
-from omlx_cache_storage.hints import Ended
+from omlx_cache_storage.eviction.order import Ended
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
 

@@ -42,8 +42,8 @@ from omlx_cache.pages.tensors import (
     tags_of,
 )
 from omlx_cache.settings import ConfigError
-from omlx_cache_storage.format import planes
-from omlx_cache_storage.format.wrapping import wrap
+from omlx_cache_storage.format import packing
+from omlx_cache_storage.format.packing import wrap
 from omlx_cache_storage.page import Page, PageMeta, Tensors, shared_tensors
 
 _log = logging.getLogger(__name__)
@@ -234,7 +234,7 @@ def cold_encoder(name: str, min_quantize_tokens: int) -> Callable[[Page], Page] 
     if name == "dense":
         return _in_host_memory if apart else None
     if name == "zstd":
-        if not planes.available():
+        if not packing.available():
             raise ConfigError(
                 "OMLX_CACHE_COLD_CODEC=zstd needs the extra: pip install 'omlx-cache[zstd]'"
             )

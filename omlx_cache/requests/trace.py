@@ -16,9 +16,9 @@ import stat
 import threading
 from pathlib import Path
 
+from omlx_cache_storage.io_threads import ReaderPool
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.private import is_private
-from omlx_cache_storage.readers import ReaderPool
 
 _log = logging.getLogger(__name__)
 

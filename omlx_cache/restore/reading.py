@@ -33,10 +33,10 @@ from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.errors import PageError, PageUnanswered, PageUnreadable
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import done_within
+from omlx_cache_storage.io_threads import came, result_along
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, OpenPage, Page, PageId, PageInfo, PageMeta, Tail
 from omlx_cache_storage.prefetch import ReadingTiers, read_page
-from omlx_cache_storage.readers import came, result_along
 
 DISK_PASSES = 2
 """Passes that may read the disk: the first, and one below the page that failed it."""

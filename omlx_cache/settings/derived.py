@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from omlx_cache.settings.machine import Machine
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_storage.readers import within
+from omlx_cache_storage.io_threads import within
 
 GIB = 2**30
 MEMORY_SHARE = 8

@@ -44,7 +44,7 @@ from omlx_cache.settings.values import (
     render,
     said,
 )
-from omlx_cache_storage.readers import within
+from omlx_cache_storage.io_threads import within
 
 
 def _derive(info: Info) -> Any:

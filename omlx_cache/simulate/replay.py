@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from omlx_cache.simulate.tiers import SimulatedPages
 from omlx_cache.simulate.traces import Request, Workload
-from omlx_cache_storage.hints import is_ended
+from omlx_cache_storage.eviction.order import is_ended
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.tiers import Tiers
 

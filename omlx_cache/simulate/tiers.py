@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from omlx_cache.simulate.traces import Workload
-from omlx_cache_storage.cold.changes import Change
 from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.deletion import Deleter
+from omlx_cache_storage.cold.eviction import DIRECTORY_SLACK_BYTES, Evictor, Writing
 from omlx_cache_storage.cold.index import PendingDeletion
-from omlx_cache_storage.cold.room import DIRECTORY_SLACK_BYTES, Room, Writing
+from omlx_cache_storage.cold.ledger_records import Change
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import Departures
@@ -103,7 +103,7 @@ class _VirtualDeleter(Deleter):
         self._index.doomed.end(*(file.name for file in files))
 
 
-class _VirtualRoom(Room):
+class _VirtualEvictor(Evictor):
     """Has a disk of which nothing is known but the budget."""
 
     def lacking(self, nbytes: int) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class VirtualCold(ColdTier):
 
     _sharing_type = _VirtualSharing
     _deleter_type = _VirtualDeleter
-    _room_type = _VirtualRoom
+    _evictor_type = _VirtualEvictor
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class VirtualCold(ColdTier):
             return result
         wanted = StoredPage(meta.namespace, name_of(meta), file_bytes(meta.nbytes))
         writing = Writing(candidate, wanted, meta.parent, document, [], "", "")
-        result = self.room.make(writing)
+        result = self.evictor.make(writing)
         if result is None:
             self._writing.take(writing, wanted.nbytes)
         return result or "written"

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
+from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.keys import PARENT_HINT_BYTES, BlockKey
-from omlx_cache_storage.table import Record
 
 Numbers = npt.NDArray[np.int64]
 Runs = npt.NDArray[np.void]

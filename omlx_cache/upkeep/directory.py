@@ -14,7 +14,7 @@ from omlx_cache.settings.sizes import format_size
 from omlx_cache_storage.cold.budget import WORDS, Budget, SetBy
 from omlx_cache_storage.cold.small_files import Reuse, read_budget, write_reuse
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.readers import DiskThread
+from omlx_cache_storage.io_threads import DiskThread
 
 _log = logging.getLogger(__name__)
 

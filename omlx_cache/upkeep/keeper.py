@@ -18,8 +18,8 @@ from omlx_cache.control.server import ApiServer
 from omlx_cache.restore.queue import RestoreQueue
 from omlx_cache.upkeep.directory import ReuseKeeper
 from omlx_cache.upkeep.memory import Level, MemoryFigures, Relief, level_of, reader
+from omlx_cache_storage.io_threads import DiskThread, ReaderPool
 from omlx_cache_storage.prefetch import Prefetcher
-from omlx_cache_storage.readers import DiskThread, ReaderPool
 from omlx_cache_storage.remote.uploads import Uploads
 from omlx_cache_storage.tiers import Tiers
 

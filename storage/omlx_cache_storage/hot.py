@@ -7,20 +7,13 @@ from collections.abc import Collection, Iterable, Sequence
 from omlx_cache_storage.events import SILENT, Departures, EventLog, How
 from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Lru
-from omlx_cache_storage.hints import SHARE, Pinned, Pins
-from omlx_cache_storage.hot_page import (
-    WRITE_POLICIES,
-    Held,
-    MemoryVictims,
-    PageState,
-    Reservation,
-    Write,
-    WritePolicy,
-)
+from omlx_cache_storage.eviction.order import OrderedPages
+from omlx_cache_storage.hot_page import Held, MemoryVictims, PageState, Reservation
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.pins import SHARE, Pinned, Pins
 from omlx_cache_storage.stats import HotUsage, Kind
-from omlx_cache_storage.table import PageTable
+from omlx_cache_storage.write_policy import WRITE_POLICIES, Write, WritePolicy
 
 SPARE_SHARE = 32
 """What a sequence larger than the tier pushes out of its own pages at a time, and what is queued at
@@ -81,7 +74,7 @@ class HotTier:
         self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._index: PageTable[Held] = PageTable(self._policy)
+        self._index: OrderedPages[Held] = OrderedPages(self._policy)
         self._repinned = 0
         self._unused: set[PageId] = set()
         self._bytes = self._reserved = self._dirty_bytes = self._peak = 0

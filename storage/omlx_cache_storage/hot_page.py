@@ -1,16 +1,14 @@
-"""What the hot tier knows of a page, when a page goes to the disk, and memory that is reserved."""
+"""What the hot tier knows of a page: its record and its state; and memory that is reserved."""
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import inf
-from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
+from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.format.names import StoredPage, name_of
 from omlx_cache_storage.page import Page, PageId, PageInfo
-from omlx_cache_storage.table import Record
 
 
 class PageState(Enum):
@@ -43,30 +41,6 @@ TRANSITIONS: Final = frozenset(
     }
 )
 """How a page's state may change while it is in memory; `docs/design.md` says by which event."""
-
-
-@dataclass(frozen=True, slots=True)
-class WritePolicy:
-    """When a page that memory has goes to the disk.
-
-    `at_once`: when it is stored, and when it is used again; else when memory is to evict it, and
-    not at all once a longer page has replaced it. `idle_seconds`: when nothing was stored or used
-    for so long and the writer is idle, what is left is queued. `delay_seconds`: so long after it
-    was stored a page is queued at the latest.
-    """
-
-    at_once: bool
-    idle_seconds: float
-    delay_seconds: float = inf
-
-
-WRITE_POLICIES: Final = MappingProxyType(
-    {
-        "through": WritePolicy(at_once=True, idle_seconds=0.0),
-        # After a minute without requests writing disturbs nobody; a kill costs five minutes.
-        "lazy": WritePolicy(at_once=False, idle_seconds=60.0, delay_seconds=300.0),
-    }
-)
 
 
 class Held(Record):
@@ -111,14 +85,6 @@ class Held(Record):
     def refused(self) -> bool:
         """True when the disk lacks it and is not asked to take it before its next use."""
         return self.state in (PageState.REJECTED, PageState.EVICTED)
-
-
-class Write(NamedTuple):
-    """A write that is queued: of which page, how large that was, and when its stay had begun."""
-
-    page: PageId
-    nbytes: int
-    came_ns: int
 
 
 @dataclass(eq=False, slots=True)

@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
+from omlx_cache_storage.io_threads import Read, ReaderPool, progress
 from omlx_cache_storage.page import Buffer, OpenPage, Page, PageId, PageMeta
-from omlx_cache_storage.readers import Read, ReaderPool, progress
 from omlx_cache_storage.tiers import Tiers
 
 _log = logging.getLogger(__name__)

@@ -16,18 +16,11 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
-from omlx_cache_storage.hints import (
-    SHIFTS_NS,
-    Ended,
-    PinnedPages,
-    PinRecord,
-    Pins,
-    Priority,
-    use_stamp,
-)
+from omlx_cache_storage.eviction.order import SHIFTS_NS, Ended, Priority, use_stamp
 from omlx_cache_storage.hot import NEVER_NS, ON_DISK, HotTier
-from omlx_cache_storage.hot_page import PageState, Reservation, WritePolicy
+from omlx_cache_storage.hot_page import PageState, Reservation
 from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.io_threads import DiskThread, bounded_elsewhere
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import (
     OpenPage,
@@ -37,9 +30,10 @@ from omlx_cache_storage.page import (
     PageMeta,
     Tail,
 )
-from omlx_cache_storage.readers import DiskThread, bounded_elsewhere
+from omlx_cache_storage.pins import PinnedPages, PinRecord, Pins
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.stats import Counters, HotUsage
+from omlx_cache_storage.write_policy import WritePolicy
 from omlx_cache_storage.writer import Documents, Writer
 
 if TYPE_CHECKING:
@@ -597,7 +591,7 @@ class Tiers:
     @uninterrupted
     def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
         """Block until each page that was stored before the call has been on the disk, as durable as
-        `durability` says; False after `timeout` seconds, when the disk failed or a day's ration
+        `durability` says; False after `timeout` seconds, when the disk failed or a day's writes
         rejected one of them, or when others keep the queue full.
 
         What the disk's budget evicted or rejected is not waited for: it is counted. A page that
@@ -610,10 +604,10 @@ class Tiers:
             return True
         # What others store meanwhile would keep a flush waiting for as long as they do.
         known = {held.id for held in self.hot.entries()}
-        with cold.room.impatient():
+        with cold.evictor.impatient():
             written = writer.usage()
             if written.refused_pages or written.rationed_pages:
-                # A day's ration may have room again; what only the budget refused, it refuses.
+                # A day's writes may have room again; what only the budget refused, it refuses.
                 self.hot.ask_again()
             done = self._write_all(writer, known, inf if timeout is None else timeout)
         owed = self.hot.owed(known)

@@ -14,12 +14,13 @@ from omlx_cache_storage.breaker import CircuitBreaker
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import NEVER_NS, HotTier
-from omlx_cache_storage.hot_page import PageState, Write
+from omlx_cache_storage.hot_page import PageState
 from omlx_cache_storage.interrupts import wait_in_turns
+from omlx_cache_storage.io_threads import LastAnswer, follow
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, WriteResult
-from omlx_cache_storage.readers import LastAnswer, follow
 from omlx_cache_storage.stats import WriterUsage
+from omlx_cache_storage.write_policy import Write
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class Writer:
     @property
     def setbacks(self) -> int:
         """How many pages the disk lacks because it failed, asked in vain or not asked again, or
-        because of a day's ration."""
+        because of a day's writes."""
         with self._changed:
             return sum(self._outcomes[how] for how in ("failed", "put off", "rationed"))
 

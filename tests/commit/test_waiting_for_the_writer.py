@@ -16,7 +16,7 @@ PROMPT = random_tokens(400, 3)
 def test_a_commit_waits_once_for_a_disk_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "STALL_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "WRITER_STALL_SECONDS", 0.05)
     model, disk = zoo.build("gemma3_text"), FaultyDisk()
     budget = {"hot_bytes": 30_000, "queue_bytes": 30_000, "commit_wait_seconds": 86400}
     store = BlockStore(settings(tmp_path, **budget), filesystem=disk)

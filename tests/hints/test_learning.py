@@ -5,7 +5,7 @@ import pytest
 from kit.storage import Story
 from kit.units import SECOND
 from omlx_cache_storage.eviction.keep import Keep
-from omlx_cache_storage.hints import Priority, use_stamp
+from omlx_cache_storage.eviction.order import Priority, use_stamp
 
 GAP_SECONDS = 7
 MOST_SECONDS = 2 * GAP_SECONDS

@@ -11,8 +11,8 @@ from omlx_cache import BlockStore
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.small_files import read_pins
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.hints import Pinned, PinRecord, Pins
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.pins import Pinned, PinRecord, Pins
 
 PAGE = 64 * KIB
 COLD_PAGE = PAGE + 24 * KIB
@@ -98,7 +98,7 @@ def test_pins_of_others_stay_in_their_place(story: Story) -> None:
 def test_more_blocks_than_the_file_has_room_for_are_not_pinned(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omlx_cache_storage.hints.MOST_KEYS", 3)
+    monkeypatch.setattr("omlx_cache_storage.pins.MOST_KEYS", 3)
     pins = Pins()
     assert pins.add(story.pin(1, 2))
     assert pins.add(story.pin(1, 2, since_ns=5)), "one chain is written once"

@@ -11,7 +11,7 @@ from kit import zoo
 from kit.drive import random_tokens, request, run, same
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache_storage.hints import PRIORITY_SECONDS
+from omlx_cache_storage.eviction.order import PRIORITY_SECONDS
 from omlx_cache_storage.hot import HotTier
 
 SHARED = random_tokens(96, 1)

@@ -12,7 +12,7 @@ from kit.drive import settings
 from kit.zoo.family import FAMILIES, build_model
 from omlx_cache import BlockStore, CommitResult, PrefixCache
 from omlx_cache.control.cold_files import scan
-from omlx_cache_storage.cold.reader import read_header
+from omlx_cache_storage.cold.page_reader import read_header
 
 OpenStore = Callable[..., BlockStore]
 BLOCK = 64

@@ -8,8 +8,8 @@ import pytest
 from kit.remote import MemoryEngine
 from kit.storage import Story, read_cold
 from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.io_threads import note_answer
 from omlx_cache_storage.page import Placed
-from omlx_cache_storage.readers import note_answer
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import Part, RemoteOptions
 from omlx_cache_storage.remote.tier import HANGING, RemoteTier

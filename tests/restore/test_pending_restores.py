@@ -25,7 +25,7 @@ from omlx_cache import BlockStore
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.queue import MOST_THREADS, STUCK_SECONDS, THREADS, RestoreQueue
 from omlx_cache.store import READ_THREADS
-from omlx_cache_storage import readers
+from omlx_cache_storage import io_threads
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 
 FAMILIES = (DENSE, WINDOWED, HYBRID)
@@ -192,11 +192,11 @@ def test_a_process_that_has_no_thread_left_reads_on_the_spot(
     def refuse(worker: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(readers, "_idle", deque())
+    monkeypatch.setattr(io_threads, "_idle", deque())
     with talk.open(disk) as store:
         pending = talk.pending(store, queue)
         with monkeypatch.context() as patch:
-            patch.setattr(readers._Worker, "start", refuse)
+            patch.setattr(io_threads._Worker, "start", refuse)
             pending.start()
             assert not pending.wait(PATIENCE)
         assert pending.refused

@@ -19,7 +19,7 @@ from omlx_cache.simulate.optimum import next_uses, optimum
 from omlx_cache.simulate.simulator import Costs, Outcome, Setup, Simulator, TierRoom
 from omlx_cache.simulate.traces import Workload
 from omlx_cache_daemon.cli import main
-from omlx_cache_storage.hot_page import WRITE_POLICIES
+from omlx_cache_storage.write_policy import WRITE_POLICIES
 
 TOKEN_BYTES = 1 << 16
 

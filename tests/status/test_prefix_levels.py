@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from omlx_cache.status.levels import PrefixLevels
+from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.table import Record
 
 
 class Listed:

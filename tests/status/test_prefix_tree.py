@@ -4,10 +4,10 @@ import hashlib
 import time
 
 from omlx_cache.status.tree import PrefixTree
+from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.format.names import PageName, StoredPage, parent_hint
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.table import Record
 
 NS = BlockKey(hashlib.sha256(b"ns").digest())
 NOW = time.time_ns()

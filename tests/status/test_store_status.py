@@ -12,8 +12,8 @@ from omlx_cache.control.answers import encoded
 from omlx_cache.control.errors import ControlError
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache_daemon.changing import change_pins
-from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import KeyChain, as_tokens
+from omlx_cache_storage.pins import PinRecord
 
 BLOCK = 16
 

@@ -14,7 +14,7 @@ from kit.hung import KNOWN, STALLED, commit, make_calls
 from kit.restoring import DENSE, Conversation, PagedDisk
 from kit.storage.hanging import OPERATIONS, HangingDisk, in_time
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache_storage.readers import came, note_answer
+from omlx_cache_storage.io_threads import came, note_answer
 
 ALL = "everything"
 

@@ -9,11 +9,11 @@ from kit import zoo
 from kit.drive import random_tokens, request, settings
 from kit.storage import files_in
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache_storage.format import planes
+from omlx_cache_storage.format import packing
 
 PROMPT = random_tokens(200, 1)
 
-pytestmark = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
+pytestmark = pytest.mark.skipif(not packing.available(), reason="no zstd is installed")
 
 
 def test_a_commit_leaves_the_file_of_a_page_that_it_could_not_decode(

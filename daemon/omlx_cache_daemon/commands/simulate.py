@@ -98,7 +98,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     from omlx_cache.simulate.report import HEADERS, advice, document, row
     from omlx_cache.simulate.traces import SimulationError
-    from omlx_cache_storage.readers import on_another_thread
+    from omlx_cache_storage.io_threads import on_another_thread
 
     try:
         # Elsewhere Ctrl-C ends the command at once, and calls of the tiers cost less.

@@ -21,7 +21,7 @@ from omlx_cache_daemon.stores import RunningStore, process_of, running, services
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.small_files import read_budget
-from omlx_cache_storage.readers import within
+from omlx_cache_storage.io_threads import within
 
 ASK_SECONDS = 3.0
 CHECK_SECONDS = 120.0

@@ -21,9 +21,9 @@ from omlx_cache.upkeep.directory import Allowance, allowance, known_budget
 from omlx_cache_daemon.service.upkeep import Upkeep, give_back_memory
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.events import EventLog
+from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
-from omlx_cache_storage.table import Record
 
 ROLE = "service"
 NAME = "omlx-cached"

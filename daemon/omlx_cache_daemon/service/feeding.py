@@ -11,7 +11,7 @@ from omlx_cache_daemon.figures import added_up
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_storage.cold import catalog
 from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.format import planes
+from omlx_cache_storage.format import packing
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.remote.tier import RemoteTier, open_tier
@@ -113,7 +113,7 @@ class Feeding:
             self._kinds[namespace] = said
         kind = self._kinds[namespace]
         if kind not in self._tiers:
-            options = self._settings.remote_options(kind, has_zstd=planes.available())
+            options = self._settings.remote_options(kind, has_zstd=packing.available())
             address = self._settings.remote
             assert options is not None
             assert address != "off"

@@ -12,8 +12,8 @@ from omlx_cache_storage.cold.catalog import Inventory, namespace_directories, sh
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.ledger import HOLD_FILES
 from omlx_cache_storage.cold.opening import Opening
+from omlx_cache_storage.cold.shared_limits import SharedLimits
 from omlx_cache_storage.cold.small_files import is_leftover, read_budget
-from omlx_cache_storage.cold.terms import Terms
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 
@@ -21,7 +21,7 @@ EVICTED_BYTES = 256 * 1024 * 1024
 """What is evicted before the disk is asked whether that helps."""
 
 
-class _KeepingTerms(Terms):
+class _KeepingLimits(SharedLimits):
     """Leaves the budget to stores, but one that was derived from free space where a figure was
     given, and the figure that this one set itself (`set_before`)."""
 
@@ -69,9 +69,9 @@ class KeepingTier(ColdTier):
     one thread.
     """
 
-    _terms: _KeepingTerms
+    _limits: _KeepingLimits
     _opening: _KeepingOpening
-    _terms_type = _KeepingTerms
+    _limits_type = _KeepingLimits
     _opening_type = _KeepingOpening
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
@@ -86,11 +86,11 @@ class KeepingTier(ColdTier):
     @property
     def set_before(self) -> int | None:
         """The budget that this one set itself."""
-        return self._terms.set_before
+        return self._limits.set_before
 
     @set_before.setter
     def set_before(self, nbytes: int | None) -> None:
-        self._terms.set_before = nbytes
+        self._limits.set_before = nbytes
 
     def is_there(self) -> bool:
         """True for a directory that exists, and is no empty place of one that went away; raises
@@ -103,11 +103,11 @@ class KeepingTier(ColdTier):
     ) -> bool:
         """Go by other limits from now on, as one that is opened with them would; False when the
         directory lock timed out: its budget is as before."""
-        self._terms.wanted, self._terms.derived = limit_bytes, derived
-        self._terms.budget_of, self.room.min_free = budget, min_free_bytes
+        self._limits.wanted, self._limits.derived = limit_bytes, derived
+        self._limits.budget_of, self.evictor.min_free = budget, min_free_bytes
         try:
             with self.sharing.changing():
-                self._terms.agree()
+                self._limits.agree()
         except OSError:
             return False
         return True
@@ -128,7 +128,7 @@ class KeepingTier(ColdTier):
     def _free_some(self) -> int:
         """Evict a part of what the disk lacks; 0 when it lacks nothing, or when it does not help.
         Raises OSError."""
-        short, lacks_files = self.room.lacking(0)
+        short, lacks_files = self.evictor.lacking(0)
         if short <= 0 and not lacks_files:
             return 0
         spare = partial(self._fs.free_bytes if short > 0 else self._fs.spare_files, self.directory)
@@ -140,9 +140,9 @@ class KeepingTier(ColdTier):
                 part = min(short, EVICTED_BYTES, self._index.contents.nbytes)
         while part > 0:
             with self.sharing.changing():
-                self._terms.heed()
-                victims = self.room.victims(partial(int, part), None, most=HOLD_FILES)
-                some = self.room.expel(victims.pages)
+                self._limits.heed()
+                victims = self.evictor.victims(partial(int, part), None, most=HOLD_FILES)
+                some = self.evictor.expel(victims.pages)
             if not some:
                 break
             part -= sum(file.cost for file in some)

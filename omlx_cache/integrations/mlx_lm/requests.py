@@ -13,7 +13,7 @@ from omlx_cache.flights import PromptFlight
 from omlx_cache.mlx_lm_versions import has_images
 from omlx_cache.requests.explanation import brief, waited_for
 from omlx_cache.requests.log import AskedRequest
-from omlx_cache_storage.hints import Ended
+from omlx_cache_storage.eviction.order import Ended
 
 _log = logging.getLogger(__name__)
 

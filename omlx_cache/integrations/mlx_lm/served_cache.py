@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.requests.log import AskedRequest
-from omlx_cache_storage.hints import Ended
+from omlx_cache_storage.eviction.order import Ended
 
 
 class ServedPromptCache(TieredPromptCache):

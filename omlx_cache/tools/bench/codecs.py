@@ -19,8 +19,8 @@ from omlx_cache.codecs.identity import CODEC_NAMES, CodecName
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.figures import BenchRow, Loss, Measured, PreparedWork, Size, seconds
 from omlx_cache.tools.bench.limits import can_forget, forget
-from omlx_cache_storage.cold.reader import read_header
-from omlx_cache_storage.format import planes
+from omlx_cache_storage.cold.page_reader import read_header
+from omlx_cache_storage.format import packing
 
 HEADS, HEAD_DIM = 8, 128
 LOUD_CHANNELS, LOUD_FACTOR = 4, 20.0
@@ -49,7 +49,7 @@ def measure_codecs(size: Size, directory: Path) -> Measured:
     found: dict[str, Encoded] = {
         name: _encoded(size, live, directory, name, "dense") for name in CODEC_NAMES
     }
-    if planes.available():
+    if packing.available():
         found["zstd on disk"] = _encoded(size, live, directory, "dense", "zstd")
     dense = found["dense"]
     rows = [

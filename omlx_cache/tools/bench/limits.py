@@ -11,7 +11,7 @@ import numpy as np
 
 from omlx_cache.arrays.mlxio import Array, HostView, evaluate
 from omlx_cache_storage.cold.disk import Durability, FileSystem
-from omlx_cache_storage.cold.reader import read_header
+from omlx_cache_storage.cold.page_reader import read_header
 
 LARGEST_BYTES = 1 << 30
 """MLX's shapes are 32-bit integers."""

@@ -7,10 +7,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep
+from omlx_cache_storage.eviction.order import OrderedPages, Record
 from omlx_cache_storage.format.names import ENTRY_BYTES, PARENT_HINT_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo
-from omlx_cache_storage.table import PageTable, Record
 
 
 class PageFile(Record):
@@ -80,7 +80,7 @@ def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, in
     return [(file, stamp_ns) for (file, _), stamp_ns in zip(found, stamps, strict=True)]
 
 
-class Contents(PageTable[PageFile]):
+class Contents(OrderedPages[PageFile]):
     """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
 
     An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups;

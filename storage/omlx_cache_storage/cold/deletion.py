@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.changes import Removed, Removing
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index, PendingDeletion
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS
+from omlx_cache_storage.cold.ledger_records import Removed, Removing
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.format.names import PageName
 from omlx_cache_storage.keys import BlockKey

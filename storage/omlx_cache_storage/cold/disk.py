@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from omlx_cache_storage.io_threads import note_answer
 from omlx_cache_storage.page import Buffer, flat
 from omlx_cache_storage.private import claim, is_private
-from omlx_cache_storage.readers import note_answer
 
 Durability = Literal["none", "fsync", "full"]
 StrPath = str | os.PathLike[str]

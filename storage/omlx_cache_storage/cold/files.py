@@ -14,7 +14,6 @@ from omlx_cache_storage.cold.catalog import (
     namespace_directories,
     shard_directories,
 )
-from omlx_cache_storage.cold.changes import Emptied
 from omlx_cache_storage.cold.disk import (
     SMALL_FILE_BYTES,
     Descriptor,
@@ -23,6 +22,7 @@ from omlx_cache_storage.cold.disk import (
     physical_bytes,
 )
 from omlx_cache_storage.cold.index import Counted
+from omlx_cache_storage.cold.ledger_records import Emptied
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     Doom,

@@ -13,9 +13,9 @@ from omlx_cache_storage.events import HOWS, OTHER_PROCESS, Departures, EventLog,
 from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
-from omlx_cache_storage.hints import SHARE, Pins
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
+from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.stats import Kind
 
 TOGETHER = 1024

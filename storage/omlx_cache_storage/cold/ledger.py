@@ -27,8 +27,8 @@ from typing import NamedTuple, TypeGuard
 
 import xxhash
 
-from omlx_cache_storage.cold.changes import Change, decode, encode
 from omlx_cache_storage.cold.disk import LOCK_PAUSE_SECONDS, Descriptor, FileSystem, StrPath
+from omlx_cache_storage.cold.ledger_records import Change, decode, encode
 from omlx_cache_storage.format.names import LEDGER_FILE
 
 MAGIC = b"omlxldg1"

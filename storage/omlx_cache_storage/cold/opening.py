@@ -7,8 +7,8 @@ import os
 import time
 
 from omlx_cache_storage.cold.catalog import Inventory, take_inventory, uncollected
-from omlx_cache_storage.cold.changes import Demoted
 from omlx_cache_storage.cold.contents import Contents
+from omlx_cache_storage.cold.eviction import FILE_SLACK_BYTES, Evictor
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM, UNAVAILABLE, Health
 from omlx_cache_storage.cold.index import Index
@@ -19,10 +19,10 @@ from omlx_cache_storage.cold.ledger import (
     LedgerBusy,
     ledger_bytes,
 )
-from omlx_cache_storage.cold.room import FILE_SLACK_BYTES, Room
+from omlx_cache_storage.cold.ledger_records import Demoted
 from omlx_cache_storage.cold.root import DirectoryGone, Root
+from omlx_cache_storage.cold.shared_limits import SharedLimits
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.cold.terms import Terms
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.format.names import LEDGER_FILE, PageName, parse_name
 from omlx_cache_storage.page import PageId
@@ -47,16 +47,16 @@ class Opening:
         index: Index,
         files: PageFiles,
         sharing: Sharing,
-        room: Room,
-        terms: Terms,
+        evictor: Evictor,
+        limits: SharedLimits,
         root: Root,
     ) -> None:
         self._index = index
         self._files = files
         self._fs = files.fs
         self._sharing = sharing
-        self._room = room
-        self._terms = terms
+        self._evictor = evictor
+        self._limits = limits
         self.root = root
         self.ignored = 0
 
@@ -167,7 +167,7 @@ class Opening:
         LedgerBusy when that is too much."""
         self._begin_with(contents, found)
         if self._sharing.read_only:
-            self._terms.agree()
+            self._limits.agree()
             return
         for start in range(0, len(found.useless), HOLD_FILES):
             with self._sharing.changing():
@@ -179,7 +179,7 @@ class Opening:
                             self._fs.remove(path)
         with self._sharing.changing():
             self._sharing.tell(*self._files.clear_up(found))
-            self._terms.agree()
+            self._limits.agree()
 
     def _make_way(self) -> None:
         """Delete what leaves first, for a ledger that the disk has no room for; raises OSError.
@@ -190,7 +190,7 @@ class Opening:
         for file in filter(None, map(contents.get, victims)):
             self._fs.remove(self._index.path(file.stored))
         with self._index.lock:
-            self._room.evicted += len(victims)
+            self._evictor.evicted += len(victims)
             self._index.departures.note(victims, "disk")
 
     def read_directory(self) -> tuple[Contents, Inventory]:
@@ -228,4 +228,4 @@ class Opening:
             )
         # Now without what was in flight before: it may have been published since.
         with self._index.lock:
-            self._room.note_peak()
+            self._evictor.note_peak()

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from omlx_cache_storage.cold.catalog import FoundFile, walk_shard
-from omlx_cache_storage.cold.changes import (
+from omlx_cache_storage.cold.disk import Descriptor, FileSystem
+from omlx_cache_storage.cold.files import PageFiles
+from omlx_cache_storage.cold.index import Counted, Index
+from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
+from omlx_cache_storage.cold.ledger_records import (
     Added,
     Cancelled,
     Change,
@@ -23,10 +27,6 @@ from omlx_cache_storage.cold.changes import (
     Repinned,
     Reserved,
 )
-from omlx_cache_storage.cold.disk import Descriptor, FileSystem
-from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.index import Counted, Index
-from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger, LedgerBusy
 from omlx_cache_storage.cold.root import check_sharing
 from omlx_cache_storage.cold.small_files import is_leftover, remove_temporaries
 from omlx_cache_storage.format.names import (

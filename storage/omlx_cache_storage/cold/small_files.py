@@ -30,8 +30,8 @@ from omlx_cache_storage.format.names import (
     REUSE_FILE,
     TEMPORARY_PREFIX,
 )
-from omlx_cache_storage.hints import FOREVER_NS, PinKind, PinRecord
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
+from omlx_cache_storage.pins import FOREVER_NS, PinKind, PinRecord
 from omlx_cache_storage.private import is_running
 
 ABANDONED_SECONDS = 3600.0

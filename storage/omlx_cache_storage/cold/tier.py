@@ -10,30 +10,30 @@ from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.contents import PageFile
 from omlx_cache_storage.cold.deletion import Cleared, Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.eviction import Evictor
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, LedgerBusy
 from omlx_cache_storage.cold.opening import Opening
-from omlx_cache_storage.cold.reader import PageReader, open_page
-from omlx_cache_storage.cold.room import Room
+from omlx_cache_storage.cold.page_reader import PageReader, open_page
+from omlx_cache_storage.cold.page_writer import PageWriter
 from omlx_cache_storage.cold.root import Root
+from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.cold.terms import Ration, Terms
-from omlx_cache_storage.cold.writing import PageWriter
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.ages import Learned
 from omlx_cache_storage.eviction.keep import Clock, Keep, Lru
 from omlx_cache_storage.format.names import StoredPage
-from omlx_cache_storage.hints import Pinned
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult
+from omlx_cache_storage.pins import Pinned
 from omlx_cache_storage.stats import ColdUsage
 
 
 class ColdTier:
     """Finds and reads the pages of a directory, and has others write, evict and delete them:
-    `PageWriter`, `Room`, `Deleter`. All go by one `Index`, whose lock guards what they know.
+    `PageWriter`, `Evictor`, `Deleter`. All go by one `Index`, whose lock guards what they know.
 
     Any thread may read and discard; `open`, `write`, `settle` and `close` belong to one thread at a
     time.
@@ -41,8 +41,8 @@ class ColdTier:
 
     _sharing_type: type[Sharing] = Sharing
     _deleter_type: type[Deleter] = Deleter
-    _room_type: type[Room] = Room
-    _terms_type: type[Terms] = Terms
+    _evictor_type: type[Evictor] = Evictor
+    _limits_type: type[SharedLimits] = SharedLimits
     _opening_type: type[Opening] = Opening
 
     def __init__(
@@ -71,12 +71,12 @@ class ColdTier:
         files = PageFiles(directory, fs, durability, index.doom_temporary)
         sharing = self._sharing_type(directory, fs, index, files)
         deleter = self._deleter_type(index, files, sharing)
-        room = self._room_type(index, files, sharing, deleter, min_free_bytes)
-        terms = self._terms_type(index, files, sharing, room, derived=derived)
+        evictor = self._evictor_type(index, files, sharing, deleter, min_free_bytes)
+        limits = self._limits_type(index, files, sharing, evictor, derived=derived)
         root = Root(directory, fs, durability, memory, parents=parents)
-        self._opening = self._opening_type(index, files, sharing, room, terms, root)
-        ration = (
-            Ration(directory, sharing.ledger, daily_bytes, fs, clock, durability)
+        self._opening = self._opening_type(index, files, sharing, evictor, limits, root)
+        daily_writes = (
+            DailyWrites(directory, sharing.ledger, daily_bytes, fs, clock, durability)
             if daily_bytes
             else None
         )
@@ -85,14 +85,14 @@ class ColdTier:
             files,
             sharing,
             deleter,
-            room,
-            terms,
+            evictor,
+            limits,
             self._opening.load,
             encode,
-            ration,
+            daily_writes,
         )
         self._index, self._files, self.sharing = index, files, sharing
-        self._deleter, self.room, self._terms = deleter, room, terms
+        self._deleter, self.evictor, self._limits = deleter, evictor, limits
         self.pins = index.pins
 
     def info(self, page: PageId) -> PageInfo | None:
@@ -304,16 +304,16 @@ class ColdTier:
         One that went away, or whose parents are missing, is not made. A disk that refuses leaves an
         empty tier whose state says why, and is asked again by `write` and `settle`; nothing raises.
         """
-        self._terms.budget_of = budget
+        self._limits.budget_of = budget
         with self._index.lock:
             self._index.health.begin_open()
         with contextlib.suppress(OSError):
             self._opening.load()
-        if self._writing.ration is not None:
-            self._writing.ration.read()
+        if self._writing.daily_writes is not None:
+            self._writing.daily_writes.read()
         self._shrink()
         with self._index.lock:
-            self.room.peak = self.room.used_bytes()
+            self.evictor.peak = self.evictor.used_bytes()
 
     def settle(self) -> None:
         """Record recency on the disk and evict down to the budget; notice a directory that was
@@ -335,30 +335,30 @@ class ColdTier:
         self._opening.load()
         self._opening.record_recency()
         with self.sharing.changing():
-            self._terms.heed()
+            self._limits.heed()
             self.sharing.recover()
 
     def _shrink(self) -> None:
         """Evict down to the budget, a part at a time; raises nothing."""
         self._deleter.retry()
         with contextlib.suppress(OSError):
-            while self.room.known_bytes() > self._index.limit_bytes:
+            while self.evictor.known_bytes() > self._index.limit_bytes:
                 with self.sharing.changing():
-                    self._terms.heed()
-                    if not self.room.shrink_a_part():
+                    self._limits.heed()
+                    if not self.evictor.shrink_a_part():
                         return
 
     def usage(self) -> ColdUsage:
-        day = None if self._writing.ration is None else self._writing.ration.usage()
+        day = None if self._writing.daily_writes is None else self._writing.daily_writes.usage()
         with self._index.lock:
-            self.room.note_peak()
+            self.evictor.note_peak()
             return ColdUsage(
                 pages=len(self._index.contents),
-                nbytes=self.room.used_bytes(),
-                peak_bytes=self.room.peak,
+                nbytes=self.evictor.used_bytes(),
+                peak_bytes=self.evictor.peak,
                 limit_bytes=self._index.limit_bytes,
-                evicted_pages=self.room.evicted,
-                refused_pages=self.room.refused,
+                evicted_pages=self.evictor.evicted,
+                refused_pages=self.evictor.refused,
                 corrupt_pages=self._index.corrupt,
                 undecodable_pages=self._index.contents.undecodable,
                 ignored_files=self._opening.ignored,
@@ -381,9 +381,9 @@ class ColdTier:
         """Assert that the byte counts, the index and the order agree, when no write is running."""
         self._index.doomed.check_integrity()
         with self._index.lock:
-            assert not any(flight.own for flight in self.room.flights.values())
+            assert not any(flight.own for flight in self.evictor.flights.values())
             self._index.contents.check_integrity()
-            assert self.room.used_bytes() <= self._index.limit_bytes
+            assert self.evictor.used_bytes() <= self._index.limit_bytes
 
     @property
     def limit_bytes(self) -> int:

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, UndecodablePage
 from omlx_cache_storage.format.header import encode_header, payload_checksum
-from omlx_cache_storage.format.wrapping import unwrapped, wrap
+from omlx_cache_storage.format.packing import unwrapped, wrap
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, Buffer, Page, PageId, PageInfo, flat
 

@@ -15,9 +15,9 @@ from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
 from omlx_cache_storage.interrupts import done_within, uninterrupted
+from omlx_cache_storage.io_threads import ReaderPool
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, PageId, PageInfo, Placed, Tail
-from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import known_error
 from omlx_cache_storage.remote.envelope import TAILS, parse_tails

@@ -18,8 +18,8 @@ import obstore
 from obstore import exceptions as failures
 from obstore.store import LocalStore, S3Store
 
+from omlx_cache_storage.io_threads import ReaderPool, note_answer
 from omlx_cache_storage.page import Buffer
-from omlx_cache_storage.readers import ReaderPool, note_answer
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import (
     MEMBERS,

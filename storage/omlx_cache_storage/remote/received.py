@@ -12,7 +12,7 @@ from omlx_cache_storage.format.header import (
     decode_header,
     header_length,
 )
-from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_into, unwrapped
+from omlx_cache_storage.format.packing import is_wrapped, unwrap_into, unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId, PageInfo, flat
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope

@@ -22,7 +22,7 @@ from redis.sentinel import (
 )
 from redis.utils import SENTINEL
 
-from omlx_cache_storage.readers import note_answer
+from omlx_cache_storage.io_threads import note_answer
 from omlx_cache_storage.remote.engine import MEMBERS, RemoteError, meaning
 from omlx_cache_storage.remote.reasons import Trouble
 

@@ -23,8 +23,8 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
+from omlx_cache_storage.io_threads import ReaderPool
 from omlx_cache_storage.page import Buffer
-from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import (
     MEMBERS,

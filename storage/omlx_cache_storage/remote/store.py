@@ -16,7 +16,7 @@ from omlx_cache_storage.errors import (
     UndecodablePage,
 )
 from omlx_cache_storage.events import EventLog
-from omlx_cache_storage.format.wrapping import unwrapped
+from omlx_cache_storage.format.packing import unwrapped
 from omlx_cache_storage.measures import Intervals
 from omlx_cache_storage.page import (
     REMOTE,

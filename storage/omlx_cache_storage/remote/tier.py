@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from omlx_cache_storage.errors import ForeignPage, PageError, PageNotSent, PageUnreadable
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.io_threads import ReaderPool, came
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import (
     REMOTE,
@@ -23,7 +24,6 @@ from omlx_cache_storage.page import (
     Placed,
     Tail,
 )
-from omlx_cache_storage.readers import ReaderPool, came
 from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import (

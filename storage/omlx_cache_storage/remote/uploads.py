@@ -17,9 +17,9 @@ from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.interrupts import wait_in_turns
+from omlx_cache_storage.io_threads import ReaderPool
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, Placed
-from omlx_cache_storage.readers import ReaderPool
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.store import RemoteStore
 from omlx_cache_storage.stats import RemoteUsage

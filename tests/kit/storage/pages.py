@@ -13,9 +13,9 @@ import numpy as np
 
 from kit.units import KIB
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.hints import PinRecord
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Page, PageId, PageMeta, TensorSpec
+from omlx_cache_storage.pins import PinRecord
 from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.tiers import Tiers
 

@@ -7,7 +7,7 @@ from typing import Any
 import xxhash
 
 from omlx_cache_storage.format.header import ALIGNMENT
-from omlx_cache_storage.format.planes import MAGIC
+from omlx_cache_storage.format.packing import MAGIC
 
 
 def raw_header(text: bytes) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
-from omlx_cache_storage.cold.reader import PageReader
+from omlx_cache_storage.cold.page_reader import PageReader
 from qa.chaos.faults import Restarts
 from qa.chaos.rounds import BETWEEN_RUNS, ROUNDS, run_round
 from qa.chaos.tally import Tally

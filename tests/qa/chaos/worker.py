@@ -18,7 +18,7 @@ from typing import Any
 from contract import worker
 from contract.arithmetic import Arithmetic
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache_storage.cold.reader import PageReader
+from omlx_cache_storage.cold.page_reader import PageReader
 from omlx_cache_storage.page import Page, PageId
 
 from .faults import ShiftedClock

@@ -15,7 +15,7 @@ from kit.storage.signed import raw_header, signed_header, signed_planes, split_h
 from kit.units import KIB, MIB
 from omlx_cache_storage.cold.budget import MOST_BYTES
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
-from omlx_cache_storage.cold.reader import open_page, read_header
+from omlx_cache_storage.cold.page_reader import open_page, read_header
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     encode_document,
@@ -29,11 +29,12 @@ from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.eviction.ages import BUCKETS
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of
-from omlx_cache_storage.format.planes import (
+from omlx_cache_storage.format.packing import (
     HEADER_BYTES,
+    unwrapped,
+    wrap,
     zstd,
 )
-from omlx_cache_storage.format.wrapping import unwrapped, wrap
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageMeta, TensorSpec
 

@@ -30,7 +30,7 @@ from omlx_cache_daemon.render import text
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.format.header import decode_header, encode_header, payload_checksum
 from omlx_cache_storage.format.names import PageName, name_of
-from omlx_cache_storage.format.wrapping import unwrapped
+from omlx_cache_storage.format.packing import unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, WriteResult
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, seal

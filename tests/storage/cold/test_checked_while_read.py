@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, bytes_of, files_in, open_cold
-from omlx_cache_storage.cold.reader import CHECKED_BYTES
+from omlx_cache_storage.cold.page_reader import CHECKED_BYTES
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
 

@@ -14,7 +14,7 @@ from omlx_cache_daemon.changing import ChangeRefused, change_pins
 from omlx_cache_storage.cold.small_files import PINS, encode_pins, parse_pins, pins_bytes, read_pins
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import PINS_FILE
-from omlx_cache_storage.hints import PinRecord
+from omlx_cache_storage.pins import PinRecord
 
 PAGE = 64 * KIB
 COLD_PAGE = PAGE + 24 * KIB

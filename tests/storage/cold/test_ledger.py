@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.storage import FaultyDisk, open_cold
-from omlx_cache_storage.cold.changes import Cancelled, Change, Removed, Reserved, decode, encode
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.ledger import HEADER_BYTES, SMALLEST_BYTES, Ledger, LedgerBusy
+from omlx_cache_storage.cold.ledger_records import (
+    Cancelled,
+    Change,
+    Removed,
+    Reserved,
+    decode,
+    encode,
+)
 from omlx_cache_storage.format.names import LEDGER_FILE, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId

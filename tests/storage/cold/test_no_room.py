@@ -16,8 +16,8 @@ from kit.storage import (
     read_cold,
 )
 from kit.units import DAY
+from omlx_cache_storage.cold.page_writer import NO_ROOM_TRIES
 from omlx_cache_storage.cold.tier import ColdTier
-from omlx_cache_storage.cold.writing import NO_ROOM_TRIES
 
 
 class QuotaDisk(FaultyDisk):

@@ -10,12 +10,12 @@ from kit.storage import FaultyDisk, Story, files_in, open_cold, read_cold
 from kit.storage.signed import signed_header, split_header
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import UndecodablePage
-from omlx_cache_storage.format import planes
+from omlx_cache_storage.format import packing
 from omlx_cache_storage.format.header import header_length
-from omlx_cache_storage.format.wrapping import wrap
+from omlx_cache_storage.format.packing import wrap
 
 NUMBERS = range(1, 9)
-needs_zstd = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
+needs_zstd = pytest.mark.skipif(not packing.available(), reason="no zstd is installed")
 
 
 def _packed(directory: Path, story: Story) -> None:
@@ -28,7 +28,7 @@ def _packed(directory: Path, story: Story) -> None:
 def no_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("zstandard", "compression.zstd"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert not planes.available()
+    assert not packing.available()
 
 
 def _open(directory: Path, disk: FaultyDisk | None = None) -> ColdTier:

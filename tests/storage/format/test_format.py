@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from kit.examples import examples
 from omlx_cache_storage.cold.disk import DISK
-from omlx_cache_storage.cold.reader import PageReader, read_header
+from omlx_cache_storage.cold.page_reader import PageReader, read_header
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format.header import (
     ALIGNMENT,

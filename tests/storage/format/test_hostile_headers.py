@@ -16,7 +16,7 @@ from omlx_cache_storage.format.header import (
     encode_header,
     header_length,
 )
-from omlx_cache_storage.format.wrapping import unwrapped
+from omlx_cache_storage.format.packing import unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageMeta, TensorSpec
 

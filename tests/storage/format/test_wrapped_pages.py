@@ -7,10 +7,10 @@ import pytest
 from kit.storage import Story, files_in, open_cold, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
-from omlx_cache_storage.format import planes
-from omlx_cache_storage.format.wrapping import wrap
+from omlx_cache_storage.format import packing
+from omlx_cache_storage.format.packing import wrap
 
-pytestmark = pytest.mark.skipif(not planes.available(), reason="no zstd is installed")
+pytestmark = pytest.mark.skipif(not packing.available(), reason="no zstd is installed")
 
 
 def _open(directory: Path) -> ColdTier:

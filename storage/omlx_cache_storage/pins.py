@@ -1,5 +1,4 @@
-"""Hints and pins: what somebody knows of who asks for a sequence again, and when. They say what is
-kept, and never what is restored.
+"""Pins: pages that stay until a time, because somebody knows that they are asked for again.
 
 A pin names pages, those that come later too: of a namespace, a model or a salt, or of one chain
 from its root to a block. It lies in the directory's `pins.json`, for all processes.
@@ -8,48 +7,10 @@ from its root to a block. It lies in the directory's `pins.json`, for all proces
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple, TypeGuard, get_args
+from typing import Final, Literal, NamedTuple
 
 from omlx_cache_storage.documents import label
 from omlx_cache_storage.keys import BlockKey
-
-Ended = Literal["tool_call", "turn", "length", "cancelled"]
-"""How an answer ended. After a `tool_call` its agent is back within seconds. After a `turn` nobody
-knows when the person returns, so that any new page may push the sequence's out. Of the others
-nothing is known, as without a hint."""
-
-Priority = Literal["low", "normal", "high"]
-"""Whose pages leave first: those of a use count as used so much earlier or later than they were."""
-
-PRIORITY_SECONDS: Final = 600
-SHIFTS_NS: Final[dict[Priority, int]] = {
-    "low": -PRIORITY_SECONDS * 1_000_000_000,
-    "normal": 0,
-    "high": PRIORITY_SECONDS * 1_000_000_000,
-}
-"""By how much a use of a priority counts as later than it is."""
-
-
-def is_ended(value: object) -> TypeGuard[Ended]:
-    """True for a word that says how an answer ended."""
-    return isinstance(value, str) and value in get_args(Ended)
-
-
-def is_priority(value: object) -> TypeGuard[Priority]:
-    """True for a word that is a priority."""
-    return isinstance(value, str) and value in SHIFTS_NS
-
-
-def use_stamp(
-    now_ns: int, priority: Priority = "normal", ended: Ended | None = None, patience_ns: int = 0
-) -> int:
-    """Return the stamp of a use: that of pages which leave when those of this use shall.
-
-    A finished turn counts as `patience_ns` earlier, the age from which on a new page pushes others
-    out; not for a high priority.
-    """
-    early = patience_ns if ended == "turn" and priority != "high" else 0
-    return now_ns + SHIFTS_NS[priority] - early
 
 
 class Pinned(NamedTuple):

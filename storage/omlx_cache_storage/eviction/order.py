@@ -1,9 +1,13 @@
-"""What a tier knows of its pages: a record a page, found by its id and ordered for eviction."""
+"""The eviction order: a record a page, found by its id; and the hints that move a page in it.
+
+A hint says what somebody knows of who asks for a sequence again, and when. It changes which pages
+are evicted first, and never what is restored.
+"""
 
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from typing import Generic, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args
 
 from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.format.names import PageName, StoredPage, parent_hint
@@ -13,6 +17,45 @@ from omlx_cache_storage.page import PageId, Tail
 FEW = 1024
 """Entries beside two for each record that the heap may have, before it is made anew; and those that
 are looked at in their order before all are sorted."""
+
+
+Ended = Literal["tool_call", "turn", "length", "cancelled"]
+"""How an answer ended. After a `tool_call` its agent is back within seconds. After a `turn` nobody
+knows when the person returns, so that any new page may push the sequence's out. Of the others
+nothing is known, as without a hint."""
+
+Priority = Literal["low", "normal", "high"]
+"""Whose pages leave first: those of a use count as used so much earlier or later than they were."""
+
+PRIORITY_SECONDS: Final = 600
+SHIFTS_NS: Final[dict[Priority, int]] = {
+    "low": -PRIORITY_SECONDS * 1_000_000_000,
+    "normal": 0,
+    "high": PRIORITY_SECONDS * 1_000_000_000,
+}
+"""By how much a use of a priority counts as later than it is."""
+
+
+def is_ended(value: object) -> TypeGuard[Ended]:
+    """True for a word that says how an answer ended."""
+    return isinstance(value, str) and value in get_args(Ended)
+
+
+def is_priority(value: object) -> TypeGuard[Priority]:
+    """True for a word that is a priority."""
+    return isinstance(value, str) and value in SHIFTS_NS
+
+
+def use_stamp(
+    now_ns: int, priority: Priority = "normal", ended: Ended | None = None, patience_ns: int = 0
+) -> int:
+    """Return the stamp of a use: that of pages which leave when those of this use shall.
+
+    A finished turn counts as `patience_ns` earlier, the age from which on a new page pushes others
+    out; not for a high priority.
+    """
+    early = patience_ns if ended == "turn" and priority != "high" else 0
+    return now_ns + SHIFTS_NS[priority] - early
 
 
 class Record:
@@ -44,7 +87,7 @@ R = TypeVar("R", bound=Record)
 _Place: TypeAlias = tuple[int, int, PageId]
 
 
-class PageTable(Generic[R]):
+class OrderedPages(Generic[R]):
     """Records by page id, tails by their parent, and the eviction order: by stamp, the deepest of
     equal ones first. Its owner's lock guards it.
 

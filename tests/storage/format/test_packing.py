@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from kit.examples import examples
 from kit.storage.signed import signed_planes
 from omlx_cache_storage.errors import CorruptPage
-from omlx_cache_storage.format import planes
-from omlx_cache_storage.format.planes import zstd
+from omlx_cache_storage.format import packing
+from omlx_cache_storage.format.packing import zstd
 
-needs_zstd = pytest.mark.skipif(not planes.available(), reason="the extra zstd is not installed")
+needs_zstd = pytest.mark.skipif(not packing.available(), reason="the extra zstd is not installed")
 pytestmark = needs_zstd
 
 
@@ -22,7 +22,7 @@ def bf16(elements: int, seed: int = 0) -> bytes:
 
 
 def packed(raw: bytes) -> bytes:
-    frame = planes.pack(raw)
+    frame = packing.pack(raw)
     assert frame is not None
     return frame
 
@@ -30,7 +30,7 @@ def packed(raw: bytes) -> bytes:
 @pytest.mark.parametrize("elements", [2048, 100_001, 1 << 20])
 def test_page_comes_back_byte_for_byte(elements: int) -> None:
     raw = bf16(elements)
-    assert planes.unpack(packed(raw), len(raw)) == raw
+    assert packing.unpack(packed(raw), len(raw)) == raw
 
 
 def test_bf16_page_shrinks_by_well_over_a_tenth() -> None:
@@ -50,16 +50,16 @@ def test_every_flipped_bit_or_cut_is_refused(data: st.DataObject) -> None:
         del frame[data.draw(st.integers(0, len(frame) - 1)) :]
     # A flip in zstd's own optional fields may leave the plane as it was; wrong bytes never pass.
     with contextlib.suppress(CorruptPage):
-        assert planes.unpack(bytes(frame), len(raw)) == raw
+        assert packing.unpack(bytes(frame), len(raw)) == raw
 
 
 @pytest.mark.parametrize(
     ("magic", "size", "high"),
     [
-        (planes.MAGIC, 1 << 62, 100),
-        (planes.MAGIC, 4096, 1 << 62),
-        (planes.MAGIC, 4095, 100),
-        (planes.MAGIC, 0, 100),
+        (packing.MAGIC, 1 << 62, 100),
+        (packing.MAGIC, 4096, 1 << 62),
+        (packing.MAGIC, 4095, 100),
+        (packing.MAGIC, 0, 100),
         (b"OMLXPLN2", 4096, 100),
     ],
 )
@@ -70,7 +70,7 @@ def test_well_sealed_header_with_false_sizes_allocates_nothing(
     tracemalloc.start()
     try:
         with pytest.raises(CorruptPage):
-            planes.unpack(frame, size)
+            packing.unpack(frame, size)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -82,7 +82,7 @@ def test_bomb_in_the_high_plane_is_stopped_at_the_planes_size() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(CorruptPage, match="2048"):
-            planes.unpack(frame, 4096)
+            packing.unpack(frame, 4096)
         assert tracemalloc.get_traced_memory()[1] < 1 << 22
     finally:
         tracemalloc.stop()

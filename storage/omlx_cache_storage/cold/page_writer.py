@@ -6,18 +6,18 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from omlx_cache_storage.cold.changes import Added, Cancelled
 from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
+from omlx_cache_storage.cold.eviction import FILE_SLACK_BYTES, Evictor, HeldEnough, Writing
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import LedgerBusy
-from omlx_cache_storage.cold.room import FILE_SLACK_BYTES, HeldEnough, Room, Writing
+from omlx_cache_storage.cold.ledger_records import Added, Cancelled
+from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.small_files import abandon, temporary_name
-from omlx_cache_storage.cold.terms import Ration, Terms
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import StoredPage, name_of
 from omlx_cache_storage.page import Page, PageId, WriteResult
@@ -42,22 +42,22 @@ class PageWriter:
         files: PageFiles,
         sharing: Sharing,
         deleter: Deleter,
-        room: Room,
-        terms: Terms,
+        evictor: Evictor,
+        limits: SharedLimits,
         load: Callable[[], None],
         encode: Callable[[Page], Page] | None,
-        ration: Ration | None,
+        daily_writes: DailyWrites | None,
     ) -> None:
         self._index = index
         self._files = files
         self._fs = files.fs
         self._sharing = sharing
         self._deleter = deleter
-        self._room = room
-        self._terms = terms
+        self._evictor = evictor
+        self._limits = limits
         self._load = load
         self._encode = encode
-        self.ration = ration
+        self.daily_writes = daily_writes
         self.written = 0
         self.rewritten = 0
 
@@ -85,7 +85,7 @@ class PageWriter:
         size += len(pieces[0])
         # What a file takes of a disk, as far as can be told before it is written.
         rationed = -(-size // SMALL_FILE_BYTES) * SMALL_FILE_BYTES
-        if self.ration is not None and not self.ration.take(rationed):
+        if self.daily_writes is not None and not self.daily_writes.take(rationed):
             return "rationed"
         wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
         path = self._index.path(wanted)
@@ -108,8 +108,8 @@ class PageWriter:
                 self._index.events.timings.observe(
                     "page_write_seconds", time.perf_counter() - began
                 )
-            elif self.ration is not None:
-                self.ration.give_back(rationed)
+            elif self.daily_writes is not None:
+                self.daily_writes.give_back(rationed)
 
     def decided(self, candidate: Candidate, held: int) -> WriteResult | None:
         """Return what `write` answers at once for a page that holds so many tokens, None when room
@@ -124,9 +124,9 @@ class PageWriter:
             ):
                 self._index.refused_rank = None
             if self._index.refused_rank is not None and candidate.rank < self._index.refused_rank:
-                self._room.refused += 1
+                self._evictor.refused += 1
                 return "refused"
-        if self.ration is not None and not self.ration.take(0):
+        if self.daily_writes is not None and not self.daily_writes.take(0):
             return "rationed"
         return None
 
@@ -152,7 +152,7 @@ class PageWriter:
                 self._deleter.retry()
             try:
                 with self._sharing.changing():
-                    self._terms.heed()
+                    self._limits.heed()
                     waits = self._is_elsewhere(wanted) and time.monotonic() < deadline
                     refusal = None if waits else self._begin(writing)
                 if refusal is not None:
@@ -174,7 +174,7 @@ class PageWriter:
                     continue
                 if error.errno not in NO_ROOM or not tries:
                     raise
-                victims = self._room.give_way(more, candidate)
+                victims = self._evictor.give_way(more, candidate)
                 if not victims.pages:
                     if victims.outranked:
                         return "refused"
@@ -198,10 +198,10 @@ class PageWriter:
         if known is not None:
             return known
         writing.described = self._files.document_bytes(wanted.namespace, writing.document)
-        refusal = self._room.make(writing)
+        refusal = self._evictor.make(writing)
         if refusal is None:
             # First of all: of a writer that is killed others must know what to look for.
-            self._room.reserve(writing, wanted)
+            self._evictor.reserve(writing, wanted)
             size = sum(memoryview(piece).nbytes for piece in writing.pieces)
             writing.opened = self._files.stage(writing.temporary, size, writing.document)
         return refusal
@@ -214,11 +214,11 @@ class PageWriter:
             if writing.opened.fd < 0 or abandon(writing.temporary, self._files.fs):
                 with contextlib.suppress(OSError), self._sharing.changing():
                     self._sharing.tidy([os.path.dirname(writing.path)])
-                    self._room.flights.end(writing.file)
+                    self._evictor.flights.end(writing.file)
                     self._sharing.tell(Cancelled(writing.file))
                     return
             # Whoever has the directory next finds out about it.
-            if flight := self._room.flights.get(writing.file):
+            if flight := self._evictor.flights.get(writing.file):
                 flight.own, flight.since = False, 0.0
         finally:
             writing.opened.close()
@@ -258,14 +258,14 @@ class PageWriter:
         """Index a page that was written, and tell of it; the directory is held."""
         page, time_ns = writing.candidate.page, writing.candidate.stamp_ns
         stored = writing.wanted._replace(nbytes=nbytes)
-        again = self._room.once_written.find(page) is not None
+        again = self._evictor.once_written.find(page) is not None
         with self._index.lock:
             replaced = self._index.pop(page)
-            self._room.flights.end(writing.file)
+            self._evictor.flights.end(writing.file)
             self._index.put(stored, time_ns, used=True).recorded_ns = time_ns
             self.written += nbytes
             self.rewritten += nbytes if again or replaced is not None else 0
-            self._room.note_peak()
+            self._evictor.note_peak()
             self._index.events.note_file("stored", stored, parent=writing.parent)
         self._sharing.tell(Added(writing.file, stored, time_ns, 0))
         if replaced is not None and replaced.stored.name != stored.name:

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from omlx_cache_storage.readers import ReaderPool
+from omlx_cache_storage.io_threads import ReaderPool
 
 
 def test_tasks_run_in_order_and_hand_over_results_and_errors() -> None:

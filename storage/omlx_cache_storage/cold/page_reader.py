@@ -15,7 +15,7 @@ from omlx_cache_storage.format.header import (
     header_length,
 )
 from omlx_cache_storage.format.names import PageName, name_of
-from omlx_cache_storage.format.wrapping import is_wrapped, unwrap_into, unwrapped
+from omlx_cache_storage.format.packing import is_wrapped, unwrap_into, unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageMeta
 

@@ -1,4 +1,4 @@
-"""What a store goes by in a directory, for all processes: its budget, its pins, and a day's ration.
+"""What all processes of a directory go by: its budget, its pins, and what a day may write.
 
 `writes.json` says what was written in each hour, in hours since the epoch. Bytes are booked before
 they are written, a thousandth of a day's at a time, so that a process that is killed has booked too
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree
-from omlx_cache_storage.cold.changes import Rebudgeted, Repinned
 from omlx_cache_storage.cold.disk import Durability, FileSystem
+from omlx_cache_storage.cold.eviction import Evictor
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import Ledger, ledger_bytes
-from omlx_cache_storage.cold.room import Room
+from omlx_cache_storage.cold.ledger_records import Rebudgeted, Repinned
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.small_files import (
     encode_budget,
@@ -49,7 +49,7 @@ LOCK_SECONDS = 0.2
 """For so long other processes are waited for that book: a page is written all the same."""
 
 
-class RationUsage(NamedTuple):
+class DailyWriteUsage(NamedTuple):
     """What was written in the last 24 hours, of what may be, and how often this process was refused
     room for a page."""
 
@@ -58,10 +58,10 @@ class RationUsage(NamedTuple):
     rationed_pages: int
 
 
-class Ration:
+class DailyWrites:
     """Grants bytes to write, `limit_bytes` in any 24 hours of the clock, the running one included.
 
-    A refusal closes the ration until the next hour: smaller pages would go to the disk without what
+    A refusal closes the day until the next hour: smaller pages would go to the disk without what
     leads to them. `_booked` are bytes that are booked and not written, `_closed` is the hour for
     which it is, and `_hours` is replaced as a whole. Any thread may ask for `usage`; the rest
     belongs to one thread at a time.
@@ -110,9 +110,9 @@ class Ration:
         """Note that what was granted was not written."""
         self._booked += nbytes
 
-    def usage(self) -> RationUsage:
+    def usage(self) -> DailyWriteUsage:
         written = self._total(self._hour()) - self._booked
-        return RationUsage(max(0, written), self._limit, self._count)
+        return DailyWriteUsage(max(0, written), self._limit, self._count)
 
     def _hour(self) -> int:
         return self._clock.now() // _HOUR_NS
@@ -126,7 +126,7 @@ class Ration:
 
     def _book(self, nbytes: int) -> bool:
         """Book what a page needs, and somewhat more; False when others have booked it. A disk that
-        refuses the file does not stop the ration: it counts on in memory."""
+        refuses the file does not stop the count: it goes on in memory."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 stack.enter_context(self._ledger.held(LOCK_SECONDS))
@@ -163,7 +163,7 @@ def _parse(document: Mapping[str, object], now: int) -> Counter[int]:
     return found
 
 
-class Terms:
+class SharedLimits:
     """Agrees with other processes on a budget, and follows it and the pins. Belongs to who holds
     the directory.
 
@@ -176,7 +176,7 @@ class Terms:
         index: Index,
         files: PageFiles,
         sharing: Sharing,
-        room: Room,
+        evictor: Evictor,
         *,
         derived: bool,
     ) -> None:
@@ -184,7 +184,7 @@ class Terms:
         self._files = files
         self._fs = files.fs
         self._sharing = sharing
-        self._room = room
+        self._evictor = evictor
         self.wanted = index.limit_bytes
         self.derived = derived
         self.budget_of: Callable[[int], int] | None = None
@@ -193,7 +193,7 @@ class Terms:
 
     def agree(self) -> None:
         """Agree with other processes on a budget; the directory is held, or cannot be changed."""
-        used = self._room.known_bytes()
+        used = self._evictor.known_bytes()
         if self.budget_of is not None:
             self.wanted = self.budget_of(used)
         known = read_budget(self._index.directory, self._fs)
@@ -276,7 +276,7 @@ class Terms:
         limits = not self.derived and self.wanted < budget.nbytes
         with self._index.lock:
             self._index.limit_bytes = budget.nbytes
-            self._room.own_limit = self.wanted if limits else None
+            self._evictor.own_limit = self.wanted if limits else None
             self._index.refused_rank = None
         if not self._sharing.read_only:
             self._sharing.ledger.resize(ledger_bytes(budget.nbytes))

@@ -1,4 +1,4 @@
-"""Room on the disk: what leaves for a page that wants in, and what is reserved for it."""
+"""Eviction from the disk: what leaves for a page that wants in, and what is reserved for it."""
 
 import contextlib
 import errno
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from omlx_cache_storage.cold.changes import Cancelled, Change, Removed, Reserved
 from omlx_cache_storage.cold.contents import Candidate, Victims
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Descriptor
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index, PendingDeletion
 from omlx_cache_storage.cold.ledger import HOLD_FILES
+from omlx_cache_storage.cold.ledger_records import Cancelled, Change, Removed, Reserved
 from omlx_cache_storage.cold.sharing import Flight, Sharing
 from omlx_cache_storage.events import Departures
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
@@ -59,7 +59,7 @@ class HeldEnough(Exception):
     """A part of the room is made and reserved; others have the directory before the rest is."""
 
 
-class Room:
+class Evictor:
     """Decides what leaves a directory, so that physical bytes, temporary files and directories
     included, stay under its budget, whoever writes them, and that the disk keeps `min_free` bytes.
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kit.examples import examples
-from omlx_cache_storage import table as table_module
+from omlx_cache_storage.eviction import order
+from omlx_cache_storage.eviction.order import OrderedPages, Record
 from omlx_cache_storage.format.names import PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, Tail
-from omlx_cache_storage.table import PageTable, Record
 
 GROUPS = ("paged", "window", "state")
 
@@ -33,7 +33,7 @@ STAMPS = st.integers(1, 6)
 @pytest.fixture(params=[0, 256])
 def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the heap of stamps anew again and again once, and once hardly ever."""
-    monkeypatch.setattr(table_module, "FEW", request.param)
+    monkeypatch.setattr(order, "FEW", request.param)
 
 
 def _record(number: int, position: int, hint: bytes = b"", tail: bool = False) -> Record:
@@ -44,7 +44,7 @@ def _of(page: PageId, position: int, hint: bytes, tail: bool) -> Record:
     return Record(StoredPage(_key(99), PageName(page, hint, position, 0, tail), 1))
 
 
-def _shown(table: PageTable[Record], most: int = 1 << 30) -> list[PageId]:
+def _shown(table: OrderedPages[Record], most: int = 1 << 30) -> list[PageId]:
     return [record.id for record in islice(table.in_order(), most)]
 
 
@@ -55,13 +55,13 @@ class TableMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before = table_module.FEW
-        table_module.FEW = self.few
-        self.table: PageTable[Record] = PageTable()
+        self.before = order.FEW
+        order.FEW = self.few
+        self.table: OrderedPages[Record] = OrderedPages()
         self.model: dict[PageId, tuple[int, int, Record]] = {}
 
     def teardown(self) -> None:
-        table_module.FEW = self.before
+        order.FEW = self.before
 
     @rule(number=NUMBERS, position=st.integers(1, 9), stamp=STAMPS)
     def put(self, number: int, position: int, stamp: int) -> None:
@@ -127,10 +127,10 @@ TestHardlyEverMadeAnew.settings = settings(max_examples=examples(20), stateful_s
 
 
 def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
-    table: PageTable[Record] = PageTable()
+    table: OrderedPages[Record] = OrderedPages()
     for number in range(10_000):
         table.add(_record(number, number, b"%d" % number, tail=True), number)
         if number >= 8:
             assert table.pop(_page(number - 8)) is not None
-    assert len(table._heap) < 2 * table_module.FEW + 64
+    assert len(table._heap) < 2 * order.FEW + 64
     assert len(table) == len(table._tails)

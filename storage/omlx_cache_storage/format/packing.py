@@ -1,5 +1,9 @@
 """Lossless packing of pages of 2-byte floats: high bytes compressed by zstd, low bytes as they are.
 
+`pack` makes a frame of a payload, and `wrap` a page whose one tensor is that frame, for the disk or
+the way. Only pages that no codec has encoded are wrapped, and only when that saves a tenth. What
+the page held stands in its codec text, so that readers see the page as it was.
+
 The high byte of a float16 or bfloat16 holds sign and exponent and repeats; the low byte is noise,
 on which compression only loses time. Frame, little-endian:
 
@@ -14,15 +18,19 @@ on which compression only loses time. Frame, little-endian:
 zstd comes with Python 3.14 or from the optional extra `zstd`.
 """
 
+import json
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
 import xxhash
 
 from omlx_cache_storage.errors import CorruptPage, UndecodablePage
-from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.format.header import tensor_spec
+from omlx_cache_storage.page import ITEM_BYTES, Buffer, Page, PageMeta, TensorSpec
 
 MAGIC: Final = b"OMLXPLN1"
 LEVEL: Final = 1
@@ -32,6 +40,10 @@ _CHECK: Final = struct.Struct("<Q")
 HEADER_BYTES: Final = _FIELDS.size + _CHECK.size
 _MAX_WINDOW_LOG: Final = 23
 """Level 1 never needs more than 8 MiB of history; a frame that asks for more is not ours."""
+
+_PACKING = "planes/"
+_PREFIX = f"{_PACKING}1 "
+_DENSE = "dense"
 
 
 def available() -> bool:
@@ -125,3 +137,54 @@ def zstd() -> Any:
         with suppress(ModuleNotFoundError):
             return import_module(name)
     raise UndecodablePage("zstd needs the extra: pip install 'omlx-cache[zstd]'")
+
+
+def wrap(page: Page) -> Page:
+    """Return the page packed, or the same page when that does not pay; copies nothing then."""
+    meta = page.meta
+    widths = {ITEM_BYTES[spec.dtype] for spec in meta.tensors if spec.nbytes}
+    if meta.codec != _DENSE or widths != {2}:
+        return page
+    packed = pack(page.payload)
+    if packed is None:
+        return page
+    inner = [[spec.name, spec.dtype, list(spec.shape)] for spec in meta.tensors]
+    frame = TensorSpec("planes", "U8", (len(packed),))
+    codec = _PREFIX + json.dumps(inner, separators=(",", ":"))
+    return Page(replace(meta, codec=codec, tensors=(frame,)), packed)
+
+
+def is_wrapped(meta: PageMeta) -> bool:
+    return meta.codec.startswith(_PREFIX)
+
+
+def unwrapped(meta: PageMeta) -> PageMeta:
+    """Return what a wrapped page held; a page that is not wrapped as it is.
+
+    Raises CorruptPage for a text that cannot be read, UndecodablePage for another version's.
+    """
+    if not is_wrapped(meta):
+        if meta.codec.startswith(_PACKING):
+            raise UndecodablePage(f"the packing {meta.codec[:40]!r} is not {_PREFIX.strip()}")
+        return meta
+    try:
+        inner = json.loads(meta.codec.removeprefix(_PREFIX))
+        tensors = tuple(tensor_spec(name, dtype, shape) for name, dtype, shape in inner)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptPage(f"the wrapped page's tensors cannot be read: {error}") from error
+    inner_meta = replace(meta, codec=_DENSE, tensors=tensors)
+    # Whoever reads a page makes room for it first, on the word of this text.
+    if not HEADER_BYTES + inner_meta.nbytes // 2 < meta.nbytes < inner_meta.nbytes:
+        raise CorruptPage(f"{meta.nbytes} bytes cannot hold a page of {inner_meta.nbytes}")
+    return inner_meta
+
+
+def unwrap_into(frame: Buffer, nbytes: int, pieces: Sequence[Buffer]) -> None:
+    """Fill the pieces, payload order, with the payload of `nbytes` that a frame holds; raises
+    CorruptPage, or UndecodablePage without a zstd."""
+    payload, start = memoryview(unpack(frame, nbytes)), 0
+    for piece in pieces:
+        view = memoryview(piece)
+        if view.nbytes:
+            view.cast("B")[:] = payload[start : start + view.nbytes]
+        start += view.nbytes
