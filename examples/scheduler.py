@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
-from omlx_cache import Begun, PrefixCache, Session
+from omlx_cache import Begun, PrefixCache, Preparation, Session
 
 PREFILL_STEP = 512
 
@@ -50,15 +50,16 @@ class Prefill:
 class Scheduler:
     """Prefills one request at a time, a chunk between two decoding steps, and decodes in a batch.
 
-    Mutable by the thread in `run` only: `_waiting`, `_prefill`, `_decoding`, `_batch`.
+    Mutable by the thread in `run` only: `_waiting`, `_prefill`, `_decoding`, `_batch`, `_idle`.
     """
 
     def __init__(self, model: Any, cache: PrefixCache, *, eos: Sequence[int] = ()) -> None:
         self._model = model
         self._cache = cache
         self._eos = [[token] for token in eos]
-        self._arrivals: queue.Queue[Request | None] = queue.Queue()
+        self._arrivals: queue.Queue[Request | Preparation | None] = queue.Queue()
         self._waiting: deque[Request] = deque()
+        self._idle: deque[Preparation] = deque()
         self._prefill: Prefill | None = None
         self._decoding: dict[int, tuple[Request, Session]] = {}
         self._batch: BatchGenerator | None = None
@@ -69,6 +70,10 @@ class Scheduler:
         request.begun = self._cache.begin(request.prompt, salt=request.salt, max_new_tokens=0)
         self._arrivals.put(request)
         return request
+
+    def prepare(self, tokens: Sequence[int], salt: str | None = None) -> None:
+        """Have a prompt's beginning computed while there is nothing else to do."""
+        self._arrivals.put(self._cache.prepare(tokens, salt=salt))
 
     def cancel(self, request: Request) -> None:
         """Ask for a request to be dropped at the next step; safe from any thread."""
@@ -85,11 +90,14 @@ class Scheduler:
         try:
             while open_for_business or self._busy():
                 open_for_business = self._receive() and open_for_business
+                self._prepare_a_chunk()
                 self._drop_cancelled()
                 self._prefill_a_chunk()
                 self._decode_a_step()
         finally:
-            # Whatever ended the loop, no session may keep what it captured.
+            # Whatever ended the loop, nothing may keep what it captured.
+            for preparation in self._idle:
+                preparation.close()
             if self._prefill is not None:
                 self._prefill.session.abort()
             for _request, session in self._decoding.values():
@@ -104,13 +112,22 @@ class Scheduler:
         more = True
         try:
             while more:
-                request = self._arrivals.get(block=not self._busy())
-                more = request is not None
-                if request is not None:
-                    self._waiting.append(request)
+                # A preparation whose pages are still read has nothing to do either.
+                is_free = not (self._busy() or (self._idle and self._idle[0].ready))
+                arrival = self._arrivals.get(is_free, 0.01 if self._idle else None)
+                more = arrival is not None
+                if isinstance(arrival, Preparation):
+                    self._idle.append(arrival)
+                elif arrival is not None:
+                    self._waiting.append(arrival)
         except queue.Empty:
             pass
         return more
+
+    def _prepare_a_chunk(self) -> None:
+        """Compute a chunk of what will be asked for; a request gives it up, and can restore it."""
+        if self._idle and (self._busy() or not self._idle[0].step(self._model)):
+            self._idle.popleft().close()
 
     def _next_ready(self) -> Request | None:
         """Take the first request whose prefix has come, or was waited for long enough.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from omlx_cache.commit.admission import CommitResult
     from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
     from omlx_cache.prefix import Lookup, PageLocation, Pin, PrefixCache
+    from omlx_cache.preparation import Preparation
     from omlx_cache.requests.explanation import Explanation
     from omlx_cache.session import Session
     from omlx_cache.settings import CacheSettings, ConfigError
@@ -38,6 +39,7 @@ __all__ = [
     "Pin",
     "Prefetch",
     "PrefixCache",
+    "Preparation",
     "Session",
     "SnapshotPolicy",
     "Stats",
@@ -61,6 +63,7 @@ _MODULES = {
     "Pin": "omlx_cache.prefix",
     "Prefetch": "omlx_cache_storage.prefetch",
     "PrefixCache": "omlx_cache.prefix",
+    "Preparation": "omlx_cache.preparation",
     "Session": "omlx_cache.session",
     "SnapshotPolicy": "omlx_cache.commit.points",
     "Stats": "omlx_cache_storage.stats",

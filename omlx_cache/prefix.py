@@ -10,6 +10,7 @@ from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, listed
 from omlx_cache.commit.points import needed
+from omlx_cache.preparation import Preparation
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope, ScopeOptions, Scopes
@@ -173,6 +174,19 @@ class PrefixCache(Scopes):
         if scope.supported:
             pages = scope.find(scope.chain(array), max(0, len(array) - 1)).root_first
         return self.store.prefetch(pages, allocate_payload)
+
+    @uninterrupted
+    def prepare(
+        self, tokens: Sequence[int], *, most: int | None = None, **options: Unpack[ScopeOptions]
+    ) -> Preparation:
+        """Return a prompt's beginning that will be asked for, to be computed while nothing else is:
+        of what is not cached the first `most` tokens, all by default.
+
+        Any thread may call, and nothing begins before the model's thread steps what it returns.
+        Tokens that are none, a model that is not supported and a store that keeps nothing in memory
+        prepare nothing.
+        """
+        return Preparation(self.scope(**options), tokens, most)
 
     @uninterrupted
     def pin(self, tokens: Sequence[int], ttl: float, **options: Unpack[ScopeOptions]) -> Pin:

@@ -41,8 +41,33 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_GROUP_SIZE = 64
 Hint = TypeVar("Hint")
+CHUNK_SECONDS = 0.1
+"""What a chunk may take that is computed while nobody waits: somebody may come."""
+FEWEST_TOKENS = 32
+"""Fewer tokens take hardly less time than so many."""
+MOST_TOKENS = 256
+"""More tokens are hardly quicker each. Recurrent layers count their blocks from the start of a
+chunk: those that end at multiples of it give the same bits."""
 NOWHERE = Namespace(BlockKey(b""), {})
 """Where the sequences of a model that is not supported are."""
+
+
+class Pace:
+    """How quickly a model reads a prompt, and so the tokens of a chunk that takes a tenth of a
+    second at most. Mutable by the model's thread: `_tokens_per_second`, as the last chunk was."""
+
+    def __init__(self) -> None:
+        self._tokens_per_second = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that the next chunk should have."""
+        wanted = int(self._tokens_per_second * CHUNK_SECONDS)
+        return min(max(wanted, FEWEST_TOKENS), MOST_TOKENS)
+
+    def took(self, tokens: int, seconds: float) -> None:
+        """Note how long a chunk took."""
+        self._tokens_per_second = tokens / max(seconds, 1e-6)
 
 
 class ScopeOptions(TypedDict, total=False):
@@ -74,6 +99,7 @@ class Scope:
         self.store = kinds.store
         self.unsupported_reason = kinds.unsupported_reason
         self.budgets = kinds.budgets
+        self.pace = kinds.pace
         self.fresh = fresh
         self._kinds = kinds
         self._namespace = namespace
@@ -187,8 +213,10 @@ class Scope:
         along: Iterable[PageId] = (),
         priority: Priority = "normal",
         since_ns: int | None = None,
+        prepared: bool = False,
     ) -> Committer:
-        """Return what hands a sequence's pages to the tiers."""
+        """Return what hands a sequence's pages to the tiers; those of one that is `prepared` are
+        evicted first, and reach the disk when they are used."""
         return Committer(
             self.store,
             Admission(
@@ -200,6 +228,7 @@ class Scope:
                 along,
                 priority=priority,
                 since_ns=since_ns,
+                prepared=prepared,
             ),
             chain,
             self._kinds.codec_policy,
@@ -255,13 +284,20 @@ class Scope:
     ) -> CommitResult:
         """Have the rest of a sequence stored, and note how far it went: for layouts whose pages do
         not tell, and for people."""
-        result = committer.finish(layout, extent, ended)
+        result = self.finish_unasked(committer, layout, extent, ended)
         chain, requests = committer.chain, self.store.requests
         if requests.trace is not None:
             requests.trace.note_size(chain.namespace, self.budgets.token_bytes)
-        if all(group.kind != "paged" for group in self.groups):
-            self._kinds.boundaries.remember(chain, result.tokens)
         requests.stored(chain, result.tokens, result.skipped)
+        return result
+
+    def finish_unasked(
+        self, committer: Committer, layout: Layout, extent: LiveExtent, ended: Ended | None = None
+    ) -> CommitResult:
+        """`finish` for a sequence that no request has asked for: nobody is told of it."""
+        result = committer.finish(layout, extent, ended)
+        if all(group.kind != "paged" for group in self.groups):
+            self._kinds.boundaries.remember(committer.chain, result.tokens)
         return result
 
     def counted(self, finish: Callable[[], CommitResult]) -> CommitResult:
@@ -339,6 +375,7 @@ class Scopes:
         self._make_cache = make_cache
         self._layout: Layout | None = None
         self.boundaries = Boundaries()
+        self.pace = Pace()
         self.budgets = Budgets(
             self.store.settings, self._label, self.store.told, self.store.budget_of_disk
         )

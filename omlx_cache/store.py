@@ -46,7 +46,7 @@ from omlx_cache.settings.derived import (
 from omlx_cache.settings.values import render
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.keeper import StoreParts, keeper
-from omlx_cache.upkeep.memory import Relief
+from omlx_cache.upkeep.memory import Level, Relief
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
@@ -57,6 +57,7 @@ from omlx_cache_storage.events import Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.format import packing
+from omlx_cache_storage.hot_page import PageState
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.io_threads import (
     DiskThread,
@@ -409,10 +410,13 @@ class BlockStore(ReadingTiers):
 
     @uninterrupted
     def in_memory_only(self) -> list[PageMeta]:
-        """Return the pages that memory has, and the disk not as much of; reads nothing."""
-        metas = [held.meta for held in self.hot.entries()]
+        """Return the pages that memory has, and the disk should have and has not as much of; reads
+        nothing."""
+        here = self.hot.entries()
         if self.cold is None:
-            return metas
+            return [held.meta for held in here]
+        # Nobody has asked for what was prepared, so nobody would miss it.
+        metas = [held.meta for held in here if held.state is not PageState.PREPARED]
         stored = map(self.cold.info, [meta.id for meta in metas])
         pairs = zip(metas, stored, strict=True)
         return [meta for meta, info in pairs if info is None or info.held < meta.held]
@@ -449,6 +453,11 @@ class BlockStore(ReadingTiers):
             events=self.events.counts(),
             remote=self._remote_usage(),
         )
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """True while the system is short of memory, as the keeper saw it last."""
+        return self._relief.usage.level != Level.NORMAL.word
 
     def _remote_usage(self) -> RemoteUsage | None:
         if self.remote is None:

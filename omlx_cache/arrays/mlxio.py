@@ -127,6 +127,13 @@ def evaluate(arrays: Sequence[Any]) -> None:
     mx.eval(list(arrays))
 
 
+def feed(model: Any, tokens: Sequence[int], prompt_cache: Sequence[Any]) -> None:
+    """Have a model read tokens into its prompt cache, and evaluate that and no logits; on the
+    calling thread's stream."""
+    model(mx.array([list(tokens)]), cache=prompt_cache)
+    evaluate([cache.state for cache in prompt_cache])
+
+
 def host_views(arrays: Sequence[Array]) -> list[HostView]:
     """Return the memory of evaluated arrays, unsigned items of their width, in their shape and
     strides; MLX is asked once for all, which costs it as much as for one.

@@ -98,8 +98,9 @@ class Admission:
     it while it grew. Until `finish` nothing waits. Then pages without room wait for the writer,
     `wait_seconds` in all, and while it progresses.
 
-    `priority` is the sequence's. Others have used those of its pages whose stamp is later than
-    `since_ns`, by default `stamp`.
+    `priority` is the sequence's. One that is `prepared` has no use yet: its pages stay at `stamp`,
+    and reach the disk when they are used. Others have used those of its pages whose stamp is later
+    than `since_ns`, by default `stamp`.
 
     Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
     `new` (those of them that it stored), `_staged` (those that wait for room), `finishing`, `lack`
@@ -117,8 +118,10 @@ class Admission:
         *,
         priority: Priority = "normal",
         since_ns: int | None = None,
+        prepared: bool = False,
     ) -> None:
         self._store = store
+        self.prepared = prepared
         self._priority = priority
         self.staging = staging
         self._wait_seconds = wait_seconds
@@ -199,7 +202,13 @@ class Admission:
         while wanted and not room:
             position = metas[wanted - 1].position
             room = self._store.admit_run(
-                nbytes, wanted, self._own, position=position, most=most, priority=self._priority
+                nbytes,
+                wanted,
+                self._own,
+                position=position,
+                most=most,
+                priority=self._priority,
+                queue=not self.prepared,
             )
             # Of large pages the writer's queue may have room for some.
             wanted = wanted // 2 if most else 0
@@ -243,6 +252,8 @@ class Admission:
         another has used meanwhile; from now on pages wait for room."""
         self.finishing = True
         self._deadline = time.monotonic() + self._wait_seconds
+        if self.prepared:
+            return
         self._stamp = self._store.stamp(self._priority, ended)
         self._store.reorder(pages, self.new, self._stamp, self._since_ns, fallbacks)
 
@@ -254,14 +265,19 @@ class Admission:
     def _admit(self, nbytes: int, position: int) -> Reservation:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""
         admit = partial(
-            self._store.admit, nbytes, self._own, position=position, priority=self._priority
+            self._store.admit,
+            nbytes,
+            self._own,
+            queue=not self.prepared,
+            position=position,
+            priority=self._priority,
         )
         while True:
             deferred.point()
             # Asked first: what ends between a refusal and the wait is progress too.
             ended = self._store.writes_ended
             room = admit()
-            if room or room.refused or not self.finishing:
+            if room or room.refused or not self.finishing or self.prepared:
                 break
             began = time.monotonic()
             left = min(WRITER_STALL_SECONDS, self._deadline - began)
@@ -276,7 +292,9 @@ class Admission:
 
     def _put(self, page: Page, room: Reservation) -> None:
         self._own.add(page.meta.id)
-        if self._store.put(page, room, self._stamp, began_ns=self._began_ns):
+        if self._store.put(
+            page, room, self._stamp, began_ns=self._began_ns, prepared=self.prepared
+        ):
             self.new.add(page.meta.id)
             self._pages += 1
             self._nbytes += page.meta.nbytes

@@ -165,7 +165,9 @@ class Committer:
                 self._store_tail(layout, self._prompt_length)
         else:
             self._admission.give_up([self._page(PAGED, e) for e in self._unstored(end)])
-        self._store.demote(superseded(self.chain, end, self._store.tails_of))
+        if not self._admission.prepared:
+            # What replaces them is there to stay.
+            self._store.demote(superseded(self.chain, end, self._store.tails_of))
         self._budgets.sequence(end, lost=self._admission.skipped[reasons.NO_ROOM] > 0)
         return self._admission.result(end)
 

@@ -6,6 +6,7 @@ away when its request starts, and what is stored is extracted from the batch.
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,6 +20,7 @@ from omlx_cache.integrations.padding import heeds_padding
 from omlx_cache.integrations.rows import BatchTimer, paged_source, row_of, segments_of, stop_row_at
 from omlx_cache.mlx_lm_versions import TESTED, stop_options
 from omlx_cache.prefix import PrefixCache
+from omlx_cache.preparation import Preparation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.session import Session
 
@@ -78,7 +80,8 @@ class CachedBatchGenerator:
     a request's prefix is read from the disk, the others go on; one whose next blocks another is
     computing joins when they are there. Prompts of a model whose states take padding for tokens are
     computed one after the other. Raises UnusableHost for a version of mlx-lm that cannot have it.
-    Mutable, by that one thread: `_requests` (by the generator's uid) and `_waiting` (by ours).
+    Mutable, by that one thread: `_requests` (by the generator's uid), `_waiting` (by ours) and
+    `_preparations`, the first of which is computed while there is no request.
     """
 
     def __init__(self, generator: "BatchGenerator", cache: PrefixCache) -> None:
@@ -92,6 +95,7 @@ class CachedBatchGenerator:
             generator.prefill_batch_size = 1
         self._requests: dict[int, _Request] = {}
         self._waiting: dict[int, _Waiting] = {}
+        self._preparations: deque[Preparation] = deque()
         self._uids = count()
         self._timer = BatchTimer(self._asked)
 
@@ -151,11 +155,23 @@ class CachedBatchGenerator:
                 session.take_cache()
             self._requests[inner] = _Request(uid, session, len(prompt), ended, set(stops))
 
+        self._give_up_preparing()
         # A batch copies what it is given, so room for more tokens would be wasted.
         begun = self._cache.begin(prompt, salt=salt, max_new_tokens=0, priority=priority)
         self._waiting[uid] = _Waiting(begun, insert)
         self._start(uid)
         return uid
+
+    def prepare(
+        self, tokens: Sequence[int], *, salt: str | bytes | None = None, most: int | None = None
+    ) -> None:
+        """Have the beginning of a prompt computed that will be submitted, by calls of `next` while
+        there is no request; as for `PrefixCache.prepare`. The next request gives it up."""
+        self._preparations.append(self._cache.prepare(tokens, salt=salt, most=most))
+
+    def _give_up_preparing(self) -> None:
+        while self._preparations:
+            self._preparations.popleft().close()
 
     def _start(self, uid: int) -> bool:
         """Insert a request whose prefix has come, or has been waited for long enough."""
@@ -203,7 +219,12 @@ class CachedBatchGenerator:
                     request.stops.add(position)
 
     def next(self) -> list[BatchedToken]:
-        """Do one step of prefill and decoding, store what became due, and return the tokens."""
+        """Do one step of prefill and decoding, store what became due, and return the tokens;
+        without a request, prepare."""
+        if self._preparations and not self:
+            if not self._preparations[0].step(self._generator.model):
+                self._preparations.popleft()
+            return []
         self._start_waiting()
         self._stop_where_others_part()
         began = time.perf_counter()
@@ -257,6 +278,7 @@ class CachedBatchGenerator:
 
     def close(self) -> None:
         """Cancel everything; the generator stays the caller's."""
+        self._give_up_preparing()
         for uid in [*self._waiting, *(request.uid for request in self._requests.values())]:
             self.cancel(uid)
 

@@ -17,6 +17,7 @@ class RequestRecord:
 
     `restored_tokens` include the `cold_tokens` that the disk gave and the `remote_tokens` that came
     from other machines; `reason` says why no more was restored, None when nothing was left.
+    Of those `prepared_tokens` were computed before anybody had asked for them.
     It waited `held_seconds` for the blocks that another request computed; `waited_for` is the
     number of that one, None when it is not known. `computed_tokens` of the prompt were fed in
     `compute_seconds`; the prompt had been fed whole after `first_token_seconds`, None before that.
@@ -40,6 +41,7 @@ class RequestRecord:
     remote_tokens: int = 0
     first_token_seconds: float | None = None
     waited_for: int | None = None
+    prepared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from omlx_cache.control.explained import ExplainedRequest, RecordPage, Remembere
 from omlx_cache.identity.namespace import computed_by
 from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why
+from omlx_cache.requests.prepared import PreparedSequences
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
@@ -68,6 +69,7 @@ class AskedRequest:
         if self._log.trace is not None and walked is not None:
             self.chain = walked.chain
         record = self.record
+        prepared = 0 if walked is None else self._log.prepared.ask(walked.chain, tokens)
         told = self._log.explainer.explain(
             walked, record.prompt_tokens, tokens, reason, record.number
         )
@@ -81,7 +83,9 @@ class AskedRequest:
             remote_tokens=self.remote_tokens,
             restore_seconds=seconds,
             reason=told.reason,
+            prepared_tokens=prepared,
         )
+        self._log.counters.add(prepared_asked_tokens=prepared)
         self._log.counters.request(
             record.prompt_tokens,
             tokens,
@@ -180,6 +184,7 @@ class RequestLog:
         self.events = events
         self.explainer = explainer
         self.trace = trace
+        self.prepared = PreparedSequences()
         self.lock = threading.Lock()
         self._asked = threading.Condition(self.lock)
         self._followed = -math.inf
@@ -266,6 +271,7 @@ class RequestLog:
     def forget(self, namespace: BlockKey) -> None:
         """Remember no tokens of a namespace any more; counts, times and reasons stay."""
         self.explainer.forget(namespace)
+        self.prepared.forget(namespace)
         name = namespace.hex()
         with self.lock:
             for asked in self._latest:

@@ -78,6 +78,18 @@ METRICS: Final = (
         "Tokens of prompts that were computed.",
     ),
     _one(
+        "prepared_tokens_total",
+        "counter",
+        "requests.prepared_tokens",
+        "Tokens that were computed before anybody asked for them.",
+    ),
+    _one(
+        "prepared_asked_tokens_total",
+        "counter",
+        "requests.prepared_asked_tokens",
+        "Those of them that a request has restored since.",
+    ),
+    _one(
         "prefill_busy_seconds_total",
         "counter",
         "requests.prefill_seconds",

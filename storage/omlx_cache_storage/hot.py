@@ -161,10 +161,12 @@ class HotTier:
         dirty: bool,
         stamp_ns: int | None = None,
         began_ns: int = 0,
+        prepared: bool = False,
     ) -> bool:
         """Take a page into the bytes that were reserved for it.
 
-        Its stamp of the clock is now by default; the request that wants it began at `began_ns`.
+        Its stamp of the clock is now by default; the request that wants it began at `began_ns`. One
+        that was `prepared` is owed to the disk from its first use on.
         False, and the bytes given back, when one that holds as many of its tokens is here. A fuller
         one takes the place of one whose write is queued, in the queue too.
         """
@@ -180,7 +182,9 @@ class HotTier:
             held = Held(page, PageState.DIRTY if dirty else state, now, room.passes)
             if old is not None and old.state is PageState.QUEUED:
                 held.state, held.came_ns = old.state, old.came_ns
-            if dirty:
+            if dirty and prepared and held.state is PageState.DIRTY:
+                held.state = PageState.PREPARED
+            elif dirty:
                 held.owed, self._active_ns = True, now
             self._keep([held])
             if stamp_ns is not None:
@@ -304,7 +308,8 @@ class HotTier:
     def ask_again(self) -> None:
         """Have the disk asked once more for what it has refused."""
         with self._lock:
-            self._ask_for(self._index.records())
+            here = self._index.records()
+            self._ask_for(held for held in here if held.state is not PageState.PREPARED)
 
     def owed(self, known: Collection[PageId]) -> dict[PageId, int]:
         """Return those of `known` pages, and of those that have left memory, that were accepted and
@@ -567,9 +572,11 @@ class HotTier:
         return self._writes.at_once or held.stamp_ns > SUPERSEDED_NS
 
     def _ask_for(self, records: Iterable[Held | None]) -> None:
-        """Have the disk asked again for those of the pages that it had no room for."""
+        """Have the disk asked again for those of the pages that it had no room for, and for the
+        first time for what was prepared."""
         for held in records:
             if held is not None and held.refused:
+                held.owed = held.owed or held.state is PageState.PREPARED
                 self._change(held, PageState.DIRTY)
 
     def _change(self, held: Held, state: PageState) -> None:

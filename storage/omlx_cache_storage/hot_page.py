@@ -17,7 +17,8 @@ class PageState(Enum):
     `ONLY`: there is no disk. `DIRTY`: the disk lacks it and should have it. `QUEUED`: its write is
     queued, or in flight. `CLEAN`: the disk has it. `REJECTED`: the disk's budget, or a day's, has
     no room for it until it is used again. `EVICTED`: it left the disk for others, and is written
-    again when it is used.
+    again when it is used. `PREPARED`: nobody has asked for it yet, and it is written when it is
+    used.
     """
 
     ONLY = "only"
@@ -26,6 +27,7 @@ class PageState(Enum):
     CLEAN = "clean"
     REJECTED = "rejected"
     EVICTED = "evicted"
+    PREPARED = "prepared"
 
 
 TRANSITIONS: Final = frozenset(
@@ -38,6 +40,7 @@ TRANSITIONS: Final = frozenset(
         (PageState.CLEAN, PageState.EVICTED),
         (PageState.REJECTED, PageState.DIRTY),
         (PageState.EVICTED, PageState.DIRTY),
+        (PageState.PREPARED, PageState.DIRTY),
     }
 )
 """How a page's state may change while it is in memory; `docs/design.md` says by which event."""
@@ -84,7 +87,7 @@ class Held(Record):
     @property
     def refused(self) -> bool:
         """True when the disk lacks it and is not asked to take it before its next use."""
-        return self.state in (PageState.REJECTED, PageState.EVICTED)
+        return self.state in (PageState.REJECTED, PageState.EVICTED, PageState.PREPARED)
 
 
 @dataclass(eq=False, slots=True)

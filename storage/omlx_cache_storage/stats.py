@@ -138,6 +138,8 @@ class RequestStats:
     estimate: what the restored tokens would have taken at their model's `prefill_tokens_per_second`
     as it was then, less the time that restoring took, or waiting for another request's blocks, and
     negative when that took longer; 0 while no rate is known. `ignored_hints` were none.
+    `prepared_tokens` were computed before anybody asked for them, `prepared_asked_tokens` of them
+    restored since.
     """
 
     sessions: int
@@ -160,6 +162,8 @@ class RequestStats:
     skips: Mapping[str, int]
     ignored_hints: int = 0
     restored_remote_tokens: int = 0
+    prepared_tokens: int = 0
+    prepared_asked_tokens: int = 0
 
     @property
     def hit_ratio(self) -> float:
@@ -319,6 +323,8 @@ class Counters:
                 skips=dict(self._skips),
                 ignored_hints=sums["ignored_hints"],
                 restored_remote_tokens=sums["restored_remote_tokens"],
+                prepared_tokens=sums["prepared_tokens"],
+                prepared_asked_tokens=sums["prepared_asked_tokens"],
             )
 
     def snapshots(self, limit_bytes: int) -> SnapshotStats:

@@ -294,10 +294,11 @@ class Tiers:
         position: int = sys.maxsize,
         most: int = 0,
         priority: Priority = "normal",
+        queue: bool = True,
     ) -> Reservation:
         """Reserve memory for pages of one sequence and `nbytes` each, in one step: for `count` at
         most, and `most` bytes, or `RUN_BYTES`. The deepest ends at `position`. Never waits, queues
-        nothing.
+        nothing. `queue` as for `admit`.
 
         Without any they must be admitted one by one: large pages are, and all where room is scarce.
         """
@@ -307,7 +308,7 @@ class Tiers:
         if total < 2 * nbytes or self.closed:
             return Reservation()
         # One page may be larger than the queue; a run may not.
-        queued = writer is not None and self._policy.at_once
+        queued = queue and self._policy.at_once
         if writer and queued and (total > writer.limit_bytes or not writer.has_room(total)):
             return Reservation()
         return self.hot.reserve(total, own, position=position, shift_ns=SHIFTS_NS[priority])
@@ -318,10 +319,16 @@ class Tiers:
         self.hot.refuse(pages, began_ns)
 
     def put(
-        self, page: Page, room: Reservation, stamp_ns: int | None = None, *, began_ns: int = 0
+        self,
+        page: Page,
+        room: Reservation,
+        stamp_ns: int | None = None,
+        *,
+        began_ns: int = 0,
+        prepared: bool = False,
     ) -> bool:
         """Take a page into what was reserved for it, made or read; queue it for the disk as the
-        write policy says.
+        write policy says, one that was `prepared` once it is used.
 
         The request that wants it began at `began_ns`. False when the disk had it already, so that
         it only came back into memory, or when another thread was faster.
@@ -335,13 +342,17 @@ class Tiers:
             room.release(meta.nbytes)
             return False
         dirty = cold is not None and not on_disk
-        taken = self.hot.put(page, room, dirty=dirty, stamp_ns=stamp_ns, began_ns=began_ns)
+        taken = self.hot.put(
+            page, room, dirty=dirty, stamp_ns=stamp_ns, began_ns=began_ns, prepared=prepared
+        )
         if cold is not None and taken and on_disk and cold.info(meta.id) is None:
             # It has left the disk meanwhile: who evicted it found nothing here to tell.
             self.hot.mark_lost([(meta.id, NEVER_NS)])
         if on_disk or not taken:
             return False
         self.counters.add(stored_pages=1, stored_bytes=meta.nbytes)
+        if prepared:
+            return True
         if self.uploads is not None:
             self.uploads.stored(meta.id)
         if self._policy.at_once or room.passes:
@@ -374,6 +385,11 @@ class Tiers:
             for tier in self._levels:
                 tier.note_shift(stamp, now)
         return stamp
+
+    def last_stamp(self) -> int:
+        """Return a stamp of pages that are evicted before all others. A chain that is marked as
+        used at it stays as it was."""
+        return self._clock.superseded()
 
     def touch(
         self,

@@ -160,3 +160,25 @@ def test_how_an_answer_ended_is_asked_when_it_did(
     assert age("broken") < 20
     assert asked[0][:5] == answer[:5]
     assert len(asked) == 3
+
+
+def test_a_prompt_is_prepared_while_there_is_no_request_and_given_up_by_one(
+    open_store: Open,
+) -> None:
+    model, store = model_of("qwen3"), open_store()
+    batch = batch_of(model, store)
+    prompt, other = prompt_of(300), prompt_of(300, seed=5)
+    batch.prepare(prompt)
+    batch.prepare(other)
+    while (counted := store.stats().requests).prepared_tokens <= len(prompt):
+        assert batch.next() == []
+    uid = batch.submit([*other, 1, 2], max_tokens=4)
+    assert batch.next() != [] or batch.cached_tokens(uid)
+    assert batch.cached_tokens(uid) == counted.prepared_tokens - len(prompt)
+    while len(batch):
+        batch.next()
+    uid = batch.submit([*prompt, 1, 2], max_tokens=4)
+    assert batch.cached_tokens(uid) == len(prompt)
+    batch.prepare(prompt_of(900, seed=6))
+    batch.close()
+    assert batch.next() == []

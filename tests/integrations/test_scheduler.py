@@ -1,6 +1,7 @@
 """The reference scheduler of examples/, as a user would run it."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -50,7 +51,7 @@ def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
 
 
 def test_it_is_short_enough_to_read() -> None:
-    assert len(EXAMPLE.read_text().splitlines()) < 200
+    assert len(EXAMPLE.read_text().splitlines()) < 220
 
 
 @pytest.mark.parametrize("family", some(["qwen3", "gemma3_text", "qwen3_next"], "qwen3"))
@@ -101,3 +102,31 @@ def test_requests_are_batched_and_can_be_cancelled(
         assert answers[n] == greedy(model, prompts[n], 30)
     assert len(answers[1]) < 30
     assert store.stats().requests.live_sessions == 0
+
+
+def test_what_will_be_asked_for_is_computed_while_there_is_nothing_else_to_do(
+    scheduler: ModuleType, open_store: Open
+) -> None:
+    model, store = model_of("qwen3"), open_store()
+    prompts = [prompt_of(300, seed=n) for n in (1, 2)]
+    asked: list[Any] = []
+
+    def ask(made: Any) -> None:
+        made.prepare(prompts[0])
+        while store.stats().requests.prepared_tokens < 300:
+            time.sleep(0.01)
+        for prompt in prompts:
+            asked.append(made.submit(scheduler.Request([*prompt, 1, 2], max_tokens=4)))
+            assert asked[-1].answer() == greedy(model, [*prompt, 1, 2], 4)
+        # What is asked for at once is given up, and all that was computed of it is found.
+        made.prepare([*prompts[1], *prompts[0]])
+        before = store.stats().requests.prepared_tokens
+        while store.stats().requests.prepared_tokens == before:
+            time.sleep(0.001)
+        asked.append(made.submit(scheduler.Request([*prompts[1], *prompts[0]], max_tokens=4)))
+        asked[-1].answer()
+
+    with running(scheduler, model, store) as client:
+        client(ask)
+    prepared = store.stats().requests.prepared_tokens - 300
+    assert [request.cached_tokens for request in asked] == [300, 0, min(300 + prepared, 599)]

@@ -1,0 +1,179 @@
+"""Preparation: a prompt's beginning that is computed before anybody asks for it."""
+
+import logging
+import os
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from omlx_cache.arrays.mlxio import feed
+from omlx_cache.begun import listed
+from omlx_cache.commit.admission import Staging
+from omlx_cache.commit.committer import Committer
+from omlx_cache.commit.progress import LiveExtent
+from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.restore.pending import PendingRestore
+from omlx_cache.scope import MOST_TOKENS, Scope
+from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.keys import KeyChain, as_tokens
+
+_log = logging.getLogger(__name__)
+
+
+class Preparation:
+    """What `PrefixCache.prepare` returns: `step` computes and stores a chunk of it, and `close`
+    gives up; both on the model's thread. Neither raises.
+
+    Its end becomes a restore point, and so does the place where it is given up. Its pages are
+    evicted first, and reach the disk when a request uses them. While the system is short of memory
+    nothing is prepared.
+
+    Mutable by that thread: `computed` (tokens so far), `is_over`, and `_position`, how many tokens
+    are there; first `_pending`, which is being read, then `_committer` and `_layout`, of the caches
+    that hold them.
+    """
+
+    def __init__(self, scope: Scope, tokens: Sequence[int], most: int | None = None) -> None:
+        store = self._store = scope.store
+        self.computed = self._position = 0
+        self._most = most
+        self._scope = scope
+        self._pid = os.getpid()
+        self._stamp = store.last_stamp()
+        self._staging = Staging(store.counters, store.snapshot_bytes)
+        self._prompt_cache: list[Any] = []
+        self._layout: Layout | None = None
+        self._committer: Committer | None = None
+        self._pending: PendingRestore | None = None
+        self._chain: KeyChain | None = None
+        try:
+            self._tokens = as_tokens(listed(tokens))
+        except (ValueError, TypeError, OverflowError):
+            self._tokens = as_tokens([])
+            store.counters.add(ignored_hints=1)
+        self.is_over = not (scope.supported and store.retains and len(self._tokens))
+        # It may run anywhere, under any lock.
+        weakref.finalize(self, store.counters.defer, self._staging.release)
+
+    @property
+    def ready(self) -> bool:
+        """True unless `step` would do nothing since the disk is still read. Cheap to poll."""
+        pending = self._pending
+        return pending is None or pending.ready or pending.refused
+
+    @uninterrupted
+    def step(self, model: Any) -> bool:
+        """Compute the next chunk, of a tenth of a second as far as is known, and store the blocks
+        that it completes; False when nothing is left to do.
+
+        Waits for no disk. The first steps only begin to read what is cached, and take that.
+        """
+        if self._pid != os.getpid():
+            # What its locks guard is the parent's.
+            return False
+        if self._store.closed or self._store.is_short_of_memory:
+            self.close()
+        if self.is_over or not self.ready:
+            return not self.is_over
+        try:
+            if self._committer is not None:
+                self._compute(model, self._committer)
+            elif self._pending is not None:
+                self._take(self._pending)
+            else:
+                self._begin()
+        except Exception:
+            _log.exception("a preparation is given up")
+            self._end()
+        return not self.is_over
+
+    @uninterrupted
+    def close(self) -> None:
+        """Give up: what was computed can be restored, and all that it holds is given back. Any
+        number of times."""
+        if self._pid != os.getpid():
+            return
+        try:
+            if self._committer is not None and self.computed:
+                self._finish(self._committer)
+        except Exception:
+            _log.exception("what was prepared is not stored")
+        self._end()
+
+    def _begin(self) -> None:
+        """Find out what is lacking, and begin to read what is there."""
+        scope, most = self._scope, self._most
+        chain = scope.chain(self._tokens)
+        found = scope.find(chain, len(chain), wait=0.0).position
+        if most is not None and found + most < len(chain):
+            chain = scope.chain(self._tokens[: found + max(0, most)])
+        if found == len(chain):
+            self._end()
+            return
+        # A restore leaves one token at least to be computed.
+        self._position = min(found, len(chain) - 1)
+        self._chain = chain
+        self._pending = scope.pending(chain, len(chain) - 1, len(chain), self._stamp)
+        self._pending.start()
+
+    def _take(self, pending: PendingRestore) -> None:
+        """Take what was read; give up unless it is all that was found: the rest was to be prepared,
+        and not that."""
+        restored, chain = pending.take(0.0), self._chain
+        assert chain is not None
+        if restored.point.position < self._position:
+            self._end()
+            return
+        self._pending = None
+        self._prompt_cache = restored.prompt_cache
+        self._layout = layout_of(restored.prompt_cache)
+        self._committer = self._scope.committer(
+            chain,
+            self._staging,
+            start=self._position,
+            local=restored.local_tokens if restored.remote_tokens else None,
+            prompt_length=len(chain),
+            own=restored.point.root_first,
+            stops=[len(chain)],
+            stamp=self._stamp,
+            prepared=True,
+        )
+
+    def _compute(self, model: Any, committer: Committer) -> None:
+        chain, start, began = committer.chain, self._position, time.perf_counter()
+        stop = min(self._chunk_end(), len(chain))
+        feed(model, self._tokens[start:stop].tolist(), self._prompt_cache)
+        self._scope.pace.took(stop - start, time.perf_counter() - began)
+        self._position = stop
+        self.computed += stop - start
+        self._store.counters.add(prepared_tokens=stop - start)
+        assert self._layout is not None
+        committer.advance(self._layout, LiveExtent(stop, True))
+        has_no_room = committer.done < chain.block_start(stop + 1)
+        if stop == len(chain) or has_no_room:
+            self.close()
+
+    def _chunk_end(self) -> int:
+        if any(group.kind == "state" for group in self._scope.groups):
+            return (self._position // MOST_TOKENS + 1) * MOST_TOKENS
+        return self._position + self._scope.pace.tokens
+
+    def _finish(self, committer: Committer) -> None:
+        """Store the rest, and tell those whose prefix was looked up before."""
+        chain, store, stop = committer.chain, self._store, self._position
+        assert self._layout is not None
+        self._scope.finish_unasked(committer, self._layout, LiveExtent(stop, True))
+        start = stop - self.computed
+        store.requests.prepared.add(chain, start, stop)
+        flight = store.flights.begin(chain, start, None if self._scope.trims else [stop])
+        flight.reach(stop)
+        flight.end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._committer = self._layout = None
+        self._prompt_cache = []
+        if self._pending is not None:
+            self._pending.cancel()
+        self._staging.release()

@@ -1,0 +1,57 @@
+"""What was computed before anybody asked for it, and how much of that was asked for since."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
+
+REMEMBERED = 64
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """Tokens of which those from `start` on were prepared; what is asked for moves that."""
+
+    namespace: BlockKey
+    tokens: Tokens
+    start: int
+    asked: bool = False
+
+
+class PreparedSequences:
+    """Remembers the sequences that were prepared last. Any thread may call. `_lock` guards
+    `_latest` and what is in it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest: deque[_Prepared] = deque(maxlen=REMEMBERED)
+
+    def add(self, chain: KeyChain, start: int, end: int) -> None:
+        """Note that the tokens from `start` to `end` of a sequence were prepared."""
+        with self._lock:
+            self._latest.append(_Prepared(chain.namespace, chain.tokens[:end].copy(), start))
+
+    def ask(self, chain: KeyChain, restored: int) -> int:
+        """Note what was restored of a prompt, and return how many tokens of it were prepared and
+        restored for the first time."""
+        first = 0
+        with self._lock:
+            for one in self._latest:
+                if one.namespace == chain.namespace and one.start < restored:
+                    stop = shared_length(one.tokens, chain.tokens[:restored])
+                    if stop > one.start:
+                        first, one.start, one.asked = first + stop - one.start, stop, True
+        return first
+
+    def unasked(self, last: int) -> bool:
+        """True when there were so many, and nothing was asked for of the `last` ones."""
+        with self._lock:
+            latest = list(self._latest)[-last:]
+        return len(latest) == last and not any(one.asked for one in latest)
+
+    def forget(self, namespace: BlockKey) -> None:
+        """Remember no tokens of a namespace any more."""
+        with self._lock:
+            left = [one for one in self._latest if one.namespace != namespace]
+            self._latest = deque(left, REMEMBERED)

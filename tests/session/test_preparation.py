@@ -1,0 +1,211 @@
+"""`cache.prepare`: a prompt's beginning is computed before anybody asks for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from kit import zoo
+from kit.drive import random_tokens, request, run, same
+from kit.examples import some
+from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.preparation import Preparation
+from omlx_cache.scope import FEWEST_TOKENS, MOST_TOKENS, Pace
+from omlx_cache.upkeep.memory import Level, MemoryFigures
+from omlx_cache_storage.hot_page import PageState
+
+ASKED = random_tokens(300, 1)
+NEXT = ASKED + random_tokens(410, 2)
+NEW = random_tokens(40, 3)
+FAMILIES = ["llama", "qwen3_next", "gemma3_text", "mamba2"]
+
+
+class Watched:
+    """A model, and the chunks that it was fed."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.chunks: list[list[int]] = []
+
+    def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
+        self.chunks += tokens.tolist()
+        return self.model(tokens, cache=cache)
+
+
+def finish(preparation: Preparation, model: Any) -> None:
+    while preparation.step(model):
+        pass
+    assert preparation.is_over
+
+
+def states(store: BlockStore) -> set[PageState]:
+    return {held.state for held in store.hot.entries()}
+
+
+@pytest.mark.parametrize("family", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"))
+def test_what_was_prepared_is_restored_to_its_end_and_has_the_bits_of_a_run(
+    family: str, open_store: Callable[..., BlockStore]
+) -> None:
+    store, model = open_store(), zoo.build(family)
+    cache = PrefixCache(model, store)
+    first = request(model, cache, ASKED, step=256)
+    fed = Watched(model)
+    preparation = cache.prepare(NEXT)
+    finish(preparation, fed)
+    assert preparation.computed == sum(map(len, fed.chunks)) == len(NEXT) - len(ASKED)
+    turn = request(model, cache, NEXT + NEW, step=256)
+    assert turn.cached == len(NEXT)
+    assert same(turn.logits, run(model, [*first.steps, *fed.chunks, *turn.steps]))
+    counted = store.stats().requests
+    assert counted.prepared_tokens == counted.prepared_asked_tokens == preparation.computed
+    assert store.requests.records()[-1].prepared_tokens == preparation.computed
+    # The same again is not asked for a second time.
+    request(model, cache, NEXT + NEW)
+    assert store.stats().requests.prepared_asked_tokens == preparation.computed
+    assert store.requests.records()[-1].prepared_tokens == 0
+
+
+def test_nothing_is_prepared_of_what_is_cached_or_none(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, ASKED)
+    fed = Watched(model)
+    for tokens in (ASKED, ASKED[:64], [], ["a"], None):
+        finish(cache.prepare(tokens), fed)  # type: ignore[arg-type]
+    assert not fed.chunks
+    assert cache.store.stats().requests.ignored_hints == 2
+    with pytest.raises(TypeError, match="salted"):
+        cache.prepare(NEXT, salted=1)  # type: ignore[call-arg]
+
+
+def test_so_many_tokens_are_prepared_at_most(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, ASKED)
+    finish(cache.prepare(NEXT, most=100), model)
+    assert cache.lookup(NEXT).cached_tokens == 400
+    finish(cache.prepare(NEXT, most=0), model)
+    assert cache.lookup(NEXT).cached_tokens == 400
+
+
+@pytest.mark.parametrize("family", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"))
+def test_what_is_given_up_is_restored_as_far_as_it_was_computed(
+    family: str, open_store: Callable[..., BlockStore]
+) -> None:
+    store, model = open_store(), zoo.build(family)
+    cache = PrefixCache(model, store)
+    fed = Watched(model)
+    preparation = cache.prepare(NEXT)
+    while not fed.chunks:
+        assert preparation.step(fed)
+    preparation.close()
+    assert not preparation.step(fed)
+    assert len(fed.chunks) == 1
+    turn = request(model, cache, NEXT, step=256)
+    assert turn.cached == preparation.computed == len(fed.chunks[0])
+    assert same(turn.logits, run(model, [*fed.chunks, *turn.steps]))
+    assert store.stats().snapshots.live_bytes == 0
+
+
+def test_prepared_pages_are_written_when_they_are_used(
+    model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    store = open_store()
+    cache = PrefixCache(model, store)
+    request(model, cache, ASKED)
+    assert store.flush(10)
+    written = store.stats().writer.written_pages  # type: ignore[union-attr]
+    finish(cache.prepare(NEXT), model)
+    assert store.flush(10)
+    assert store.stats().writer.written_pages == written  # type: ignore[union-attr]
+    assert states(store) == {PageState.CLEAN, PageState.PREPARED}
+    assert store.in_memory_only() == [], "nobody would miss them"
+    assert request(model, cache, NEXT + NEW).cached == len(NEXT)
+    assert store.flush(10)
+    assert states(store) == {PageState.CLEAN}
+    store = open_store()
+    assert PrefixCache(model, store).lookup(NEXT + NEW + [0]).cached_tokens == len(NEXT + NEW)
+
+
+def test_prepared_pages_leave_memory_first_and_are_owed_to_nobody(
+    model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    store = open_store()
+    cache = PrefixCache(model, store)
+    request(model, cache, ASKED)
+    finish(cache.prepare(NEXT), model)
+    assert store.flush(10)
+    held = store.stats().hot.nbytes
+    mine = [one for one in store.hot.entries() if one.state is PageState.PREPARED]
+    assert store.shrink_hot(held - sum(one.nbytes for one in mine))
+    assert states(store) == {PageState.CLEAN}
+    assert cache.lookup(NEXT).cached_tokens == 300
+    assert store.hot.dropped == 0
+    assert store.flush(10)
+
+
+def test_what_it_is_restored_from_is_used_by_nobody(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, ASKED)
+    stamps = {held.id: held.stamp_ns for held in cache.store.hot.entries()}
+    finish(cache.prepare(NEXT), model)
+    found = {held.id: held.stamp_ns for held in cache.store.hot.entries()}
+    assert {page: found[page] for page in stamps} == stamps
+
+
+def test_nothing_is_prepared_while_memory_is_short_or_keeps_nothing(
+    model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    store = open_store(hot_bytes=0)
+    fed = Watched(model)
+    finish(PrefixCache(model, store).prepare(NEXT), fed)
+    store = open_store()
+    cache = PrefixCache(model, store)
+    preparation = cache.prepare(NEXT)
+    store._relief.step(MemoryFigures(verdict=Level.WARN))
+    finish(preparation, fed)
+    finish(cache.prepare(NEXT), fed)
+    assert not fed.chunks
+    store._relief.step(MemoryFigures(verdict=Level.NORMAL))
+    finish(cache.prepare(NEXT), fed)
+    assert fed.chunks
+
+
+def test_no_more_is_computed_than_memory_has_room_for(
+    model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    store = open_store(hot_bytes="200KiB", queue_bytes="200KiB")
+    cache = PrefixCache(model, store)
+    request(model, cache, ASKED[:64])
+    fed = Watched(model)
+    preparation = cache.prepare(random_tokens(4096, 5))
+    finish(preparation, fed)
+    assert 0 < preparation.computed < 4096
+    usage = store.stats().hot
+    assert usage.peak_bytes <= usage.limit_bytes
+
+
+def test_a_model_that_fails_ends_the_preparation_alone(model: Any, cache: PrefixCache) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no memory")
+
+    finish(cache.prepare(NEXT), failing)
+    assert request(model, cache, NEXT).cached == 0
+
+
+def test_a_preparation_that_is_lost_gives_back_what_it_captured(
+    open_store: Callable[..., BlockStore],
+) -> None:
+    store, model = open_store(), zoo.build("gemma3_text")
+    preparation = PrefixCache(model, store).prepare(NEXT)
+    for _ in range(3):
+        preparation.step(model)
+    del preparation
+    assert store.stats().snapshots.live_bytes == 0
+
+
+def test_a_chunk_takes_a_tenth_of_a_second_at_most() -> None:
+    pace = Pace()
+    assert pace.tokens == FEWEST_TOKENS
+    pace.took(32, 0.032)
+    assert pace.tokens == 100
+    pace.took(100, 0.001)
+    assert pace.tokens == MOST_TOKENS
+    pace.took(256, 25.6)
+    assert pace.tokens == FEWEST_TOKENS
