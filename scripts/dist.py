@@ -10,15 +10,19 @@ environment in a temporary folder; `pip check` and the demo run there.
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from zopfli.zlib import compress
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-WHEEL_BYTES = 845_000
+WHEEL_BYTES = 825_000
 """What a wheel may take at most: what it takes now. Lower it with the code; 800,000 is the goal."""
 
 
@@ -32,7 +36,41 @@ def build(work: Path) -> Path:
     (unpacked,) = work.iterdir()
     subprocess.run([*hatchling, "-t", "wheel"], cwd=unpacked, check=True)
     (wheel,) = DIST.glob("*.whl")
+    squeeze(wheel)
     return wheel
+
+
+def squeeze(wheel: Path) -> None:
+    """Compress a wheel's files anew: the same contents, and any unzip reads them.
+
+    Zopfli finds a shorter form than zlib's best level, by three in a hundred. It writes streams;
+    `zipfile` takes none that are compressed already, so the archive around them is written here.
+    """
+    with ZipFile(wheel) as archive:
+        files = [(info, archive.read(info)) for info in archive.infolist()]
+    body, directory = b"", b""
+    for info, data in files:
+        # Without zlib's own header and checksum.
+        stream = compress(data)[2:-4]
+        name = info.filename.encode()
+        year, month, day, hour, minute, second = info.date_time
+        common = struct.pack(
+            "<5H3L2H",
+            *(20, 0, ZIP_DEFLATED),
+            hour << 11 | minute << 5 | second // 2,
+            (year - 1980) << 9 | month << 5 | day,
+            *(info.CRC, len(stream), len(data), len(name), 0),
+        )
+        made_by = struct.pack("<4s2B", b"PK\1\2", 20, info.create_system)
+        place = struct.pack("<3H2L", 0, 0, 0, info.external_attr, len(body))
+        directory += made_by + common + place + name
+        body += b"PK\3\4" + common + name + stream
+    counts = (0, 0, len(files), len(files), len(directory), len(body), 0)
+    wheel.write_bytes(body + directory + struct.pack("<4s4H2LH", b"PK\5\6", *counts))
+    with ZipFile(wheel) as archive:
+        assert [(info.filename, archive.read(info)) for info in archive.infolist()] == [
+            (info.filename, data) for info, data in files
+        ]
 
 
 def try_out(wheel: Path, environment: Path) -> None:
