@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from omlx_cache.identity.parts import version_of
+from omlx_cache.identity.namespace import version_of
 from omlx_cache_storage.errors import CacheError
 
 TESTED = ">=0.31.3,<0.33"

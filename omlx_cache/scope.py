@@ -19,8 +19,7 @@ from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
 from omlx_cache.commit.progress import LiveExtent, extent_of
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
-from omlx_cache.identity.namespace import Namespace, computed_by, make_namespace
-from omlx_cache.identity.parts import salt_digest
+from omlx_cache.identity.namespace import Namespace, computed_by, make_namespace, salt_digest
 from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
 from omlx_cache.pages.encoding import warm_codecs
 from omlx_cache.pages.layout import Layout, layout_of

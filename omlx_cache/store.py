@@ -15,7 +15,6 @@ from omlx_cache.arrays.mlxio import architecture
 from omlx_cache.control import cold_files
 from omlx_cache.control.comparison import Disagreement, compare
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.explained import WhyReply
 from omlx_cache.control.listing import (
     Chosen,
     ListedPage,
@@ -26,6 +25,7 @@ from omlx_cache.control.listing import (
 )
 from omlx_cache.control.operations import operations
 from omlx_cache.control.replies import Identity
+from omlx_cache.control.request_replies import WhyReply
 from omlx_cache.control.server import ApiServer, check_socket, serve_port, serve_socket
 from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import KnownNamespaces, Namespace
@@ -45,8 +45,8 @@ from omlx_cache.settings.derived import (
 )
 from omlx_cache.settings.values import render
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
-from omlx_cache.upkeep.keeper import StoreParts, keeper
 from omlx_cache.upkeep.memory import Level, Relief
+from omlx_cache.upkeep.thread import StoreParts, upkeep_thread
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
@@ -180,8 +180,8 @@ class BlockStore(ReadingTiers):
         )
         opened.callback(self.stop_writing, ENDING_SECONDS)
         self._assemble(namespaces, reuse, opened)
-        opened.callback(keeper.forget, self._parts)
-        keeper.keep(self._parts)
+        opened.callback(upkeep_thread.forget, self._parts)
+        upkeep_thread.keep(self._parts)
         self._finalizer = weakref.finalize(self, _lose, self._parts)
         self._finalizer.atexit = False
         _stores.add(self)
@@ -456,7 +456,7 @@ class BlockStore(ReadingTiers):
 
     @property
     def is_short_of_memory(self) -> bool:
-        """True while the system is short of memory, as the keeper saw it last."""
+        """True while the system is short of memory, as the upkeep thread saw it last."""
         return self._relief.usage.level != Level.NORMAL.word
 
     def _remote_usage(self) -> RemoteUsage | None:
@@ -515,7 +515,7 @@ class BlockStore(ReadingTiers):
             self.trace.close(max(0.0, deadline - time.monotonic()))
         # Only now: one that was interrupted is closed again at the end of the process.
         self._finalizer.detach()
-        keeper.forget(self._parts)
+        upkeep_thread.forget(self._parts)
         return clean
 
     def configuration(self) -> Mapping[str, object]:
@@ -633,7 +633,7 @@ def _lose(parts: StoreParts) -> None:
     """Have a lost store closed. A finalizer: it may run anywhere, under any lock; in the child of a
     fork there is nothing to close."""
     if parts.pid == os.getpid():
-        keeper.lose(parts)
+        upkeep_thread.lose(parts)
 
 
 def _close_all() -> None:
@@ -642,7 +642,7 @@ def _close_all() -> None:
     deadline = time.monotonic() + CLOSE_SECONDS
     for store in list(_stores):
         store.close(max(0.0, deadline - time.monotonic()))
-    keeper.close_lost(max(0.0, deadline - time.monotonic()))
+    upkeep_thread.close_lost(max(0.0, deadline - time.monotonic()))
 
 
 atexit.register(_close_all)

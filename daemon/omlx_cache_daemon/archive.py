@@ -17,7 +17,7 @@ from decimal import Decimal
 from functools import partial
 from typing import IO, Literal, NamedTuple, Protocol, Self, TypeVar
 
-from omlx_cache.control.answers import read
+from omlx_cache.control.serialization import read
 from omlx_cache_daemon.checking import checked, read_from_disk
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.disk import DISK, FileSystem

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import IO
 
 from omlx_cache.control.cold_files import namespaces, scan
-from omlx_cache.identity.parts import installed
+from omlx_cache.identity.namespace import installed
 from omlx_cache.package import VERSION
 from omlx_cache.settings.model import CacheSettings
 from omlx_cache_daemon.archive import Document, Manifest, PageAt, in_order
-from omlx_cache_daemon.cold import Files
 from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.offline_files import Files
 from omlx_cache_daemon.selection import Selection, select
 from omlx_cache_daemon.targets import SHOWN_DIGITS, Target
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace

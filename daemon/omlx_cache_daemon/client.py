@@ -113,7 +113,7 @@ def _reason(error: OSError) -> str:
 
 def as_answer(kind: type[T], reply: object) -> T:
     """Return a reply as the dataclass that it is of; raises CommandError for another version's."""
-    from omlx_cache.control.answers import OtherShape, read
+    from omlx_cache.control.serialization import OtherShape, read
 
     try:
         return read(kind, reply)

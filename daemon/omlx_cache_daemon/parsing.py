@@ -8,7 +8,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import NoReturn
 
-from omlx_cache.settings.names import REMOVED, SETTING_NAMES, refusal, refuse_unknown
+from omlx_cache.settings.names import SETTING_NAMES, refusal, refuse_unknown
+from omlx_cache.settings.removed import REMOVED
 from omlx_cache_daemon.errors import UsageError
 
 

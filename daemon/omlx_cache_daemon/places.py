@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
 from omlx_cache_daemon.client import Client, Map, as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.render import text
@@ -25,7 +25,7 @@ from omlx_cache_daemon.targets import SHOWN_DIGITS
 from omlx_cache_storage.errors import CacheError
 
 if TYPE_CHECKING:
-    from omlx_cache_daemon.cold import Files
+    from omlx_cache_daemon.offline_files import Files
 
 EVERY = 2**31 - 1
 COUNTS = ("pages", "bytes")
@@ -49,7 +49,7 @@ def offline_directory(args: argparse.Namespace) -> Path | None:
         return existing(args.cold_dir)
     if args.pid is not None or args.socket is not None or running():
         return None
-    from omlx_cache_daemon.cold import configured_directory
+    from omlx_cache_daemon.offline_files import configured_directory
 
     return configured_directory()
 
@@ -89,7 +89,7 @@ def existing(directory: Path) -> Path:
 def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
     """Return the names of what a directory holds, for a shell: models and namespaces. Empty where
     that cannot be read."""
-    from omlx_cache_daemon.cold import Files, configured_directory
+    from omlx_cache_daemon.offline_files import Files, configured_directory
 
     with contextlib.suppress(CommandError, CacheError):
         rows = Files(args.cold_dir or configured_directory()).namespaces(EVERY)
@@ -100,7 +100,7 @@ def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
 def known_pages(prefix: str, args: argparse.Namespace) -> list[str]:
     """Return the namespaces of a directory, for a shell; behind `NAMESPACE/` the keys of its pages.
     Empty where that cannot be read."""
-    from omlx_cache_daemon.cold import Files, configured_directory
+    from omlx_cache_daemon.offline_files import Files, configured_directory
 
     with contextlib.suppress(CommandError, CacheError):
         files = Files(args.cold_dir or configured_directory())
@@ -212,7 +212,7 @@ class Users:
 
 def _files(directory: Path) -> "Files":
     # Only here: reading a directory needs NumPy, and asking a store does not.
-    from omlx_cache_daemon.cold import Files
+    from omlx_cache_daemon.offline_files import Files
 
     return Files(directory)
 

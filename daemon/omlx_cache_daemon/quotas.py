@@ -7,11 +7,11 @@ from pathlib import Path
 
 from omlx_cache.control.cold_files import pins_in, root_bytes
 from omlx_cache.control.listing import Footprint, list_pages
-from omlx_cache.identity.parts import salt_digest
+from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.changing import change_budget, change_pins
 from omlx_cache_daemon.client import Map
-from omlx_cache_daemon.cold import Files, reading, root_of
 from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.offline_files import Files, reading, root_of
 from omlx_cache_daemon.targets import Target
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import ColdEntry, namespace_directories, read_namespace

@@ -155,7 +155,7 @@ def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> s
 
 def _plain(value: object) -> object:
     if hasattr(value, "__dataclass_fields__"):
-        from omlx_cache.control.answers import document
+        from omlx_cache.control.serialization import document
 
         return document(value)
     return value.hex() if isinstance(value, bytes) else str(value)

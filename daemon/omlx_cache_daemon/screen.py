@@ -18,8 +18,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache.control.replies import last_name
+from omlx_cache.control.request_replies import ExplainedRequest
 from omlx_cache.settings.sizes import duration, format_size
 from omlx_cache_daemon.figures import Rates, added_up, rate, total
 from omlx_cache_daemon.lookout import (

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from omlx_cache.control.rows import NamespaceRow
-from omlx_cache.identity.parts import salt_digest
-from omlx_cache_daemon.cold import Files
+from omlx_cache.control.page_replies import NamespaceRow
+from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.offline_files import Files
 from omlx_cache_daemon.places import EVERY
 from omlx_cache_daemon.targets import KEY, KINDS, SHOWN_DIGITS, SHOWN_MATCHES, Target, meant
 from omlx_cache_storage.cold.catalog import ColdEntry

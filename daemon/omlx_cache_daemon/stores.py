@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import (
+from omlx_cache.control.socket_paths import (
     SocketName,
     is_listening,
     search_places,
@@ -17,9 +17,9 @@ from omlx_cache.control.paths import (
     why_unseen,
 )
 from omlx_cache.settings.names import SOCKET_VARIABLE
+from omlx_cache_daemon.argument_types import complete_by, positive_count, positive_number
 from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, as_answer
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.options import complete_by, positive_count, positive_number
 from omlx_cache_daemon.render import text
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from omlx_cache.control.page_replies import NamespaceRow
 from omlx_cache.control.replies import last_name
-from omlx_cache.control.rows import NamespaceRow
-from omlx_cache.identity.parts import installed, salt_digest
+from omlx_cache.identity.namespace import installed, salt_digest
 from omlx_cache_daemon.errors import CommandError, UsageError
 from omlx_cache_daemon.render import text
 from omlx_cache_storage.documents import MLX, Versions, shortened_salt

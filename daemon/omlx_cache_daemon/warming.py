@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from omlx_cache.settings.names import LONGEST_WAIT, SOCKET_VARIABLE, variable
+from omlx_cache.settings.names import SOCKET_VARIABLE, variable
+from omlx_cache.settings.sizes import LONGEST_WAIT
 from omlx_cache_daemon.client import as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.servers import Server

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import (
+from omlx_cache.control.socket_paths import (
     candidates,
     check_length,
     first_usable,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from omlx_cache.control.answers import extended
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.serialization import extended
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.page_reader import read_header
 from omlx_cache_storage.documents import Versions, label, salt, versions

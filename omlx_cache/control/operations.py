@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from omlx_cache.control.answering import Answering
-from omlx_cache.control.answers import document, extended
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.explained import RecordPage
 from omlx_cache.control.listing import (
     Pruning,
     detail_rows,
@@ -16,9 +14,11 @@ from omlx_cache.control.listing import (
     namespace_rows,
     page_rows,
 )
+from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
 from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow, RemoteHolding
-from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
-from omlx_cache.identity.parts import installed
+from omlx_cache.control.request_replies import RecordPage
+from omlx_cache.control.serialization import document, extended
+from omlx_cache.identity.namespace import installed
 from omlx_cache.requests.log import answer, explained
 from omlx_cache.status.kv_events import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels

@@ -1,7 +1,8 @@
 """What processes reply about themselves: a frozen dataclass for each answer.
 
-The API and the command line write answers as JSON (`answers.py`), and read them again. Pages are in
-`rows.py`, requests in `explained.py`, and statistics in `Stats`: a command imports what it reads.
+The API and the command line write answers as JSON (`serialization.py`), and read them again. Pages
+are in `page_replies.py`, requests in `request_replies.py`, and statistics in `Stats`: a
+command imports what it reads.
 """
 
 from collections.abc import Mapping, Sequence

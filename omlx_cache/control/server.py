@@ -26,7 +26,7 @@ from omlx_cache.control.listener import (
     peer_uid,
     remove_all,
 )
-from omlx_cache.control.paths import candidates
+from omlx_cache.control.socket_paths import candidates
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.access import is_loopback
 from omlx_cache.status.routes import Operations, Routes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omlx_cache.begun import Begun
 from omlx_cache.commit.admission import CommitResult
-from omlx_cache.integrations.names import HostServer, names_of
+from omlx_cache.integrations.host_server import HostServer, names_of
 from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.padding import heeds_padding
 from omlx_cache.integrations.rows import BatchTimer, paged_source, row_of, segments_of, stop_row_at

@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from omlx_cache.integrations.names import HostServer, UnusableHost
+from omlx_cache.integrations.host_server import HostServer, UnusableHost
 from omlx_cache.integrations.servers import SERVERS
 from omlx_cache.package import OWN_LOGGERS, VERSION, set_level
 from omlx_cache.settings import CacheSettings

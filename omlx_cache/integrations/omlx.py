@@ -15,9 +15,9 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.integrations.host_server import HostServer, names_of
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache.integrations.names import HostServer, names_of
 from omlx_cache.integrations.naming import stand_in
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.store import BlockStore

@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.identity.fingerprint import fingerprint_model
-from omlx_cache.identity.parts import software, version_of
+from omlx_cache.identity.namespace import software, version_of
 from omlx_cache.package import VERSION
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.prefix import PrefixCache

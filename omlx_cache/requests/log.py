@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from omlx_cache import reasons
-from omlx_cache.control.answers import extended
-from omlx_cache.control.explained import ExplainedRequest, RecordPage, Remembered, WhyReply
+from omlx_cache.control.request_replies import ExplainedRequest, RecordPage, Remembered, WhyReply
+from omlx_cache.control.serialization import extended
 from omlx_cache.identity.namespace import computed_by
 from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why

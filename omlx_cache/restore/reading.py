@@ -25,8 +25,8 @@ from omlx_cache.arrays.mlxio import (
     on_host,
     writable_view,
 )
-from omlx_cache.restore.device import DeviceTargets
-from omlx_cache.restore.host import HostTargets
+from omlx_cache.restore.device_targets import DeviceTargets
+from omlx_cache.restore.host_targets import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
 from omlx_cache.restore.walk import Walk

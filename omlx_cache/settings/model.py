@@ -20,20 +20,19 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import SettingsConfigDict
 
 from omlx_cache.codecs.identity import CodecName
-from omlx_cache.control.paths import check_length
+from omlx_cache.control.socket_paths import check_length
 from omlx_cache.settings.derived import ANSWER_SECONDS, DERIVED, cold_share, derive
 from omlx_cache.settings.machine import AUTO, Machine, directory_trouble, expand, is_auto, probe
-from omlx_cache.settings.names import (
-    LONGEST_WAIT,
-    PREFIX,
-    REMOVED,
-    SETTING_NAMES,
-    refuse_unknown,
-    take_over,
-    variable,
-)
+from omlx_cache.settings.names import PREFIX, SETTING_NAMES, refuse_unknown, variable
 from omlx_cache.settings.remote import RemoteSettings
-from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
+from omlx_cache.settings.removed import REMOVED, take_over
+from omlx_cache.settings.sizes import (
+    LONGEST_WAIT,
+    SIZE_FORMS,
+    SMALLEST_COLD_BYTES,
+    format_size,
+    parse_size,
+)
 from omlx_cache.settings.values import (
     CONSEQUENCE,
     Allowed,

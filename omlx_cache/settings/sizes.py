@@ -5,6 +5,8 @@ import re
 SIZE_FORMS = "a size such as 4GiB, 512MB or 1.5 GiB, or a whole number of bytes"
 SMALLEST_COLD_BYTES = 96 * 1024
 """Less than the directories and the file of the smallest page take."""
+LONGEST_WAIT = 86_400
+"""Seconds that a commit may wait for the writer at most: a day, so for as long as it progresses."""
 _LARGEST = 2**63 - 1
 
 _UNITS = {

@@ -26,8 +26,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
-from omlx_cache.control.answers import encoded
 from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
+from omlx_cache.control.serialization import encoded
 from omlx_cache.package import VERSION
 from omlx_cache.status.access import refused
 from omlx_cache.status.answer import EVENTS, JSON, Answer, refusal

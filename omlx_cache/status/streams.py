@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from omlx_cache.control.answers import encoded
+from omlx_cache.control.serialization import encoded
 
 MOST_STREAMS = 8
 POLL_SECONDS = 0.5

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kit.status import figures, process_row
-from omlx_cache.control.answers import extended
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.explained import ExplainedRequest, Remembered, WhyReply
+from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
 from omlx_cache.control.replies import Holding, Identity
-from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.request_replies import ExplainedRequest, Remembered, WhyReply
+from omlx_cache.control.serialization import extended
 from omlx_cache.control.server import serve_socket
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence
 from omlx_cache_storage.page import TensorSpec

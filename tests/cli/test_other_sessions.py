@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kit.children import embedded_stores
-from omlx_cache.control.paths import meeting_place, search_places
+from omlx_cache.control.socket_paths import meeting_place, search_places
 
 _EMBED = """
 import sys

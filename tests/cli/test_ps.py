@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kit.status import process_row
-from omlx_cache.control.answers import encoded
 from omlx_cache.control.replies import ColdHolding, Holding, RemoteHolding
+from omlx_cache.control.serialization import encoded
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.commands import ps
 from omlx_cache_daemon.errors import NobodyThere

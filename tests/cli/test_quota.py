@@ -11,7 +11,7 @@ import pytest
 
 from kit.children import embedded_stores, told
 from kit.storage import Story, disk_usage, open_cold, set_budget, write_pages
-from omlx_cache.identity.parts import salt_digest
+from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.small_files import read_budget, read_pins

@@ -15,7 +15,7 @@ import pytest
 from kit.children import Process, embedded_stores, told
 from kit.examples import some
 from kit.storage import Story, disk_usage, files_in, open_cold, write_pages
-from omlx_cache.identity.parts import salt_digest, software
+from omlx_cache.identity.namespace import salt_digest, software
 
 from .conftest import Cli
 
@@ -31,7 +31,7 @@ if sys.argv[1:]:
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.identity.namespace import Namespace
-from omlx_cache.identity.parts import software
+from omlx_cache.identity.namespace import software
 story = Story("mine")
 with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
     for name, made_by in (("mine", software()), ("foreign", {"mlx": "9", "mlx-lm": "9"})):

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kit.status import figures, process_row
-from omlx_cache.control.answers import encoded
-from omlx_cache.control.explained import ExplainedRequest
+from omlx_cache.control.request_replies import ExplainedRequest
+from omlx_cache.control.serialization import encoded
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.figures import Known, Rates

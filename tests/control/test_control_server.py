@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import is_listening
 from omlx_cache.control.server import ApiServer, serve_socket
+from omlx_cache.control.socket_paths import is_listening
 from omlx_cache_daemon import client
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import NobodyThere

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import (
+from omlx_cache.control.socket_paths import (
     MAX_PATH_BYTES,
     candidates,
     first_usable,

@@ -17,8 +17,8 @@ import pytest
 
 from kit.examples import some
 from omlx_cache.integrations import launching
+from omlx_cache.integrations.host_server import HostName, HostServer, UnusableHost
 from omlx_cache.integrations.launching import CannotRun, open_store
-from omlx_cache.integrations.names import HostName, HostServer, UnusableHost
 
 
 class Server:
@@ -115,7 +115,7 @@ SERVES = """
 import os, signal, sys
 from types import SimpleNamespace
 from omlx_cache.integrations import launching
-from omlx_cache.integrations.names import HostServer
+from omlx_cache.integrations.host_server import HostServer
 
 def main(arguments):
     launching.open_store()

@@ -14,8 +14,8 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 from kit import zoo
 from omlx_cache import BlockStore, CacheSettings, reasons
 from omlx_cache.integrations import omlx
+from omlx_cache.integrations.host_server import UnusableHost
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache.integrations.names import UnusableHost
 from omlx_cache.integrations.omlx import OmlxPrefixCache, install
 
 from .conftest import Open, prompt_of

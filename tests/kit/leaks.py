@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import pytest
 
-from omlx_cache.control.paths import candidates
+from omlx_cache.control.socket_paths import candidates
 
 _DESCRIPTORS = Path("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd")
 _LOCKS = Path("/proc/locks")

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from omlx_cache.control.answers import encoded
 from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow
+from omlx_cache.control.serialization import encoded
 from omlx_cache.control.server import ApiServer, serve_port
 from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Operations

@@ -21,11 +21,12 @@ from serving import NO_CACHE, OURS, OURS_SAYS, Server
 from kit.tinylm import make_model
 
 ANOTHER_VERSION = {
-    "has no ": "names.missing = lambda needed, version: list(needed)[:1]",
-    "restores something else": "probe.is_right = lambda *_: False; names.HostServer.is_tested = 0",
+    "has no ": "host_server.missing = lambda needed, version: list(needed)[:1]",
+    "restores something else": "probe.is_right = lambda *_: False; "
+    "host_server.HostServer.is_tested = 0",
 }
 """What runs in each process of a version that nobody has seen, and what is logged then."""
-FIRST = "from omlx_cache.integrations import names, probe\n"
+FIRST = "from omlx_cache.integrations import host_server, probe\n"
 QUESTION = "What a long question this is, about nothing much, and yet it goes on and on. " * 4
 MESSAGES = [{"role": "user", "content": QUESTION}]
 

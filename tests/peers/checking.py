@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from omlx_cache.integrations import names
+from omlx_cache.integrations import host_server
 
 
 def run_checks(title: str, checks: Iterable[Callable[[], object]]) -> int:
@@ -25,11 +25,13 @@ def run_checks(title: str, checks: Iterable[Callable[[], object]]) -> int:
 
 
 @contextmanager
-def hidden(name: names.HostName) -> Iterator[None]:
+def hidden(name: host_server.HostName) -> Iterator[None]:
     """Have an object's attribute be missing, as in a version that nobody has seen."""
-    real = names.has
-    names.has = lambda target, attribute: attribute != name.attribute and real(target, attribute)
+    real = host_server.has
+    host_server.has = lambda target, attribute: (
+        attribute != name.attribute and real(target, attribute)
+    )
     try:
         yield
     finally:
-        names.has = real
+        host_server.has = real

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from omlx_cache.settings import ConfigError
-from omlx_cache.settings.names import REMOVED
+from omlx_cache.settings.removed import REMOVED
 from omlx_cache_daemon.service.configuration import (
     REMOVED_NAMES,
     default_file,

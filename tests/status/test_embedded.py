@@ -83,7 +83,7 @@ def test_a_lost_store_is_not_kept_alive_by_its_status(tmp_path: Path) -> None:
     assert get(server, "/metrics")[0] == 200
     del store
     gc.collect()
-    for name in ("omlx-cache-status", "omlx-cache-keeper", "omlx-cache-closing"):
+    for name in ("omlx-cache-status", "omlx-cache-upkeep", "omlx-cache-closing"):
         for thread in [t for t in threading.enumerate() if t.name == name]:
             thread.join(30)
     with pytest.raises(OSError, match="refused"):

@@ -8,8 +8,8 @@ import pytest
 
 from kit.storage import Story, commit, open_store
 from omlx_cache import BlockStore
-from omlx_cache.control.answers import encoded
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.serialization import encoded
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.keys import KeyChain, as_tokens

@@ -8,8 +8,8 @@ from typing import Any
 from kit.storage import Story, commit
 from kit.units import MIB
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.control.answers import encoded
 from omlx_cache.control.operations import operations
+from omlx_cache.control.serialization import encoded
 from omlx_cache.integrations.mlx_lm.holdings import inventory
 
 

@@ -23,7 +23,7 @@ def _ours() -> list[threading.Thread]:
 def _ended(before: list[threading.Thread]) -> None:
     """Wait for whoever closes what was lost; then no thread of a store may be left."""
     while busy := [
-        t for t in _ours() if t not in before and t.name.endswith(("keeper", "closing"))
+        t for t in _ours() if t not in before and t.name.endswith(("upkeep", "closing"))
     ]:
         busy[0].join(60)
         assert not busy[0].is_alive()

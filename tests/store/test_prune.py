@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from kit.storage import Story, commit, files_in, open_store
-from omlx_cache.control.answers import encoded
 from omlx_cache.control.operations import operations
-from omlx_cache.identity.namespace import Namespace
-from omlx_cache.identity.parts import software
+from omlx_cache.control.serialization import encoded
+from omlx_cache.identity.namespace import Namespace, software
 from omlx_cache.status.routes import Routes
 
 

@@ -14,7 +14,7 @@ from kit.storage import Story
 from kit.units import MIB
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.arrays.mlxio import allocate_payload
-from omlx_cache.upkeep import keeper
+from omlx_cache.upkeep.memory import reader
 from omlx_cache_storage.page import Page
 
 HOT_MIB = 192
@@ -66,7 +66,7 @@ def group(processes: str) -> None:
         say("full", resident())
         own: list[bytearray] = []
         for _ in range(OWN_MIB // 8):
-            wait(lambda: (keeper.reader()().free_bytes or 0) > 16 * MIB)
+            wait(lambda: (reader()().free_bytes or 0) > 16 * MIB)
             own.append(bytearray(b"x" * (8 * MIB)))
         memory = store.stats().memory
         say("fed", resident(), memory.given_back_bytes // MIB, memory.times)

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
+from omlx_cache_daemon.argument_types import add_format_option
 from omlx_cache_daemon.errors import OK, CommandError
-from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.render import print_json, uses_styles
 
 PARTS = ("restore", "kv", "disk", "remote")

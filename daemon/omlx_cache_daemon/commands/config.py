@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.paths import search_places
+from omlx_cache.control.socket_paths import search_places
 from omlx_cache.settings.names import ConfigError, refusal
+from omlx_cache_daemon.argument_types import add_format_option, complete_by
 from omlx_cache_daemon.client import Map, as_map
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
-from omlx_cache_daemon.options import add_format_option, complete_by
 from omlx_cache_daemon.render import print_json, table, text, uses_styles
 from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from omlx_cache.mlx_lm_versions import check
+from omlx_cache_daemon.argument_types import add_format_option, positive_count
 from omlx_cache_daemon.errors import UsageError
-from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_json, uses_styles
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx_cache.settings.sizes import counted
+from omlx_cache_daemon.argument_types import add_format_option, positive_number, size
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, UsageError
-from omlx_cache_daemon.options import add_format_option, positive_number, size
 from omlx_cache_daemon.places import existing
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _directories(given: Path | None, processes: "Iterable[AskedProcess]") -> list[Path]:
     """Return the directory that was named, those of the running stores, or the configured one."""
-    from omlx_cache_daemon.cold import configured_directory
+    from omlx_cache_daemon.offline_files import configured_directory
 
     if given is not None:
         return [Path(os.path.abspath(existing(given)))]

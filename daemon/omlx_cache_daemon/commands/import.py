@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from typing import Final, get_args
 
 from omlx_cache.settings.sizes import counted
+from omlx_cache_daemon.argument_types import add_format_option
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, CommandError, UsageError
-from omlx_cache_daemon.options import add_format_option
 from omlx_cache_daemon.places import add_source_options, used_directory
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_json, quantity, text

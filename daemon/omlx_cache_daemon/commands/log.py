@@ -8,10 +8,10 @@ from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
 
+from omlx_cache_daemon.argument_types import add_format_option, complete_by
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import OK
-from omlx_cache_daemon.following import AT_A_TIME, Events, Follower, Requests, Row
-from omlx_cache_daemon.options import add_format_option, complete_by
+from omlx_cache_daemon.log_follower import AT_A_TIME, Events, Follower, Requests, Row
 from omlx_cache_daemon.render import Lines, print_json
 from omlx_cache_daemon.stores import add_store_options, chosen
 from omlx_cache_daemon.watching import StoreQuestion, say_who_is_silent, until_interrupted

@@ -5,11 +5,16 @@ import sys
 import time
 from collections.abc import Sequence
 
-from omlx_cache.control.answers import document
-from omlx_cache.control.rows import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.serialization import document
 from omlx_cache.settings.sizes import duration
+from omlx_cache_daemon.argument_types import (
+    add_format_option,
+    complete_by,
+    hex_prefix,
+    positive_count,
+)
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError
-from omlx_cache_daemon.options import add_format_option, complete_by, hex_prefix, positive_count
 from omlx_cache_daemon.places import StorePages, add_source_options, known_pages, place_of
 from omlx_cache_daemon.render import (
     facts,

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from omlx_cache.settings.sizes import duration, format_size
+from omlx_cache_daemon.argument_types import add_format_option, positive_number
 from omlx_cache_daemon.client import Client, as_map, other_version
 from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
-from omlx_cache_daemon.options import add_format_option, positive_number
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 from omlx_cache_daemon.stores import (
     RunningStore,

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
+from omlx_cache_daemon.argument_types import add_format_option, complete_by, period_seconds
 from omlx_cache_daemon.client import Map, as_maps, count_of
 from omlx_cache_daemon.errors import OK, UsageError
-from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
 from omlx_cache_daemon.render import (
     facts,

@@ -4,11 +4,11 @@ import argparse
 import sys
 import time
 
-from omlx_cache.control.answers import document
+from omlx_cache.control.serialization import document
 from omlx_cache.settings.sizes import counted, duration
+from omlx_cache_daemon.argument_types import add_format_option, complete_by, period_seconds, size
 from omlx_cache_daemon.client import Map, as_map, count_of
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
-from omlx_cache_daemon.options import add_format_option, complete_by, period_seconds, size
 from omlx_cache_daemon.places import Users, add_source_options, known_names
 from omlx_cache_daemon.render import lines, print_json, quantity, text
 from omlx_cache_daemon.stores import process_of

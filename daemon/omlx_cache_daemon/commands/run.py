@@ -6,8 +6,8 @@ from typing import NoReturn
 
 from omlx_cache.integrations.servers import SERVERS
 from omlx_cache.settings.names import variable
+from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.errors import UsageError
-from omlx_cache_daemon.options import complete_by
 from omlx_cache_daemon.process import end_process
 
 

@@ -9,8 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from omlx_cache.settings.sizes import counted, duration, format_size
+from omlx_cache_daemon.argument_types import (
+    add_format_option,
+    positive_count,
+    positive_number,
+    size,
+)
 from omlx_cache_daemon.errors import OK, CommandError
-from omlx_cache_daemon.options import add_format_option, positive_count, positive_number, size
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from omlx_cache.codecs.identity import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
 from omlx_cache.settings.sizes import counted, format_size
+from omlx_cache_daemon.argument_types import add_format_option, positive_count
 from omlx_cache_daemon.errors import OK, CommandError
-from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 
 if TYPE_CHECKING:

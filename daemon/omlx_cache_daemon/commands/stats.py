@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omlx_cache.settings.sizes import duration, format_size
+from omlx_cache_daemon.argument_types import add_format_option, positive_number
 from omlx_cache_daemon.client import Client, Map, as_answer
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, total
-from omlx_cache_daemon.options import add_format_option, positive_number
 from omlx_cache_daemon.render import (
     Lines,
     facts,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.settings.sizes import counted
+from omlx_cache_daemon.argument_types import add_format_option, positive_count
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.process import show_logs
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_answer, quantity, text

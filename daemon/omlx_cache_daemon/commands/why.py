@@ -2,13 +2,13 @@
 
 import argparse
 
-from omlx_cache.control.explained import ExplainedRequest, WhyReply
 from omlx_cache.control.replies import last_name
+from omlx_cache.control.request_replies import ExplainedRequest, WhyReply
 from omlx_cache.reasons import described
 from omlx_cache.requests.explanation import clock
+from omlx_cache_daemon.argument_types import add_format_option, positive_count
 from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.errors import OK, CommandError
-from omlx_cache_daemon.options import add_format_option, positive_count
 from omlx_cache_daemon.render import print_answer, text
 from omlx_cache_daemon.stores import add_store_options, the_one
 

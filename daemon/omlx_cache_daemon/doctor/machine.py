@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from omlx_cache import __version__
-from omlx_cache.control.paths import (
+from omlx_cache.control.socket_paths import (
     candidates,
     is_listening,
     search_places,
@@ -17,7 +17,7 @@ from omlx_cache.control.paths import (
     sockets_in,
     why_unseen,
 )
-from omlx_cache.identity.parts import software
+from omlx_cache.identity.namespace import software
 from omlx_cache.mlx_lm_versions import UntestedVersion, check
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.derived import memory_to_leave

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.explained import ExplainedRequest
 from omlx_cache.control.replies import Identity, ProcessRow
+from omlx_cache.control.request_replies import ExplainedRequest
 from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Operations
 from omlx_cache_daemon.client import Client, as_answer, as_map, count_of
-from omlx_cache_daemon.following import Events, Row
+from omlx_cache_daemon.log_follower import Events, Row
 from omlx_cache_daemon.stores import RunningStore, known, process_of
 from omlx_cache_daemon.watching import StoreQuestion, StoreReply
 from omlx_cache_storage.events import OTHER_PROCESS

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from omlx_cache.control.answers import read
+from omlx_cache.control.serialization import read
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.checking import Checked, check_pages, remove_damaged
 from omlx_cache_daemon.errors import CommandError

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from omlx_cache.control.listener import remove_stale
-from omlx_cache.control.paths import search_places
+from omlx_cache.control.socket_paths import search_places
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.service.configuration import ServiceConfiguration
 from omlx_cache_daemon.service.feeding import Feeding

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import NamedTuple
 
-from omlx_cache.identity.parts import installed
+from omlx_cache.identity.namespace import installed
 from omlx_cache.reasons import NO_ROOM
 from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache.store import BlockStore

@@ -1,6 +1,6 @@
 """What is needed of mlx-lm's server: replaced, overridden or read. Without it, it runs as it is."""
 
-from omlx_cache.integrations.names import HostName, HostServer, names_of
+from omlx_cache.integrations.host_server import HostName, HostServer, names_of
 from omlx_cache.mlx_lm_versions import TESTED
 
 SERVER, _BATCHES = "mlx_lm.server", "mlx_lm.generate"

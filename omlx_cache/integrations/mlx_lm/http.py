@@ -16,8 +16,8 @@ from typing import Any
 
 from mlx_lm.server import APIHandler, get_system_fingerprint
 
-from omlx_cache.control.answers import encoded
 from omlx_cache.control.handler import linger
+from omlx_cache.control.serialization import encoded
 from omlx_cache.integrations.mlx_lm.requests import BadRequest, Refused, TooLarge, Unavailable
 from omlx_cache.status.answer import JSON, Answer
 from omlx_cache.status.routes import LOOKUP, Routes, is_status_path

@@ -24,13 +24,13 @@ from omlx_cache.integrations.lanes import (
     restored_from,
 )
 from omlx_cache.integrations.mlx_lm.following import Following
-from omlx_cache.integrations.mlx_lm.ledger import SequenceLedger
 from omlx_cache.integrations.mlx_lm.models import (
     ModelCaches,
     ModelSource,
     caches_of,
     unknown_model,
 )
+from omlx_cache.integrations.mlx_lm.stored_sequences import SequenceLedger
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import hint_or

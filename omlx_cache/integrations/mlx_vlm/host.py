@@ -1,6 +1,6 @@
 """What is needed of mlx-vlm."""
 
-from omlx_cache.integrations.names import HostName, HostServer, names_of
+from omlx_cache.integrations.host_server import HostName, HostServer, names_of
 
 _APC, _AR, _CACHES = "mlx_vlm.apc", "mlx_vlm.generate.ar", "mlx_vlm.models.cache"
 HOST = HostServer(

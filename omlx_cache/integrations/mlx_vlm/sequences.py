@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from omlx_cache import reasons
 from omlx_cache.adapters.registry import children
 from omlx_cache.identity.fingerprint import fingerprint_model
-from omlx_cache.identity.parts import version_of
+from omlx_cache.identity.namespace import version_of
 from omlx_cache.integrations.lanes import Lane, restored_from
 from omlx_cache.integrations.mlx_vlm.media import marked
 from omlx_cache.requests.log import AskedRequest

@@ -1,6 +1,6 @@
 """What is needed of mlx-openai-server. Imports no MLX."""
 
-from omlx_cache.integrations.names import HostName, HostServer, names_of
+from omlx_cache.integrations.host_server import HostName, HostServer, names_of
 
 HOST = HostServer(
     "mlx-openai-server",

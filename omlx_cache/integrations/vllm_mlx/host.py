@@ -1,6 +1,6 @@
 """What is needed of vllm-mlx."""
 
-from omlx_cache.integrations.names import HostName, HostServer, names_of
+from omlx_cache.integrations.host_server import HostName, HostServer, names_of
 
 HOST = HostServer(
     "vllm-mlx",

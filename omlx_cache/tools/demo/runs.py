@@ -20,7 +20,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.names import LONGEST_WAIT
+from omlx_cache.settings.sizes import LONGEST_WAIT
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.limits import can_forget, forget
 from omlx_cache.tools.small_model import VOCABULARY, small_model

@@ -14,7 +14,7 @@ from kit.remote.processes import NotYet, eventually
 from kit.remote.proxy import Way, proxy_to
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.tinylm import Server, serve_ours
-from omlx_cache.control.paths import socket_name
+from omlx_cache.control.socket_paths import socket_name
 from omlx_cache_daemon.client import Client
 
 from .conftest import SYSTEM, ask

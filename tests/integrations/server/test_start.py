@@ -125,7 +125,7 @@ LACKS = """
 import sys
 from dataclasses import replace
 from omlx_cache.integrations.mlx_lm import host
-from omlx_cache.integrations.names import HostName
+from omlx_cache.integrations.host_server import HostName
 from omlx_cache_daemon.cli import main
 gone = HostName("mlx_lm.server", "Gone", "to answer")
 host.HOST = replace(host.HOST, needed=(*host.HOST.needed, gone))

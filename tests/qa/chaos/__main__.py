@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_cache.upkeep.keeper import release_freed_memory
+from omlx_cache.upkeep.thread import release_freed_memory
 
 from .rounds import ROUNDS
 from .shared import run_shared

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, Rotating
 from kit.storage.signed import signed_header, split_header
 from kit.units import MIB
 from omlx_cache.pages.layout import layout_of
-from omlx_cache.restore.host import HostTargets
+from omlx_cache.restore.host_targets import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.pending import rebuild
 from omlx_cache.restore.plan import PageFailed, Plan

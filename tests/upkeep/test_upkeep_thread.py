@@ -1,4 +1,4 @@
-"""The keeper has what was given back go to the system, and ends with the last store."""
+"""The upkeep thread has what was given back go to the system, and ends with the last store."""
 
 import threading
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 
 from kit.storage import Story, commit, open_store
 from kit.units import KIB
-from omlx_cache.upkeep.keeper import Keeper
 from omlx_cache.upkeep.memory import Level, MemoryFigures
+from omlx_cache.upkeep.thread import UpkeepThread
 
 
 @pytest.mark.parametrize(("level", "cleared"), [(Level.NORMAL, 0), (Level.WARN, 1)])
@@ -22,23 +22,23 @@ def test_mlx_gives_its_cache_back_when_memory_is_short(
         store._relief.wanted_bytes = 1
         commit(store, Story(nbytes=64 * KIB), *range(1, 10))
         assert store.flush(30)
-        keeper = Keeper(lambda: MemoryFigures(verdict=level))
-        keeper._look_after([store._parts])
+        upkeep = UpkeepThread(lambda: MemoryFigures(verdict=level))
+        upkeep._look_after([store._parts])
         assert len(calls) == cleared
         assert (store.stats().memory.given_back_bytes > 0) == bool(cleared)
 
 
 def test_the_thread_ends_with_the_last_store_and_begins_anew(tmp_path: Path) -> None:
-    keeper = Keeper(MemoryFigures)
+    upkeep = UpkeepThread(MemoryFigures)
     with open_store(tmp_path) as store:
         for _ in range(3):
-            keeper.keep(store._parts)
-            thread = keeper._thread
-            keeper.keep(store._parts)
-            assert keeper._thread is thread
-            keeper.forget(store._parts)
+            upkeep.keep(store._parts)
+            thread = upkeep._thread
+            upkeep.keep(store._parts)
+            assert upkeep._thread is thread
+            upkeep.forget(store._parts)
             thread.join(30)
-            assert keeper._thread is None
+            assert upkeep._thread is None
 
 
 def test_stores_that_were_lost_are_closed_within_one_deadline_at_the_end() -> None:
@@ -50,8 +50,8 @@ def test_stores_that_were_lost_are_closed_within_one_deadline_at_the_end() -> No
             threading.Event().wait(min(timeout, 0.2))
             return False
 
-    keeper = Keeper(MemoryFigures)
-    keeper._stores = {Slow(), Slow(), Slow()}
-    keeper.close_lost(0.2)
+    upkeep = UpkeepThread(MemoryFigures)
+    upkeep._stores = {Slow(), Slow(), Slow()}
+    upkeep.close_lost(0.2)
     assert granted[0] <= 0.2
     assert granted[1:] == [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""Command-line options that several commands share."""
+"""Types of command-line arguments, and the options that several commands share."""
 
 import argparse
 import math

@@ -1,4 +1,4 @@
-"""The keeper: one thread a process that looks after its stores once a second. It knows a store by
+"""The upkeep thread: one a process, which looks after its stores once a second. It knows a store by
 its parts, for the store itself may be lost before them."""
 
 import contextlib
@@ -98,7 +98,7 @@ class StoreParts:
         return clean
 
 
-class Keeper:
+class UpkeepThread:
     """Gives memory back when the system is short of it, and closes stores that were lost.
 
     Its thread runs while there are stores. `_lock` guards `_stores` and `_thread`; `lose` takes
@@ -121,7 +121,7 @@ class Keeper:
         with self._lock:
             self._stores.add(store)
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="omlx-cache-keeper", daemon=True)
+                thread = threading.Thread(target=self._run, name="omlx-cache-upkeep", daemon=True)
                 thread.start()
                 self._thread = thread
 
@@ -206,5 +206,5 @@ def release_freed_memory() -> None:
         trim(ctypes.c_size_t(0))
 
 
-keeper = Keeper()
-os.register_at_fork(after_in_child=keeper._start_over)
+upkeep_thread = UpkeepThread()
+os.register_at_fork(after_in_child=upkeep_thread._start_over)

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.control.answers import encoded
+from omlx_cache.control.serialization import encoded
 from omlx_cache.requests.log import AskedRequest, RequestLog
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import NobodyThere
-from omlx_cache_daemon.following import Events, Follower, Requests
+from omlx_cache_daemon.log_follower import Events, Follower, Requests
 from omlx_cache_storage.stats import Counters
 
 REMEMBERED = 8

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion
 
 from omlx_cache import mlx_lm_versions
-from omlx_cache.identity.parts import version_of
+from omlx_cache.identity.namespace import version_of
 from omlx_cache_storage.errors import CacheError
 
 _log = logging.getLogger(__name__)

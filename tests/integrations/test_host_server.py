@@ -4,8 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from omlx_cache.integrations import names
-from omlx_cache.integrations.names import HostName, lacks, missing
+from omlx_cache.integrations import host_server
+from omlx_cache.integrations.host_server import HostName, lacks, missing
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_a_server_that_lacks_any_of_its_names_keeps_its_own_cache(
 ) -> None:
     host = import_module(f"omlx_cache.integrations.{package}.host").HOST
     for gone in host.needed:
-        monkeypatch.setattr(names, "_is_there", lambda name, gone=gone: name != gone)
+        monkeypatch.setattr(host_server, "_is_there", lambda name, gone=gone: name != gone)
         assert f"`{gone.module}.{gone.attribute}`" in host.lacking()
         assert not host.is_complete(require=False)
-    monkeypatch.setattr(names, "_is_there", lambda name: True)
+    monkeypatch.setattr(host_server, "_is_there", lambda name: True)
     assert host.is_complete(require=True)
