@@ -8,12 +8,11 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+
+from reference_page import write_page
 
 from omlx_cache.status.exposition import LABELS
 from omlx_cache.status.metrics import HISTOGRAMS, INFO, INFO_HELP, METRICS, PREFIX, UP, UP_HELP
-
-DEFAULT_PATH = Path("daemon/monitoring/metrics.md")
 
 _INTRODUCTION = """\
 # Metrics
@@ -48,14 +47,5 @@ def _row(name: str, kind: str, labels: Sequence[str], text: str) -> str:
     return f"| `{name}` | {kind} | {shown} | {text} |\n"
 
 
-def main(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["-"]:
-        sys.stdout.write(reference())
-    else:
-        path = Path(arguments[0]) if arguments else DEFAULT_PATH
-        path.write_text(reference(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_page(reference(), "daemon/monitoring/metrics.md", sys.argv[1:]))

@@ -7,16 +7,14 @@
 """
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+
+from reference_page import write_page
 
 from omlx_cache.settings.derived import DERIVED
 from omlx_cache.settings.model import CacheSettings
 from omlx_cache.settings.names import OTHER_VARIABLES, SETTING_NAMES, variable
 from omlx_cache.settings.removed import REMOVED, VALUES
 from omlx_cache.settings.values import allowed, render
-
-DEFAULT_PATH = Path("docs/configuration.md")
 
 _INTRODUCTION = """\
 # Configuration
@@ -64,14 +62,5 @@ def reference() -> str:
     return "\n".join([*lines, ""])
 
 
-def main(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["-"]:
-        sys.stdout.write(reference())
-    else:
-        path = Path(arguments[0]) if arguments else DEFAULT_PATH
-        path.write_text(reference(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_page(reference(), "docs/configuration.md", sys.argv[1:]))
