@@ -103,6 +103,13 @@ class AskedRequest:
         self._work.restored(tokens, seconds)
 
     @uninterrupted
+    def explain(self, reason: str, detail: str) -> None:
+        """Say more of why no more was restored, if that is the reason."""
+        with self._log.lock:
+            if self.explanation is not None and self.explanation.reason == reason:
+                self.explanation = replace(self.explanation, detail=detail)
+
+    @uninterrupted
     def computed(self, tokens: int, seconds: float) -> None:
         """Note tokens of the prompt that were computed in the last `seconds`; 0 seconds for one
         that a step of decoding took along."""

@@ -24,9 +24,10 @@ _TOOLS = """\
 {%- if tools %}{{ '<|im_start|>system\\nTools: ' + tools|tojson + '<|im_end|>\\n' }}{% endif %}
 """
 _JSON_CALLS = """\
-{%- for call in m.tool_calls or [] %}
-{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
-{{- call.function.arguments|tojson + '}\\n</tool_call>' }}
+{%- for call in m.tool_calls or [] %}{% set tool_call = call.function %}
+{{- '\\n' if m.content|trim or not loop.first else '' }}
+{{- '<tool_call>\\n{"name": "' + tool_call.name + '", "arguments": ' }}
+{{- tool_call.arguments|tojson + '}\\n</tool_call>' }}
 {%- endfor %}
 """
 _RESULT = """\
@@ -98,9 +99,9 @@ TOOL_JSON = (
     + """\
 {%- elif m.tool_calls %}
 {{- '<|im_start|>assistant\\n' + m.content }}
-{%- for call in m.tool_calls %}
-{{- '<tool_call>{"parameters": ' + call.function.arguments|dictsort|string }}
-{{- ', "name": "' + call.function.name + '"}</tool_call>' }}
+{%- for call in m.tool_calls %}{% set tool_call = call.function %}
+{{- '<tool_call>{"parameters": ' + tool_call.arguments|dictsort|string }}
+{{- ', "name": "' + tool_call.name + '"}</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 """

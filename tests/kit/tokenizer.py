@@ -1,6 +1,7 @@
 """A character tokeniser with a chat template, for models of 128 tokens."""
 
 import string
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
@@ -20,9 +21,13 @@ STRIPS_REASONING = (
 )
 
 
-def tokenizer(thinking: bool = False) -> PreTrainedTokenizerFast:
-    """Return a tokeniser with a chat template; every token is one printable character."""
-    specials = SPECIALS + (THINKING if thinking else [])
+def tokenizer(
+    thinking: bool = False, template: str | None = None, markers: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
+    """Return a tokeniser with a chat template; every token is one printable character, or one of
+    the markers that a template of its own has."""
+    markers = THINKING if thinking else list(markers)
+    specials = SPECIALS + markers
     characters = [c for c in string.printable if c not in "\r\t\x0b\x0c"]
     others = [chr(code) for code in range(0x3B1, 0x3B1 + 64)]
     words = (specials + characters + others)[:VOCAB]
@@ -31,13 +36,12 @@ def tokenizer(thinking: bool = False) -> PreTrainedTokenizerFast:
     )
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens(SPECIALS)
-    if thinking:
-        inner.add_tokens(THINKING)
+    inner.add_tokens(markers)
     made = PreTrainedTokenizerFast(
         tokenizer_object=inner,
         eos_token="<|im_end|>",
         unk_token=words[0],
         clean_up_tokenization_spaces=False,
     )
-    made.chat_template = STRIPS_REASONING if thinking else CHATML
+    made.chat_template = template or (STRIPS_REASONING if thinking else CHATML)
     return made

@@ -30,6 +30,7 @@ USUAL = (
     "--cold-dir",
     "--cold-bytes",
     "--status",
+    "--keep-reasoning",
     "--at-login",
 )
 """The flags that `--help` shows."""
@@ -48,6 +49,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add_server(parser)
     add_limits(parser)
     add_settings(parser)
+    parser.add_argument(
+        "--keep-reasoning",
+        action="store_true",
+        help="give the chat template the reasoning of earlier answers, which clients drop",
+    )
     parser.add_argument(
         "--at-login",
         action=argparse.BooleanOptionalAction,
@@ -74,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         "prompt_tokens": args.max_prompt_tokens,
         "drain_seconds": args.drain_timeout,
         "verbose": args.verbose,
+        "keep_reasoning": args.keep_reasoning,
         "given": (*given, *(("log_level",) if given_level(args) else ())),
     }
     settings = CacheSettings(**{**level, **given})

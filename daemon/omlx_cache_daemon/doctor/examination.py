@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, get_args
 
+from omlx_cache import reasons
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.replies import ProcessRow
 from omlx_cache.settings import CacheSettings
@@ -78,11 +79,13 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class AskedProcess:
     """A store, or a service, with what it says of itself; `error` says why that is nothing.
-    `unbacked`: pages that its memory takes for written, and the disk does not have."""
+    `unbacked`: pages that its memory takes for written, and the disk does not have. `rewritten`:
+    its requests with a changed history."""
 
     store: RunningStore
     row: ProcessRow | None = None
     unbacked: int = 0
+    rewritten: int = 0
     error: str | None = None
 
     @property
@@ -107,15 +110,17 @@ def asked() -> list[AskedProcess]:
 
 def ask(store: RunningStore) -> AskedProcess:
     """Return what a process says of itself; waits for some seconds at most."""
-    client, unbacked = store.client(ASK_SECONDS), 0
+    client, unbacked, rewritten = store.client(ASK_SECONDS), 0, 0
     try:
         row = process_of(client)
         # A service, and an earlier version, do not know the question.
         with contextlib.suppress(ControlError):
             unbacked = count_of(as_map(client.call("compare")), "unbacked")
+            requests = as_map(as_map(client.call("stats")).get("requests"))
+            rewritten = count_of(as_map(requests.get("misses")), reasons.REWRITTEN)
     except (CommandError, ControlError) as error:
         return AskedProcess(store, error=str(error))
-    return AskedProcess(store, row, unbacked)
+    return AskedProcess(store, row, unbacked, rewritten)
 
 
 @dataclass

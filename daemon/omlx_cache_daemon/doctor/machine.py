@@ -235,6 +235,20 @@ def remotes_of_stores(context: Context) -> Iterator[Finding]:
             )
 
 
+def histories(context: Context) -> Iterator[Finding]:
+    """Clients send histories back as they were."""
+    for process in context.processes:
+        if process.rewritten:
+            yield Finding(
+                "note",
+                f"{counted(process.rewritten, 'request')} of {process} came with a history that is "
+                "sent back differently, by the client or by the chat template",
+                "everything behind the first changed answer is computed again",
+                "omlx-cache why shows where they part; for dropped reasoning: serve "
+                "--keep-reasoning",
+            )
+
+
 def versions(context: Context) -> Iterator[Finding]:
     """All processes of the directory are of one version, which is the one that is installed."""
     rows = [process.row for process in context.users if process.row is not None]
@@ -272,6 +286,6 @@ def _remove(left: list[Path]) -> str:
 
 MACHINE = (
     variables, settings, packages, clock, memory, descriptors, runtime_directory, sockets, answers,
-    disks_of_stores, memory_and_disk, remotes_of_stores,
+    disks_of_stores, memory_and_disk, remotes_of_stores, histories,
 )  # fmt: skip
 """What is about the machine and its processes."""

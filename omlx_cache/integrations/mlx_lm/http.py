@@ -18,7 +18,13 @@ from mlx_lm.server import APIHandler, get_system_fingerprint
 
 from omlx_cache.control.handler import linger
 from omlx_cache.control.serialization import encoded
-from omlx_cache.integrations.mlx_lm.requests import BadRequest, Refused, TooLarge, Unavailable
+from omlx_cache.integrations.mlx_lm.requests import (
+    BadRequest,
+    Refused,
+    SentAnswer,
+    TooLarge,
+    Unavailable,
+)
 from omlx_cache.status.answer import JSON, Answer
 from omlx_cache.status.routes import LOOKUP, Routes, is_status_path
 
@@ -36,7 +42,8 @@ _LINGER_BYTES = 1 << 30
 
 class Handler(APIHandler):  # type: ignore[misc]
     """Answers one request of one connection, and ends it. `_has_begun` says whether headers were
-    sent, `_is_unread` that the client may still be sending."""
+    sent, `_is_unread` that the client may still be sending. `_sent` is what it was answered, to the
+    messages of `_request`."""
 
     server: "HttpServer"
     timeout = _CLIENT_SECONDS
@@ -110,6 +117,7 @@ class Handler(APIHandler):  # type: ignore[misc]
             # JSON has no such numbers, Python reads them, and sampling ends with them.
             if isinstance(value, float) and not math.isfinite(value):
                 raise BadRequest(f"{name} must be a finite number, not {value}")
+        self._request, self._sent = request, SentAnswer()
         try:
             with self.server.answering():
                 super().handle_completion(request, stop_words)
@@ -118,6 +126,15 @@ class Handler(APIHandler):  # type: ignore[misc]
         except Exception as error:
             _log.exception("a request ended by an error")
             raise Refused(f"{type(error).__name__}: {error}") from error
+
+    def generate_response(self, *arguments: Any, **options: Any) -> Any:
+        response = super().generate_response(*arguments, **options)
+        self._sent.add(response)
+        if self._sent.finish_reason is not None:
+            # Before the client has it: its next request may be quick.
+            kept = self.response_generator.reasoning
+            kept.answered(self._request.messages, self._sent.message)
+        return response
 
     def _refuse(self, error: Refused) -> None:
         """Send the reason; as an event of a stream that has begun."""

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -58,14 +58,39 @@ class EarlyContext(GenerationContext):  # type: ignore[misc]
             self.becomes.stop()
 
 
+class SentAnswer:
+    """An answer as its client was sent it, whole or in pieces. Of the client's thread."""
+
+    def __init__(self) -> None:
+        self.finish_reason: str | None = None
+        self._texts = {"content": "", "reasoning": ""}
+        self._calls: list[Any] = []
+
+    def add(self, response: Mapping[str, Any]) -> None:
+        """Take a piece, or all of it."""
+        (choice,) = response["choices"]
+        message = choice.get("delta") or choice.get("message") or {}
+        for name in self._texts:
+            self._texts[name] += message.get(name) or ""
+        self._calls += message.get("tool_calls") or ()
+        self.finish_reason = choice["finish_reason"] or self.finish_reason
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message."""
+        texts = {name: text for name, text in self._texts.items() if text}
+        calls = {"tool_calls": self._calls} if self._calls else {}
+        return {"role": "assistant", "content": "", **texts, **calls}
+
+
 class ServedRequest:
     """Stands in for the queue on which mlx-lm's generation thread answers one client.
 
     The client's thread makes it, and sets, before it is queued, `parts`, its tokenised prompt,
     `tokenizer`, by which, `flight`, `held_seconds` and `waited_for`, the number of the request that
     it waited for, where that has one. After that the generation thread sets them, `queue`, `asked`,
-    `is_over`, `_context`, `_text`, the answer, and `alone`, which takes what is computed of a
-    request that is served alone. `note_end` hears how the answer ended.
+    `lacks_reasoning`, `is_over`, `_context`, `_text`, the answer, and `alone`, which takes what is
+    computed of a request that is served alone. `note_end` hears how the answer ended.
     """
 
     def __init__(self, note_end: Callable[[Ended | None], None], offered_tools: bool) -> None:
@@ -78,6 +103,7 @@ class ServedRequest:
         self.queue: Any = None
         self.asked: AskedRequest | None = None
         self.alone: Callable[[Any], None] | None = None
+        self.lacks_reasoning = False
         self.is_over = False
         self._note_end = note_end
         self._context: Any = None

@@ -17,11 +17,13 @@ import mlx.core as mx
 from mlx_lm import server
 from mlx_lm.server import Response, ResponseGenerator, TimeBudget
 
+from omlx_cache import reasons
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.mlx_lm.host import HOST
 from omlx_cache.integrations.mlx_lm.lookup import furthest
 from omlx_cache.integrations.mlx_lm.models import load_default, served_as
+from omlx_cache.integrations.mlx_lm.reasoning import ADVICE, KeptReasoning
 from omlx_cache.integrations.mlx_lm.requests import (
     CLIENT_LEFT,
     CUT_OFF,
@@ -65,9 +67,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     the next blocks; then the request is queued. `_arriving` makes one of several alike the first,
     and guards `_waiting`, a count.
     An error on the generation thread ends the requests that are computed, and the thread goes on.
-    `tokens_of` limits a prompt for a model. `failure` is why the default model could not be loaded,
-    written before `loaded` is set; `cutting` is set once, by `stop`; `_current`, `_looked_at` are
-    the generation thread's.
+    `tokens_of` limits a prompt for a model; `reasoning` guards itself. `failure` is why the default
+    model could not be loaded, written before `loaded` is set; `cutting` is set once, by `stop`;
+    `_current`, `_looked_at` are the generation thread's.
     """
 
     def __init__(
@@ -75,8 +77,10 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         provider: Any,
         store: BlockStore,
         tokens_of: Callable[[str], int],
+        keep_reasoning: bool = False,
     ) -> None:
         flags = provider.cli_args
+        self.reasoning = KeptReasoning(keep_reasoning, flags.chat_template_args)
         # mlx-lm before 0.32 has none of these.
         options = {name: getattr(flags, name) for name in PACKING if hasattr(flags, name)}
         self._store = store
@@ -283,7 +287,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 check_tokens(prompt, tokenizer)
                 parts: tuple[Any, ...] = (prompt, [prompt], ["assistant"], "normal", None)
             else:
-                parts = prompt_parts(super()._tokenize(tokenizer, request, args))
+                render = partial(super()._tokenize, tokenizer, request, args)
+                parts = prompt_parts(self.reasoning.rendered(request, args, tokenizer, render))
         except Exception as error:
             raise BadRequest(f"this prompt cannot be tokenised: {error}") from error
         if len(parts[0]) > most:
@@ -358,6 +363,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self._current = served = request.served
         if served.tokenizer is not tokenizer:
             served.parts, served.tokenizer = self._parts(tokenizer, request, args), tokenizer
+        served.lacks_reasoning = getattr(request, "lacks_reasoning", False)
         self._made(tokenizer, args)
         parts = served.parts
         # mlx-lm cuts what was restored off the segments.
@@ -385,6 +391,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 asked.waited(self._current.held_seconds, self._current.waited_for)
             if self._current.flight is not None:
                 self._current.flight.number = asked.record.number
+            if self._current.lacks_reasoning:
+                asked.explain(reasons.REWRITTEN, ADVICE)
         asked.begin_chunk(asked.record.restored_tokens)
 
     def _serve_single(self, request: Any, *stream: Any) -> None:

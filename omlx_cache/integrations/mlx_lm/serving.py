@@ -66,13 +66,15 @@ _SCALINGS = ("rope_scaling", "rope_parameters")
 class Serving:
     """What `omlx-cache serve` adds to mlx-lm's flags. `prompt_tokens` None: the model's context;
     `has_status`: the status paths are answered at the server's own port; `verbose`: mlx-lm's lines
-    about the progress of prompts are shown; `given`: the settings that were flags."""
+    about the progress of prompts are shown; `keep_reasoning`: prompts get back the reasoning that
+    clients drop; `given`: the settings that were flags."""
 
     body_bytes: int = 32 << 20
     prompt_tokens: int | None = None
     drain_seconds: float = 30.0
     has_status: bool = False
     verbose: bool = True
+    keep_reasoning: bool = False
     given: tuple[str, ...] = ()
 
     def tokens_of(self, model: str) -> int:
@@ -119,7 +121,7 @@ def serve(
             why = cold.state.removeprefix(UNAVAILABLE)
             raise CannotRun(f"nothing can be kept in {store.settings.cold_dir}: {why}")
         try:
-            responses = Responses(provider, store, serving.tokens_of)
+            responses = Responses(provider, store, serving.tokens_of, serving.keep_reasoning)
         except ValueError as error:
             store.close(CLOSE_SECONDS)
             raise ConfigError(str(error)) from error

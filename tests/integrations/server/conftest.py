@@ -59,8 +59,9 @@ def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
     """Starts servers of a model that share a cold tier, and ends those that a test left."""
     running: list[Server] = []
 
-    def begin(model: str, *flags: str, **variables: str) -> Server:
-        flags = ("--model", str(models[model]), *flags)
+    def begin(model: str | Path, *flags: str, **variables: str) -> Server:
+        path = model if isinstance(model, Path) else models[model]
+        flags = ("--model", str(path), *flags)
         running.append(serve_ours(home, *flags, forked=True, **variables))
         return running[-1]
 

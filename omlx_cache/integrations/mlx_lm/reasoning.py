@@ -1,0 +1,175 @@
+"""The reasoning of answers, which clients drop and chat templates read."""
+
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeVar
+
+from transformers.utils import chat_template_utils
+
+from omlx_cache.integrations.mlx_lm.prediction import REASONING, Message
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+BYTES = 16 << 20
+"""Memory for the reasoning of answers: that of ten thousand, about."""
+ENTRY_BYTES = 200
+"""What an answer takes of it beside its reasoning."""
+SWITCHES = {"preserve_thinking": True, "clear_thinking": False}
+"""Arguments by which templates keep the reasoning of earlier turns, with the value that does."""
+ADVICE = "serve --keep-reasoning gives the template the reasoning that it lacks"
+_NAMES = ("reasoning_content", "reasoning", "thinking")
+"""Of several names that a template reads the first is used."""
+_UNIQUE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The ids that mlx-lm gives to tool calls; those that a model gives come again elsewhere."""
+
+
+_ALIASES = hasattr(chat_template_utils, "_alias_reasoning_fields")
+"""Newer versions of transformers write reasoning under two of its names, whatever it had."""
+
+
+class _Template(NamedTuple):
+    """What a chat template reads: reasoning under `name`, empty for none, which is there where a
+    message has one of `names`; and switches."""
+
+    name: str
+    names: tuple[str, ...]
+    switches: dict[str, bool]
+
+
+class _Lacking(NamedTuple):
+    """An answer of a request, its place, and the reasoning that its template would read of it."""
+
+    place: int
+    message: dict[str, Any]
+    reasoning: str
+
+
+class KeptReasoning:
+    """Remembers the reasoning of answers, and with `gives` puts into a prompt what its client
+    dropped; without, it knows what was dropped. `template_args` are those of every request.
+
+    An answer is found by the ids of its tool calls, or by its text and all that was said before it:
+    the same words in another conversation have reasons that are not for this one. In memory only,
+    `BYTES` at most; the latest used stay. Any thread may call; `_lock` guards `_kept` and `nbytes`.
+    """
+
+    def __init__(self, gives: bool, template_args: Mapping[str, Any]) -> None:
+        self._gives = gives
+        self._template_args = template_args
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self.nbytes = 0
+
+    def answered(self, messages: Sequence[Message], answer: Message) -> None:
+        """Remember the reasoning of an answer to these messages, as it was sent."""
+        if not answer.get("reasoning"):
+            return
+        *_, key = _keys([*messages, answer])
+        reasoning = answer["reasoning"].encode(errors="replace") if self._gives else b""
+        with self._lock:
+            self._forget(key)
+            self._kept[key] = reasoning
+            self.nbytes += len(reasoning) + ENTRY_BYTES
+            while self.nbytes > BYTES:
+                self._forget(next(iter(self._kept)))
+
+    def rendered(self, request: Any, args: Any, tokenizer: Any, render: Callable[[], T]) -> T:
+        """Return what `render` makes of a request to which the reasoning was given that its
+        template reads and lacks, or of the request as it is where the template refuses that; raises
+        what `render` does. Says on the request whether its prompt lacks what might be given."""
+        request.lacks_reasoning = False
+        options, name, given = args.chat_template_kwargs, "", []
+        try:
+            template = _template_of(tokenizer)
+            lacking = list(self._lacking(request.messages, template.names))
+            known = {**self._template_args, **(options or {})}
+            if self._gives:
+                name, given = template.name, lacking
+                args.chat_template_kwargs = {**template.switches, **known}
+                for one in given:
+                    one.message[name] = one.reasoning
+            else:
+                is_kept = template.switches.items() <= known.items()
+                request.lacks_reasoning = _helps(request.messages, template.names, lacking, is_kept)
+            return render()
+        except Exception:
+            _log.debug("a prompt is rendered as its client sent it", exc_info=True)
+        args.chat_template_kwargs = options
+        for one in given:
+            one.message.pop(name, None)
+        return render()
+
+    def _lacking(
+        self, messages: Sequence[dict[str, Any]], names: Sequence[str]
+    ) -> Iterator[_Lacking]:
+        """Yield the answers whose reasoning is known, and is not under a name that is read."""
+        if not names:
+            return
+        for place, key in enumerate(_keys(messages)):
+            message = messages[place]
+            if message.get("role") != "assistant" or any(message.get(name) for name in names):
+                continue
+            sent = next((message[name] for name in REASONING if message.get(name)), None)
+            with self._lock:
+                kept = self._kept.get(key)
+                if kept is not None:
+                    self._kept.move_to_end(key)
+            if sent is not None or kept is not None:
+                yield _Lacking(place, message, sent or (kept or b"").decode())
+
+    def _forget(self, key: bytes) -> None:
+        reasoning = self._kept.pop(key, None)
+        if reasoning is not None:
+            self.nbytes -= len(reasoning) + ENTRY_BYTES
+
+
+def _keys(messages: Sequence[Message]) -> Iterator[bytes]:
+    """Yield for each message what an answer at its place is found by."""
+    said = sha256()
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "".join(part.get("text", "") for part in content)
+        # Clients strip texts.
+        text = str(content or "").strip()
+        ids = [str(call.get("id")) for call in message.get("tool_calls") or ()]
+        key = sha256() if ids and all(map(_UNIQUE.fullmatch, ids)) else said.copy()
+        key.update(repr(ids or text).encode())
+        yield key.digest()
+        said.update(repr((message.get("role"), text)).encode())
+
+
+def _helps(
+    messages: Sequence[Message], names: Sequence[str], lacking: Sequence[_Lacking], is_kept: bool
+) -> bool:
+    """True when reasoning is lacking since the last question, where templates write it, or when
+    there is some that a template drops, and has a switch to keep: it `is_kept` without."""
+    asked = max((at for at, m in enumerate(messages) if m.get("role") == "user"), default=-1)
+    if any(one.place > asked for one in lacking):
+        return True
+    has_any = bool(lacking) or any(m.get(name) for m in messages for name in names)
+    return has_any and not is_kept
+
+
+def _template_of(tokenizer: Any) -> _Template:
+    """Return what the chat template of mlx-lm's tokenizer reads."""
+    source = tokenizer.chat_template
+    if isinstance(source, dict):
+        source = "\n".join(source.values())
+    # One that is code is mlx-lm's own.
+    return _read_by(source if isinstance(source, str) else f".{_NAMES[0]}")
+
+
+@lru_cache(maxsize=8)
+def _read_by(source: str) -> _Template:
+    names = tuple(n for n in _NAMES if re.search(rf"[.'\"]{n}\b", source))
+    switches = {n: value for n, value in SWITCHES.items() if re.search(rf"\b{n}\b", source)}
+    name = names[0] if names else ""
+    is_aliased = _ALIASES and name in ("reasoning_content", "thinking")
+    return _Template(name, REASONING if is_aliased else names, switches)
