@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.restore.lookup import find_restore_point
-from omlx_cache.tools.bench.chains import (
+from omlx_cache.tools.bench.bed import (
     CHAIN,
     NAMESPACE,
     chain_of,

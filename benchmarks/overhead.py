@@ -27,8 +27,15 @@ from omlx_cache.restore.lookup import find_restore_point
 from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
-from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.chains import CHAIN, NAMESPACE, chain_of, ends_of, hash_chain, pages_of
+from omlx_cache.tools.bench.bed import (
+    CHAIN,
+    NAMESPACE,
+    Bed,
+    chain_of,
+    ends_of,
+    hash_chain,
+    pages_of,
+)
 from omlx_cache.tools.bench.figures import (
     BLOCK_SIZE,
     SIZES,

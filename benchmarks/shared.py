@@ -20,8 +20,7 @@ from omlx_cache.adapters.base import PAGED
 from omlx_cache.restore.lookup import find_restore_point
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
-from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.chains import NAMESPACE, chain_of, ends_of, pages_of, touch_page
+from omlx_cache.tools.bench.bed import NAMESPACE, Bed, chain_of, ends_of, pages_of, touch_page
 from omlx_cache.tools.bench.figures import (
     BLOCK_SIZE,
     SIZES,

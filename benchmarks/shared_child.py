@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from omlx_cache.tools.bench.chains import pages_of
+from omlx_cache.tools.bench.bed import pages_of
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.page import Page
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Self
 
 from omlx_cache.arrays.mlxio import architecture
 from omlx_cache.control import cold_files
-from omlx_cache.control.comparison import Disagreement, compare
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.listing import (
     Chosen,
+    Disagreement,
     ListedPage,
     Pruning,
     choose,
+    compare,
     list_pages,
     used_by_anybody,
 )

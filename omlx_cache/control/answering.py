@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from omlx_cache.control.comparison import Disagreement
-from omlx_cache.control.listing import Chosen, ListedPage, Pruning
+from omlx_cache.control.listing import Chosen, Disagreement, ListedPage, Pruning
 from omlx_cache.control.replies import Identity
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.requests.log import Decoder, RequestLog

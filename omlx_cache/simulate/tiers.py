@@ -17,8 +17,7 @@ from omlx_cache_storage.cold.ledger_records import Change
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import Departures
-from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.eviction.keep import Clock, Keep, Lru
+from omlx_cache_storage.eviction.keep import Clock, Keep, Learned, Lru
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage, name_of
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey
 from omlx_cache_storage.page import (

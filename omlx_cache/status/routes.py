@@ -13,16 +13,22 @@
 /store/OPERATION        what commands ask, on the Unix socket only
 
 A list in a query has commas between its items; what is asked by POST has a map of JSON as its body.
+
+The page is one file with nothing from elsewhere; a policy holds it to that.
 """
 
 import json
 import logging
+import re
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
+from importlib import resources
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -30,10 +36,41 @@ from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
 from omlx_cache.control.serialization import encoded
 from omlx_cache.package import VERSION
 from omlx_cache.status.access import refused
-from omlx_cache.status.answer import EVENTS, JSON, Answer, refusal
+from omlx_cache.status.answer import EVENTS, JSON, MOST_STREAMS, Answer, refusal, stream
 from omlx_cache.status.history import SAMPLE_SECONDS, StatusHistory
-from omlx_cache.status.page import status_page
-from omlx_cache.status.streams import MOST_STREAMS, stream
+
+_INLINE = re.compile(r"<(script|style)\b[^>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+
+
+class StatusPage(NamedTuple):
+    """The page's bytes, and its Content-Security-Policy."""
+
+    body: bytes
+    policy: str
+
+
+@cache
+def status_page() -> StatusPage:
+    """Return the page, read once. Its own scripts and styles run, by their hashes, and no others:
+    it may ask this server only, load nothing, and be framed by nobody."""
+    text = resources.files("omlx_cache.status").joinpath("page.html").read_text("utf-8")
+    sources: dict[str, list[str]] = {"script": [], "style": []}
+    for kind, inside in _INLINE.findall(text):
+        digest = b64encode(sha256(inside.encode()).digest()).decode()
+        sources[kind.lower()].append(f"'sha256-{digest}'")
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            *(f"{kind}-src {' '.join(found)}" for kind, found in sources.items() if found),
+            "connect-src 'self'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+    return StatusPage(text.encode(), policy)
+
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,7 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 
 from omlx_cache_storage.events import SILENT, Departures, EventLog, How
-from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Lru
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Learned, Lru
 from omlx_cache_storage.eviction.order import OrderedPages
 from omlx_cache_storage.hot_page import Held, MemoryVictims, PageState, Reservation
 from omlx_cache_storage.keys import BlockKey

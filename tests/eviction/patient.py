@@ -1,8 +1,7 @@
 """Policies, tiers and stores whose patience a test sets."""
 
 from omlx_cache import BlockStore
-from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.eviction.keep import Keep
+from omlx_cache_storage.eviction.keep import Keep, Learned
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.page import Page
 

@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.units import SECOND
-from omlx_cache_storage.eviction.ages import BUCKETS, Learned, end_of, parse_learned
 from omlx_cache_storage.eviction.keep import (
+    BUCKETS,
     ENOUGH_USES,
     MOST_PATIENCE_SECONDS,
     OWN_USE_NS,
     Keep,
+    Learned,
+    end_of,
+    parse_learned,
 )
 
 START = 10**18

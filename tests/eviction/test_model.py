@@ -7,8 +7,13 @@ from kit.examples import examples
 from kit.storage import Story
 from kit.units import SECOND
 from omlx_cache_storage.eviction import keep
-from omlx_cache_storage.eviction.ages import BUCKETS, YOUNGEST_SECONDS, bucket_of
-from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep
+from omlx_cache_storage.eviction.keep import (
+    BUCKETS,
+    SUPERSEDED_NS,
+    YOUNGEST_SECONDS,
+    Keep,
+    bucket_of,
+)
 
 STORY = Story(blocks=40)
 PAGES = STORY.ids(*range(1, 25))

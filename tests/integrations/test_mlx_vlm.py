@@ -12,8 +12,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.integrations.mlx_vlm import install, sequences
 from omlx_cache.integrations.mlx_vlm.launch import around
-from omlx_cache.integrations.mlx_vlm.media import marked, with_media
-from omlx_cache.integrations.mlx_vlm.sequences import KvForm
+from omlx_cache.integrations.mlx_vlm.sequences import KvForm, marked, with_media
 
 from .conftest import model_of, prompt_of
 

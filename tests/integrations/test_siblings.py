@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 
-from omlx_cache.integrations.siblings import SEQUENCES, TOKENS, Siblings
+from omlx_cache.integrations.lanes import SEQUENCES, TOKENS, Siblings
 from omlx_cache_storage.keys import as_tokens
 
 

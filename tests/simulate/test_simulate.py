@@ -15,8 +15,15 @@ from benchmarks import fleet
 from kit.examples import examples, some
 from kit.output import check_output
 from kit.workloads import grown
-from omlx_cache.simulate.optimum import next_uses, optimum
-from omlx_cache.simulate.simulator import Costs, Outcome, Setup, Simulator, TierRoom
+from omlx_cache.simulate.simulator import (
+    Costs,
+    Outcome,
+    Setup,
+    Simulator,
+    TierRoom,
+    next_uses,
+    optimum,
+)
 from omlx_cache.simulate.traces import Workload
 from omlx_cache_daemon.cli import main
 from omlx_cache_storage.write_policy import WRITE_POLICIES

@@ -11,7 +11,7 @@ import pytest
 from kit.status import Known, get, process, said, serve
 from omlx_cache.control.server import ApiServer
 from omlx_cache.settings.names import ConfigError
-from omlx_cache.status import streams
+from omlx_cache.status.answer import MOST_STREAMS
 
 
 @pytest.fixture
@@ -102,11 +102,11 @@ def test_events_are_streamed_and_resumed_where_a_client_was_cut_off(
 def test_a_stream_whose_client_has_gone_makes_room_for_another(
     source: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr("omlx_cache.status.answer.POLL_SECONDS", 0.01)
     source.happened = [{"kind": "stored", "number": 1}]
     request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serve(source) as server, ExitStack() as stack:
-        for _ in range(streams.MOST_STREAMS):
+        for _ in range(MOST_STREAMS):
             _until(stack.enter_context(connect(server, request)), b'"number": 1}\n\n')
         assert said(server, request).startswith(b"HTTP/1.1 503")
         stack.close()

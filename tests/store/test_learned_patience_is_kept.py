@@ -10,7 +10,7 @@ import pytest
 from kit.storage import HandClock, Story, commit, open_store
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.cold.small_files import read_reuse
-from omlx_cache_storage.eviction.ages import BUCKETS, Learned
+from omlx_cache_storage.eviction.keep import BUCKETS, Learned
 
 PAGE = 4 * 1024
 MOST_PATIENT = Learned((1.0,) * BUCKETS, 5000, 30.0)

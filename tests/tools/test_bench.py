@@ -156,6 +156,6 @@ def test_the_rows_are_measured_where_no_extra_is_installed() -> None:
     absent = ["redis", "obstore", "cryptography", "zstandard"]
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
-        "import omlx_cache.tools.bench.run"
+        "import omlx_cache.tools.bench.report"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

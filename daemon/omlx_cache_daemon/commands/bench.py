@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     from omlx_cache.tools.bench.figures import SIZES as sizes
     from omlx_cache.tools.bench.report import around_section, markdown, write_report, write_section
-    from omlx_cache.tools.bench.run import run as measure
+    from omlx_cache.tools.bench.report import run as measure
 
     parts = list(PARTS) if args.part is None else [args.part]
     try:

@@ -15,8 +15,15 @@ from omlx_cache_daemon.process import show_logs
 from omlx_cache_daemon.progress import Progress
 from omlx_cache_daemon.render import print_answer, quantity, text
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
-from omlx_cache_daemon.servers import Server, find_servers
-from omlx_cache_daemon.warming import Prompt, WarmReport, read_prompts, serving, warm_through
+from omlx_cache_daemon.warming import (
+    Prompt,
+    Server,
+    WarmReport,
+    find_servers,
+    read_prompts,
+    serving,
+    warm_through,
+)
 
 if TYPE_CHECKING:
     from omlx_cache.settings import CacheSettings

@@ -11,8 +11,7 @@ from pathlib import Path
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache_daemon.changing import remove_useless
-from omlx_cache_daemon.doctor.census import SET_ASIDE
-from omlx_cache_daemon.doctor.examination import Context, Finding
+from omlx_cache_daemon.doctor.examination import SET_ASIDE, Context, Finding
 from omlx_cache_daemon.doctor.machine import close
 from omlx_cache_daemon.offline_files import root_of
 from omlx_cache_storage.cold.catalog import namespace_directories

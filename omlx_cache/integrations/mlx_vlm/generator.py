@@ -13,8 +13,7 @@ from mlx_vlm.models.cache import make_prompt_cache
 from omlx_cache.integrations.host_server import UnusableHost
 from omlx_cache.integrations.mlx_vlm.host import GENERATOR, HOST
 from omlx_cache.integrations.mlx_vlm.manager import ApcManager, StoreCoordinator
-from omlx_cache.integrations.mlx_vlm.media import with_media
-from omlx_cache.integrations.mlx_vlm.sequences import UnderWay, form_of
+from omlx_cache.integrations.mlx_vlm.sequences import UnderWay, form_of, with_media
 
 _log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.restore.lookup import find_restore_point
 from omlx_cache.session import Session
-from omlx_cache.tools.bench.bed import Bed
-from omlx_cache.tools.bench.chains import (
+from omlx_cache.tools.bench.bed import (
     CHAIN,
     NAMESPACE,
+    Bed,
     chain_of,
     ends_of,
     hash_chain,

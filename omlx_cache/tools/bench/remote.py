@@ -16,7 +16,7 @@ import numpy as np
 
 from omlx_cache.arrays.mlxio import HostView
 from omlx_cache.store import READ_THREADS
-from omlx_cache.tools.bench.chains import NAMESPACE, chain_of, pages_of
+from omlx_cache.tools.bench.bed import NAMESPACE, chain_of, pages_of
 from omlx_cache.tools.bench.figures import (
     BLOCK_SIZE,
     BenchRow,

@@ -10,8 +10,7 @@ from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.contents import Contents, PageFile
 from omlx_cache_storage.cold.health import Health
 from omlx_cache_storage.events import HOWS, OTHER_PROCESS, Departures, EventLog, How
-from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.eviction.keep import Clock, Keep
+from omlx_cache_storage.eviction.keep import Clock, Keep, Learned
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, cast, get_args
 
 from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, SetBy
 from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, Durability, FileSystem, StrPath
-from omlx_cache_storage.eviction.ages import Learned, parse_learned
+from omlx_cache_storage.eviction.keep import Learned, parse_learned
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     ENTRY_BYTES,

@@ -22,8 +22,7 @@ from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
 from omlx_cache_storage.events import SILENT, Departures, EventLog
-from omlx_cache_storage.eviction.ages import Learned
-from omlx_cache_storage.eviction.keep import Clock, Keep, Lru
+from omlx_cache_storage.eviction.keep import Clock, Keep, Learned, Lru
 from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult

@@ -6,7 +6,7 @@ from typing import Any
 
 from kit.units import KIB
 from omlx_cache import BlockStore, CacheSettings
-from omlx_cache.control.comparison import compare
+from omlx_cache.control.listing import compare
 from omlx_cache_daemon.changing import change_budget
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem

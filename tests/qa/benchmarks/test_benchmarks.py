@@ -14,7 +14,7 @@ import pytest
 from benchmarks import growth, overhead, profile_paths, replay, shared, side_by_side, side_child
 from benchmarks.replay_trace import Scale, read_trace
 from benchmarks.shared_child import store_all
-from omlx_cache.tools.bench.chains import pages_of
+from omlx_cache.tools.bench.bed import pages_of
 from omlx_cache.tools.bench.figures import SIZES, BenchRow
 from omlx_cache_storage.cold.tier import ColdTier
 

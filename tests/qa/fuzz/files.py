@@ -26,7 +26,7 @@ from omlx_cache_storage.cold.small_files import (
 )
 from omlx_cache_storage.documents import FORMAT, label, salt, versions
 from omlx_cache_storage.errors import PageError
-from omlx_cache_storage.eviction.ages import BUCKETS
+from omlx_cache_storage.eviction.keep import BUCKETS
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import name_of
 from omlx_cache_storage.format.packing import (
