@@ -90,6 +90,12 @@ METRICS: Final = (
         "Those of them that a request has restored since.",
     ),
     _one(
+        "tokenizer_differences_total",
+        "counter",
+        "requests.tokenizer_differences",
+        "Prompts whose cached tokens were not their tokenizer's: each turns that cache off.",
+    ),
+    _one(
         "prefill_busy_seconds_total",
         "counter",
         "requests.prefill_seconds",

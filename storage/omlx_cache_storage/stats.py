@@ -140,6 +140,7 @@ class RequestStats:
     negative when that took longer; 0 while no rate is known. `ignored_hints` were none.
     `prepared_tokens` were computed before anybody asked for them, `prepared_asked_tokens` of them
     restored since.
+    `tokenizer_differences` are prompts whose cached tokens were not their tokenizer's.
     """
 
     sessions: int
@@ -164,6 +165,7 @@ class RequestStats:
     restored_remote_tokens: int = 0
     prepared_tokens: int = 0
     prepared_asked_tokens: int = 0
+    tokenizer_differences: int = 0
 
     @property
     def hit_ratio(self) -> float:
@@ -325,6 +327,7 @@ class Counters:
                 restored_remote_tokens=sums["restored_remote_tokens"],
                 prepared_tokens=sums["prepared_tokens"],
                 prepared_asked_tokens=sums["prepared_asked_tokens"],
+                tokenizer_differences=sums["tokenizer_differences"],
             )
 
     def snapshots(self, limit_bytes: int) -> SnapshotStats:

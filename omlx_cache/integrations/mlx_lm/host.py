@@ -4,6 +4,7 @@ from omlx_cache.integrations.host_server import HostName, HostServer, names_of
 from omlx_cache.mlx_lm_versions import TESTED
 
 SERVER, _BATCHES = "mlx_lm.server", "mlx_lm.generate"
+_TOKENIZERS = "mlx_lm.tokenizer_utils"
 
 HOST = HostServer(
     SERVER,
@@ -53,6 +54,13 @@ HOST = HostServer(
             "_find_uids _unprocessed_sequences _currently_processing _prompt_batch "
             "_generation_batch",
             "a row is stored, stopped for others, and computed again",
+        ),
+        *names_of(
+            _TOKENIZERS,
+            "TokenizerWrapper",
+            "apply_chat_template rfind_think_start rfind_think_end "
+            "think_start_tokens think_end_tokens",
+            "only new text of a prompt is tokenised",
         ),
         *names_of(_BATCHES, "PromptProcessingBatch", "empty Response", "rows are computed again"),
         *names_of(_BATCHES, "GenerationBatch", "empty extend", "rows are computed again"),

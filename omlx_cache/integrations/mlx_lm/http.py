@@ -190,6 +190,7 @@ class HttpServer(ThreadingHTTPServer):
         status: Routes | None = None,
     ) -> None:
         self.body_bytes, self.look_up, self.status = body_bytes, look_up, status
+        self._responses = responses
         self._places = threading.Semaphore(_most_connections())
         self._changed = threading.Condition()
         self._answering = 0
@@ -223,6 +224,8 @@ class HttpServer(ThreadingHTTPServer):
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
+            # Its client has the answer, and waits for nothing.
+            self._responses.check_tokenizer()
         finally:
             self._places.release()
 

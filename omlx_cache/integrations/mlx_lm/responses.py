@@ -37,6 +37,7 @@ from omlx_cache.integrations.mlx_lm.requests import (
     too_long,
 )
 from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
+from omlx_cache.integrations.mlx_lm.tokenizer_cache import cached
 from omlx_cache.integrations.padding import refuse_batches
 from omlx_cache.mlx_lm_versions import as_prompt_parts, context_fields, has_images, prompt_parts
 from omlx_cache.requests.log import AskedRequest
@@ -274,6 +275,12 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         """Return a prompt's tokens; raises Refused. Any thread may ask."""
         return list(self._parts(self.model_provider.tokenizer, request, args)[0])
 
+    def check_tokenizer(self) -> None:
+        """Compare a prompt's tokens with the tokenizer's, when one is due: in idle time."""
+        tokenizer = self.model_provider.tokenizer
+        if tokenizer is not None and not cached(tokenizer).check():
+            self._store.counters.add(tokenizer_differences=1)
+
     # On either.
 
     def _parts(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:
@@ -287,7 +294,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 check_tokens(prompt, tokenizer)
                 parts: tuple[Any, ...] = (prompt, [prompt], ["assistant"], "normal", None)
             else:
-                render = partial(super()._tokenize, tokenizer, request, args)
+                render = partial(super()._tokenize, cached(tokenizer), request, args)
                 parts = prompt_parts(self.reasoning.rendered(request, args, tokenizer, render))
         except Exception as error:
             raise BadRequest(f"this prompt cannot be tokenised: {error}") from error
