@@ -197,8 +197,8 @@ def ask(store: RunningStore) -> AskedProcess:
         # A service, and an earlier version, do not know the question.
         with contextlib.suppress(ControlError):
             unbacked = count_of(as_map(client.call("compare")), "unbacked")
-            requests = as_map(as_map(client.call("stats")).get("requests"))
-            rewritten = count_of(as_map(requests.get("misses")), reasons.REWRITTEN)
+            requests = as_map(as_map(client.call("stats")).get("requests", {}))
+            rewritten = count_of(as_map(requests.get("misses", {})), reasons.REWRITTEN)
     except (CommandError, ControlError) as error:
         return AskedProcess(store, error=str(error))
     return AskedProcess(store, row, unbacked, rewritten)

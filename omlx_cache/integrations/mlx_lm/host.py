@@ -38,6 +38,7 @@ HOST = HostServer(
             "do_GET do_POST handle_completion _set_completion_headers",
             "requests are limited and counted, and clients told of errors",
         ),
+        HostName(SERVER, "APIHandler.generate_response", "knows what a client was answered"),
         HostName(SERVER, "ModelProvider.load_default", "loads before anybody is let in"),
         HostName(SERVER, "GenerationContext.stop", "a client that waits may leave"),
         HostName(SERVER, "LRUPromptCache", "its own cache, where ours restores something else"),

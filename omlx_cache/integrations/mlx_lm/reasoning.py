@@ -135,7 +135,7 @@ def _keys(messages: Sequence[Message]) -> Iterator[bytes]:
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
-            content = "".join(part.get("text", "") for part in content)
+            content = "".join(str(part.get("text", "")) for part in content)
         # Clients strip texts.
         text = str(content or "").strip()
         ids = [str(call.get("id")) for call in message.get("tool_calls") or ()]

@@ -127,10 +127,15 @@ def begin(start: Start, tmp_path: Path) -> Callable[..., PlayedChat]:
     return begun
 
 
-@pytest.mark.parametrize("returns", [faithful, drops])
 @pytest.mark.parametrize(
-    ("family", "played"),
-    [("qwen3", LOOP_STRIPPED), ("qwen3_next", LOOP_STRIPPED), ("qwen3", LOOP_LAST)],
+    ("family", "played", "returns"),
+    [
+        ("qwen3", LOOP_STRIPPED, faithful),
+        ("qwen3", LOOP_LAST, drops),
+        ("qwen3", OLDER, drops),
+        ("qwen3_next", LOOP_STRIPPED, drops),
+        ("gemma3_text", LOOP_STRIPPED, drops),
+    ],
 )
 def test_in_a_tool_loop_nothing_is_computed_twice(
     begin: Callable[..., PlayedChat],
