@@ -16,7 +16,7 @@ from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.scope import MOST_TOKENS, Scope
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.keys import KeyChain, as_tokens
+from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,9 @@ class Preparation:
     that hold them.
     """
 
-    def __init__(self, scope: Scope, tokens: Sequence[int], most: int | None = None) -> None:
+    def __init__(
+        self, scope: Scope, tokens: "Sequence[int] | Tokens", most: int | None = None
+    ) -> None:
         store = self._store = scope.store
         self.computed = self._position = 0
         self._most = most

@@ -23,6 +23,7 @@ SETTINGS = {
     "queue_bytes": "pending bytes, at most",
     "commit_wait_seconds": "how long a sequence's last commit may wait for the writer",
     "worth_reading": "auto: compute where reading takes longer; off: always read",
+    "prepare": "auto: compute what the next prompt begins with while there is no request; off",
     "durability": "none, fsync or full",
     "codec": "how pages are encoded in both tiers",
     "cold_codec": "how pages are encoded on disk only",

@@ -190,8 +190,12 @@ class Lane:
             result = scope.commit(chain, own, prompt_length, *along(chain), ended=ended)
             stored = stored or Stored(chain, result)
         if stored is not None:
-            self._siblings.add(tokens[: stored.result.tokens])
+            self.remember(tokens[: stored.result.tokens])
         return stored
+
+    def remember(self, tokens: Tokens) -> None:
+        """Have prompts found that part from a stored sequence inside a block."""
+        self._siblings.add(tokens)
 
     def fresh(self) -> list[Any]:
         """Return new, empty caches: the target's, then the draft's."""

@@ -87,6 +87,8 @@ def sentence(told: Explanation, record: RequestRecord | None = None) -> str:
     if record is None:
         return " ".join(filter(None, (f"{count} restored.", why(told))))
     gave = f" ({_tiers(record)}, {duration(record.restore_seconds)})" if told.restored else ""
+    prepared = record.prepared_tokens
+    gave += f", {prepared:,} of them prepared while idle" * bool(prepared)
     parts = [f"Request {record.number} restored {count}{gave}.", why(told), _computed(record)]
     if record.held_seconds > 0:
         parts.append(

@@ -179,6 +179,13 @@ class CacheSettings(RemoteSettings):
     are used in any case. Before three reads and a prefill every page is read. `off` always
     reads."""
 
+    prepare: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "auto"
+    """Whether a server computes the beginning of a conversation's next prompt while it has no
+    request. `serve` does after each whole answer to a request with tools or earlier answers: 4,096
+    tokens at most after a tool call, else 32,768. A request waits for one chunk of it at most. It
+    does nothing while memory is short, on a battery, in Low Power Mode, or for ten minutes after
+    five in a row that nobody asked for. `off` never does."""
+
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(lower)] = "fsync"
     """How a file is synced before it is published: `none`, `fsync`, or `full`. On macOS `full` also
     empties the drive's own cache (F_FULLFSYNC); elsewhere it means `fsync`. After simulated power

@@ -24,6 +24,7 @@ SETTING_NAMES = (
     "queue_bytes",
     "commit_wait_seconds",
     "worth_reading",
+    "prepare",
     "durability",
     "codec",
     "cold_codec",

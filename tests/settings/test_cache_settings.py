@@ -21,6 +21,7 @@ def test_every_setting_is_a_variable(machine: Machine, monkeypatch: pytest.Monke
         "queue_bytes": ("64MiB", 2**26),
         "commit_wait_seconds": ("0.5", 0.5),
         "worth_reading": ("OFF", "off"),
+        "prepare": ("Off", "off"),
         "durability": ("full", "full"),
         "codec": ("dense", "dense"),
         "cold_codec": ("dense", "dense"),

@@ -43,12 +43,13 @@ _LINGER_BYTES = 1 << 30
 class Handler(APIHandler):  # type: ignore[misc]
     """Answers one request of one connection, and ends it. `_has_begun` says whether headers were
     sent, `_is_unread` that the client may still be sending. `_sent` is what it was answered, to the
-    messages of `_request`."""
+    messages of `_request`, and `_is_whole` whether that is all."""
 
     server: "HttpServer"
     timeout = _CLIENT_SECONDS
     _has_begun = False
     _is_unread = False
+    _is_whole = False
     _headers_buffer: list[bytes]
 
     def do_GET(self) -> None:
@@ -121,6 +122,7 @@ class Handler(APIHandler):  # type: ignore[misc]
         try:
             with self.server.answering():
                 super().handle_completion(request, stop_words)
+            self._is_whole = True
         except (OSError, Refused):
             raise
         except Exception as error:
@@ -163,6 +165,11 @@ class Handler(APIHandler):  # type: ignore[misc]
         super().finish()
         if self._is_unread:
             linger(self.connection, _LINGER_SECONDS, _LINGER_BYTES)
+        if self._is_whole:
+            # What comes now is no part of the answer: its client shall not wait for it.
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_WR)
+            self.response_generator.expect(self._request, self._sent)
 
     def log_message(self, format: str, *args: Any) -> None:
         _log.debug("%s %s", self.address_string(), format % args)

@@ -59,7 +59,8 @@ def as_returned(answer: Message, messages: Sequence[Message]) -> dict[str, Any]:
     like = (alike or answers or [{}])[-1]
     own = (*REASONING, "content", "tool_calls")
     returned = {name: value for name, value in like.items() if name not in own}
-    content = _spaced(answer.get("content") or "", [m.get("content") for m in answers])
+    # Before a call a model writes other white space than at the end of a turn.
+    content = _spaced(answer.get("content") or "", [m.get("content") for m in alike or answers])
     returned |= {"role": "assistant", "content": content}
     if called:
         # Of a stream's pieces no client returns the number.

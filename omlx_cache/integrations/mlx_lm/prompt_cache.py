@@ -31,6 +31,7 @@ from omlx_cache.integrations.mlx_lm.models import (
     unknown_model,
 )
 from omlx_cache.integrations.mlx_lm.stored_sequences import SequenceLedger
+from omlx_cache.preparation import Preparation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import hint_or
@@ -244,6 +245,20 @@ class TieredPromptCache:
         for; its owner ends the flight. None for a model that is not known. Any thread may call."""
         known = self._known.get(model)
         return None if known is None else known.lanes[None].fly(as_tokens(tokens), start, stops)
+
+    def preparation(self, model: Any, tokens: Tokens, most: int) -> Preparation | None:
+        """Return what computes the beginning of a prompt that will be fetched, `most` tokens at
+        most; None for a model that is not known, has a draft model, or whose caches are packed."""
+        known = self._lanes(model)
+        if known is None or self._bits is not None or len(known.lanes[None].scopes) > 1:
+            return None
+        return Preparation(known.lanes[None].view, tokens, most)
+
+    def note_prepared(self, model: Any, tokens: Tokens) -> None:
+        """Have prompts found that part from what was prepared inside a block."""
+        known = self._known.get(model)
+        if known is not None:
+            known.lanes[None].remember(tokens)
 
     def _along(self, chain: KeyChain) -> Along:
         """Return what was stored of a sequence while it grew: a server that inserts it when it has

@@ -177,6 +177,7 @@ class ServedRequest:
         record, told = self.asked.record, self.asked.explanation
         restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens
         where = f"{restored - cold - remote} hot, {cold} cold" + f", {remote} remote" * bool(remote)
+        where += f", {record.prepared_tokens} prepared while idle" * bool(record.prepared_tokens)
         rest = record.prompt_tokens - restored
         computed = f"{record.computed_tokens} of {rest}" if early and not out else str(rest)
         why = "" if told is None else brief(told)

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from queue import Empty, Queue
@@ -23,6 +24,12 @@ from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.mlx_lm.host import HOST
 from omlx_cache.integrations.mlx_lm.lookup import furthest
 from omlx_cache.integrations.mlx_lm.models import load_default, served_as
+from omlx_cache.integrations.mlx_lm.prediction import predicted
+from omlx_cache.integrations.mlx_lm.preparing import (
+    CALL_TOKENS,
+    TURN_TOKENS,
+    Preparing,
+)
 from omlx_cache.integrations.mlx_lm.reasoning import ADVICE, KeptReasoning
 from omlx_cache.integrations.mlx_lm.requests import (
     CLIENT_LEFT,
@@ -30,6 +37,7 @@ from omlx_cache.integrations.mlx_lm.requests import (
     FAILED,
     BadRequest,
     EarlyContext,
+    SentAnswer,
     ServedRequest,
     Unavailable,
     check_tokens,
@@ -96,6 +104,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self._at_work: weakref.WeakSet[ServedRequest] = weakref.WeakSet()
         self._current: ServedRequest | None = None
         self._looked_at: Callable[[], Any] = lambda: None
+        self._preparing = Preparing(store, self.cache)
         super().__init__(provider, self.cache)
 
     # On clients' threads.
@@ -108,6 +117,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     ) -> tuple[Any, Iterator[Any]]:
         if self.cutting or not self.generation_available():
             raise Unavailable("the server is ending")
+        request.generation_args = generation_args
         request.served = served = ServedRequest(self.cache.note_end, bool(request.tools))
         answer = partial(super().generate, request, generation_args, progress_callback)
         if self._is_known(request, generation_args):
@@ -248,6 +258,32 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 notes = self.cache.room_for(served.asked.record.prompt_tokens + count)
             _log.info("%s", served.line(count, first, early, notes))
 
+    def expect(self, request: Any, answer: SentAnswer) -> None:
+        """Note how the next prompt of a conversation begins, now that a client has its answer,
+        where that is likely to come. Raises nothing."""
+        try:
+            messages, preparing = request.messages, self._preparing
+            goes_on = request.tools or any(m.get("role") == "assistant" for m in messages)
+            is_whole = answer.finish_reason in ("stop", "tool_calls")
+            if not (messages and goes_on and is_whole and preparing.is_worth_it) or self.cutting:
+                return
+            args, provider = request.generation_args, self.model_provider
+            if not self._is_known(request, args) or self.prompt_cache is not self.cache:
+                return
+            key, tokenizer = provider.model_key, provider.tokenizer
+            special = frozenset(tokenizer.added_tokens_decoder)
+
+            def render(messages: list[Any]) -> list[int]:
+                asked = replace(request, messages=messages)
+                return list(self._parts(tokenizer, asked, args)[0])
+
+            tokens = predicted(render, messages, answer.message, special.__contains__)
+            if tokens:
+                called = answer.finish_reason == "tool_calls"
+                preparing.expect(key, tokens, CALL_TOKENS if called else TURN_TOKENS)
+        except Exception:
+            _log.debug("the next prompt is not expected", exc_info=True)
+
     def stop(self, seconds: float, hurry: threading.Event) -> bool:
         """End what is computed, and the thread; False when that takes longer than `seconds`, or
         than a moment after `hurry` is set."""
@@ -343,6 +379,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         while not self._generated():
             gc.collect()
             mx.clear_cache()
+        self._preparing.give_up()
 
     def _generated(self) -> bool:
         """Compute until the server stops; False after an error that ended those at work only."""
@@ -358,10 +395,17 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         return True
 
     def _next_request(self, timeout: float | None = None) -> Any:
-        found = super()._next_request(timeout)
+        """Take the next request; while there is none and nothing is computed, when mlx-lm would
+        wait, prepare what comes next."""
+        is_idle = timeout is not None
+        found = super()._next_request(None if is_idle and self._preparing.ready else timeout)
         if found is None:
+            if is_idle:
+                self._preparing.step(self.model_provider.model_key, self.model_provider.model)
             return None
         queue, request, args = found
+        parts = request.served.parts
+        self._preparing.give_up(() if parts is None else parts[0])
         request.served.queue = queue
         self._at_work.add(request.served)
         return request.served, request, args

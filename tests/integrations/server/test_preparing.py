@@ -1,0 +1,213 @@
+"""The next prompt of a conversation is computed while nobody waits."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kit.examples import some
+from kit.templates import TEMPLATES
+from kit.wire import connected
+from omlx_cache import BlockStore
+from omlx_cache.integrations.mlx_lm.preparing import BACK_OFF_SECONDS, Preparing
+from omlx_cache.integrations.mlx_lm.requests import ServedRequest
+from omlx_cache.integrations.mlx_lm.responses import Responses
+from omlx_cache.preparation import Preparation
+from omlx_cache.scope import Pace
+
+from .playing import CALLS, Client, Playing, make_chat_model, playing
+
+Play = Callable[..., AbstractContextManager[Playing]]
+KNOWN = 5
+"""By then a client has sent both kinds of answers back."""
+COMBINATIONS = [(t, f) for t in TEMPLATES for f in ("qwen3", "qwen3_next", "gemma3_text")]
+
+
+@pytest.fixture
+def play(
+    tmp_path: Path, open_store: Callable[..., BlockStore], monkeypatch: pytest.MonkeyPatch
+) -> Play:
+    """Plays a model with a template and a store with settings."""
+
+    @contextmanager
+    def begin(family: str, template: str, **settings: Any) -> Iterator[Playing]:
+        folder = tmp_path / f"{family}-{template}"
+        model = folder if folder.exists() else make_chat_model(folder, family, template)
+        store = open_store(**{"hot_cache_only": True, **settings})
+        with monkeypatch.context() as patches, playing(model, store, patches) as made:
+            yield made
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("template", "family"),
+    some(COMBINATIONS, ("loop_last", "qwen3"), ("loop_stripped", "qwen3_next")),
+)
+def test_what_is_computed_after_arrival_is_what_the_client_adds(
+    template: str, family: str, play: Play
+) -> None:
+    computed: dict[str, list[int]] = {}
+    for prepare in ("off", "auto"):
+        with play(family, template, prepare=prepare) as server:
+            client, arrived = Client(server, "a", 1), []
+            for turn in range(len(CALLS)):
+                before = server.stats.prefilled_tokens + server.stats.prepared_tokens
+                answered = client.ask(template)
+                arrived.append(answered.prompt - answered.cached)
+                if prepare == "auto" and turn >= KNOWN:
+                    prompt, expected = server.prompts[-1], server.expected[turn - 1]
+                    assert arrived[-1] <= 1.05 * server.behind(prompt, expected) + 1
+                server.settle()
+                all_computed = server.stats.prefilled_tokens + server.stats.prepared_tokens
+                computed.setdefault(prepare, []).append(all_computed - before)
+            if prepare == "auto":
+                assert len(server.expected) == len(CALLS)
+                assert server.stats.prepared_asked_tokens > 0
+            else:
+                assert not server.expected
+    print(computed)
+    with_it, without = (sum(computed[prepare][KNOWN:]) for prepare in ("auto", "off"))
+    assert with_it <= 1.1 * without
+
+
+def test_nothing_is_prepared_for_who_does_not_go_on(play: Play) -> None:
+    with play("qwen3", "plain") as server:
+        alone = [{"role": "user", "content": "what [a]"}]
+        answer = [*server.encode("the old tests"), 2]
+        server.answers["a"] = answer
+        goes_on = [*alone, {"role": "assistant", "content": "the old tests"}, *alone]
+        for messages, fields in (
+            (alone, {"tools": None}),
+            # It was cut short: nobody knows how its client goes on.
+            (goes_on, {"max_tokens": 2}),
+        ):
+            server.ask(messages, **fields)
+            server.settle()
+        assert not server.expected
+        server.ask(goes_on, tools=None)
+        server.settle()
+        assert len(server.expected) == 1
+
+
+def test_nothing_is_prepared_after_a_client_left(play: Play) -> None:
+    with play("qwen3", "plain") as server:
+        server.answers["a"] = [*server.encode("the old tests ") * 200, 2]
+        with connected(server.url) as connection:
+            connection.sendall(server.sent([{"role": "user", "content": "what [a]"}], stream=True))
+            assert connection.recv(1)
+        assert not server.noted.acquire(timeout=0.5)
+        assert not server.expected
+
+
+def test_a_request_that_comes_meanwhile_takes_over_what_was_computed(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with play("qwen3", "loop_stripped") as server:
+        client = Client(server, "a", 1)
+        for _ in range(3):
+            client.ask("loop_stripped")
+            server.settle()
+        compute, requests = Preparation._compute, server.responses.requests
+
+        def slowly(self: Any, *arguments: Any) -> None:
+            compute(self, *arguments)
+            while not requests.qsize():
+                threading.Event().wait(0.001)
+
+        monkeypatch.setattr(Preparation, "_compute", slowly)
+        monkeypatch.setattr(Pace, "tokens", 32)
+        prepared = server.stats.prepared_tokens
+        # A whole tool loop is written anew.
+        client.ask("loop_stripped")
+        while server.stats.prepared_tokens == prepared:
+            threading.Event().wait(0.005)
+        answered = client.ask("loop_stripped")
+        prompt, expected = server.prompts[-1], server.expected[3]
+        assert prompt[: len(expected)] == expected
+        assert server.responses._store.requests.records()[-1].prepared_tokens == 32
+        assert len(expected) - answered.cached > 32
+        assert max(server.waits) <= 1
+
+
+def test_requests_that_come_while_their_turn_is_prepared_wait_for_one_chunk_at_most(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pace, "tokens", 8)
+    with play("qwen3", "loop_stripped", block_size=16) as server:
+        clients = [Client(server, name, seed) for seed, name in enumerate("ab")]
+        for turn in range(16):
+            clients[turn % 2].ask("loop_stripped")
+            assert server.noted.acquire(timeout=60.0)
+            threading.Event().wait(0.02 * (turn % 4))
+        assert len(server.waits) == 16
+        assert max(server.waits) <= 1
+        assert server.stats.prepared_asked_tokens > 0
+
+
+def test_of_ten_thousand_arrivals_none_waits_for_more_than_one_chunk() -> None:
+    class Counting:
+        """A preparation without end."""
+
+        ready, steps = True, 0
+
+        def step(self, *_: Any) -> None:
+            self.steps += 1
+            # As a model does while it computes.
+            time.sleep(1e-5)
+
+        def give_up(self, prompt: Any) -> None: ...
+
+    made: Any = Responses.__new__(Responses)
+    made._preparing, made._at_work, made._is_distributed = Counting(), set(), False
+    made.model_provider = SimpleNamespace(model_key=None, model=None)
+    made.requests = Queue()
+    taken, waits = threading.Semaphore(0), []
+
+    def arrive() -> None:
+        for number in range(10_000):
+            time.sleep(number % 7 * 1e-5)
+            request = SimpleNamespace(served=ServedRequest(lambda how: None, False))
+            made.requests.put((made._preparing.steps, request, None))
+            taken.acquire()
+
+    client = threading.Thread(target=arrive)
+    client.start()
+    while len(waits) < 10_000:
+        found = made._next_request(0.1)
+        if found is not None:
+            # The one that was begun before it came, and one between a look and the arrival.
+            waits.append(made._preparing.steps - found[0].queue)
+            taken.release()
+    client.join()
+    assert max(waits) <= 1
+    assert made._preparing.steps > 10_000
+
+
+def test_after_five_in_a_row_that_nobody_asked_for_it_backs_off(play: Play) -> None:
+    with play("qwen3", "plain") as server:
+        made, now = server.responses._preparing, [0.0]
+        made._clock = lambda: now[0]
+        for number in range(7):
+            Client(server, f"client {number}", number).ask("plain")
+            server.settle(max(0, number - 4))
+        now[0] = BACK_OFF_SECONDS
+        while len(made._expected) == 2:
+            threading.Event().wait(0.005)
+        # One is tried; what a client has asked for says that the next ones are worth it.
+        assert len(made._expected) == 1
+        assert made._store.requests.prepared.unasked(5)
+
+
+def test_power_is_asked_for_now_and_then(store: BlockStore, cache: Any) -> None:
+    asked, now = [False, True], [0.0]
+    made = Preparing(store, cache, lambda: asked.pop(0), lambda: now[0])
+    assert [made.is_worth_it, made.is_worth_it] == [True, True]
+    now[0] = 31.0
+    assert [made.is_worth_it, made.is_worth_it] == [False, False]
