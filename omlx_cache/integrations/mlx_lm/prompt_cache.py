@@ -30,7 +30,7 @@ from omlx_cache.integrations.mlx_lm.models import (
     caches_of,
     unknown_model,
 )
-from omlx_cache.integrations.mlx_lm.stored_sequences import SequenceLedger
+from omlx_cache.integrations.mlx_lm.stored_sequences import StoredSequences
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
@@ -133,7 +133,7 @@ class TieredPromptCache:
         self._bits = None if kv_bits is None else Bits(kv_bits, kv_group_size, quantized_kv_start)
         self._salt = salt
         self._known: OrderedDict[Any, _Known] = OrderedDict()
-        self._ledger = SequenceLedger(self._store)
+        self._sequences = StoredSequences(self._store)
         self._lock = threading.RLock()
         self._unended = _Unended()
         self._followed: deque[Following] = deque(maxlen=REMEMBERED)
@@ -216,7 +216,7 @@ class TieredPromptCache:
         elif stored.result.tokens:
             key = stored.chain.key(stored.result.tokens)
             end = PageId(key, lane.view.groups[0].name)
-            self._ledger.add(end, cache_type, stored.result.nbytes)
+            self._sequences.add(end, cache_type, stored.result.nbytes)
 
     def followers(self, model: Any, tokens: Sequence[int], start: int) -> list[Following]:
         """Return what stores a sequence's dense caches while it grows from its first `start` tokens
@@ -323,7 +323,7 @@ class TieredPromptCache:
         """
         if n_sequences is not None:
             with self._lock:
-                self._store.demote(self._ledger.keep_newest(max(0, n_sequences)))
+                self._store.demote(self._sequences.keep_newest(max(0, n_sequences)))
         if n_bytes is not None:
             self._store.shrink_hot(max(0, n_bytes))
 
@@ -336,13 +336,13 @@ class TieredPromptCache:
     def __len__(self) -> int:
         """Sequences that were inserted through this object and are still in a tier."""
         with self._lock:
-            return len(self._ledger)
+            return len(self._sequences)
 
     @uninterrupted
     def stats_by_type(self) -> dict[str, dict[str, int]]:
         """Return `{"n_sequences", "n_bytes"}` by the type that sequences were inserted with."""
         with self._lock:
-            return self._ledger.by_type()
+            return self._sequences.by_type()
 
     def _lanes(self, key: Any) -> _Known | None:
         """Return what is known of a model key; looks at the model when it was loaded anew."""

@@ -16,7 +16,7 @@ class _Inserted(NamedTuple):
     nbytes: int
 
 
-class SequenceLedger:
+class StoredSequences:
     """Counts sequences whose last page is still in a tier. The newest 256 are remembered.
 
     One thread at a time uses it.
