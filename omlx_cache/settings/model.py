@@ -181,10 +181,13 @@ class CacheSettings(RemoteSettings):
 
     prepare: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "auto"
     """Whether a server computes the beginning of a conversation's next prompt while it has no
-    request. `serve` does after each whole answer to a request with tools or earlier answers: 4,096
-    tokens at most after a tool call, else 32,768. A request waits for one chunk of it at most. It
-    does nothing while memory is short, on a battery, in Low Power Mode, or for ten minutes after
-    five in a row that nobody asked for. `off` never does."""
+    request. `auto`: `serve` does so after each whole answer to a request with tools or with earlier
+    answers. It computes at most 4,096 tokens after a tool call, else 32,768. A request waits for
+    one chunk at most, a tenth of a second or 256 tokens, and restores what was computed by then.
+    Prepared pages are evicted first, and reach the disk once a request uses them. Nothing is
+    prepared with a draft model or `--kv-bits`, while memory is short, on a battery, or in Low Power
+    Mode (asked of `pmset`, not tried on a Mac). After five preparations in a row that nobody asked
+    for, one is tried in ten minutes. `off`: nothing is prepared."""
 
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(lower)] = "fsync"
     """How a file is synced before it is published: `none`, `fsync`, or `full`. On macOS `full` also

@@ -102,7 +102,11 @@ def _brief(stats: Stats) -> str:
     if stats.remote is not None and stats.remote.state != "ok":
         held += f"; the remote store is {text(stats.remote.state)}"
     saved = f"about {duration(max(0.0, requests.saved_seconds))} saved"
-    return facts([("tokens", share), ("time", saved), ("holds", held)])
+    told = [("tokens", share), ("time", saved), ("holds", held)]
+    if requests.prepared_tokens:
+        asked = f"{requests.prepared_asked_tokens:,} of them asked for"
+        told.append(("prepared", f"{requests.prepared_tokens:,} tokens while idle, {asked}"))
+    return facts(told)
 
 
 def _all(stats: Stats) -> str:

@@ -1,5 +1,6 @@
 """The next prompt of a conversation is computed while nobody waits."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from omlx_cache.integrations.mlx_lm.requests import ServedRequest
 from omlx_cache.integrations.mlx_lm.responses import Responses
 from omlx_cache.preparation import Preparation
 from omlx_cache.scope import Pace
+from omlx_cache_daemon.commands.stats import _brief
 
 from .playing import CALLS, Client, Playing, make_chat_model, playing
 
@@ -107,8 +109,9 @@ def test_nothing_is_prepared_after_a_client_left(play: Play) -> None:
 
 
 def test_a_request_that_comes_meanwhile_takes_over_what_was_computed(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     with play("qwen3", "loop_stripped") as server:
         client = Client(server, "a", 1)
         for _ in range(3):
@@ -131,7 +134,12 @@ def test_a_request_that_comes_meanwhile_takes_over_what_was_computed(
         answered = client.ask("loop_stripped")
         prompt, expected = server.prompts[-1], server.expected[3]
         assert prompt[: len(expected)] == expected
-        assert server.responses._store.requests.records()[-1].prepared_tokens == 32
+        store = server.responses._store
+        assert store.requests.records()[-1].prepared_tokens == 32
+        server.noted.acquire(timeout=60.0)
+        assert ", 32 prepared while idle)" in caplog.text
+        assert "32 of them prepared while idle" in store.why().requests[0].words
+        assert "tokens while idle, " in _brief(store.stats())
         assert len(expected) - answered.cached > 32
         assert max(server.waits) <= 1
 
