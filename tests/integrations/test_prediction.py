@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from mlx_lm.server import process_message_content
 
 from kit.templates import MARKERS, SPECIALS, TEMPLATES, bpe_tokenizer
 from omlx_cache.integrations.mlx_lm.prediction import as_returned, predicted
+from omlx_cache.integrations.mlx_lm.reasoning import KeptReasoning
 
 Message = dict[str, Any]
 TURNS = 10
@@ -140,6 +142,33 @@ def test_it_is_the_next_prompts_beginning_up_to_what_the_client_says(
                 said = chat.messages[-len(answer.get("tool_calls", "1"))]["content"].strip()[:3]
                 assert said in opening
             assert is_special(tokens[-1])
+
+
+@pytest.mark.parametrize("template", ["loop_last", "loop_stripped", "older"])
+def test_reasoning_that_is_given_back_is_expected_from_the_first_answer_on(template: str) -> None:
+    kept = KeptReasoning(True, {})
+    chat = Chat(4, drops_reasoning)
+
+    def render(messages: list[Message]) -> list[int]:
+        asked = SimpleNamespace(messages=messages)
+        args = SimpleNamespace(chat_template_kwargs=None)
+
+        def plain() -> list[int]:
+            return renders(template, **args.chat_template_kwargs)(messages)
+
+        return kept.rendered(asked, args, tokenizer_of(template), plain)
+
+    for turn in range(TURNS):
+        answer = chat.answer(turn)
+        asked = copy.deepcopy(chat.messages)
+        render(asked)
+        kept.answered(asked, answer)
+        tokens = predicted(render, asked, answer, special(template))
+        chat.follow(answer)
+        real = render(copy.deepcopy(chat.messages))
+        assert real[: len(tokens)] == tokens
+        said = answer["reasoning"].strip()
+        assert said in tokenizer_of(template).decode(tokens) or "tool_calls" not in answer
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

@@ -119,7 +119,7 @@ def begin(start: Start, tmp_path: Path) -> Callable[..., PlayedChat]:
         family: str, played: Played, returns: Callable[[Message], Message], *flags: str
     ) -> PlayedChat:
         model = PlayedModel(tmp_path / "played", family, played.template)
-        server = start(model.path, "--trust-remote-code", *flags)
+        server = start(model.path, "--trust-remote-code", *flags, OMLX_CACHE_PREPARE="off")
         chat = PlayedChat(server, model, played, returns)
         chat.say("Where did I leave my keys, and when did I have them last? I need them. " * 4)
         return chat
