@@ -102,6 +102,7 @@ class Scope:
         self.fresh = fresh
         self._kinds = kinds
         self._namespace = namespace
+        self._latest: KeyChain | None = None
         self.supported = kinds.unsupported_reason is None
         self._blank: Layout | None = layout_of(fresh()) if self.supported else None
         self.groups: tuple[GroupSpec, ...] = () if self._blank is None else self._blank.groups
@@ -139,7 +140,10 @@ class Scope:
         """Return the keys of a sequence; raises ValueError for a scope that is not supported."""
         if not self.supported:
             raise ValueError("a model whose caches are not supported has no keys")
-        return KeyChain(self._namespace.digest, tokens, self.store.settings.block_size)
+        # Each step of a request makes a chain, and the next turn begins with the same tokens.
+        size = self.store.settings.block_size
+        self._latest = KeyChain(self._namespace.digest, tokens, size, self._latest)
+        return self._latest
 
     @uninterrupted
     def find(

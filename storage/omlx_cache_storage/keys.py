@@ -80,13 +80,20 @@ def shared_length(one: Tokens, other: Tokens) -> int:
 
 
 class KeyChain:
-    """The keys of one token sequence, computed when asked for and kept.
+    """The keys of one token sequence, computed when asked for and kept. Of a `known` chain, one of
+    the same namespace and block size, it takes the keys of what both begin with.
 
     `extend` appends tokens, on one thread; keys already given stay valid. Others may ask for keys
     meanwhile: a restore that was given up may still walk.
     """
 
-    def __init__(self, namespace: BlockKey, tokens: Tokens, block_size: int) -> None:
+    def __init__(
+        self,
+        namespace: BlockKey,
+        tokens: Tokens,
+        block_size: int,
+        known: "KeyChain | None" = None,
+    ) -> None:
         if len(namespace) != NAMESPACE_BYTES or block_size < 1:
             raise ValueError(f"a namespace of {len(namespace)} bytes, blocks of {block_size}")
         self.namespace = namespace
@@ -94,6 +101,9 @@ class KeyChain:
         self._buffer = tokens
         self._length = len(tokens)
         self._boundaries: list[BlockKey] = [namespace]
+        if known is not None:
+            blocks = shared_length(known.tokens, tokens) // block_size
+            self._boundaries = known._boundaries[: blocks + 1]
 
     def __len__(self) -> int:
         return self._length

@@ -136,6 +136,20 @@ def test_an_extended_chain_equals_a_fresh_one(parts: list[list[int]]) -> None:
         assert grown.parent(position) == fresh.parent(position)
 
 
+@given(SEQUENCES, SEQUENCES, SEQUENCES, st.sampled_from([1, 2, 3, 8]), st.booleans())
+def test_a_chain_takes_the_keys_of_what_it_shares_and_no_others(
+    shared: list[int], one: list[int], other: list[int], size: int, is_hashed: bool
+) -> None:
+    known = KeyChain(NAMESPACE, as_tokens(shared), size)
+    known.extend(as_tokens(one))
+    if is_hashed and len(known):
+        known.key(len(known))
+    tokens = as_tokens([*shared, *other])
+    chain, fresh = KeyChain(NAMESPACE, tokens, size, known), KeyChain(NAMESPACE, tokens, size)
+    for position in range(1, len(tokens) + 1):
+        assert chain.key(position) == fresh.key(position)
+
+
 def test_extending_leaves_the_given_tokens_alone() -> None:
     tokens = as_tokens([1, 2, 3])
     chain = KeyChain(NAMESPACE, tokens, 2)

@@ -148,14 +148,13 @@ class TieredPromptCache:
         At least one token is left over. `(None, tokens)` for a miss. Evaluates MLX and reads
         the disk.
         """
-        prompt = list(tokens)
         if self._lock.acquire(timeout=INSERT_SECONDS):
             self._lock.release()
-        restored = self._restored(model, prompt)
+        restored = self._restored(model, tokens)
         position = restored.point.position
-        return (restored.prompt_cache, prompt[position:]) if position else (None, prompt)
+        return restored.prompt_cache if position else None, list(tokens[position:])
 
-    def _restored(self, model: Any, prompt: list[int]) -> Restored:
+    def _restored(self, model: Any, prompt: Sequence[int]) -> Restored:
         requests = self._store.requests
         try:
             known, tokens = self._lanes(model), as_tokens(prompt)

@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,20 @@ _METHODS = (
     "set_truncation_and_padding",
 )
 """What a tokenizer may not have of its own: its pieces may be tokenised otherwise alone."""
+
+
+class PackedTokens(list[int]):
+    """A prompt's tokens, which nobody changes: `packed` are the same ones, 32 bits each, and what
+    NumPy takes of them. From a list of 128,000 it takes four milliseconds, each time."""
+
+    __slots__ = ("packed",)
+
+    def __init__(self, packed: "array[int]") -> None:
+        super().__init__(packed.tolist())
+        self.packed = packed
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self.packed, dtype=dtype, copy=copy)
 
 
 @lru_cache(maxsize=1)
@@ -89,18 +104,18 @@ class CachedTokenizer:
                 tokens = self._encoded(pieces)
                 if options.get("add_generation_prompt"):
                     self._note(text, tokens)
-                return tokens.tolist()
+                return PackedTokens(tokens)
         return self._wrapped.apply_chat_template(*args, tokenize=tokenize, **options)
 
     def rfind_think_start(
         self, tokens: list[int], start: int | None = None, end: int | None = None
     ) -> int:
-        return _rfind(tokens[:end], self._wrapped.think_start_tokens, start)
+        return _rfind(tokens, self._wrapped.think_start_tokens, start, end)
 
     def rfind_think_end(
         self, tokens: list[int], start: int | None = None, end: int | None = None
     ) -> int:
-        return _rfind(tokens[:end], self._wrapped.think_end_tokens, start)
+        return _rfind(tokens, self._wrapped.think_end_tokens, start, end)
 
     def check(self) -> bool:
         """Compare a prompt, if one is due, with what the tokenizer makes of it; False after a
@@ -161,18 +176,17 @@ def _nbytes(piece: str, tokens: "array[int]") -> int:
     return sys.getsizeof(piece) + tokens.itemsize * len(tokens) + PIECE_BYTES
 
 
-def _rfind(tokens: list[int], wanted: Sequence[int], start: int | None) -> int:
+def _rfind(tokens: list[int], wanted: Sequence[int], start: int | None, end: int | None) -> int:
     """Return where a sequence begins for the last time, -1 without it. mlx-lm looks at each token
     in Python, at each request."""
-    first = max(start or 0, 0)
-    behind = tokens[: first - 1 : -1] if first else tokens[::-1]
-    at = -1
-    while wanted[0] in behind[at + 1 :]:
-        at = behind.index(wanted[0], at + 1)
-        position = len(tokens) - 1 - at
-        if tokens[position : position + len(wanted)] == list(wanted):
-            return position
-    return -1
+    packed = tokens.packed if isinstance(tokens, PackedTokens) else array("i", tokens)
+    size = packed.itemsize
+    searched, pattern = packed.tobytes(), array("i", wanted).tobytes()
+    first, stop = max(start or 0, 0) * size, (end or len(packed)) * size
+    while (found := searched.rfind(pattern, first, stop)) % size and found > 0:
+        # Bytes of two tokens that look like another one.
+        stop = found + len(pattern) - 1
+    return found // size
 
 
 def _starts(tokenizer: Any) -> re.Pattern[str] | None:

@@ -1,5 +1,6 @@
 """Prompts have the tokens that the tokenizer makes of them, whatever of them is cached."""
 
+from array import array
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -12,7 +13,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from omlx_cache.integrations.mlx_lm import tokenizer_cache
-from omlx_cache.integrations.mlx_lm.tokenizer_cache import CachedTokenizer, cached
+from omlx_cache.integrations.mlx_lm.tokenizer_cache import CachedTokenizer, PackedTokens, cached
+from omlx_cache_storage.keys import as_tokens
 
 TEXT = "a user, the system; caffè ﬁne e\u0301 中文 im_start  foo\n\n bar\tBAZ 123 <b>x</b> ▁_ "
 
@@ -215,10 +217,22 @@ def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stand_in._nbytes == 0
 
 
-@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2), min_size=1, max_size=3), st.data())
+NUMBERS = st.sampled_from([0, 1, 256, 1 << 24])
+
+
+@given(st.lists(NUMBERS), st.lists(NUMBERS, min_size=1, max_size=3), st.data())
 def test_a_sequence_is_found_as_by_the_tokenizer(
     tokens: list[int], wanted: list[int], data: st.DataObject
 ) -> None:
     start = data.draw(st.none() | st.integers(-3, len(tokens)))
-    expected = TokenizerWrapper._find(tokens, wanted, start=start, reverse=True)
-    assert tokenizer_cache._rfind(tokens, wanted, start) == expected
+    end = data.draw(st.none() | st.integers(0, len(tokens)))
+    expected = TokenizerWrapper._find(tokens, wanted, start=start, end=end, reverse=True)
+    for searched in (tokens, PackedTokens(array("i", tokens))):
+        assert tokenizer_cache._rfind(searched, wanted, start, end) == expected
+
+
+def test_numpy_takes_a_prompt_as_it_is() -> None:
+    prompt = PackedTokens(array("i", [1, 128_000]))
+    assert prompt == [1, 128_000]
+    assert as_tokens(prompt).tolist() == prompt
+    assert type(prompt[:1]) is list
