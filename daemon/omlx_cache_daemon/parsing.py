@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from omlx_cache.settings.names import SETTING_NAMES, refusal, refuse_unknown
 from omlx_cache.settings.removed import REMOVED
@@ -14,7 +14,11 @@ from omlx_cache_daemon.errors import UsageError
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Complains in one line: the usage of a command with fifty flags would hide it."""
+    """Complains in one line: the usage of a command with fifty flags would hide it. Takes flags by
+    their whole names: a shorter one would change its meaning with the next flag that there is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError, with where to read more."""
@@ -61,24 +65,20 @@ def complete(helps: Mapping[str, str]) -> None:
 
 
 def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Raise UsageError for the first flag that a command does not have, nor one that begins so."""
+    """Raise UsageError for the first flag that a command does not have."""
     if not any(word.startswith("--") for word in arguments):
         return
     known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
     removed = [f"--{name.replace('_', '-')}" for name in REMOVED]
     if parser.get_default("passes_on"):
-        arguments = _own(arguments)
+        # What follows the second word that is no flag is for whom that names.
+        words = [at for at, word in enumerate(arguments) if not word.startswith("-")]
+        arguments = arguments[: words[1] + 1] if len(words) > 1 else arguments
     for word in arguments:
         flag = word.partition("=")[0]
         if word == "--":
             return
         # A text with a space in it is a value, whatever it begins with.
         is_flag = flag.startswith("--") and " " not in flag
-        if is_flag and not any(name.startswith(flag) for name in (*known, *removed)):
+        if is_flag and flag not in (*known, *removed):
             raise UsageError(refusal("flag", flag, known))
-
-
-def _own(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the words up to the second that is no flag: what follows is for whom that names."""
-    words = [at for at, word in enumerate(arguments) if not word.startswith("-")]
-    return arguments[: words[1] + 1] if len(words) > 1 else arguments

@@ -143,8 +143,7 @@ def with_staleness(
 ) -> list[NamespaceRow]:
     """Return namespaces, each with `stale`: None when its versions or those in use are unknown."""
     current = current_versions(of_stores)
-    return [replace(row, stale=_is_stale(dict(row.versions), current)) for row in rows]
-
-
-def _is_stale(needed: Versions, current: list[Versions]) -> bool | None:
-    return needed not in current if needed and current else None
+    return [
+        replace(row, stale=row.versions not in current if row.versions and current else None)
+        for row in rows
+    ]

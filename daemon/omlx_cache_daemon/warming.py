@@ -196,13 +196,13 @@ def _prompt(line: str, where: str) -> Prompt:
         if isinstance(text, str) and text:
             return Prompt(text=text)
         messages = value.get("messages")
-        if isinstance(messages, list) and messages and all(map(_is_message, messages)):
+        if (
+            isinstance(messages, list)
+            and messages
+            and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages)
+        ):
             return Prompt(messages, value.get("tools") or None)
     raise CommandError(f"{where}: neither a chat (messages) nor a text (prompt, text)")
-
-
-def _is_message(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("role"), str)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Listener(NamedTuple):
 
 def bind(host: str, port: int, hint: str) -> socket.socket:
     """Return a socket with an address, port 0 for any free one, which does not listen yet. Raises
-    OSError, with the hint for an address that is taken."""
+    OSError, with the hint for an address that is taken, or a port that only root may use."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         bound = socket.socket(found[0][0], socket.SOCK_STREAM)
@@ -64,7 +64,8 @@ def bind(host: str, port: int, hint: str) -> socket.socket:
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
-        more = hint if getattr(error, "errno", None) == errno.EADDRINUSE else ""
+        is_refused = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        more = hint if is_refused else ""
         raise OSError(f"cannot listen on {host}, port {port}: {why}{more}") from error
     return bound
 

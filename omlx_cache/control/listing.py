@@ -283,7 +283,7 @@ def choose(
             left.add(page, -1)
 
     remaining = []
-    for page in sorted(pages, key=_eviction_order):
+    for page in sorted(pages, key=lambda page: (page.used_ns, -page.info.position, page.page)):
         if page.cold is not None:
             left.add(page)
         if page.namespace in old:
@@ -319,10 +319,6 @@ class Footprint:
             before = self._users[place]
             self._users[place] += times
             self.nbytes += nbytes * (bool(self._users[place]) - bool(before))
-
-
-def _eviction_order(page: ListedPage) -> tuple[int, int, object]:
-    return page.used_ns, -page.info.position, page.page
 
 
 def _summed(pages: Collection[ListedPage]) -> dict[str, object]:

@@ -112,7 +112,12 @@ def prepare(directory: Path) -> Path:
         )
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
-        claim(directory, allowed=0o700, links=False, is_known=_is_socket_name)
+        claim(
+            directory,
+            allowed=0o700,
+            links=False,
+            is_known=lambda name: _STORE.fullmatch(name) or _SERVICE.fullmatch(name),
+        )
     except NotPrivate as error:
         hint = f"set {RUNTIME_DIR_VARIABLE} to another one"
         raise ControlError("directory", f"{error.strerror}; or {hint}") from error
@@ -162,10 +167,6 @@ def _is_own_socket(entry: os.DirEntry[str]) -> bool:
         return False
     known = stat.S_ISSOCK(info.st_mode) or stat.S_ISLNK(info.st_mode)
     return known and info.st_uid == os.geteuid()
-
-
-def _is_socket_name(name: str) -> object:
-    return _STORE.fullmatch(name) or _SERVICE.fullmatch(name)
 
 
 def why_unseen(directory: Path) -> str:

@@ -93,7 +93,17 @@ class StatusHistory:
         """Return the sum (`pid` None) and, where there are several, each process, in columns named
         as the fields of a sample."""
         with self._lock:
-            rows = [_row(pid, series) for pid, series in self._series.items()]
+            rows: list[dict[str, object]] = [
+                {
+                    "pid": pid,
+                    "title": series.title,
+                    **{
+                        name: [round(getattr(sample, name), 3) for sample in series.samples]
+                        for name in Sample._fields
+                    },
+                }
+                for pid, series in self._series.items()
+            ]
             return rows if len(rows) > 2 else rows[:1]
 
     def _sample(self, process: ProcessStatus, now: float) -> Sample:
@@ -111,14 +121,3 @@ class StatusHistory:
         asked, restored, saved = (b - a for a, b in zip(before, total, strict=True))
         disk = stats.cold.nbytes if stats.cold else 0
         return Sample(now, asked, restored, saved, stats.hot.nbytes, disk)
-
-
-def _row(pid: int | None, series: Series) -> dict[str, object]:
-    return {
-        "pid": pid,
-        "title": series.title,
-        **{
-            name: [round(getattr(sample, name), 3) for sample in series.samples]
-            for name in Sample._fields
-        },
-    }

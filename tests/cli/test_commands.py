@@ -151,6 +151,7 @@ def test_a_wrong_command_line_is_2(cli: Cli, arguments: tuple[str, ...]) -> None
         ("stast", "stast: unknown command; the nearest is stats"),
         ("Serve --model x", "Serve: unknown command; the nearest is serve"),
         ("serve --hot-bites 3 --model x", "--hot-bites: unknown flag; the nearest is --hot-bytes"),
+        ("serve --hot-byte 3", "--hot-byte: unknown flag; the nearest is --hot-bytes"),
         ("serve --cold-dri=/x", "--cold-dri: unknown flag; the nearest is --cold-dir"),
         ("ls --fromat json", "--fromat: unknown flag; the nearest is --format"),
         ("stats --wacth 1", "--wacth: unknown flag; the nearest is --watch"),

@@ -1,5 +1,6 @@
 """The server on a Unix socket, asked by the command line's client."""
 
+import errno
 import os
 import socket
 import stat
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.listener import bind
 from omlx_cache.control.server import ApiServer, serve_socket
 from omlx_cache.control.socket_paths import is_listening
 from omlx_cache_daemon import client
@@ -169,3 +171,12 @@ def test_a_store_that_many_ask_at_once_is_seen_as_there(runtime_dir: Path) -> No
         busy.listen(0)
         other.connect(busy.getsockname())
         assert is_listening(runtime_dir / "a.sock")
+
+
+def test_a_port_that_is_not_given_comes_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: object, address: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(OSError, match=r"port 80: Permission denied; take another$"):
+        bind("127.0.0.1", 80, "; take another")

@@ -97,6 +97,14 @@ def test_one_command_starts_a_server_at_login_and_one_ends_that(
     assert told.read_text() == f"{user} disable --now omlx-cache-serve\n"
     assert cli.main(["serve", "--at-login", "--model=a model"]) == 0
     assert path.read_text() == unit("systemd", [f"--model={tmp_path / 'a model'}"])
+    relative = "--adapter-path a --remote-secret=file:secret --cold-dir ~/cold --draft-model an/id"
+    (tmp_path / "a").mkdir()
+    assert cli.main(["serve", "--at-login", *relative.split(), "--trace=off"]) == 0
+    absolute = (
+        f"--adapter-path {tmp_path}/a --remote-secret=file:{tmp_path}/secret "
+        f"--cold-dir {tmp_path}/cold --draft-model an/id"
+    )
+    assert path.read_text() == unit("systemd", [*absolute.split(), "--trace=off"])
     assert cli.main(["serve", "--no-at-login"]) == 0
     assert not path.exists()
 

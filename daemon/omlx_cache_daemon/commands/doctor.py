@@ -105,7 +105,16 @@ def run(args: argparse.Namespace) -> int:
         for finding in found:
             finding.mend()
     document = {
-        "directories": [_described(context) for context in contexts],
+        "directories": [
+            {
+                "directory": str(context.directory),
+                "exists": context.exists,
+                "pages": context.census.pages,
+                "bytes": context.census.nbytes,
+                "sampled_pages": context.read,
+            }
+            for context in contexts
+        ],
         "processes": [process.store.pid for process in processes],
         "checks": [name_of(check) for check in (*MACHINE, *PLACE, *inside)],
     }
@@ -157,16 +166,6 @@ def _show(
     else:
         sys.stdout.write(shown + _told(found))
     return FAILURE if "error" in left else OK
-
-
-def _described(context: "Context") -> dict[str, object]:
-    return {
-        "directory": str(context.directory),
-        "exists": context.exists,
-        "pages": context.census.pages,
-        "bytes": context.census.nbytes,
-        "sampled_pages": context.read,
-    }
 
 
 def _told(found: "list[Finding]") -> str:

@@ -3,7 +3,9 @@
 import argparse
 import logging
 import os
+from collections.abc import Iterable, Iterator
 
+from omlx_cache.settings.machine import IN_FILE, names_file
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.process import end_process, show_logs
 from omlx_cache_daemon.render import warn
@@ -19,6 +21,10 @@ from omlx_cache_daemon.server_flags import (
 
 _log = logging.getLogger(__name__)
 
+_MODELS = ("--model", "--adapter-path", "--draft-model")
+"""Flags with a folder, or with an id of the hub."""
+_FILES = ("--cold-dir", "--trace", "--socket", "--remote-password", "--remote-secret")
+"""Flags with a path, which need not be there."""
 USUAL = (
     "--model",
     "--host",
@@ -97,11 +103,24 @@ def _change_login(args: argparse.Namespace) -> int:
         return OK
     # A wrong setting is refused now, not at the next login.
     CacheSettings(**given_settings(args))
-    words = [w for w in args.words if not (w.startswith("--at") and "--at-login".startswith(w))]
-    # It starts in another directory.
-    parts = [word.rpartition("=") for word in words]
-    words = [f + e + (os.path.abspath(v) if os.path.isdir(v) else v) for f, e, v in parts]
-    print(start_at_login(words))
+    print(start_at_login([*_absolute(word for word in args.words if word != "--at-login")]))
     unseen = sorted(name for name in os.environ if name.startswith(("OMLX_CACHE_", "HF_")))
     warn({f"variables of this shell do not reach it: {', '.join(unseen)}": unseen})
     return OK
+
+
+def _absolute(words: Iterable[str]) -> Iterator[str]:
+    """Yield the words of a command line with absolute paths: it starts in another directory."""
+    flag = ""
+    for word in words:
+        before, value = "", word
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            before = flag + equals
+        if names_file(value):
+            before, value = before + IN_FILE, value[len(IN_FILE) :]
+        path = os.path.abspath(os.path.expanduser(value))
+        is_path = flag in _FILES and value.lower() not in ("auto", "off")
+        if value and (is_path or (flag in _MODELS and os.path.exists(path))):
+            value = path
+        yield before + value

@@ -87,16 +87,16 @@ def run(args: argparse.Namespace) -> int:
         reserve=args.reserve,
     )
     estimates = [sized(codec=name) for name in names]
-    documents, is_one = [_document(one) for one in estimates], args.codec != "all"
+    # With totals; all sizes are bytes.
+    documents = [
+        {**asdict(one), **{f"{name}_bytes": one.total(f"{name}_bytes") for name in _TOTALS}}
+        for one in estimates
+    ]
+    is_one = args.codec != "all"
     report = _report(estimates[0]) if is_one else _comparison(estimates)
     report += "".join(f"\nNote: {note}\n" for note in estimates[0].notes)
     print_answer(args.format == "json", documents[0] if is_one else documents, report)
     return OK
-
-
-def _document(result: "Estimate") -> dict[str, object]:
-    """Return an estimate with its totals as plain data; all sizes are bytes."""
-    return {**asdict(result), **{f"{n}_bytes": result.total(f"{n}_bytes") for n in _TOTALS}}
 
 
 def _report(result: "Estimate") -> str:

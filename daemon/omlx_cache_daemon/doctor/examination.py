@@ -91,7 +91,11 @@ def take_census(directory: Path, fs: FileSystem) -> Census:
             if not names:
                 census.empty.append(shard)
             prefix = os.path.basename(shard)
-            census.foreign += [os.path.join(shard, n) for n in names if not _is_page(n, prefix)]
+            census.foreign += [
+                os.path.join(shard, name)
+                for name in names
+                if name[0] != "." and not (parse_name(name) and name.startswith(prefix))
+            ]
     return census
 
 
@@ -99,10 +103,6 @@ def _is_known(name: str) -> bool:
     """True for what is a cache's beside its namespaces, for a namespace, and for hidden files."""
     is_document = name.removesuffix(SET_ASIDE) in _DOCUMENTS
     return is_document or name.startswith(".") or digest_of(name) is not None
-
-
-def _is_page(name: str, shard: str) -> bool:
-    return name.startswith(".") or (parse_name(name) is not None and name.startswith(shard))
 
 
 ASK_SECONDS = 3.0

@@ -168,5 +168,6 @@ class KeepingTier(ColdTier):
 
 def _is_left(entry: "os.DirEntry[str]") -> bool:
     """True for a temporary file of a dead writer; raises OSError."""
-    is_temporary = entry.name.startswith(TEMPORARY_PREFIX)
-    return is_temporary and is_leftover(entry.name, entry.stat(follow_symlinks=False).st_mtime_ns)
+    return entry.name.startswith(TEMPORARY_PREFIX) and is_leftover(
+        entry.name, entry.stat(follow_symlinks=False).st_mtime_ns
+    )

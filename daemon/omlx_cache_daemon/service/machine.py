@@ -73,15 +73,11 @@ class Peers:
         with self._lock:
             for path, reply in replies.items():
                 if reply.error is not None and not reply.has_gone and not is_work:
-                    aside = StoreQuestion(_ping, ASK_SECONDS)
+                    aside = StoreQuestion(lambda client: client.call("ps"), ASK_SECONDS)
                     aside.ask([reply.store], 0.0)
                     self._away[path] = reply.error, aside
         shown = [reply for reply in (replies | late).values() if not reply.has_gone]
         return sorted(shown, key=lambda reply: reply.store.pid or 0)
-
-
-def _ping(client: Client) -> object:
-    return client.call("ps")
 
 
 class MachineStatus:

@@ -281,7 +281,7 @@ def print_report(report: DemoReport, console: Console) -> None:
             row.title,
             str(row.run.restored_tokens),
             f"{row.run.first_token_seconds * 1e3:,.1f} ms",
-            f"{row.speedup:.1f}x faster" if row.wanted_tokens else "1.0x",
+            _compared(row.speedup) if row.wanted_tokens else "1.0x",
             f"{row.run.peak_bytes / 2**20:,.1f} MiB",
             "yes" if row.same else "NO",
         )
@@ -289,6 +289,8 @@ def print_report(report: DemoReport, console: Console) -> None:
     for row in report.rows:
         if not row.passed:
             console.print(_complaint(row), style="bold red", markup=False)
+    if any(row.speedup < 1 for row in report.rows if row.wanted_tokens):
+        console.print("This model computes such a prompt faster than it is restored: try --model.")
     disk = "the SSD" if can_forget() else "the system's file cache or the SSD"
     console.print(
         f"{report.new_tokens} greedy tokens compared. The KV takes {report.kv_bytes / 2**20:.1f} "
@@ -296,6 +298,10 @@ def print_report(report: DemoReport, console: Console) -> None:
         f"{report.commit_seconds * 1e3:.1f} ms. The new process read from {disk}.",
         markup=False,
     )
+
+
+def _compared(speedup: float) -> str:
+    return f"{speedup:.1f}x faster" if speedup >= 1 else f"{1 / speedup:.1f}x slower"
 
 
 def _complaint(row: DemoRow) -> str:
