@@ -123,17 +123,18 @@ class Preparation:
         """Take what was read; give up unless it is all that was found: the rest was to be prepared,
         and not that."""
         restored, chain = pending.take(0.0), self._chain
+        start = restored.point.position
         assert chain is not None
-        if restored.point.position < self._position:
+        if start < self._position:
             self._end()
             return
-        self._pending = None
+        self._position, self._pending = start, None
         self._prompt_cache = restored.prompt_cache
         self._layout = layout_of(restored.prompt_cache)
         self._committer = self._scope.committer(
             chain,
             self._staging,
-            start=self._position,
+            start=start,
             local=restored.local_tokens if restored.remote_tokens else None,
             prompt_length=len(chain),
             own=restored.point.root_first,

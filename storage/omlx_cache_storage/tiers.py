@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
-from omlx_cache_storage.eviction.keep import Clock, Keep
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep
 from omlx_cache_storage.eviction.order import SHIFTS_NS, Ended, Priority, use_stamp
 from omlx_cache_storage.hot import NEVER_NS, ON_DISK, HotTier
 from omlx_cache_storage.hot_page import PageState, Reservation
@@ -406,6 +406,8 @@ class Tiers:
         wants on the disk by now is queued, the root first. `used`: True for an access, False for a
         reorder."""
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
+        if stamp <= SUPERSEDED_NS:
+            return
         marked = [
             (tier, [*chain, *besides(TierView(self._levels[level:]))])
             for level, tier in enumerate(self._levels)

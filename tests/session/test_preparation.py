@@ -141,12 +141,23 @@ def test_prepared_pages_leave_memory_first_and_are_owed_to_nobody(
     assert store.flush(10)
 
 
-def test_what_it_is_restored_from_is_used_by_nobody(model: Any, cache: PrefixCache) -> None:
-    request(model, cache, ASKED)
-    stamps = {held.id: held.stamp_ns for held in cache.store.hot.entries()}
-    finish(cache.prepare(NEXT), model)
-    found = {held.id: held.stamp_ns for held in cache.store.hot.entries()}
-    assert {page: found[page] for page in stamps} == stamps
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_what_it_is_restored_from_is_used_by_nobody(
+    where: str, model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    store = open_store()
+    request(model, PrefixCache(model, store), ASKED)
+    if where == "disk":
+        store = open_store()
+    before = {held.id: held.stamp_ns for records in store.records().values() for held in records}
+    preparation = PrefixCache(model, store).prepare(NEXT)
+    finish(preparation, model)
+    assert preparation.computed == len(NEXT) - len(ASKED)
+    cold = store.records()["cold"]
+    found = {
+        held.id: held.stamp_ns for held in (store.hot.entries() if where == "memory" else cold)
+    }
+    assert {page: found[page] for page in before} == before
 
 
 def test_nothing_is_prepared_while_memory_is_short_or_keeps_nothing(

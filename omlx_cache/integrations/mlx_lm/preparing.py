@@ -80,9 +80,10 @@ class Preparing:
         """True when `step` has something to do."""
         if self._current is not None:
             return self._current.ready
+        if not self._expected:
+            return False
         backs_off = self._store.requests.prepared.unasked(UNASKED)
-        waits = backs_off and self._clock() - self._begun < BACK_OFF_SECONDS
-        return bool(self._expected) and not waits
+        return not backs_off or self._clock() - self._begun >= BACK_OFF_SECONDS
 
     def step(self, key: Any, model: Any) -> None:
         """Compute a chunk for the model that is loaded under a key."""
