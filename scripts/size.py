@@ -28,10 +28,10 @@ class Limit(NamedTuple):
 LIMITS = {
     "storage": Limit(6916, 60, 0),
     "core": Limit(7223, 84, 0),
-    "outside": Limit(11592, 163, 0),
-    "wheel": Limit(25731, 307, 0),
+    "outside": Limit(11607, 163, 0),
+    "wheel": Limit(25746, 307, 0),
     "benchmarks": Limit(1435, 17, 0),
-    "tests": Limit(30549, 473, 25),
+    "tests": Limit(30562, 473, 25),
 }
 
 

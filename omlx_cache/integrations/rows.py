@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from mlx_lm.models.cache import BatchKVCache, CacheList
+from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache
 
 from omlx_cache.adapters.base import TokenRange
 from omlx_cache.integrations.old_batches import RightBatchKVCache
@@ -93,6 +93,20 @@ def paged_source(row: BatchRow, start: int) -> Source | None:
         arrays[f"{path}.keys"] = cache.keys[one, :, span]
         arrays[f"{path}.values"] = cache.values[one, :, span]
     return Source(arrays, dict.fromkeys(arrays, (TokenRange(start, stop),)))
+
+
+def extract_row(cache: Any, slot: int) -> Any:
+    """Return a row's cache as a batch's `extract` does, but of a KVCache slices instead of a copy.
+    Use it before the batch grows: its buffers are copied whole while others have them too."""
+    if isinstance(cache, CacheList):
+        return CacheList(*(extract_row(each, slot) for each in cache.caches))
+    if type(cache) is not BatchKVCache or cache.keys is None:
+        return cache.extract(slot)
+    row, one = KVCache(), slice(slot, slot + 1)
+    span = slice(int(cache.left_padding[slot].item()), cache._idx)
+    row.keys, row.values = cache.keys[one, :, span], cache.values[one, :, span]
+    row.offset = row.keys.shape[2]
+    return row
 
 
 def _leaves(caches: Sequence[Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -3,12 +3,14 @@ the same."""
 
 from typing import Any
 
+import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 from mlx_lm.generate import BatchGenerator
 
 from kit.examples import some
 from kit.versions import since_0_32
-from omlx_cache.integrations.rows import stop_row_at
+from omlx_cache.integrations.rows import extract_row, row_of, stop_row_at
 
 from .conftest import model_of, prompt_of
 
@@ -71,3 +73,28 @@ def test_rows_and_generators_that_are_not_there_are_refused() -> None:
     (uid,) = generator.insert(PROMPTS[:1])
     assert not stop_row_at(generator, uid + 1, 70)
     assert not stop_row_at(object(), uid, 70)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", HYBRID])
+@pytest.mark.parametrize("steps", some([1, 3, 7], 1))
+def test_a_row_is_what_the_batch_extracts(family: str, steps: int) -> None:
+    generator = generator_of(family)
+    uids = generator.insert(PROMPTS)
+    for _ in range(steps):
+        generator.next()
+    for uid in uids:
+        row, (extracted, _tokens) = row_of(generator, uid), generator.extract_cache([uid])[uid]
+        assert row is not None
+        found = [extract_row(cache, row.slot) for cache in row.caches]
+        assert list(map(type, found)) == list(map(type, extracted))
+        assert [vars(one).get("offset") for one in found] == [
+            vars(one).get("offset") for one in extracted
+        ]
+        states, expected = (
+            [
+                (name, state.tolist() if isinstance(state, mx.array) else state)
+                for name, state in tree_flatten(held)
+            ]
+            for held in ([one.state for one in found], [one.state for one in extracted])
+        )
+        assert states == expected

@@ -18,7 +18,7 @@ from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
 from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache.integrations.old_batches import row_caches
-from omlx_cache.integrations.rows import BatchTimer, row_of, stop_row_at
+from omlx_cache.integrations.rows import BatchTimer, extract_row, row_of, stop_row_at
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.requests.log import AskedRequest
 
@@ -138,6 +138,18 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         for response in prompts:
             self._prompted(response)
         return prompts, generated
+
+    def extract_cache(self, uids: Sequence[int]) -> dict[int, tuple[list[Any], list[int]]]:
+        """Return rows' caches and tokens until the next step. mlx-lm copies each prefix from its
+        first token on, before the answer's first token."""
+        found = {uid: row_of(self, uid) for uid in uids}
+        rest = super().extract_cache([uid for uid in uids if found[uid] is None])
+        rows = {
+            uid: ([extract_row(cache, row.slot) for cache in row.caches], row.tokens)
+            for uid, row in found.items()
+            if row is not None
+        }
+        return {**rest, **rows}
 
     def remove(self, uids: Sequence[int], *args: Any, **options: Any) -> Any:
         for uid in uids:
