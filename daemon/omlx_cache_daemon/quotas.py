@@ -14,12 +14,11 @@ from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.offline_files import Files, reading, root_of
 from omlx_cache_daemon.targets import Target
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.catalog import ColdEntry, namespace_directories, read_namespace
+from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.root import DirectoryGone
+from omlx_cache_storage.cold.root import DirectoryGone, refuse_foreign
 from omlx_cache_storage.cold.small_files import PINS, read_budget, read_pins
 from omlx_cache_storage.documents import label
-from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.pins import SHARE, PinRecord, Pins
 
@@ -57,13 +56,13 @@ def change(cold_dir: Path, nbytes: int | None, *, make: bool) -> None:
 
     `make`: a directory that no store has used yet is made. Raises CommandError, ChangeRefused.
     """
-    if make and nbytes is not None:
-        try:
+    try:
+        if make and nbytes is not None:
             root_of(cold_dir).have(deleted=False)
-        except DirectoryGone as gone:
-            raise CommandError(str(gone.strerror)) from gone
+        refuse_foreign(cold_dir, FileSystem())
+    except DirectoryGone as gone:
+        raise CommandError(str(gone.strerror)) from gone
     with reading(cold_dir):
-        _refuse_other_things(cold_dir)
         change_budget(cold_dir, lambda known: _resized(known, nbytes))
 
 
@@ -102,17 +101,6 @@ def forget(cold_dir: Path, pins: Iterable[PinRecord]) -> None:
         ended = [p for p in pins if not pins_in(cold_dir, [p], left).namespaces & left]
         if ended:
             change_pins(cold_dir, lambda known: _without(known, ended))
-
-
-def _refuse_other_things(cold_dir: Path) -> None:
-    """Raise CommandError for a directory that is somebody's, and no cold directory."""
-    fs = FileSystem()
-    if any(True for _ in namespace_directories(cold_dir, fs)):
-        return
-    names = {entry.name for entry in fs.scan(cold_dir)}
-    if names & {BUDGET_FILE, LEDGER_FILE} or all(name.startswith(".") for name in names):
-        return
-    raise CommandError(f"{cold_dir} holds other things, and is no cold directory")
 
 
 def _resized(known: Budget | None, nbytes: int | None) -> Budget:

@@ -221,5 +221,4 @@ def _later(ends: dict[BlockKey, int], names: Iterable[BlockKey], end_ns: int) ->
 
 
 def _means(pin: PinRecord, document: Mapping[str, object]) -> bool:
-    known = label(document) if pin.kind == "model" else document.get("salt")
-    return known == pin.name
+    return pin.name == (label(document) if pin.kind == "model" else document.get("salt"))

@@ -197,3 +197,25 @@ def test_a_directory_that_is_opened_to_others_while_running_is_off_until_it_is_m
         assert state_of(store) == "ok"
         assert len(files_in(cold)) == 2
         assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2))
+
+
+def test_somebodys_directory_gets_no_cache_and_an_old_cache_needs_no_ledger(
+    tmp_path: Path, story: Story
+) -> None:
+    place = tmp_path / "cold"
+    place.mkdir(mode=0o700)
+    (place / "lost+found").mkdir()
+    (place / "notes.txt").write_text("mine")
+    with open_store(place) as store:
+        commit(store, story, 1, 2, 3)
+        _gone(store, story, "holds other files (notes.txt) and no cache")
+        assert sorted(os.listdir(place)) == ["lost+found", "notes.txt"]
+        (place / "notes.txt").unlink()
+        _back(store, story)
+    for file in place.iterdir():
+        if file.is_file():
+            file.unlink()
+    (place / "notes.txt").write_text("mine")
+    with open_store(place) as store:
+        assert _settle(store) == "ok"
+        assert all(is_right(store, page, story.nbytes) for page in story.ids(4, 5))

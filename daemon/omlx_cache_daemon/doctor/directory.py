@@ -113,7 +113,8 @@ def permissions(context: Context) -> Iterator[Finding]:
     place, info = context.directory, context.directory.stat()
     wrong = trouble(place, info, allowed=_PRIVATE)
     own = info.st_uid == os.geteuid()
-    if wrong:
+    # What is no cache's, and holds other things, is not to be closed for it.
+    if wrong and (context.census.pages or not context.census.foreign):
         used = is_private(info)
         yield Finding(
             "warning" if used else "error",

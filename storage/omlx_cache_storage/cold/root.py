@@ -22,10 +22,18 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+from omlx_cache_storage.cold.catalog import digest_of
 from omlx_cache_storage.cold.disk import Descriptor, Durability, FileSystem
 from omlx_cache_storage.cold.ledger import read_identity
 from omlx_cache_storage.cold.small_files import read_document, replace_file
-from omlx_cache_storage.format.names import LEDGER_FILE
+from omlx_cache_storage.format.names import (
+    BUDGET_FILE,
+    KEEPER_FILE,
+    LEDGER_FILE,
+    PINS_FILE,
+    REUSE_FILE,
+    WRITES_FILE,
+)
 from omlx_cache_storage.private import StrPath
 
 MOUNTS = "/proc/self/mountinfo"
@@ -162,12 +170,14 @@ def _darwin(path: str) -> FileSystemKind:
     return from_statfs(answer.raw)
 
 
+_OURS = {BUDGET_FILE, KEEPER_FILE, LEDGER_FILE, PINS_FILE, REUSE_FILE, WRITES_FILE}
 MOST_RECORDS = 256
 """Directories that are remembered, those with the latest word."""
 
 
 class DirectoryGone(FileNotFoundError):
-    """The directory is missing and is not to be made; `strerror` says why and what to do."""
+    """The directory is missing, or another one is in its place, and no cache is to be made there;
+    `strerror` says why and what to do."""
 
     def __init__(self, text: str) -> None:
         super().__init__(errno.ENOENT, text)
@@ -230,6 +240,8 @@ class Root:
                 f"{self._path} is an empty directory of another disk: the cache is gone with its "
                 "own, and is used again when that is mounted"
             )
+        elif identity is None:
+            refuse_foreign(self._path, self._fs)
 
     def _check_missing(self, deleted: bool) -> None:
         above = os.path.dirname(os.path.realpath(self._path))
@@ -299,6 +311,18 @@ class Root:
         records = [entry for entry in self._fs.scan(above) if entry.is_file()]
         for old in sorted(records, key=lambda entry: entry.stat().st_mtime_ns)[:-MOST_RECORDS]:
             self._fs.remove(old.path)
+
+
+def refuse_foreign(directory: StrPath, fs: FileSystem) -> None:
+    """Raise DirectoryGone for a directory that holds other files and none of a cache's. Hidden ones
+    do not count, nor what a new file system has, nor a tag, which any cache may have."""
+    names = {entry.name for entry in fs.scan(directory) if not entry.name.startswith(".")}
+    others = names - {"lost+found", "CACHEDIR.TAG"}
+    if others and names.isdisjoint(_OURS) and not any(map(digest_of, names)):
+        raise DirectoryGone(
+            f"{directory} holds other files ({min(others)}) and no cache: name a directory that is "
+            "empty or missing (OMLX_CACHE_COLD_DIR)"
+        )
 
 
 def leave_out_of_time_machine(directory: str) -> None:

@@ -109,7 +109,7 @@ class ObjectEngine:
         return [head or None for head in answers[: len(names)]], answers[len(names) :]
 
     def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
-        return self._together([partial(self._part, part) for part in parts])
+        return self._together([partial(self._some, self._reads, part) for part in parts])
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
         body = b"".join(piece for pieces in parts for piece in pieces)
@@ -196,9 +196,6 @@ class ObjectEngine:
     def _head(self, name: str, nbytes: int) -> bytes | None:
         found = self._some(self._looks, Part(name, 0, 0, nbytes))
         return None if found is None else bytes(found)
-
-    def _part(self, part: Part) -> Buffer | None:
-        return self._some(self._reads, part)
 
     def _some(self, store: Any, part: Part) -> Buffer | None:
         """Read a stretch, which may take longer than one may wait for some of it."""

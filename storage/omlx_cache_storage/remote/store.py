@@ -76,7 +76,11 @@ class RemoteStore:
         self.keys = RemoteKeys(options.secret, encrypts=options.encrypts)
         self.known = Knowledge(clock)
         self.tally = RemoteTally()
-        self.back_off = BackOff(self._changed)
+        self.back_off = BackOff(
+            lambda why: self.events.note_tier(
+                "failed" if why else "resynced", REMOTE, detail=why or "answers again"
+            )
+        )
         self.closed = False
         self._packs = options.packs
         self.events = events
@@ -244,11 +248,6 @@ class RemoteStore:
             self.failed(known)
             raise known from None
         self.back_off.succeeded()
-
-    def _changed(self, why: str) -> None:
-        self.events.note_tier(
-            "failed" if why else "resynced", REMOTE, detail=why or "answers again"
-        )
 
 
 def _cut(name: str, start: int, nbytes: int, size: int) -> list[Part]:
