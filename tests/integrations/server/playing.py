@@ -88,6 +88,7 @@ class Playing:
         self.noted = threading.Semaphore(0)
         self.waits: list[int] = []
         self.begun = 0
+        self.is_at_it = False
 
     @property
     def tokenizer(self) -> Any:
@@ -124,7 +125,8 @@ class Playing:
         """Wait until what was expected after an answer is prepared, all but so many."""
         assert self.noted.acquire(timeout=_SECONDS)
         preparing = self.responses._preparing
-        while len(preparing._expected) > left or preparing._current is not None:
+        # In this order: what is taken out of the first is in the last once a step has ended.
+        while len(preparing._expected) > left or self.is_at_it or preparing._current is not None:
             threading.Event().wait(0.005)
 
     def behind(self, prompt: Sequence[int], expected: Sequence[int]) -> int:
@@ -197,7 +199,9 @@ def _watch(made: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(self: Any, *arguments: Any) -> None:
         made.begun += self.ready
+        made.is_at_it = True
         step(self, *arguments)
+        made.is_at_it = False
 
     monkeypatch.setattr(Responses, "expect", noted)
     monkeypatch.setattr(Preparing, "expect", expected)

@@ -74,7 +74,6 @@ def test_what_is_computed_after_arrival_is_what_the_client_adds(
                 assert server.stats.prepared_asked_tokens > 0
             else:
                 assert not server.expected
-    print(computed)
     with_it, without = (sum(computed[prepare][KNOWN:]) for prepare in ("auto", "off"))
     assert with_it <= 1.1 * without
 
