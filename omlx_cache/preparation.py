@@ -4,7 +4,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from omlx_cache.arrays.mlxio import feed
@@ -27,7 +27,8 @@ class Preparation:
 
     Its end becomes a restore point, and so does the place where it is given up. Its pages are
     evicted first, and reach the disk when a request uses them. While the system is short of memory
-    nothing is prepared.
+    nothing is prepared. `along` finds, for a chain, the one that it is restored from, which may
+    part from it later, and how far that is the same and can be restored.
 
     Mutable by that thread: `computed` (tokens so far), `is_over`, and `_position`, how many tokens
     are there; first `_pending`, which is being read, then `_committer` and `_layout`, of the caches
@@ -35,11 +36,16 @@ class Preparation:
     """
 
     def __init__(
-        self, scope: Scope, tokens: "Sequence[int] | Tokens", most: int | None = None
+        self,
+        scope: Scope,
+        tokens: "Sequence[int] | Tokens",
+        most: int | None = None,
+        along: Callable[[KeyChain], tuple[KeyChain, int]] | None = None,
     ) -> None:
         store = self._store = scope.store
         self.computed = self._position = 0
         self._most = most
+        self._along = along or self._own
         self._scope = scope
         self._pid = os.getpid()
         self._stamp = store.last_stamp()
@@ -103,11 +109,14 @@ class Preparation:
             _log.exception("what was prepared is not stored")
         self._end()
 
+    def _own(self, chain: KeyChain) -> tuple[KeyChain, int]:
+        return chain, self._scope.find(chain, len(chain), wait=0.0).position
+
     def _begin(self) -> None:
         """Find out what is lacking, and begin to read what is there."""
         scope, most = self._scope, self._most
         chain = scope.chain(self._tokens)
-        found = scope.find(chain, len(chain), wait=0.0).position
+        source, found = self._along(chain)
         if most is not None and found + most < len(chain):
             chain = scope.chain(self._tokens[: found + max(0, most)])
         if found == len(chain):
@@ -115,26 +124,26 @@ class Preparation:
             return
         # A restore leaves one token at least to be computed.
         self._position = min(found, len(chain) - 1)
-        self._chain = chain
-        self._pending = scope.pending(chain, len(chain) - 1, len(chain), self._stamp)
+        # What is read belongs to the reader until it is taken.
+        self._chain = scope.chain(chain.tokens)
+        self._pending = scope.pending(source, self._position, len(chain), self._stamp)
         self._pending.start()
 
     def _take(self, pending: PendingRestore) -> None:
         """Take what was read; give up unless it is all that was found: the rest was to be prepared,
         and not that."""
         restored, chain = pending.take(0.0), self._chain
-        start = restored.point.position
         assert chain is not None
-        if start < self._position:
+        if restored.point.position < self._position:
             self._end()
             return
-        self._position, self._pending = start, None
+        self._pending = None
         self._prompt_cache = restored.prompt_cache
         self._layout = layout_of(restored.prompt_cache)
         self._committer = self._scope.committer(
             chain,
             self._staging,
-            start=start,
+            start=self._position,
             local=restored.local_tokens if restored.remote_tokens else None,
             prompt_length=len(chain),
             own=restored.point.root_first,

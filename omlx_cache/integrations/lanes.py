@@ -19,6 +19,7 @@ from omlx_cache import reasons
 from omlx_cache.commit.admission import CommitResult
 from omlx_cache.flights import PromptFlight
 from omlx_cache.mlx_lm_versions import is_cache
+from omlx_cache.preparation import Preparation
 from omlx_cache.requests.explainer import Walked, compact
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
@@ -63,10 +64,13 @@ class StoredPrefix(NamedTuple):
     wanted_state: int | None
 
 
-def find_along(scope: Scope, siblings: Siblings, tokens: Tokens, limit: int) -> StoredPrefix:
-    """Return the better of the prompt's own blocks and a sibling that parts inside one."""
+def find_along(
+    scope: Scope, siblings: Siblings, tokens: Tokens, limit: int, wait: float | None = None
+) -> StoredPrefix:
+    """Return the better of the prompt's own blocks and a sibling that parts inside one; waits for
+    other machines as `Scope.find` does."""
     chain = scope.chain(tokens)
-    own = scope.find(chain, limit)
+    own = scope.find(chain, limit, wait=wait)
     walked = scope.walked(chain, own.matched, own.lacking)
     found = StoredPrefix(own.position, chain, own.reason, walked, own.wanted_state)
     sibling = siblings.nearest(tokens)
@@ -74,7 +78,7 @@ def find_along(scope: Scope, siblings: Siblings, tokens: Tokens, limit: int) -> 
     if shared <= max(own.position, own.matched // chain.block_size * chain.block_size):
         return found
     other = scope.chain(as_tokens(sibling[: chain.block_start(shared) + chain.block_size]))
-    reached = scope.find(other, shared)
+    reached = scope.find(other, shared, wait=wait)
     if reached.position <= own.position:
         return found
     return found._replace(position=reached.position, chain=other)
@@ -192,6 +196,15 @@ class Lane:
         if stored is not None:
             self.remember(tokens[: stored.result.tokens])
         return stored
+
+    def prepare(self, tokens: Tokens, most: int) -> Preparation:
+        """Return what computes `most` tokens at most of what a prompt will begin with."""
+
+        def along(chain: KeyChain) -> tuple[KeyChain, int]:
+            found = find_along(self.view, self._siblings, chain.tokens, len(chain), wait=0.0)
+            return found.chain, found.position
+
+        return Preparation(self.view, tokens, most, along)
 
     def remember(self, tokens: Tokens) -> None:
         """Have prompts found that part from a stored sequence inside a block."""

@@ -13,6 +13,7 @@ from kit import zoo
 from kit.versions import keys_and_values
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm import LoadedModel, TieredPromptCache
+from omlx_cache_storage.keys import as_tokens
 
 from .conftest import Open, model_of, prompt_of
 
@@ -84,6 +85,28 @@ def test_sequences_that_part_inside_a_block_share_its_beginning(store: BlockStor
     request(cache, model, tokens)
     assert request(cache, model, tokens[:90] + [201] * 50)[0] == 90
     assert request(cache, model, tokens[:20] + [202] * 9)[0] == 20
+
+
+def test_what_is_prepared_parts_from_a_sequence_inside_a_block_and_others_from_it(
+    store: BlockStore,
+) -> None:
+    model, tokens = model_of("qwen3"), prompt_of(130)
+    cache = TieredPromptCache(store, LoadedModel(KEY, model))
+    request(cache, model, tokens)
+    expected = as_tokens(tokens[:90] + [201] * 110)
+    preparation = cache.preparation(KEY, expected, 1000)
+    assert preparation is not None
+    while preparation.step(model):
+        pass
+    assert preparation.computed == 110
+    cache.note_prepared(KEY, expected)
+    cached, logits = request(cache, model, [*expected[:150].tolist(), 7, 8, 9])
+    assert cached == 150
+    fresh = make_prompt_cache(model)
+    for chunk in (tokens[:90], *([201] * n for n in (32, 28)), [7, 8, 9]):
+        last = model(mx.array([chunk]), cache=fresh)[0, -1]
+    assert mx.allclose(logits, last, atol=1e-5)
+    assert cache.preparation("another model", expected, 1000) is None
 
 
 def test_image_positions_are_told_apart(store: BlockStore) -> None:

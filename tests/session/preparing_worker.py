@@ -26,7 +26,7 @@ class Fed:
 
 def main(directory: str, kinds: str, first: str) -> None:
     model = Arithmetic(kinds.split(","))
-    with BlockStore(settings(Path(directory))) as store:
+    with BlockStore(settings(Path(directory), worth_reading="off")) as store:
         cache = PrefixCache(model, store, model_id="worker")
         for seed in range(int(first), int(first) + 1000):
             turn = ask(model, cache, tokens_of(seed, ASKED))

@@ -3,7 +3,7 @@ what nobody has asked for is not on the disk."""
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,8 @@ def working(tmp_path: Path, kinds: tuple[str, ...], first: int) -> Iterator[Chil
     try:
         yield worker
     finally:
-        worker.process.kill()
+        with suppress(ProcessLookupError):
+            worker.process.kill()
         assert worker.end() != 0
 
 
@@ -48,7 +49,7 @@ def killed_preparations(tmp_path: Path, kinds: tuple[str, ...], rounds: int) -> 
             told += worker.heard_so_far()
         assert not any(one["wrong"] for one in told), told
         flushed |= {one["seed"]: one["count"] for one in told if one["flushed"]}
-        with BlockStore(settings(tmp_path / "cold")) as store:
+        with BlockStore(settings(tmp_path / "cold", worth_reading="off")) as store:
             cache = PrefixCache(model, store, model_id="worker")
             for seed in {*list(flushed)[-20:], *range(first, first + 10)}:
                 turn = ask(model, cache, tokens_of(seed, PREPARED + 3), commit=False)

@@ -251,7 +251,7 @@ class TieredPromptCache:
         known = self._lanes(model)
         if known is None or self._bits is not None or len(known.lanes[None].scopes) > 1:
             return None
-        return Preparation(known.lanes[None].view, tokens, most)
+        return known.lanes[None].prepare(tokens, most)
 
     def note_prepared(self, model: Any, tokens: Tokens) -> None:
         """Have prompts found that part from what was prepared inside a block."""
