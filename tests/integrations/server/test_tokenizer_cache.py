@@ -3,6 +3,7 @@
 from array import array
 from functools import cache, partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from omlx_cache.integrations.mlx_lm import tokenizer_cache
+from omlx_cache.integrations.mlx_lm.responses import Responses
 from omlx_cache.integrations.mlx_lm.tokenizer_cache import CachedTokenizer, PackedTokens, cached
 from omlx_cache_storage.keys import as_tokens
+from omlx_cache_storage.stats import Counters
 
 TEXT = "a user, the system; caffè ﬁne e\u0301 中文 im_start  foo\n\n bar\tBAZ 123 <b>x</b> ▁_ "
 
@@ -203,6 +206,18 @@ def test_a_difference_ends_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not stand_in.check()
     expected = tokens_of(stand_in._wrapped, "<|im_start|>user")
     assert tokens_of(stand_in, "<|im_start|>user") == expected
+
+
+def test_a_difference_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    responses = Responses.__new__(Responses)
+    responses.model_provider = SimpleNamespace(tokenizer=None)
+    responses._store = SimpleNamespace(counters=Counters())
+    monkeypatch.setattr(CachedTokenizer, "check", lambda self: False)
+    responses.check_tokenizer()
+    assert responses._store.counters.requests().tokenizer_differences == 0
+    responses.model_provider.tokenizer = made("bytes", "as it is", "plain")
+    responses.check_tokenizer()
+    assert responses._store.counters.requests().tokenizer_differences == 1
 
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
