@@ -1,4 +1,4 @@
-"""Begun: a request whose cached prefix is on its way while other requests compute."""
+"""Begun: a request whose cached prefix is in flight while other requests compute."""
 
 import logging
 import os

@@ -218,7 +218,7 @@ class QueueWait:
         return self._before + (0.0 if since is None else time.monotonic() - since)
 
     def mark(self) -> None:
-        """Note that a look-up begins: what happens from now on may be missing in it."""
+        """Note that a lookup begins: what happens from now on may be missing in it."""
         with self._flights.lock:
             self._flights.waiters.add(self)
             self.has_news = False

@@ -68,7 +68,7 @@ class Pin:
 
 
 class PrefixCache(Scopes):
-    """Sessions, look-ups and prefetches for one model; evaluates samples of its weights once,
+    """Sessions, lookups and prefetches for one model; evaluates samples of its weights once,
     and on a GPU computes one token, to compile a TurboQuant codec's kernels for it: seconds, the
     first time on a machine.
 

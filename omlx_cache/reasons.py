@@ -144,7 +144,7 @@ MISS_REASONS = {
         "`omlx-cache doctor --remote` says what it answers",
     ),
     remote.RESTING: MissReason(
-        "the store that machines share failed a moment ago, and is left alone for a while",
+        "the store that machines share failed a moment ago, and the tier backs off",
         "nothing: it is tried again by itself; `omlx-cache stats` shows why, and "
         "`omlx-cache doctor --remote` what helps",
     ),

@@ -133,7 +133,7 @@ class Scope:
         return self.store.requests.ask(namespace.digest.hex(), namespace.document, tokens)
 
     def walked(self, chain: KeyChain, matched: int, lacking: str) -> Walked:
-        """Return a look-up along a chain of this scope, for its explanation."""
+        """Return a lookup along a chain of this scope, for its explanation."""
         return Walked(chain, tuple(group.name for group in self.groups), matched, lacking)
 
     def chain(self, tokens: Tokens) -> KeyChain:

@@ -1,4 +1,4 @@
-"""Session: one request's hold on the cache, from look-up to commit."""
+"""Session: one request's hold on the cache, from lookup to commit."""
 
 import logging
 import os
@@ -197,7 +197,7 @@ class Session:
 
     @uninterrupted
     def take_cache(self) -> list[Any]:
-        """Give the prompt cache away and let go of it, for a batch that copies it.
+        """Give the prompt cache away and release it, for a batch that copies it.
 
         From then on `checkpoint` and `commit` need the `prompt_cache` extracted from the batch.
         """

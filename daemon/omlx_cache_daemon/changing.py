@@ -1,7 +1,7 @@
 """Changing a directory from outside of its stores: those that run on it are told.
 
 It is done as stores do it: while nobody else changes the directory, a few files at a time, each
-noted in the ledger. They miss pages that are deleted from their next look-up on, and their byte
+noted in the ledger. They miss pages that are deleted from their next lookup on, and their byte
 counts go on; by another budget or other pins they go from their next write or idle moment on.
 Functions raise OSError when the disk refuses, or others keep the directory for too long.
 """

@@ -20,7 +20,7 @@ class SnapshotPolicy(Protocol):
     def positions(self, *, start: int, stop: int, block_size: int, branch: int | None) -> list[int]:
         """Return ascending positions in (start, stop] to capture while [start, stop) is prefilled.
 
-        `stop` is the prompt's length; `branch` is a boundary where a look-up found known blocks
+        `stop` is the prompt's length; `branch` is a boundary where a lookup found known blocks
         without a snapshot.
         """
         ...

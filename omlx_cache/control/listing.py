@@ -349,7 +349,7 @@ def compare(tiers: Tiers) -> Disagreement:
     if cold is None or writer is None:
         return Disagreement([], [])
     before = set(_absent(hot, cold))
-    # What is on its way from the disk to memory arrives meanwhile.
+    # What is in flight from the disk to memory arrives meanwhile.
     settled = before and writer.settle(COMPARE_SECONDS)
     unbacked = [page for page in _absent(hot, cold) if settled and page in before]
     return Disagreement(unbacked, _orphans(hot, cold))

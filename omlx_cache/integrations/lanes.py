@@ -55,7 +55,7 @@ class Siblings:
 
 class StoredPrefix(NamedTuple):
     """Where a prompt can be restored: up to `position` along a stored sequence's keys. `walked` is
-    the look-up along its own, which missed a window or a state at `wanted_state`."""
+    the lookup along its own, which missed a window or a state at `wanted_state`."""
 
     position: int
     chain: KeyChain

@@ -59,7 +59,7 @@ class RestoredBlocks:
 
 @dataclass(slots=True)
 class PrefixStatistics:
-    """Look-ups and tokens, under oMLX's names. What it counts of parts that this cache lacks, its
+    """Lookups and tokens, under oMLX's names. What it counts of parts that this cache lacks, its
     partial blocks and SpecPrefill's prefixes, stays 0."""
 
     hits: int = 0

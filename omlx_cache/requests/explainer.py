@@ -1,4 +1,4 @@
-"""Why no more of a prompt was restored: from what a look-up met, what left the tiers, and the
+"""Why no more of a prompt was restored: from what a lookup met, what left the tiers, and the
 tokens of recent prompts, which this process keeps in memory only. On the path of a request, so in
 bounded time."""
 
@@ -99,7 +99,7 @@ class Nearest(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """A look-up along a chain, in a scope of these layer groups. `lacking` is what was missed at
+    """A lookup along a chain, in a scope of these layer groups. `lacking` is what was missed at
     its end beside blocks: `window`, `state` or nothing."""
 
     chain: KeyChain
@@ -109,7 +109,7 @@ class Walked(NamedTuple):
 
 
 class Explainer:
-    """Explains look-ups by what left the tiers and by the latest prompts, which it remembers within
+    """Explains lookups by what left the tiers and by the latest prompts, which it remembers within
     `limit_bytes`; one that continues another replaces it.
 
     Prompts are compared within a namespace only, so never across salts. Any thread may call;
@@ -216,7 +216,7 @@ class Explainer:
             if word in (reasons.ABSENT, reasons.NO_RESTORE_POINT):
                 return self._explained(told, walked, near, prompt)
         except Exception:
-            _log.exception("a look-up is not explained")
+            _log.exception("a lookup is not explained")
         return told
 
     def _explained(

@@ -12,7 +12,7 @@ class RequestRecord:
     """A request at one moment: counts, times and a reason; no tokens and no text.
 
     `asked_at` is in seconds since the epoch; `total_seconds`, from then to its end, is None while
-    it is under way. In a server both count from the request's arrival, and so do the
+    it is in flight. In a server both count from the request's arrival, and so do the
     `held_seconds` of one that is held.
 
     `restored_tokens` include the `cold_tokens` that the disk gave and the `remote_tokens` that came

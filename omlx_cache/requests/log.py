@@ -222,7 +222,7 @@ class RequestLog:
     def page(self, after: int, open_numbers: Collection[int], limit: int) -> RecordPage:
         """Return `limit` of the records beyond `after`, oldest first, and of the older ones those
         with these numbers: a reader that asks so again and again sees each request end, or that it
-        was forgotten. A negative `after` is behind the latest: those that are under way."""
+        was forgotten. A negative `after` is behind the latest: those that are in flight."""
         with self.lock:
             known = [asked.record for asked in self._latest]
             shown = [r for r in known if r.number <= after and r.number in open_numbers]
@@ -268,7 +268,7 @@ class RequestLog:
 
     @uninterrupted
     def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> None:
-        """Note that a sequence was handed to the tiers up to `end`. Of a request that is under way
+        """Note that a sequence was handed to the tiers up to `end`. Of a request that is in flight
         the trace will have it with all of its keys."""
         if self.trace is not None and not any(a.chain is chain for a in self.latest()):
             self.trace.add_stored(chain, end)

@@ -84,7 +84,7 @@ class ReadingGate:
 class RestoreGate:
     """Answers for one restore, as often as it looks. Any thread may call.
 
-    Without `probes` it only asks: a look-up that restores nothing is no probe. Mutable: `_probing`,
+    Without `probes` it only asks: a lookup that restores nothing is no probe. Mutable: `_probing`,
     decided for good when it would be rejected first.
     """
 

@@ -50,7 +50,7 @@ def missed(reason: str | None) -> RestorePoint:
 
 
 class PendingRestore:
-    """A request's prefix on its way into buffers of its own; made by any thread, at once.
+    """A request's prefix, in flight into buffers of its own; made by any thread, at once.
 
     Nothing raises for what a disk, a page or a deadline does. `start` begins to read, `ready` says
     when `take` would not wait for a disk, and `cancel` gives the memory back; a handle that is

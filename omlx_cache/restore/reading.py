@@ -163,7 +163,7 @@ class Reading:
         self.walk.models = dict(other.walk.models)
 
     def close(self) -> None:
-        """Read no more, and let go of what came; any thread, any number of times."""
+        """Read no more, and release what came; any thread, any number of times."""
         self.closed = True
         self.targets, self.arrived = None, {}
 
@@ -337,7 +337,7 @@ class Reading:
         return {use.page for use in point.all_uses} == {read.use.page for read in self.plan.reads}
 
     def _worded(self, point: RestorePoint) -> RestorePoint:
-        """Return a point with what the disk's look-up said of what lies beyond: a look-up in memory
+        """Return a point with what the disk's lookup said of what lies beyond: a lookup in memory
         knows less."""
         wanted = self.wanted
         assert wanted is not None

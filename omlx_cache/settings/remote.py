@@ -16,7 +16,7 @@ from omlx_cache_storage.remote.envelope import RemoteKeys
 
 OWN, ANY = "own", "any"
 READS_LAST = 4
-"""A restore waits so many times as long for bytes as a request for a look-up: pages are larger."""
+"""A restore waits so many times as long for bytes as a request for a lookup: pages are larger."""
 
 
 def _address(value: object) -> object:

@@ -6,7 +6,7 @@ the namespace, which stands beside them.
 
 A block counts as stored in a medium when its page of the paged group is: each of those is needed,
 so where the last of them ends, no restore goes further. Pages of windows and recurrent state come
-and go at some positions only; whether one of those is where a prompt parts can be told by a look-up
+and go at some positions only; whether one of those is where a prompt parts can be told by a lookup
 alone. Of a model without a paged group any page counts, and the first that leaves ends it.
 """
 

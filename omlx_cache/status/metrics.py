@@ -262,9 +262,9 @@ METRICS: Final = (
         "Pages beyond daily_write_bytes.",
     ),
     # The store that machines share.
-    _remote("lookups", "Look-ups in the remote store."),
+    _remote("lookups", "Lookups in the remote store."),
     _remote("lookup_phases", "Questions of those that waited for the answer to one before."),
-    _remote("late_lookups", "Look-ups that were not answered in the time that a request waits."),
+    _remote("late_lookups", "Lookups that were not answered in the time that a request waits."),
     _remote("asked_pages", "Pages that the remote store was asked for."),
     _remote("found_pages", "Those of them that it had."),
     _remote("read_pages", "Pages that came from there, whole and right."),
@@ -279,16 +279,18 @@ METRICS: Final = (
     _remote("written_pages", "Pages that this process wrote there."),
     _remote("written_bytes", "Bytes of those, as on the wire."),
     _remote("present_pages", "Pages that were there already when they came to be written."),
-    _remote("dropped_pages", "Pages that were not written: the queue was full, or they had left."),
-    _remote("failed_pages", "Pages that the store did not take."),
-    _remote("rests", "How often the store failed and was left alone for a while."),
+    _remote(
+        "dropped_pages", "Pages that were not written: the queue was full, or they were evicted."
+    ),
+    _remote("failed_pages", "Pages that the store rejected."),
+    _remote("rests", "How often the store failed, and the tier backed off."),
     _one("remote_known_pages", "gauge", "remote.known_pages", "Pages known to be there."),
     _one("remote_pending_pages", "gauge", "remote.pending_pages", "Pages that wait to be written."),
     _one(
         "remote_held_bytes",
         "gauge",
         "remote.held_bytes",
-        "Bytes that were asked for, or came, and were not taken yet.",
+        "Bytes in flight: requested, or received and not restored yet.",
     ),
     _one(
         "remote_peak_held_bytes",
@@ -404,7 +406,7 @@ METRICS: Final = (
         f"{PREFIX}remote_state",
         "gauge",
         "Whether the remote store is used: 1 for the state that it is in. A resting one failed, "
-        "and is left alone for a while.",
+        "and the tier backs off.",
         {"": "remote.state"},
         "state",
         ("ok", "resting"),
@@ -477,10 +479,10 @@ HISTOGRAMS: Final = {
     "prefill_seconds": "How long a request computed what was not restored of its prompt.",
     "page_write_seconds": "How long a page's file took to be written.",
     "page_read_seconds": "How long a page's file took to be read.",
-    "remote_lookup_seconds": "How long a look-up in the remote store took that was answered, all "
+    "remote_lookup_seconds": "How long a lookup in the remote store took that was answered, all "
     "its phases.",
     "remote_page_read_seconds": "How long a page of the remote store took from when it was wanted "
-    "until it was checked and in its place; less where it was on its way already.",
+    "until it was checked and in its place; less where it was in flight already.",
     "asked_tokens": "Tokens of a request's prompt.",
     "restored_tokens": "Tokens that were restored of it.",
 }

@@ -14,7 +14,7 @@ from omlx_cache_storage.page import PAGED, PageId, PageInfo
 
 MOST_NAMESPACES = 100
 MOST_KEYS = 100
-"""How many block keys a look-up takes: what a request's line has room for. A longer prompt is asked
+"""How many block keys a lookup takes: what a request's line has room for. A longer prompt is asked
 about by every n-th key."""
 
 

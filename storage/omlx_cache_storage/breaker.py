@@ -1,5 +1,5 @@
-"""A circuit breaker: after some failures in a row a resource is left alone, then tried once at a
-time."""
+"""A circuit breaker: after some failures in a row one backs off from a resource, then
+probes it at a time."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ FAILURES = 3
 """Failures in a row that are taken for bad luck."""
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
-"""How long a resource is left alone: the first time, and at most. Doubles with each failed try."""
+"""How long one backs off: the first time, and at most. Doubles with each failed try."""
 
 
 class CircuitBreaker:

@@ -394,7 +394,7 @@ class HotTier:
             self._index.touch(loose, stamp_ns)
 
     def repin(self, pages: Sequence[PageId] | None = None) -> Pinned:
-        """Keep those of some pages that pins want, root first, and let go of those that they do
+        """Keep those of some pages that pins want, root first, and release those that they do
         not; None: of all pages, if pins have changed."""
         with self._lock:
             if pages is not None:
@@ -548,7 +548,7 @@ class HotTier:
 
     def _keep(self, pages: Sequence[Held]) -> None:
         """Keep those of some pages that pins want, the first of them first, within the pins' share
-        of memory; let go of the others."""
+        of memory; release the others."""
         now = self._clock.now()
         until = [(held, self._wanted_until(held)) for held in pages]
         wanted = [(held, until_ns) for held, until_ns in until if until_ns > now]

@@ -24,7 +24,7 @@ Measure = Literal[
 ]
 """Of each request: its restore, its commit, what it waited for another one, what it computed of its
 prompt, the tokens that it asked for and got. Of each page: its write and its read. Of a store
-on other machines: each look-up that was answered, and each page that came, from when it was wanted
+on other machines: each lookup that was answered, and each page that came, from when it was wanted
 until it was in its place."""
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 

@@ -52,7 +52,7 @@ def read_page(
 
 
 class Prefetch:
-    """A prefetch under way. `wait` blocks, `cancel` does not; neither raises."""
+    """A prefetch in flight. `wait` blocks, `cancel` does not; neither raises."""
 
     def __init__(self, pages: Sequence[PageId]) -> None:
         self._wanted = tuple(pages)
@@ -111,7 +111,7 @@ class Prefetcher:
         return prefetch
 
     def withdraw(self, pages: Collection[PageId]) -> None:
-        """Leave pages alone that a restore is about to read; reads under way go on."""
+        """Leave pages alone that a restore is about to read; reads in flight go on."""
         with self._lock:
             for prefetch in self._open:
                 prefetch._withdrawn.update(pages)

@@ -72,7 +72,7 @@ class ColdUsage:
 class WriterUsage:
     """What the writer did and what is still pending. `refused_pages` were too deep for the disk's
     budget, `rationed_pages` more than `daily_write_bytes` allows; `dropped_pages` did not fit into
-    the queue, or were queued while a disk that had failed was left alone: memory offers them
+    the queue, or were queued while the writer backed off from a failing disk: memory offers them
     again."""
 
     pending_pages: int
@@ -91,15 +91,16 @@ class WriterUsage:
 class RemoteUsage:
     """What a remote tier did, and how its store is. `where` names no password.
 
-    `state` is `ok`, or `resting: ` and why: the store failed and is left alone for a while. Asked,
-    found and missed are pages of look-ups; `late_lookups` were not answered in time, `late_reads`
+    `state` is `ok`, or `resting: ` and why: the store failed, and the tier backs off. Asked,
+    found and missed are pages of lookups; `late_lookups` were not answered in time, `late_reads`
     pages did not come in time, `lost_pages` were found and gone when they were read, and
     `bad_pages` were not what they should be. `errors` counts what the store did not do, by reason.
     Bytes are as on the wire. `pending_pages` wait to be written; `present_pages` were there already
     when they came to be, `dropped_pages` did not fit into the queue or could not be had any more,
-    `failed_pages` the store did not take. `lookup_phases` followed each other, in all look-ups;
-    `held_bytes` are asked for, or have come, and were not taken yet. Seconds are what the store
-    takes to answer about nothing, bytes a second what it lately gave: both 0 before that is known.
+    `failed_pages` the store did not take. `lookup_phases` followed each other, in all lookups;
+    `held_bytes` are in flight: requested, or received and not restored yet. Seconds are what the
+    store takes to answer about nothing, bytes a second what it lately gave: both 0 before that is
+    known.
     """
 
     engine: str

@@ -49,9 +49,9 @@ FLUSH_SECONDS = 30.0
 LOCK_SECONDS = 2.0
 """How long `clear` waits for peer processes that hold the directory."""
 BEHIND_SECONDS = 0.2
-"""How long a look-up waits for a directory to be read again: others' pages are worth more."""
+"""How long a lookup waits for a directory to be read again: others' pages are worth more."""
 NEWS_SECONDS = 0.2
-"""How long a look-up waits for what peer processes changed; a disk that answers takes 0.1 ms."""
+"""How long a lookup waits for what peer processes changed; a disk that answers takes 0.1 ms."""
 DIRTY_SHARE = 0.9
 """With `lazy`: the share of memory that pages which the disk lacks may take before the oldest of
 them are queued."""
@@ -189,7 +189,7 @@ class Tiers:
         if self._news.ask(cold.refresh, min(NEWS_SECONDS, timeout), False):
             return True
         if not cold.sharing.fell_behind or writer.settling:
-            # A disk that does not answer is waited for once, not by each look-up.
+            # A disk that does not answer is waited for once, not by each lookup.
             return False
         left = max(0.0, deadline - time.monotonic())
         return writer.settle(min(BEHIND_SECONDS, left)) and not cold.sharing.fell_behind

@@ -56,8 +56,8 @@ class Writer:
     an idle writer takes up. The thread begins with `opening`, which may take long and sets
     `opened`, and ends with closing the cold tier.
 
-    A disk that failed a few times in a row is left alone for a while: what is queued then is put
-    off, counted as dropped, and stays dirty. A flush has it asked again at once.
+    After a few failures in a row the writer backs off from the disk: what is queued then is put
+    off, counted as dropped, and stays dirty. A flush probes it at once.
     """
 
     def __init__(
@@ -276,14 +276,14 @@ class Writer:
             if job is not None and time.monotonic() - self._settled >= IDLE_SECONDS:
                 # Others wait for the recency that this process knows of, however busy it is.
                 self._settle()
-            # One step: who waits for progress must not see a job counted and yet under way.
+            # One step: who waits for progress must not see a job counted and yet in flight.
             with self._changed:
                 self._busy = False
                 if job is not None:
                     self._count(job, outcome)
                 for barrier in due:
                     del self._barriers[barrier]
-                # A disk that fails is asked again at leisure, not in a loop.
+                # A disk that fails is probed after a pause, not in a loop.
                 idle = not self._jobs and not self._breaker.is_open
                 self._changed.notify_all()
             if idle and (outcome == "written" or not woken):

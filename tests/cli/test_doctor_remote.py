@@ -169,7 +169,7 @@ class _Damaging(MemoryEngine):
         (_Damaging, "", "redis://localhost", {}, "came back otherwise"),
         (MemoryEngine, "read", "redis://localhost", {}, "breaks the connection"),
         (MemoryEngine, "delete", "redis://localhost", {}, "could not be deleted"),
-        (MemoryEngine, "", "redis://localhost", {"lookup_seconds": 1e-9}, "a look-up takes up to"),
+        (MemoryEngine, "", "redis://localhost", {"lookup_seconds": 1e-9}, "a lookup takes up to"),
         (MemoryEngine, "", "redis://cache.example.org", {}, "not encrypted"),
         (MemoryEngine, "", "s3://bucket?endpoint=http://minio.example.org", {}, "not encrypted"),
         (MemoryEngine, "", "rediss://cache.example.org", {"secret": None}, "share no secret"),

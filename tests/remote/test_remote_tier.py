@@ -197,9 +197,9 @@ def test_pages_of_a_store_that_is_left_alone_are_not_found_and_it_is_said_why(
         reads = one.engine.calls["read"]
         with pytest.raises(PageUnreadable, match=reasons.RESTING):
             one.get(STORY.id(1))
-        with pytest.raises(RemoteError, match="left alone"):
+        with pytest.raises(RemoteError, match="backs off"):
             one.store.write(STORY.page(4))
-        with pytest.raises(RemoteError, match="left alone"):
+        with pytest.raises(RemoteError, match="backs off"):
             one.store.present([Placed(STORY.namespace, STORY.id(4))])
         assert one.engine.calls["read"] == reads
         assert one.engine.calls["write"] == 3

@@ -18,7 +18,7 @@ _WIDTH = 120
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "bench",
-        description="Times commits, restores, look-ups and start-up beside memcpy, raw reads, "
+        description="Times commits, restores, lookups and start-up beside memcpy, raw reads, "
         "mlx-lm's own prompt-cache files and recomputing, in one run, and prints ratios; and what "
         "each KV codec takes, costs and loses.",
     )

@@ -110,7 +110,7 @@ def _running(args: argparse.Namespace, wanted: "CacheSettings") -> Server | None
     for other in beside:
         sys.stderr.write(
             f"omlx-cache: {text(other)}: what it can use of these pages it finds at its next "
-            "look-up\n"
+            "lookup\n"
         )
     return chosen[0] if chosen else None
 

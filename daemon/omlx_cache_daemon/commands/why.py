@@ -44,7 +44,7 @@ def _shown(request: ExplainedRequest) -> str:
     salt = f"salt {request.salt[:16]}" if request.salt else ""
     facts = filter(None, [clock(request.asked_at), last_name(request.model), salt])
     shown = f"request {request.number} ({text(', '.join(facts))})\n"
-    shown += f"  {text(request.words or 'its look-up is under way')}\n"
+    shown += f"  {text(request.words or 'its lookup is in flight')}\n"
     told = request.explanation
     helps = "" if told is None or told.reason is None else described(told.reason).remedy
     return shown + (f"  what helps: {helps}\n" if helps else "")

@@ -23,7 +23,7 @@ MOST_PHASES = 3
 SMALLEST, LARGEST = 64 << 10, 4 << 20
 VALUES = 8
 PREFIX_TOKENS: Final = 8192
-"""The prefix that a look-up's time is spread over."""
+"""The prefix that a lookup's time is spread over."""
 TOKEN_BYTES: Final = {
     "Llama 3.2 1B": 32 << 10,
     "Qwen3 30B-A3B": 96 << 10,
@@ -35,7 +35,7 @@ TOKEN_BYTES: Final = {
 
 
 class Worth(NamedTuple):
-    """For one model: what a token takes to read, in a prefix of `PREFIX_TOKENS`, the look-up
+    """For one model: what a token takes to read, in a prefix of `PREFIX_TOKENS`, the lookup
     included; who computes fewer tokens a second gains."""
 
     model: str
@@ -71,7 +71,7 @@ class Link:
 
     @property
     def lookup_seconds(self) -> float | None:
-        """What a look-up takes at most."""
+        """What a lookup takes at most."""
         return None if self.phase_seconds is None else MOST_PHASES * self.phase_seconds
 
     @property
@@ -95,7 +95,7 @@ class Link:
         answers = "answers" if self.reached else "no answer"
         rows = [
             ("round trip", self.median_trip_seconds, "s"),
-            ("look-up, at most", self.lookup_seconds, "s"),
+            ("lookup, at most", self.lookup_seconds, "s"),
             ("writing", self.write_rate, "B/s"),
             ("reading", self.read_rate, "B/s"),
             (f"reading over {self.connections}", self.parallel_rate, "B/s"),
@@ -113,7 +113,7 @@ class Link:
             )
             for one in self.worth
         ]
-        shown += f"\na prefix of {PREFIX_TOKENS:,} tokens, look-up included\n"
+        shown += f"\na prefix of {PREFIX_TOKENS:,} tokens, lookup included\n"
         shown += table(("MODEL", "A TOKEN HAS", "READ IN", "WORTH IT BELOW"), models)
         return shown + "".join(
             f"{text(model)} computes {rate:,.0f} tokens/s here\n"
@@ -135,7 +135,7 @@ def measure_trips(engine: RemoteEngine, link: Link) -> None:
 
 
 def measure_lookups(engine: RemoteEngine, options: RemoteOptions, link: Link) -> None:
-    """Ask for pages that are not there, as a look-up does; raises RemoteError."""
+    """Ask for pages that are not there, as a lookup does; raises RemoteError."""
     link.phase_pages = min(LOOKUP_PAGES, engine.asks_together)
     place = f"{options.prefix}/doctor-{token_hex(8)}"
     names = [f"{place}/{number:064x}-paged" for number in range(link.phase_pages)]

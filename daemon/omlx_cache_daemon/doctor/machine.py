@@ -88,7 +88,7 @@ def memory(context: Context) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"the machine is short of memory ({quantity('bytes', figures.free_bytes)} free)",
-            "stores give up pages that they have in memory",
+            "stores evict pages from memory",
             "stop something, or lower OMLX_CACHE_HOT_BYTES",
         )
     lines = [line.split() for line in text_of(Path("/proc/meminfo")).splitlines()]

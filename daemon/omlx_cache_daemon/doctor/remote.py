@@ -291,7 +291,7 @@ def _judged(address: RemoteAddress, options: RemoteOptions, link: Link) -> Itera
     if lookup is not None and lookup > options.lookup_seconds:
         yield Finding(
             "warning",
-            f"a look-up takes up to {duration(lookup)}, and a request waits for "
+            f"a lookup takes up to {duration(lookup)}, and a request waits for "
             f"{duration(options.lookup_seconds)}",
             "requests go on without what the store has (remote_timeout)",
             f"OMLX_CACHE_REMOTE_LOOKUP_SECONDS={1.5 * lookup:.2g}, or a store that is nearer",
@@ -314,7 +314,7 @@ def _judged(address: RemoteAddress, options: RemoteOptions, link: Link) -> Itera
     if address.kind == "s3" and lookup is not None:
         yield Finding(
             "note",
-            f"a look-up asks for {counted(link.phase_pages, 'page')} at once: each is a request",
+            f"a lookup asks for {counted(link.phase_pages, 'page')} at once: each is a request",
             "buckets bill requests, and answer slowly",
             "Valkey or Redis where that matters: docs/remote.md",
         )

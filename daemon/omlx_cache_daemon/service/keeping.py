@@ -65,7 +65,7 @@ class KeepingTier(ColdTier):
     out of what the budget is: a store that is alone beside this one is alone.
 
     A budget that is there stays, but one that was derived from free space where this one was given
-    a figure, and the figure that this one set itself (`set_before`). All but look-ups belongs to
+    a figure, and the figure that this one set itself (`set_before`). All but lookups belongs to
     one thread.
     """
 

@@ -193,7 +193,7 @@ class Upkeep:
             self._known_trouble = trouble
             self._tell()
             if trouble:
-                _log.warning("%s: %s; asked again now and then", self.directory, trouble)
+                _log.warning("%s: %s; probed again later", self.directory, trouble)
             else:
                 _log.info("%s is there again", self.directory)
         return trouble

@@ -179,7 +179,7 @@ class HttpServer(ThreadingHTTPServer):
     """Listens on a bound socket, which it owns, and answers with a response generator.
 
     Raises OSError when another process listens there by now. `_changed` guards `_answering`, the
-    count of requests under way: those that have come in whole.
+    count of requests in flight: those that have come in whole.
     """
 
     # The system shortens it to what it gives: 4096 on Linux, 128 on macOS.
@@ -243,7 +243,7 @@ class HttpServer(ThreadingHTTPServer):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Count a request as under way while the block runs; raises Unavailable at the end."""
+        """Count a request as in flight while the block runs; raises Unavailable at the end."""
         with self._changed:
             if self._is_ending:
                 raise Unavailable("the server is ending")
@@ -265,7 +265,7 @@ class HttpServer(ThreadingHTTPServer):
         self.socket.close()
 
     def wait(self, seconds: float, hurry: threading.Event) -> bool:
-        """Block until no request is under way; False after `seconds`, or soon after `hurry`."""
+        """Block until no request is in flight; False after `seconds`, or soon after `hurry`."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while self._answering and not hurry.is_set():

@@ -48,7 +48,7 @@ def look_up(store: BlockStore, responses: Any, body: Any) -> Mapping[str, object
     except Refused:
         raise
     except Exception as error:
-        _log.debug("a look-up failed", exc_info=True)
+        _log.debug("a lookup failed", exc_info=True)
         raise Unavailable(f"it cannot be told now: {type(error).__name__}") from error
 
 

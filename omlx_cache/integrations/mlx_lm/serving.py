@@ -92,7 +92,7 @@ def serve(
     *_: Any,
     **__: Any,
 ) -> None:
-    """Answer requests until SIGINT or SIGTERM, then finish those under way and write; `host` and
+    """Answer requests until SIGINT or SIGTERM, then finish those in flight and write; `host` and
     all after it are what mlx-lm calls its `run` with.
 
     Raises SystemExit: 0 when everything that was accepted is on the disk, 1 when not, or when the
@@ -256,9 +256,9 @@ class _Run:
                 if httpd is not None and listener is not None:
                     httpd.stop_listening()
                     listener.join()
-                    _log.info("Draining; a second signal cuts off the requests under way.")
+                    _log.info("Draining; a second signal cuts off the requests in flight.")
                     if not httpd.wait(self._serving.drain_seconds, hurry):
-                        _log.warning("requests under way are cut off")
+                        _log.warning("requests in flight are cut off")
                 has_ended = self._responses.stop(STOP_SECONDS, hurry)
                 if httpd is not None:
                     httpd.wait(LAST_WORDS_SECONDS, threading.Event())

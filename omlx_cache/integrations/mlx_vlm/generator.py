@@ -73,7 +73,7 @@ def attach(generator: Any, manager: ApcManager) -> bool:
 
 
 class _Requests:
-    """Follows a generator's requests, from their look-up to their end, in place of its methods.
+    """Follows a generator's requests, from their lookup to their end, in place of its methods.
 
     Does not keep the generator alive. Mutable, by the generation thread: `_under_way`, by uid, and
     `_stepping`, while a step is computed.

@@ -169,7 +169,7 @@ def _row(module: Any, cache: Any, row: int) -> Any:
 
 
 class LookedUp(NamedTuple):
-    """What came of a look-up: a prefix, at position 0 for none, and the request's record."""
+    """What came of a lookup: a prefix, at position 0 for none, and the request's record."""
 
     restored: Restored
     record: AskedRequest

@@ -46,7 +46,7 @@ class Prepared:
 
 @dataclass(slots=True)
 class Tally:
-    """Look-ups and stores since the start, or since somebody asked to count anew; `evicted` is
+    """Lookups and stores since the start, or since somebody asked to count anew; `evicted` is
     what the store had evicted by then."""
 
     hits: int = 0
@@ -59,7 +59,7 @@ class Tally:
 class TieredPrefixCache:
     """Stands in for vllm-mlx's MemoryAwarePrefixCache: the same calls, the same answers but these.
 
-    A look-up leaves at least one token over, so there is no "exact" hit that has to be thrown away;
+    A lookup leaves at least one token over, so there is no "exact" hit that has to be thrown away;
     only a prompt that something was kept beside (`prepare_store(auxiliary=)`) comes back whole.
     What it returns is the caller's own. Any prefix of what was stored is found, as far as the kind
     of its caches allows; entries replace nothing, and share their pages. `remove` deletes no pages,

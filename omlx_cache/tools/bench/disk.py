@@ -93,10 +93,10 @@ def _index(size: Size, directory: Path) -> list[BenchRow]:
         chain = KeyChain(NAMESPACE, tokens, BLOCK_SIZE)
         point = find_restore_point(chain, (PAGED,), view, limit=len(tokens))
         if point.position != len(tokens):
-            raise RuntimeError(f"the look-up ended at {point.position}")
+            raise RuntimeError(f"the lookup ended at {point.position}")
 
     return rows + beside(
-        f"look-up of {size.chain_tokens:,} tokens",
+        f"lookup of {size.chain_tokens:,} tokens",
         look_up,
         size.runs,
         limits={CHAIN: [partial(hash_chain, tokens)]},

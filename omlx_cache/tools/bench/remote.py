@@ -98,7 +98,7 @@ def _redis_client(port: int) -> RawClient:
 
 
 def _rows(size: Size, kind: str, url: str, client: RawClient) -> list[BenchRow]:
-    """Return restores, unsigned and signed, beside the client's own reads, and a look-up."""
+    """Return restores, unsigned and signed, beside the client's own reads, and a lookup."""
     nbytes = min(PAGE_BYTES, size.kv_bytes // 2)
     count = min(PAGES, size.kv_bytes // nbytes)
     names = [str(number) for number in range(count)]
@@ -119,7 +119,7 @@ def _rows(size: Size, kind: str, url: str, client: RawClient) -> list[BenchRow]:
             long = pages_of(2, size.chain_tokens // BLOCK_SIZE, SMALL_PAGE_BYTES)
             tier = opened.enter_context(closing(_Remote(url, None, long)))
             rows += beside(
-                f"remote look-up of {size.chain_tokens:,} tokens, {kind}",
+                f"remote lookup of {size.chain_tokens:,} tokens, {kind}",
                 PreparedWork(tier.forget, tier.look_up),
                 size.runs,
                 limits={"one pipeline of GETRANGE": [partial(client.ask, len(long))]},

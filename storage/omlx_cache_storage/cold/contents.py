@@ -16,7 +16,7 @@ from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo
 class PageFile(Record):
     """A page's file: one that takes another's name is a different record. `recorded_ns` is the time
     that this process gave the file last, 0 if it gave none. `kept`: a pin of the directory keeps
-    it; `undecodable`: it is hidden from look-ups. `Contents` alone changes these two."""
+    it; `undecodable`: it is hidden from lookups. `Contents` alone changes these two."""
 
     __slots__ = ("kept", "recorded_ns", "undecodable")
 
@@ -83,7 +83,7 @@ def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, in
 class Contents(OrderedPages[PageFile]):
     """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
 
-    An undecodable page keeps its bytes and its place in the order, and is hidden from look-ups;
+    An undecodable page keeps its bytes and its place in the order, and is hidden from lookups;
     `undecodable` counts them. `taken` has what each namespace's pages take of the budget, and
     `kept_bytes` is what those take that pins of the directory keep.
     """

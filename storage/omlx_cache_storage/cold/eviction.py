@@ -31,7 +31,7 @@ LOOKED_AHEAD = 1024
 
 @dataclass(slots=True)
 class Writing:
-    """A page on its way to the disk. Belongs to the thread that writes.
+    """A page in flight to the disk. Belongs to the thread that writes.
 
     `wanted` is as large as its file may become. Room is made in turns with others: `reserves` some
     under the name of its temporary file, `described` bytes of it for its namespace's document, and

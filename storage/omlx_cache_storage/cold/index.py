@@ -18,7 +18,7 @@ from omlx_cache_storage.pins import SHARE, Pins
 from omlx_cache_storage.stats import Kind
 
 TOGETHER = 1024
-"""Pages that are pinned, let loose or deleted while look-ups wait."""
+"""Pages that are pinned, let loose or deleted while lookups wait."""
 Marked = tuple[PageFile, bool]
 """A file, and whether a pin kept it before."""
 
@@ -165,7 +165,7 @@ class Index:
         return file
 
     def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
-        """Keep what pins want now, root first, and let go of what they do not."""
+        """Keep what pins want now, root first, and release what they do not."""
         with self.lock:
             files = self.contents.records()
         files = [file for file in files if file.namespace in namespaces or file.kept]
@@ -184,7 +184,7 @@ class Index:
                 yield pages[start : start + TOGETHER]
 
     def keep_some(self, files: Iterable[Marked]) -> None:
-        """Keep those of some files that pins want; let go of those that were kept and are not."""
+        """Keep those of some files that pins want; release those that were kept and are not."""
         now, places = self.clock.now(), dict[int, list[PageId]]()
         for file, was_kept in files:
             if not self.is_still(file):

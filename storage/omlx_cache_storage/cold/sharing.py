@@ -40,9 +40,9 @@ from omlx_cache_storage.keys import BlockKey
 _log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 0.05
-"""For so long a look-up waits for another thread that takes in changes."""
+"""For so long a lookup waits for another thread that takes in changes."""
 ABANDONED_SECONDS = 1.0
-"""A page that is under way for longer may have lost its writer, and is looked at."""
+"""A page that is in flight for longer may have lost its writer, and is looked at."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Flight:
     """A page that is being written under a temporary name, into a shard's directory.
 
     `page` is None where only the file was seen. `own`: by this object, which ends what it began;
-    `since`: when it was found to be under way, by the monotonic clock.
+    `since`: when it was found to be in flight, by the monotonic clock.
     """
 
     temporary: str

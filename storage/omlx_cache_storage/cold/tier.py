@@ -167,7 +167,7 @@ class ColdTier:
             raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
         except UndecodablePage as error:
             with self._index.lock:
-                # Out of look-ups; its file stays.
+                # Out of lookups; its file stays.
                 self._index.contents.quarantine(page)
             self._index.events.note_file("failed", stored, f"{error.reason}: {error}")
             raise
@@ -278,7 +278,7 @@ class ColdTier:
             )
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:
-        """Keep those of some pages that pins want, root first; let go of those that they do not."""
+        """Keep those of some pages that pins want, root first; release those that they do not."""
         with self._index.lock:
             found = [
                 file for page in pages if (file := self._index.contents.usable(page)) is not None

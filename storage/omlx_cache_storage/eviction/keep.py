@@ -296,7 +296,7 @@ class Keep:
         import numpy as np
 
         oldest = now_ns - int(GHOST_SECONDS * 1e9)
-        # One of a request under way may have no page yet.
+        # One of a request in flight may have no page yet.
         self._shifted = {
             stamp: used
             for stamp, used in self._shifted.items()

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 class RemoteOptions:
     """Where a remote store is, and how it is used. No field with a secret is in its `repr`.
 
-    `lookup_seconds` is what a request waits at most for a look-up, `read_seconds` for the next page
+    `lookup_seconds` is what a request waits at most for a lookup, `read_seconds` for the next page
     to come. Pages are read at once over so many `connections`: while one waits, others bring bytes.
     `ttl_seconds` 0: values have no time to live. `secret` authenticates every page; `encrypts`
     makes pages unreadable without it. `architecture` stands in every name: machines share pages
@@ -66,7 +66,7 @@ def check_extra(address: RemoteAddress, *, signs: bool = False) -> None:
 
 MEMBERS = 256
 """Members of a set that are kept or asked for: a boundary that thousands of prompts have in common
-would otherwise get as many, all of which every look-up brings."""
+would otherwise get as many, all of which every lookup brings."""
 
 
 class RemoteError(CacheError):
@@ -145,7 +145,7 @@ class RemoteEngine(Protocol):
         """Delete values with all their parts, and return how many there were."""
 
     def close(self) -> None:
-        """Close connections; what is under way on other threads fails. Never raises."""
+        """Close connections; what is in flight on other threads fails. Never raises."""
 
 
 def all_of(pool: ReaderPool, calls: Sequence[Callable[[], T]]) -> list[T]:
@@ -173,7 +173,7 @@ def cut(pieces: Sequence[Buffer], part_bytes: int | None) -> list[list[Buffer]]:
 class BackOff:
     """A `CircuitBreaker` for any number of threads, with why it opened. Waits for nothing.
 
-    `trouble` says why the store was left alone, until it has answered again; `rests` how often it
+    `trouble` says why the tier backed off, until it has answered again; `rests` how often it
     was. `changed` tells of a change, outside of the lock. `_lock` guards all, also `_stalled`:
     small answers say nothing then, since networks lose large packets and bring small ones.
     """
@@ -197,11 +197,11 @@ class BackOff:
         return self.trouble if self._breaker.is_open else ""
 
     def enter(self) -> None:
-        """Raise RemoteError while the store is left alone. Whoever may ask reports how it went."""
+        """Raise RemoteError while the tier backs off. A caller that may ask reports how it went."""
         with self._lock:
             if self._breaker.enter():
                 return
-        raise RemoteError("resting", f"the store is left alone: {self.trouble}")
+        raise RemoteError("resting", f"the tier backs off: {self.trouble}")
 
     def left(self) -> None:
         """Take back an `enter` of this thread that says nothing of the store."""
@@ -232,5 +232,5 @@ class BackOff:
                 return
             self.trouble = why
             self.rests += 1
-        _log.warning("%s is left alone for now: %s", self._what, why)
+        _log.warning("backing off from %s: %s", self._what, why)
         self._changed(why)

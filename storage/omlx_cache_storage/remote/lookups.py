@@ -1,4 +1,4 @@
-"""Look-ups: what a remote store has of a chain, in at most three sequential phases, on threads of
+"""Lookups: what a remote store has of a chain, in at most three sequential phases, on threads of
 their own that requests wait for no longer than until a deadline.
 
 A chain is written root first. An engine that answers any number of names in one round trip (Redis)
@@ -169,7 +169,7 @@ class Asking:
                 self._known.assume(self._inquiry.namespace, page, info)
             if self._known.seen(page) is None:
                 return n - 1
-            # Also where a look-up that ended since its asker had looked has found it.
+            # Also where a lookup that ended since its asker had looked has found it.
             self.news = True
         return low
 

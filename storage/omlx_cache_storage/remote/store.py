@@ -221,22 +221,22 @@ class RemoteStore:
         self.tally.add(bad_pages=not isinstance(error, UndecodablePage))
 
     def failed(self, error: RemoteError, *, stalled: bool = False) -> None:
-        """Note that the store failed; nothing for a store that was left alone, or is closed."""
+        """Note that the store failed; nothing while the tier backs off, or after the end."""
         if not self.closed and error.reason != "resting":
             word = reasons.WORDS[error.reason]
             self.tally.note_error(word)
             self.back_off.failed(f"{word}: {error}", stalled=stalled)
 
     def note_late_lookup(self) -> None:
-        """Note a look-up that somebody waited for as long as one may: one is enough."""
+        """Note a lookup that somebody waited for as long as one may: one is enough."""
         self.tally.add(late_lookups=1)
         if not self.closed:
-            why = f"{reasons.TIMEOUT}: a look-up was not answered in time"
+            why = f"{reasons.TIMEOUT}: a lookup was not answered in time"
             self.back_off.failed(why, at_once=True)
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Ask the store, unless it is left alone, and note how it went; raises RemoteError."""
+        """Ask the store, unless the tier backs off, and note how it went; raises RemoteError."""
         if self.closed:
             raise RemoteError("refused", "the remote tier is closed")
         self.back_off.enter()

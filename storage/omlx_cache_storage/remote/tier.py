@@ -1,4 +1,4 @@
-"""Pages in a store that other machines use too: found by look-ups, read and written whole.
+"""Pages in a store that other machines use too: found by lookups, read and written whole.
 
 What is known of the store is what it answered lately. It evicts by itself, so nothing is done here
 of what other tiers do about that.
@@ -52,9 +52,9 @@ class RemoteTier:
     """Pages on a `RemoteEngine`, which it owns. Any thread may call any method; `store` writes.
 
     Only `close` waits for the network as long as its client does; `ask`, `reading` and `meta` wait
-    on other threads, as long as the options allow. Nothing raises on a look-up; `reading` and
+    on other threads, as long as the options allow. Nothing raises on a lookup; `reading` and
     `meta` raise PageError alone. `_lock` guards `_held_bytes` and `_peak_bytes`: values that were
-    asked for, or have come, and were not taken; `_answered` is when the store last answered a read.
+    in flight, or received and not restored; `_answered` is when the store last answered a read.
     All other mutable state lies in the parts, which guard themselves.
     """
 
@@ -85,11 +85,11 @@ class RemoteTier:
 
     @property
     def resting(self) -> str:
-        """Why the store is left alone now, "" when it is not."""
+        """Why the tier backs off now, "" when it does not."""
         return self.store.back_off.why
 
     def info(self, page: PageId) -> PageInfo | None:
-        """Return what is known of a page; nothing while the store is left alone."""
+        """Return what is known of a page; nothing while the tier backs off."""
         return self.find_all([page])[0]
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
@@ -102,7 +102,7 @@ class RemoteTier:
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return those of the pages that the store has and that `info` is silent about, with the
-        word for why: it is left alone, or they were not what they should be."""
+        word for why: the tier backs off, or they were not what they should be."""
         hidden = self._known.why_absent(pages)
         if self.resting:
             there = zip(pages, self._known.find_all(pages), strict=True)

@@ -92,7 +92,7 @@ def test_beside_a_server_it_says_when_that_finds_it(
     assert report["server"] is None
     assert report["stored_bytes"] > 0
     assert done.stderr.startswith(f"omlx-cache: serve :{port_of(server)}{said}")
-    assert done.stderr.endswith(" it can use of these pages it finds at its next look-up\n")
+    assert done.stderr.endswith(" it can use of these pages it finds at its next lookup\n")
 
 
 def test_a_server_with_another_model_is_named_with_it(
