@@ -17,7 +17,7 @@ from mlx_lm import server
 
 from kit.templates import MARKERS, SPECIALS, TEMPLATES, bpe_tokenizer
 from kit.tinylm import make_model
-from kit.wire import exchange, request
+from kit.wire import connected, exchange, request
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm.http import HttpServer
 from omlx_cache.integrations.mlx_lm.preparing import Preparing
@@ -272,14 +272,25 @@ class Client:
             tokens = self._play.encode(text)
         return [*tokens, SPECIALS.index("<|im_end|>")]
 
-    def ask(self, template: str, **fields: Any) -> Answered:
-        """Do one turn, and send the answer back in the next."""
+    def _answer(self, template: str) -> None:
+        """Say what the model answers next."""
         name = _NAMED.findall(self.messages[-1]["content"])[-1]
         self._play.answers[name] = self._written(
             thinks=template in ("loop_last", "older"),
             opened=template == "loop_stripped",
             xml=template == "loop_stripped",
         )
+
+    def leave(self, template: str) -> None:
+        """Ask, and go before the answer is whole."""
+        self._answer(template)
+        with connected(self._play.url) as connection:
+            connection.sendall(self._play.sent(self.messages, stream=True))
+            assert connection.recv(1)
+
+    def ask(self, template: str, **fields: Any) -> Answered:
+        """Do one turn, and send the answer back in the next."""
+        self._answer(template)
         answered = self._play.ask(self.messages, stream=self.turn % 2 == 1, **fields)
         message = {k: v for k, v in answered.message.items() if not self._drops or k != "reasoning"}
         self.turn += 1

@@ -78,6 +78,26 @@ def test_what_is_computed_after_arrival_is_what_the_client_adds(
     assert with_it <= 1.1 * without
 
 
+@pytest.mark.parametrize("family", some(["qwen3", "qwen3_next"], "qwen3"))
+def test_after_an_edit_and_after_an_abort_the_next_turns_are_prepared_again(
+    family: str, play: Play
+) -> None:
+    with play(family, "loop_last") as server:
+        client = Client(server, "a", 2)
+        for turn in range(len(CALLS)):
+            if turn == 6:
+                client.messages[1]["content"] += " no, what else"
+            if turn == 7:
+                # It reads a little, and leaves.
+                client.leave("loop_last")
+            answered = client.ask("loop_last")
+            server.settle()
+            if turn in (5, 8, 9):
+                behind = server.behind(server.prompts[-1], server.expected[turn - 1])
+                assert answered.prompt - answered.cached <= 1.05 * behind + 1
+        assert len(server.expected) == len(CALLS)
+
+
 def test_nothing_is_prepared_for_who_does_not_go_on(play: Play) -> None:
     with play("qwen3", "plain") as server:
         alone = [{"role": "user", "content": "what [a]"}]
