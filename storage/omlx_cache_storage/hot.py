@@ -165,13 +165,15 @@ class HotTier:
         """Take a page into the bytes that were reserved for it.
 
         Its stamp of the clock is now by default; the request that wants it began at `began_ns`. One
-        that was `prepared` is owed to the disk from its first use on.
+        that was `prepared` is owed to the disk from its first use on, which a page behind it is
+        too; at once if it is pinned, or fuller than one that was asked for.
         False, and the bytes given back, when one that holds as many of its tokens is here. A fuller
         one takes the place of one whose write is queued, in the queue too.
         """
         meta = page.meta
         with self._lock:
             now, old = self._clock.now(), self._index.get(meta.id)
+            is_wanted = stamp_ns is not None
             self._give_back(room, meta.nbytes)
             if self._closed or (old is not None and old.held >= meta.held):
                 return False
@@ -181,16 +183,20 @@ class HotTier:
             held = Held(page, PageState.DIRTY if dirty else state, now, room.passes)
             if old is not None and old.state is PageState.QUEUED:
                 held.state, held.came_ns = old.state, old.came_ns
-            if dirty and prepared and held.state is PageState.DIRTY:
+            stamp_ns = now if stamp_ns is None else stamp_ns
+            if prepared and old is not None and old.state is not PageState.PREPARED:
+                prepared, stamp_ns = False, max(stamp_ns, old.stamp_ns)
+            self._keep([held])
+            if dirty and prepared and not held.kept_ns:
                 held.state = PageState.PREPARED
             elif dirty:
                 held.owed, self._active_ns = True, now
-            self._keep([held])
-            if stamp_ns is not None:
+                self._ask_for_chain(self._index.get(meta.before))
+            if is_wanted and not prepared:
                 self._policy.wanted([meta.id], began_ns)
             elif not held.kept_ns:
                 self._unused.add(meta.id)
-            self._index.add(held, max(now if stamp_ns is None else stamp_ns, held.kept_ns))
+            self._index.add(held, max(stamp_ns, held.kept_ns))
             self._passed += held.passes
             self._weigh(held, 1)
             self._events.note_page("stored", "hot", meta)
@@ -384,6 +390,10 @@ class HotTier:
                 self._policy.wanted(absent, stamp_ns)
                 self._policy.refused(absent, stamp_ns)
             self._ask_for(self._index.get_all([*touched, *here]))
+            if used:
+                # A pin's stamp is not moved, and the page is asked for all the same.
+                for held in self._index.get_all(pages):
+                    self._ask_for_chain(held)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first."""
@@ -411,6 +421,7 @@ class HotTier:
             for held in found:
                 if held.kept_ns or held.id in before:
                     self._index.touch([held.id], held.kept_ns or self._clock.now())
+                    self._ask_for_chain(held)
             kept = [held.nbytes for held in found if held.kept_ns]
             return Pinned(len(found), len(kept), sum(kept))
 
@@ -574,9 +585,18 @@ class HotTier:
         """Have the disk asked again for those of the pages that it had no room for, and for the
         first time for what was prepared."""
         for held in records:
-            if held is not None and held.refused:
-                held.owed = held.owed or held.state is PageState.PREPARED
+            if held is not None and held.state is PageState.PREPARED:
+                self._ask_for_chain(held)
+            elif held is not None and held.refused:
                 self._change(held, PageState.DIRTY)
+
+    def _ask_for_chain(self, held: Held | None) -> None:
+        """Have the disk asked for a prepared page and those that lead to it: without its root it is
+        of no use there."""
+        while held is not None and held.state is PageState.PREPARED:
+            held.owed = True
+            self._change(held, PageState.DIRTY)
+            held = self._index.get(held.meta.before)
 
     def _change(self, held: Held, state: PageState) -> None:
         self._weigh(held, -1)

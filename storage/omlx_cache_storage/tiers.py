@@ -357,7 +357,7 @@ class Tiers:
             self.uploads.stored(meta.id)
         if self._policy.at_once or room.passes:
             # Without room in the queue it stays here until the writer takes it up.
-            self._offer([meta.id])
+            self._offer(self.hot.rooted([meta.id]))
         elif self._has_room(meta.nbytes):
             share = int(self.hot.limit_bytes * DIRTY_SHARE)
             self._offer(self.hot.rooted(self.hot.dirty(beyond_bytes=share)))

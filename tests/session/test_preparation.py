@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 
 from kit import zoo
-from kit.drive import random_tokens, request, run, same
+from kit.drive import prefill, random_tokens, request, run, same
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.preparation import Preparation
@@ -220,3 +220,50 @@ def test_a_chunk_takes_a_tenth_of_a_second_at_most() -> None:
     assert pace.tokens == MOST_TOKENS
     pace.took(256, 25.6)
     assert pace.tokens == FEWEST_TOKENS
+
+
+@pytest.mark.parametrize("pinned", ["before", "after"])
+def test_a_pinned_page_that_was_prepared_is_written_with_what_follows_it(
+    pinned: str, model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    store = open_store()
+    cache = PrefixCache(model, store)
+    if pinned == "before":
+        cache.pin(ASKED, ttl=3600)
+    finish(cache.prepare(ASKED), model)
+    if pinned == "after":
+        cache.pin(ASKED, ttl=3600)
+    assert request(model, cache, ASKED + NEW).cached == len(ASKED)
+    assert store.flush(10)
+    assert store.in_memory_only() == []
+    store = open_store()
+    assert PrefixCache(model, store).lookup(ASKED + NEW + [0]).cached_tokens == len(ASKED + NEW)
+
+
+def test_a_prepared_sibling_takes_nothing_from_a_restore_point_that_is_owed(
+    open_store: Callable[..., BlockStore],
+) -> None:
+    base = random_tokens(600, 39)
+    store, model = open_store(write_policy="lazy"), zoo.build("gemma3_text")
+    cache = PrefixCache(model, store)
+    request(model, cache, base[:187], step=16)
+    assert cache.lookup([*base[:159], 1]).cached_tokens == 159
+    finish(cache.prepare(base[:102] + random_tokens(22, 939)), model)
+    assert store.flush(10)
+    store = open_store(write_policy="lazy")
+    assert PrefixCache(model, store).lookup([*base[:159], 1]).cached_tokens == 159
+
+
+def test_a_request_behind_prepared_pages_has_them_written_before_its_own(
+    model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    store = open_store()
+    cache = PrefixCache(model, store)
+    preparation = cache.prepare(NEXT[:320])
+    with cache.session(NEXT) as session:
+        assert session.cached_tokens == 0
+        finish(preparation, model)
+        prefill(model, session, 64)
+        assert store.flush(10)
+        assert states(store) == {PageState.CLEAN}
+        assert store.stats().writer.refused_pages == 0  # type: ignore[union-attr]
