@@ -60,13 +60,18 @@ _ADAPTERS |= {drop_in: _ADAPTERS[name] for drop_in, name in _ALIASES.items()}
 _METHODS = sorted(name for name in vars(Adapter) if not name.startswith("_"))
 
 
+def _named(cache_class: object) -> str:
+    owner = cache_class if isinstance(cache_class, type) else type(cache_class)
+    return f'"{owner.__module__}.{owner.__qualname__}"'
+
+
 def register(name: str, adapter: Adapter, *, same_as: str | None = None) -> None:
     """Add a class: `name` is `module.QualName`. With `same_as`, a drop-in subclass shares the
     pages of the class of that name. Raises ValueError when the name is taken, and TypeError for a
     name that is no text, and for an adapter that lacks a method or is a class."""
     if not isinstance(name, str):
         raise TypeError(
-            f'a cache class is registered by its full name, as text ("module.QualName"): {name!r}'
+            f"a cache class is registered by its full name, as text: {_named(name)}, not {name!r}"
         )
     lacking = [method for method in _METHODS if not callable(getattr(adapter, method, None))]
     if isinstance(adapter, type) or lacking:
