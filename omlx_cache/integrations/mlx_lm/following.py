@@ -14,7 +14,7 @@ from omlx_cache.commit.progress import LiveExtent, extent_of
 from omlx_cache.integrations.rows import BatchRow, paged_source, row_of
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.scope import Scope
-from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, as_tokens
 from omlx_cache_storage.page import PageId
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,9 @@ class Following:
     boundary up to which a row's blocks were offered, `_stored`, and `_closed`.
     """
 
-    def __init__(self, scope: Scope, tokens: Sequence[int], start: int, first: int = 0) -> None:
+    def __init__(
+        self, scope: Scope, tokens: "Sequence[int] | Tokens", start: int, first: int = 0
+    ) -> None:
         store = scope.store
         self._scope = scope
         self._trims = scope.trims

@@ -217,7 +217,9 @@ class TieredPromptCache:
             end = PageId(key, lane.view.groups[0].name)
             self._sequences.add(end, cache_type, stored.result.nbytes)
 
-    def followers(self, model: Any, tokens: Sequence[int], start: int) -> list[Following]:
+    def followers(
+        self, model: Any, tokens: "Sequence[int] | Tokens", start: int
+    ) -> list[Following]:
         """Return what stores a sequence's dense caches while it grows from its first `start` tokens
         on: one for the target, one for a draft model. None for a model that is not known."""
         known = self._lanes(model)

@@ -1,11 +1,13 @@
 """ServedPromptCache: the prompt cache of mlx-lm's server, told what the server computes."""
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
+from omlx_cache.integrations.mlx_lm.tokenizer_cache import PackedTokens
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache_storage.eviction.order import Ended
 
@@ -13,8 +15,8 @@ from omlx_cache_storage.eviction.order import Ended
 class ServedPromptCache(TieredPromptCache):
     """Also keeps what is computed alone, and hears how answers end. On the generation thread.
 
-    `key` is the model that was asked for last, `_how_ended` the end of the answer that is inserted
-    next, and `_lent` the caches that mlx-lm feeds alone, within `lending`.
+    `key` is the model that was asked for last, `_prompt` its prompt, `_how_ended` the end of the
+    answer that is inserted next, and `_lent` the caches that mlx-lm feeds alone, within `lending`.
     """
 
     insert_ends_request = False
@@ -23,6 +25,7 @@ class ServedPromptCache(TieredPromptCache):
         super().__init__(*args, **options)
         self.key: Any = None
         self._how_ended: Ended | None = None
+        self._prompt = PackedTokens(array("i"))
         self._fetched = fetched
         self._lending = False
         self._lent: _Lent | None = None
@@ -42,6 +45,8 @@ class ServedPromptCache(TieredPromptCache):
 
     def fetch_nearest_cache(self, model: Any, tokens: Any) -> tuple[list[Any] | None, list[int]]:
         self.key = model
+        if isinstance(tokens, PackedTokens):
+            self._prompt = tokens
         caches, rest = super().fetch_nearest_cache(model, tokens)
         if self.last is not None:
             self._fetched(self.last)
@@ -54,6 +59,7 @@ class ServedPromptCache(TieredPromptCache):
 
     def insert_cache(self, model: Any, tokens: Any, prompt_cache: Any, **options: Any) -> None:
         ended, self._how_ended = self._how_ended, None
+        tokens = self._prompt.as_tokens(tokens)
         super().insert_cache(model, tokens, prompt_cache, ended=ended, **options)
 
     def note_end(self, how_ended: Ended | None) -> None:
@@ -78,7 +84,7 @@ class ServedPromptCache(TieredPromptCache):
 
     def follow(self, tokens: Sequence[int]) -> Following | None:
         """Return what stores a row of the model that was asked for last, while it grows."""
-        found = self.followers(self.key, tokens, 0)
+        found = self.followers(self.key, self._prompt.as_tokens(tokens), 0)
         return found[0] if len(found) == 1 else None
 
     def room_for(self, count: int) -> str:

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from omlx_cache_storage.keys import Tokens, as_tokens
+
 _log = logging.getLogger(__name__)
 
 NBYTES = 16 << 20
@@ -63,6 +65,13 @@ class PackedTokens(list[int]):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.array(self.packed, dtype=dtype, copy=copy)
+
+    def as_tokens(self, tokens: Sequence[int]) -> Tokens:
+        """Return what `keys.as_tokens` does: sooner for what this prompt begins, or begins with."""
+        shared = min(len(self), len(tokens))
+        if self[:shared] != tokens[:shared]:
+            return as_tokens(tokens)
+        return np.concatenate([as_tokens(self.packed[:shared]), as_tokens(tokens[shared:])])
 
 
 @lru_cache(maxsize=1)

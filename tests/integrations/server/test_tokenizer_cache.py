@@ -251,3 +251,14 @@ def test_numpy_takes_a_prompt_as_it_is() -> None:
     assert prompt == [1, 128_000]
     assert as_tokens(prompt).tolist() == prompt
     assert type(prompt[:1]) is list
+
+
+@given(st.lists(NUMBERS), st.lists(NUMBERS), st.data())
+def test_tokens_of_a_prompt_are_those_of_the_list(
+    prompt: list[int], others: list[int], data: st.DataObject
+) -> None:
+    shared = prompt[: data.draw(st.integers(0, len(prompt)))]
+    for tokens in ([*shared, *others], others):
+        found = PackedTokens(array("i", prompt)).as_tokens(tokens)
+        assert found.dtype == as_tokens([1]).dtype
+        assert found.tolist() == tokens
