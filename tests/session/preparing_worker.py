@@ -37,7 +37,8 @@ def main(directory: str, kinds: str, first: str) -> None:
                 say(seed, 0, False, "")
             if seed % 2:
                 turn = ask(model, cache, tokens_of(seed, PREPARED + 3))
-                assert turn.cached == PREPARED, turn.reason
+                # Nothing is prepared while this machine is short of memory.
+                assert turn.cached >= ASKED + preparation.computed, turn.reason
                 say(seed, PREPARED + 3, store.flush(60), turn.wrong)
 
 
