@@ -51,7 +51,8 @@ def hex_prefix(text: str) -> str:
     lowered = text.lower()
     if not lowered or set(lowered) - set("0123456789abcdef") or len(lowered) > 64:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not how a digest begins, in hexadecimal digits; omlx-cache ls shows them"
+            f"{text!r} is not how a digest begins, in hexadecimal digits; omlx-cache ls shows the "
+            "digests of each model"
         )
     return lowered
 

@@ -7,11 +7,12 @@ from dataclasses import fields, is_dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
+from omlx_cache.settings.sizes import duration
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.stores import process_of
 from omlx_cache_storage.measures import Histogram
-from omlx_cache_storage.stats import Stats
+from omlx_cache_storage.stats import RequestStats, Stats
 
 Rates = dict[str, Any]
 """By the names of JSON; None where nothing is known."""
@@ -155,6 +156,13 @@ def cells(row: Rates) -> list[object]:
         f"{round(saved, 1) + 0.0:.1f} s",
         ", ".join(f"{count} {reason}" for reason, count in misses.items()) or None,
     ]
+
+
+def time_saved(requests: RequestStats) -> str:
+    """Return in words how much time was saved, or that no rate was measured to tell it by."""
+    if requests.restored_tokens and not requests.prefill_tokens_per_second:
+        return "time saved not measured yet"
+    return f"about {duration(max(0.0, requests.saved_seconds))} saved"
 
 
 def rate(value: float | None) -> str:

@@ -21,7 +21,7 @@ from rich.text import Text
 from omlx_cache.control.replies import last_name
 from omlx_cache.control.request_replies import ExplainedRequest
 from omlx_cache.settings.sizes import duration, format_size
-from omlx_cache_daemon.figures import Rates, added_up, rate, total
+from omlx_cache_daemon.figures import Rates, added_up, rate, time_saved, total
 from omlx_cache_daemon.lookout import (
     ANSWER_SECONDS,
     STEP_SECONDS,
@@ -245,7 +245,7 @@ def _figures(known: Sequence[Watched], width: int, ink: str) -> Iterator[Text]:
         "total",
         (f"{requests.asked_tokens:,} asked", ""),
         (f"{requests.restored_tokens:,} restored ({requests.hit_ratio:.0%})", "green"),
-        (f"about {duration(max(0.0, requests.saved_seconds))} saved", ""),
+        (time_saved(requests), ""),
         (f"{requests.sessions:,} requests", ""),
     )
 

@@ -80,8 +80,11 @@ def chosen(args: argparse.Namespace) -> list[RunningStore]:
     if not stores and args.socket is not None:
         raise NobodyThere(f"{args.socket}: no store listens there")
     if not stores:
-        whose = "no store is running" if args.pid is None else f"process {args.pid} has no store"
-        raise NobodyThere(f"{whose} (looked in {', '.join(map(_place, search_places()))})")
+        whose, helps = "no store is running", "start one with omlx-cache serve"
+        if args.pid is not None:
+            whose, helps = f"process {args.pid} has no store", "omlx-cache ps shows those that run"
+        looked = ", ".join(map(_place, search_places()))
+        raise NobodyThere(f"{whose} (looked in {looked}); {helps}")
     return stores
 
 

@@ -24,6 +24,6 @@ def test_why_as_json_is_what_the_store_knows(cli: Cli, start_store: StartStore) 
     (request,) = json.loads(cli("why", "3", "--format", "json").out)["requests"]
     assert (request["explanation"]["position"], request["number"]) == (5132, 3)
     unknown = cli("why", "99")
-    said = "omlx-cache: request 99 is not known, or not any more\n"
+    said = "omlx-cache: request 99 is not known, or not any more; omlx-cache log shows numbers\n"
     assert (unknown.code, unknown.out, unknown.err) == (1, "", said)
     assert cli("why", "3", "--last", "2").code == cli("why", "0").code == 2

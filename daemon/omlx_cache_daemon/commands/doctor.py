@@ -184,7 +184,8 @@ def _told(found: "list[Finding]") -> str:
     if fixable and not any(one.fixed or one.failed for one in found):
         lines += ["", f"omlx-cache doctor --fix mends {fixable} of these"]
     if all(one.severity == "note" for one in found):
-        lines += [""] * bool(found) + ["no trouble found"]
+        notes = f", {counted(len(found), 'note')}" if found else ""
+        lines += [""] * bool(found) + [f"no trouble found{notes}"]
     return "".join(f"{line}\n" for line in lines)
 
 

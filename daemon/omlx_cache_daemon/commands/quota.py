@@ -24,7 +24,7 @@ from omlx_cache_daemon.render import (
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
-    "free space": "a store, from free space",
+    "free space": "auto: a store that opens the directory alone sets it anew",
     "store": "a store, as its cold_bytes",
     "quota": "omlx-cache quota",
 }
@@ -37,7 +37,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "quota",
         description="Shows or changes the budget of a cold directory and its pins. All processes "
-        "of the directory share the budget, and running stores follow a change without a restart. "
+        "of the directory share the budget, and running stores follow a SIZE without a restart. "
         "No process evicts a pinned page from the disk, or a pinned chain from memory. A pin also "
         "counts for pages that are stored later. All pins together take at most half of the "
         "budget.",
@@ -50,7 +50,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="?",
         metavar="SIZE",
         help="the new budget (40GiB), until the next change; auto: the stores' cold_bytes, or a "
-        "part of the free space",
+        "part of the free space, from when one opens the directory alone",
     )
     names = f"{NAMES}|KEY"
     about = ABOUT.format(key=", or the beginning of a block's key for the chain up to it")

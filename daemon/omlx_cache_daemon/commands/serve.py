@@ -87,7 +87,11 @@ def run(args: argparse.Namespace) -> int:
         "drain_seconds": args.drain_timeout,
         "verbose": args.verbose,
         "keep_reasoning": args.keep_reasoning,
-        "given": (*given, *(("log_level",) if given_level(args) else ())),
+        "given": (
+            *given,
+            *(("log_level",) if given_level(args) else ()),
+            *(("keep_reasoning",) if args.keep_reasoning else ()),
+        ),
     }
     settings = CacheSettings(**{**level, **given})
     end_process(launch("mlx_lm.server", args.passed_on, settings, has_status=True, **options))

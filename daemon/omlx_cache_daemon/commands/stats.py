@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from omlx_cache.settings.sizes import duration, format_size
+from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.argument_types import add_format_option, positive_number
 from omlx_cache_daemon.client import Client, Map, as_answer
 from omlx_cache_daemon.errors import OK
-from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, total
+from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, time_saved, total
 from omlx_cache_daemon.render import (
     Lines,
     facts,
@@ -101,8 +101,7 @@ def _brief(stats: Stats) -> str:
         held += "" if cold.state == "ok" else f"; the disk is {text(cold.state)}"
     if stats.remote is not None and stats.remote.state != "ok":
         held += f"; the remote store is {text(stats.remote.state)}"
-    saved = f"about {duration(max(0.0, requests.saved_seconds))} saved"
-    told = [("tokens", share), ("time", saved), ("holds", held)]
+    told = [("tokens", share), ("time", time_saved(requests)), ("holds", held)]
     if requests.prepared_tokens:
         asked = f"{requests.prepared_asked_tokens:,} of them asked for"
         told.append(("prepared", f"{requests.prepared_tokens:,} tokens while idle, {asked}"))

@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     asked = the_one(args).call("why", last=args.last or 1, number=args.request)
     reply = as_answer(WhyReply, asked)
     if not reply.requests and args.request is not None:
-        raise CommandError(f"request {args.request} is not known, or not any more")
+        raise CommandError(
+            f"request {args.request} is not known, or not any more; omlx-cache log shows numbers"
+        )
     shown = "\n".join(map(_shown, reply.requests)) or "no request yet\n"
     print_answer(args.format == "json", reply, shown)
     return OK

@@ -239,13 +239,16 @@ def histories(context: Context) -> Iterator[Finding]:
     """Clients send histories back as they were."""
     for process in context.processes:
         if process.rewritten:
+            advice = "omlx-cache why shows where they part"
+            flags = None if process.row is None else process.row.service.get("flags")
+            if not isinstance(flags, list) or "keep_reasoning" not in flags:
+                advice += "; for dropped reasoning: serve --keep-reasoning"
             yield Finding(
                 "note",
                 f"{counted(process.rewritten, 'request')} of {process} came with a history that is "
                 "sent back differently, by the client or by the chat template",
                 "everything behind the first changed answer is computed again",
-                "omlx-cache why shows where they part; for dropped reasoning: serve "
-                "--keep-reasoning",
+                advice,
             )
 
 

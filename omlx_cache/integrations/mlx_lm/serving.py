@@ -67,7 +67,7 @@ class Serving:
     """What `omlx-cache serve` adds to mlx-lm's flags. `prompt_tokens` None: the model's context;
     `has_status`: the status paths are answered at the server's own port; `verbose`: mlx-lm's lines
     about the progress of prompts are shown; `keep_reasoning`: prompts get back the reasoning that
-    clients drop; `given`: the settings that were flags."""
+    clients drop; `given`: the settings that were flags, and that one."""
 
     body_bytes: int = 32 << 20
     prompt_tokens: int | None = None
