@@ -22,6 +22,9 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError, with where to read more."""
+        if re.match(r"unrecognized arguments: -\d", message):
+            # Such a word passes for a flag.
+            message += ": sizes and numbers are not negative"
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
