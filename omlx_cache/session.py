@@ -261,7 +261,7 @@ class Session:
         self._due_at = 0  # What follows moves it.
         layout, committer = self._live_layout(prompt_cache), self._committer
         if layout is None or committer is None:
-            self._fed = position if position is not None else self._fed
+            self._fed = self._planned if position is None else position
             if committer is not None:
                 self._counters.skip(reasons.LAYOUT_CHANGED)
         else:

@@ -150,11 +150,11 @@ def test_reasoning_that_is_given_back_is_expected_from_the_first_answer_on(templ
     chat = Chat(4, drops_reasoning)
 
     def render(messages: list[Message]) -> list[int]:
-        asked = SimpleNamespace(messages=messages)
+        asked = SimpleNamespace(messages=messages, tools=None)
         args = SimpleNamespace(chat_template_kwargs=None)
 
         def plain() -> list[int]:
-            return renders(template, **args.chat_template_kwargs)(messages)
+            return renders(template, **args.chat_template_kwargs or {})(asked.messages)
 
         return kept.rendered(asked, args, tokenizer_of(template), plain)
 

@@ -18,10 +18,10 @@ ANSWER = {"role": "assistant", "content": "Yes.", "reasoning": "It is."}
 
 
 def prompt(
-    kept: KeptReasoning, messages: list[Message], template: Any, **options: Any
+    kept: KeptReasoning, messages: list[Message], template: Any, tools: Any = None, **options: Any
 ) -> tuple[list[Message], Any]:
     """The messages and the arguments that a template is given, and whether some are lacking."""
-    request = SimpleNamespace(messages=copy.deepcopy(messages))
+    request = SimpleNamespace(messages=copy.deepcopy(messages), tools=tools)
     args = SimpleNamespace(chat_template_kwargs=options or None)
     tokenizer = SimpleNamespace(chat_template=template)
     render = kept.rendered(request, args, tokenizer, lambda: copy.deepcopy(request.messages))
@@ -56,6 +56,29 @@ def test_the_same_words_in_another_conversation_are_another_answer() -> None:
     kept = keeping((ASKED, ANSWER))
     others = [ASKED[0], {"role": "user", "content": "Really?"}, returned(ANSWER)]
     assert prompt(kept, others, LOOP_LAST)[0] == others
+
+
+def test_other_tools_arguments_or_images_are_another_answer() -> None:
+    kept, tools = keeping((ASKED, ANSWER)), [{"type": "function"}]
+    chat = [*ASKED, returned(ANSWER)]
+    assert prompt(kept, chat, LOOP_LAST, tools)[0] == chat
+    call = called(str(uuid.uuid4()))
+    other = copy.deepcopy(returned(call))
+    other["tool_calls"][0]["function"]["arguments"] = '{"iban": 2}'
+    assert prompt(keeping((ASKED, call)), [*ASKED, other], LOOP_LAST)[0] == [*ASKED, other]
+    shown = [
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+        for url in ("data:a", "data:b")
+    ]
+    kept, chat = keeping((shown[0], ANSWER)), [*shown[1], returned(ANSWER)]
+    assert prompt(kept, chat, LOOP_LAST)[0] == chat
+    assert prompt(kept, [*shown[0], returned(ANSWER)], LOOP_LAST)[0] != chat
+
+
+def test_what_cannot_be_read_of_a_request_ends_no_answer() -> None:
+    kept = KeptReasoning(True, {})
+    kept.answered([{"role": "assistant", "tool_calls": ["x"]}], ANSWER)
+    assert kept.nbytes == 0
 
 
 def test_a_call_is_found_by_its_id_whatever_became_of_what_was_said_before() -> None:
@@ -125,12 +148,12 @@ def test_a_switch_is_used_unless_it_is_set(
 ) -> None:
     assert prompt(keeping(), ASKED, template, **given)[1].options == options
     kept = KeptReasoning(True, given)
-    assert prompt(kept, ASKED, template)[1].options == options
+    assert {**given, **(prompt(kept, ASKED, template)[1].options or {})} == options
 
 
 def test_what_a_template_refuses_is_taken_back() -> None:
     chat = [*ASKED, returned(ANSWER)]
-    request = SimpleNamespace(messages=chat)
+    request = SimpleNamespace(messages=chat, tools=None)
     args = SimpleNamespace(chat_template_kwargs=None)
 
     def render() -> str:

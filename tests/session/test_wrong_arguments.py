@@ -10,6 +10,7 @@ from mlx_lm.models.cache import KVCache
 from kit.drive import random_tokens, request
 from omlx_cache import BlockStore, PrefixCache, register_adapter
 from omlx_cache.adapters import KVCacheAdapter
+from omlx_cache_storage.errors import CacheError
 
 PROMPT = random_tokens(100, 1)
 MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
@@ -88,3 +89,19 @@ def test_calls_after_the_end_are_counted_and_the_first_is_said(
     assert cache.store.stats().requests.skips["closed"] == 3
     assert caplog.text.count("after the session's end") == 1
     caplog.clear()
+
+
+def test_a_loop_of_its_own_ends_after_the_sessions_end(model: Any, cache: PrefixCache) -> None:
+    with cache.session(list(range(100))) as session:
+        fed = 0
+        while count := session.next_stop(32):
+            fed += count
+            session.abort()
+            session.checkpoint()
+        assert fed == 100
+
+
+def test_a_closed_store_says_that_it_deletes_nothing(model: Any, cache: PrefixCache) -> None:
+    cache.store.close()
+    with pytest.raises(CacheError, match="closed"):
+        cache.clear()

@@ -135,7 +135,8 @@ class Handler(APIHandler):  # type: ignore[misc]
         if self._sent.finish_reason is not None:
             # Before the client has it: its next request may be quick.
             kept = self.response_generator.reasoning
-            kept.answered(self._request.messages, self._sent.message)
+            asked = self._request
+            kept.answered(asked.messages, self._sent.message, asked.tools)
         return response
 
     def _refuse(self, error: Refused) -> None:

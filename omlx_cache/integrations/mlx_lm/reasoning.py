@@ -1,5 +1,7 @@
 """The reasoning of answers, which clients drop and chat templates read."""
 
+import copy
+import json
 import logging
 import re
 import threading
@@ -46,7 +48,6 @@ class _Lacking(NamedTuple):
     """An answer of a request, its place, and the reasoning that its template would read of it."""
 
     place: int
-    message: dict[str, Any]
     reasoning: str
 
 
@@ -66,11 +67,15 @@ class KeptReasoning:
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         self.nbytes = 0
 
-    def answered(self, messages: Sequence[Message], answer: Message) -> None:
-        """Remember the reasoning of an answer to these messages, as it was sent."""
+    def answered(self, messages: Sequence[Message], answer: Message, tools: Any = None) -> None:
+        """Remember the reasoning of an answer to these messages and tools, as it was sent. Raises
+        nothing."""
         if not answer.get("reasoning"):
             return
-        *_, key = _keys([*messages, answer])
+        try:
+            *_, key = _keys([*messages, answer], tools)
+        except Exception:
+            return _log.debug("the reasoning of an answer is not kept", exc_info=True)
         reasoning = answer["reasoning"].encode(errors="replace") if self._gives else b""
         with self._lock:
             self._forget(key)
@@ -84,36 +89,38 @@ class KeptReasoning:
         template reads and lacks, or of the request as it is where the template refuses that; raises
         what `render` does. Says on the request whether its prompt lacks what might be given."""
         request.lacks_reasoning = False
-        options, name, given = args.chat_template_kwargs, "", []
+        options, messages = args.chat_template_kwargs, request.messages
         try:
             template = _template_of(tokenizer)
-            lacking = list(self._lacking(request.messages, template.names))
+            lacking = list(self._lacking(request, template.names))
             known = {**self._template_args, **(options or {})}
-            if self._gives:
-                name, given = template.name, lacking
-                args.chat_template_kwargs = {**template.switches, **known}
-                for one in given:
-                    one.message[name] = one.reasoning
-            else:
+            if not self._gives:
                 is_kept = template.switches.items() <= known.items()
-                request.lacks_reasoning = _helps(request.messages, template.names, lacking, is_kept)
+                request.lacks_reasoning = _helps(messages, template.names, lacking, is_kept)
+        except Exception:
+            _log.debug("what a prompt lacks is not known", exc_info=True)
+            return render()
+        if not self._gives or not (lacking or template.switches):
+            return render()
+        try:
+            # Rendering changes messages.
+            request.messages = copy.deepcopy(messages)
+            args.chat_template_kwargs = {**template.switches, **known}
+            for one in lacking:
+                request.messages[one.place][template.name] = one.reasoning
             return render()
         except Exception:
             _log.debug("a prompt is rendered as its client sent it", exc_info=True)
-        args.chat_template_kwargs = options
-        for one in given:
-            one.message.pop(name, None)
+        args.chat_template_kwargs, request.messages = options, messages
         return render()
 
-    def _lacking(
-        self, messages: Sequence[dict[str, Any]], names: Sequence[str]
-    ) -> Iterator[_Lacking]:
+    def _lacking(self, request: Any, names: Sequence[str]) -> Iterator[_Lacking]:
         """Yield the answers whose reasoning is known, and is not under a name that is read."""
         if not names:
             return
-        for place, key in enumerate(_keys(messages)):
-            message = messages[place]
-            if message.get("role") != "assistant" or any(message.get(name) for name in names):
+        for place, key in enumerate(_keys(request.messages, request.tools)):
+            message = request.messages[place]
+            if not key or any(message.get(name) for name in names):
                 continue
             sent = next((message[name] for name in REASONING if message.get(name)), None)
             with self._lock:
@@ -121,7 +128,7 @@ class KeptReasoning:
                 if kept is not None:
                     self._kept.move_to_end(key)
             if sent is not None or kept is not None:
-                yield _Lacking(place, message, sent or (kept or b"").decode())
+                yield _Lacking(place, sent or (kept or b"").decode())
 
     def _forget(self, key: bytes) -> None:
         reasoning = self._kept.pop(key, None)
@@ -129,20 +136,40 @@ class KeptReasoning:
             self.nbytes -= len(reasoning) + ENTRY_BYTES
 
 
-def _keys(messages: Sequence[Message]) -> Iterator[bytes]:
-    """Yield for each message what an answer at its place is found by."""
-    said = sha256()
+def _keys(messages: Sequence[Message], tools: Any) -> Iterator[bytes]:
+    """Yield for each message what an answer at its place is found by, nothing for what is none."""
+    seed = sha256(_canonical(tools or None))
+    said = seed.copy()
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
-            content = "".join(str(part.get("text", "")) for part in content)
+            content = "".join(
+                part["text"] if part.get("type") == "text" else str(part) for part in content
+            )
+        calls = message.get("tool_calls") or ()
+        ids = [str(call.get("id")) for call in calls]
+        called = _canonical([_arguments(call["function"]) for call in calls])
         # Clients strip texts.
-        text = str(content or "").strip()
-        ids = [str(call.get("id")) for call in message.get("tool_calls") or ()]
-        key = sha256() if ids and all(map(_UNIQUE.fullmatch, ids)) else said.copy()
-        key.update(repr(ids or text).encode())
-        yield key.digest()
-        said.update(repr((message.get("role"), text)).encode())
+        said.update(_canonical([message.get("role"), str(content or "").strip()]) + called)
+        if message.get("role") != "assistant":
+            yield b""
+        elif ids and all(map(_UNIQUE.fullmatch, ids)):
+            yield sha256(seed.digest() + _canonical(ids) + called).digest()
+        else:
+            yield said.digest()
+
+
+def _arguments(function: Mapping[str, Any]) -> list[Any]:
+    """Return a call's name and arguments, which are JSON from a client, and an object later."""
+    arguments = function.get("arguments")
+    return [
+        function.get("name"),
+        json.loads(arguments) if isinstance(arguments, str) else arguments,
+    ]
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, default=str).encode()
 
 
 def _helps(

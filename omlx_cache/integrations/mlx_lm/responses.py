@@ -100,6 +100,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self.cutting = False
         self._generation_failed = False
         self._arriving = threading.Lock()
+        self._predicting = threading.Lock()
         self._waiting = 0
         self._at_work: weakref.WeakSet[ServedRequest] = weakref.WeakSet()
         self._current: ServedRequest | None = None
@@ -260,7 +261,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
 
     def expect(self, request: Any, answer: SentAnswer) -> None:
         """Note how the next prompt of a conversation begins, now that a client has its answer,
-        where that is likely to come. Raises nothing."""
+        where that is likely to come, and no other request is there. Raises nothing."""
+        if self._is_busy or not self._predicting.acquire(blocking=False):
+            return
         try:
             messages, preparing = request.messages, self._preparing
             goes_on = request.tools or any(m.get("role") == "assistant" for m in messages)
@@ -270,10 +273,15 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             args, provider = request.generation_args, self.model_provider
             if not self._is_known(request, args) or self.prompt_cache is not self.cache:
                 return
+            if "chat_template" in (args.chat_template_kwargs or {}):
+                # A client's own may take any time.
+                return
             key, tokenizer = provider.model_key, provider.tokenizer
             special = frozenset(tokenizer.added_tokens_decoder)
 
             def render(messages: list[Any]) -> list[int]:
+                if self._is_busy:
+                    raise Unavailable("a request has arrived")
                 asked = replace(request, messages=messages)
                 return list(self._parts(tokenizer, asked, args)[0])
 
@@ -283,6 +291,14 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 preparing.expect(key, tokens, CALL_TOKENS if called else TURN_TOKENS)
         except Exception:
             _log.debug("the next prompt is not expected", exc_info=True)
+        finally:
+            self._predicting.release()
+
+    @property
+    def _is_busy(self) -> bool:
+        """True while a request is queued or computed, or the server ends."""
+        at_work = any(not served.is_over for served in list(self._at_work))
+        return at_work or self.cutting or not self.requests.empty()
 
     def stop(self, seconds: float, hurry: threading.Event) -> bool:
         """End what is computed, and the thread; False when that takes longer than `seconds`, or
@@ -314,7 +330,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     def check_tokenizer(self) -> None:
         """Compare a prompt's tokens with the tokenizer's, when one is due: in idle time."""
         tokenizer = self.model_provider.tokenizer
-        if tokenizer is not None and not cached(tokenizer).check():
+        if tokenizer is not None and not self._is_busy and not cached(tokenizer).check():
             self._store.counters.add(tokenizer_differences=1)
 
     # On either.

@@ -13,6 +13,7 @@ import sys
 import threading
 from array import array
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby, pairwise
@@ -94,7 +95,7 @@ class CachedTokenizer:
         self._inner: Any = getattr(tokenizer, "_tokenizer", None)
         self._starts = _starts(self._inner)
         self._lock = threading.Lock()
-        self._pieces: dict[str, array[int]] = {}
+        self._pieces: OrderedDict[str, array[int]] = OrderedDict()
         self._nbytes = 0
         self._prompts = 0
         self._unchecked: tuple[str, array[int]] | None = None
@@ -177,8 +178,7 @@ class CachedTokenizer:
                     self._pieces[piece] = tokens
                     self._nbytes += _nbytes(piece, tokens)
             while self._nbytes > NBYTES:
-                oldest = next(iter(self._pieces))
-                self._nbytes -= _nbytes(oldest, self._pieces.pop(oldest))
+                self._nbytes -= _nbytes(*self._pieces.popitem(last=False))
 
 
 def _nbytes(piece: str, tokens: "array[int]") -> int:
