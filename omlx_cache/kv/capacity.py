@@ -107,6 +107,10 @@ class Capacity(Independent):
         """Return the options as keyword arguments for a cache of the same kind."""
         return {"max_size": self.max_size, "step": own_step(self), "growth": self.growth}
 
+    def _plans_ahead(self) -> bool:
+        """Whether upstream's own growth is replaced; `step` alone leaves it in place."""
+        return self.max_size is not None or self.growth is not None
+
     def __copy__(self) -> Any:
         """Return an independent cache; a planned one shares only the tokens in use.
 
@@ -114,8 +118,7 @@ class Capacity(Independent):
         first append reallocates instead, and moves no slack.
         """
         twin = super().__copy__()
-        # `step` alone leaves upstream's own growth in place.
-        if self.keys is not None and (self.max_size is not None or self.growth is not None):
+        if self._plans_ahead() and self.keys is not None:
             twin.keys, twin.values = tree_map(
                 lambda buffer: buffer[..., : self.offset, :], (twin.keys, twin.values)
             )
