@@ -179,7 +179,7 @@ class CacheSettings(RemoteSettings):
     are used in any case. Before three reads and a prefill every page is read. `off` always
     reads."""
 
-    prepare: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "auto"
+    prepare: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "off"
     """Whether a server computes the beginning of a conversation's next prompt while it has no
     request. `auto`: `serve` does so after each whole answer to a request with tools or with earlier
     answers. It computes at most 4,096 tokens after a tool call, else 32,768. A request waits for
@@ -187,7 +187,9 @@ class CacheSettings(RemoteSettings):
     Prepared pages are evicted first, and reach the disk once a request uses them. Nothing is
     prepared with a draft model or `--kv-bits`, while memory is short, on a battery, or in Low Power
     Mode (asked of `pmset`, not tried on a Mac). After five preparations in a row that nobody asked
-    for, one is tried in ten minutes. `off`: nothing is prepared."""
+    for, one is tried in ten minutes. `off`: nothing is prepared. Not the default yet: on a slow
+    machine a chunk of 32 tokens may take seconds, without a disk it may evict pages that were used,
+    and a preparation in flight may store again what `clear` deletes."""
 
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(lower)] = "fsync"
     """How a file is synced before it is published: `none`, `fsync`, or `full`. On macOS `full` also

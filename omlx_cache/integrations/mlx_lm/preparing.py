@@ -1,5 +1,6 @@
 """Computing what conversations go on with, while there is no request."""
 
+import logging
 import math
 import time
 from collections import deque
@@ -13,6 +14,8 @@ from omlx_cache.preparation import Preparation
 from omlx_cache.store import BlockStore
 from omlx_cache.upkeep.power import saves_power
 from omlx_cache_storage.keys import Tokens, as_tokens, shared_length
+
+_log = logging.getLogger(__name__)
 
 CALL_TOKENS = 4096
 """At most so many are prepared after a tool call: its result is there within seconds."""
@@ -89,13 +92,18 @@ class Preparing:
         """Compute a chunk for the model that is loaded under a key."""
         if not self.ready:
             return
-        if self._current is None:
-            self._of = self._expected.popleft()
-            self._begun = self._clock()
-            if self._of.key == key:
-                self._current = self._cache.preparation(key, self._of.tokens, self._of.most)
-        elif not self._current.step(model):
-            self.give_up()
+        try:
+            if self._current is None:
+                self._of = self._expected.popleft()
+                self._begun = self._clock()
+                if self._of.key == key:
+                    self._current = self._cache.preparation(key, self._of.tokens, self._of.most)
+            elif not self._current.step(model):
+                self.give_up()
+        except Exception:
+            # Where nobody is answered, an error would end the server.
+            _log.exception("a preparation ended")
+            self._current = None
 
     def give_up(self, prompt: Sequence[int] = ()) -> None:
         """Store what was computed so far; a request for a prompt, which has arrived, is the one

@@ -41,7 +41,7 @@ def play(
     def begin(family: str, template: str, **settings: Any) -> Iterator[Playing]:
         folder = tmp_path / f"{family}-{template}"
         model = folder if folder.exists() else make_chat_model(folder, family, template)
-        store = open_store(**{"hot_cache_only": True, **settings})
+        store = open_store(**{"hot_cache_only": True, "prepare": "auto", **settings})
         with monkeypatch.context() as patches, playing(model, store, patches) as made:
             yield made
 
@@ -232,9 +232,10 @@ def test_after_five_in_a_row_that_nobody_asked_for_it_backs_off(play: Play) -> N
         assert made._store.requests.prepared.unasked(5)
 
 
-def test_power_is_asked_for_now_and_then(store: BlockStore, cache: Any) -> None:
+def test_power_is_asked_for_now_and_then(open_store: Callable[..., BlockStore], cache: Any) -> None:
     asked, now = [False, True], [0.0]
-    made = Preparing(store, cache, lambda: asked.pop(0), lambda: now[0])
+    assert not Preparing(open_store(), cache).is_worth_it, "it is off by default"
+    made = Preparing(open_store(prepare="auto"), cache, lambda: asked.pop(0), lambda: now[0])
     assert [made.is_worth_it, made.is_worth_it] == [True, True]
     now[0] = 31.0
     assert [made.is_worth_it, made.is_worth_it] == [False, False]
