@@ -10,7 +10,6 @@ from mlx_lm.models.cache import KVCache
 from kit.drive import random_tokens, request
 from omlx_cache import BlockStore, PrefixCache, register_adapter
 from omlx_cache.adapters import KVCacheAdapter
-from omlx_cache_storage.errors import CacheError
 
 PROMPT = random_tokens(100, 1)
 MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
@@ -101,7 +100,7 @@ def test_a_loop_of_its_own_ends_after_the_sessions_end(model: Any, cache: Prefix
         assert fed == 100
 
 
-def test_a_closed_store_says_that_it_deletes_nothing(model: Any, cache: PrefixCache) -> None:
+def test_a_closed_store_deletes_nothing(model: Any, cache: PrefixCache) -> None:
+    request(model, cache, PROMPT)
     cache.store.close()
-    with pytest.raises(CacheError, match="closed"):
-        cache.clear()
+    assert cache.clear() == 0
