@@ -113,7 +113,7 @@ class Preparation:
         return chain, self._scope.find(chain, len(chain), wait=0.0).position
 
     def _begin(self) -> None:
-        """Find out what is lacking, and begin to read what is there."""
+        """Find the longest restore point, and begin to read it."""
         scope, most = self._scope, self._most
         chain = scope.chain(self._tokens)
         source, found = self._along(chain)

@@ -132,7 +132,7 @@ class KnownNamespaces:
     def _forget(self) -> None:
         """Drop what is old, held by nobody, and without a page in memory."""
         idle = [digest for digest in list(self._parts)[:-RECENT] if digest not in self._held]
-        # Asked last: who has released a namespace has put his pages into memory before.
+        # Asked last: a namespace is released after its pages are in memory.
         in_memory = self.in_memory()
         for digest in idle:
             if digest not in in_memory:

@@ -68,7 +68,7 @@ def refusal(status: int, text: str, **headers: str) -> Answer:
 MOST_STREAMS = 8
 POLL_SECONDS = 0.5
 ALIVE_SECONDS = 15.0
-"""A comment comes at least so often: whoever has gone is noticed by it."""
+"""A comment comes at least so often: a closed connection is noticed by it."""
 BATCH = 500
 Ask = Callable[[Mapping[str, object]], Mapping[str, Any]]
 """The operation `events`."""
