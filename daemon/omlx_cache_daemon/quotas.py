@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from omlx_cache.control.cold_files import pins_in, root_bytes
-from omlx_cache.control.listing import Footprint, list_pages
+from omlx_cache.control.listing import Footprint
 from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.changing import change_budget, change_pins
 from omlx_cache_daemon.client import Map
@@ -33,8 +33,8 @@ def described(cold_dir: Path) -> Map:
     with reading(cold_dir):
         budget, pins = read_budget(cold_dir), read_pins(cold_dir)
         used = Footprint(root_bytes(cold_dir))
-        for page in list_pages((), pages):
-            used.add(page)
+        for page in pages:
+            used.add(page.namespace, page.page.key, page.stored.nbytes)
         namespaces = {page.namespace for page in pages}
         kept = _pages_of(pins_in(cold_dir, pins, namespaces), pages)
         each = [_pages_of(pins_in(cold_dir, [pin], namespaces), pages) for pin in pins]

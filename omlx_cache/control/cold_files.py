@@ -1,7 +1,6 @@
 """The pages, namespaces and pins of a cold directory, read from its files without a store."""
 
 import os
-import stat
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -10,7 +9,14 @@ from pathlib import Path
 from omlx_cache_storage.cold.catalog import ColdEntry, namespace_directories, read_namespace, walk
 from omlx_cache_storage.cold.contents import rooted
 from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, FileSystem
-from omlx_cache_storage.format.names import ENTRY_BYTES, NAMESPACE_FILE, StoredPage
+from omlx_cache_storage.cold.files import EXPECTED_FILES
+from omlx_cache_storage.format.names import (
+    ENTRY_BYTES,
+    KEEPER_FILE,
+    NAMESPACE_FILE,
+    PINS_FILE,
+    StoredPage,
+)
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.pins import PinRecord, Pins, living
 
@@ -32,13 +38,18 @@ def entries(cold_dir: Path) -> list[ColdEntry]:
     return [ColdEntry(cold_dir, stored, stamp_ns) for stored, stamp_ns in rooted(found)]
 
 
+ROOT_FILES = frozenset((*EXPECTED_FILES, KEEPER_FILE, PINS_FILE))
+"""What a cache has beside its namespaces."""
+
+
 def root_bytes(cold_dir: Path, fs: FileSystem = DISK) -> int:
-    """Return what a directory takes of the disk without its namespaces: of its ledger only what
-    has been written. Raises OSError."""
-    files = (entry.stat(follow_symlinks=False) for entry in fs.scan(cold_dir))
-    return SMALL_FILE_BYTES + sum(
-        512 * info.st_blocks + ENTRY_BYTES for info in files if stat.S_ISREG(info.st_mode)
-    )
+    """Return what a directory takes without its namespaces, as a tier counts it: nothing of files
+    that no cache wrote. Raises OSError."""
+    files = dict.fromkeys(EXPECTED_FILES, SMALL_FILE_BYTES)
+    for entry in fs.scan(cold_dir):
+        if entry.name in ROOT_FILES:
+            files[entry.name] = max(SMALL_FILE_BYTES, entry.stat(follow_symlinks=False).st_size)
+    return SMALL_FILE_BYTES + ENTRY_BYTES + sum(nbytes + ENTRY_BYTES for nbytes in files.values())
 
 
 def namespaces(cold_dir: Path) -> dict[BlockKey, dict[str, object]]:

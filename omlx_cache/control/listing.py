@@ -280,12 +280,12 @@ def choose(
         is_pinned = pins.until(page.namespace, page.page.key) > now_ns
         (chosen.pinned if is_pinned else reason).append(page)
         if page.cold is not None and not is_pinned:
-            left.add(page, -1)
+            left.add(page.namespace, page.page.key, page.info.nbytes, -1)
 
     remaining = []
     for page in sorted(pages, key=lambda page: (page.used_ns, -page.info.position, page.page)):
         if page.cold is not None:
-            left.add(page)
+            left.add(page.namespace, page.page.key, page.info.nbytes)
         if page.namespace in old:
             choose_one(page, chosen.stale)
         elif page.used_ns < before_ns:
@@ -307,15 +307,12 @@ class Footprint:
     nbytes: int = _ROOT_BYTES
     _users: Counter[tuple[BlockKey, str]] = field(default_factory=Counter)
 
-    def add(self, page: ListedPage, times: int = 1) -> None:
+    def add(self, namespace: BlockKey, key: BlockKey, nbytes: int, times: int = 1) -> None:
         """Count a page; -1 times, no longer."""
-        self.nbytes += times * (page.info.nbytes + ENTRY_BYTES)
-        # Its shard, and its namespace's directory with its document.
-        for shard, nbytes in (
-            (shard_of(page.page.key), _DIRECTORY_BYTES),
-            ("", 2 * _DIRECTORY_BYTES),
-        ):
-            place = page.namespace, shard
+        self.nbytes += times * (nbytes + ENTRY_BYTES)
+        # Its shard, and its namespace's directory with its documents.
+        for shard, nbytes in ((shard_of(key), _DIRECTORY_BYTES), ("", 3 * _DIRECTORY_BYTES)):
+            place = namespace, shard
             before = self._users[place]
             self._users[place] += times
             self.nbytes += nbytes * (bool(self._users[place]) - bool(before))

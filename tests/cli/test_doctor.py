@@ -169,7 +169,11 @@ def _pin_newer(cold: Path) -> None:
             [("permissions", "warning", True), ("passed over", "warning", False)],
             "looked into",
         ),
-        (_add_foreign, [("foreign files", "note", False)], "2 files that no cache wrote"),
+        (
+            _add_foreign,
+            [("foreign files", "note", False)],
+            "of other files, which omlx-cache does not delete",
+        ),
         (_nest, [("foreign files", "warning", False)], "another cache, inside of this one"),
         (_use_later, [("newest page", "warning", False)], "in the future"),
         (_pin_newer, [("pins file", "warning", False)], "more than this version understands"),
@@ -217,6 +221,19 @@ def test_more_than_the_budget_is_told_with_the_command_that_helps(cli: Cli, cold
     ended = cli(*finding.remedy.split()[1:], "--yes")
     assert ended.code == 0, ended.err
     assert _found(cold) == []
+
+
+def test_files_that_no_cache_wrote_count_nowhere_and_cost_no_page(cli: Cli, cold: Path) -> None:
+    with open_store(cold) as store:
+        known = store.stats().cold
+    assert known is not None
+    (cold / "film.mov").write_bytes(bytes(3 << 20))
+    assert json.loads(cli("quota", "--format", "json").out)["used_bytes"] == known.nbytes
+    assert "nothing to delete" in cli("rm", "--to", known.nbytes, "--yes").out
+    context = _context(cold)
+    assert context.census.nbytes == known.nbytes
+    (finding,) = examine(context, INSIDE)
+    assert finding.found.startswith("3 MiB of other files, which omlx-cache does not delete")
 
 
 def test_pages_of_other_versions_are_told(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:

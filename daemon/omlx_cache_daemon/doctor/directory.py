@@ -15,6 +15,7 @@ from omlx_cache_daemon.doctor.examination import SET_ASIDE, Context, Finding
 from omlx_cache_daemon.doctor.machine import close
 from omlx_cache_daemon.offline_files import root_of
 from omlx_cache_storage.cold.catalog import namespace_directories
+from omlx_cache_storage.cold.disk import physical_bytes
 from omlx_cache_storage.cold.files import TAG_FILE
 from omlx_cache_storage.cold.root import DirectoryGone, kind_of, locks_work
 from omlx_cache_storage.cold.small_files import BUDGET, PINS, temporary_name
@@ -260,10 +261,12 @@ def foreign_files(context: Context) -> Iterator[Finding]:
             f"move it out of {place}",
         )
     if others:
+        every = (one for path in others for one in (Path(path), *Path(path).rglob("*")))
+        size = format_size(sum(physical_bytes(one.lstat()) for one in every))
         yield Finding(
             "note",
-            f"{counted(len(others), 'file')} that no cache wrote: {others[0]}",
-            "no store uses or deletes what no cache wrote",
+            f"{size} of other files, which omlx-cache does not delete: {others[0]}",
+            "they are not counted for the budget, and take their room of the disk",
             f"ls -lR {others[0]}",
             files=others,
         )

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from omlx_cache import reasons
-from omlx_cache.control.cold_files import root_bytes
+from omlx_cache.control.cold_files import ROOT_FILES, root_bytes
 from omlx_cache.control.errors import ControlError
+from omlx_cache.control.listing import Footprint
 from omlx_cache.control.replies import ProcessRow
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError, refuse_unknown
@@ -32,26 +33,13 @@ from omlx_cache_storage.cold.catalog import (
     take_inventory,
 )
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.files import TAG_FILE
 from omlx_cache_storage.cold.small_files import read_budget
-from omlx_cache_storage.format.names import (
-    BUDGET_FILE,
-    ENTRY_BYTES,
-    KEEPER_FILE,
-    LEDGER_FILE,
-    PINS_FILE,
-    REUSE_FILE,
-    WRITES_FILE,
-    parse_name,
-)
+from omlx_cache_storage.format.names import ENTRY_BYTES, parse_name
 from omlx_cache_storage.io_threads import within
 from omlx_cache_storage.keys import BlockKey
 
-_DOCUMENTS = {
-    *(BUDGET_FILE, KEEPER_FILE, LEDGER_FILE, PINS_FILE, REUSE_FILE, WRITES_FILE, TAG_FILE),
-    # `omlx-cache move` of earlier versions leaves it in a copy when it is interrupted at its end.
-    "moving.json",
-}
+# `omlx-cache move` of earlier versions leaves it in a copy when it is interrupted at its end.
+_DOCUMENTS = {*ROOT_FILES, "moving.json"}
 SET_ASIDE = ".unreadable"
 
 
@@ -76,10 +64,12 @@ def take_census(directory: Path, fs: FileSystem) -> Census:
     """Count what lies in a directory; raises OSError."""
     known = take_inventory(directory, fs)
     census = Census(len(known.pages), writing=len(known.under_way))
+    used = Footprint(root_bytes(directory, fs))
     for page, time_ns in known.pages:
+        used.add(page.namespace, page.name.id.key, page.nbytes)
         census.by_namespace[page.namespace] += page.nbytes + ENTRY_BYTES
         census.latest_ns = max(census.latest_ns, time_ns)
-    census.nbytes = root_bytes(directory, fs) + census.by_namespace.total()
+    census.nbytes = used.nbytes
     census.left, census.ignored = known.useless, known.ignored
     census.foreign = [entry.path for entry in fs.scan(directory) if not _is_known(entry.name)]
     for _, namespace in namespace_directories(directory, fs):

@@ -55,7 +55,7 @@ TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 """
 
 
-_ROOT_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
+EXPECTED_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
 """What lies beside the namespaces. What may come later counts as if it were there."""
 
 
@@ -217,7 +217,7 @@ class PageFiles:
         self._identity = self.fs.identity(self.directory)
         self._counted = Counted()
         self._count(self._root)
-        for name in _ROOT_FILES:
+        for name in EXPECTED_FILES:
             self._count(os.path.join(self._root, name))
         # What a service keeps here comes with the first one; until a store is opened anew it lies
         # in the room that is left for small files.
