@@ -368,7 +368,8 @@ class BlockStore(ReadingTiers):
         """Delete the pages that are asked for from both tiers, and return them.
 
         Those that only the disk has too many of stay in memory. Waits for a page that is being
-        written now, at most `timeout` seconds; Ctrl-C as for `clear`.
+        written now, at most `timeout` seconds; Ctrl-C as for `clear`. Raises ControlError, and
+        drops nothing, where nothing can be deleted.
         """
         with deferred:
             nothing = Chosen([], [], [], [])
@@ -379,9 +380,13 @@ class BlockStore(ReadingTiers):
     def _prune(self, asked: Pruning, timeout: float) -> Chosen:
         chosen = self.choose(asked)
         whole = {page.page: page.used_ns for page in (*chosen.stale, *chosen.older)}
-        if whole:
-            self.delete(whole, timeout)
-        self.delete({page.page: page.used_ns for page in chosen.surplus}, disk_only=True)
+        try:
+            if whole:
+                self.delete(whole, timeout)
+            self.delete({page.page: page.used_ns for page in chosen.surplus}, disk_only=True)
+        except OSError as error:
+            text = f"{self.cold_dir}: {error.strerror}: nothing was deleted"
+            raise ControlError("failed", text) from error
         return chosen
 
     @uninterrupted

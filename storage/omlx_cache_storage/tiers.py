@@ -583,7 +583,10 @@ class Tiers:
     ) -> int:
         """Delete pages, each with its stamp, from both tiers, or from the disk only, where memory
         keeps what it has; return how many the disk had. Waits for one that is being written, as
-        `clear` does. Each is an event."""
+        `clear` does. Each is an event. Raises OSError, and drops nothing, where nothing can be
+        deleted from the disk."""
+        if self.cold is not None:
+            self.cold.require_deletable()
         self.departures.note(pages, "removed")
         if disk_only:
             # First: what the writer tells memory of the deletion comes too late then.
