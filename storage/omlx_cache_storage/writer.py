@@ -36,6 +36,10 @@ may be written in a day is spent; `undecodable`: only others can decode the page
 file, which stays; `put off`: the disk failed a moment ago, and was not asked; `gone`: the page was
 discarded while it was queued."""
 
+_UNTIL_WRITTEN = (
+    "no page is written to the disk: %s; memory keeps what it can, the next try comes within a "
+    "minute, and `omlx-cache doctor` says what helps"
+)
 _REFUSALS = ("refused", "rationed", "undecodable")
 _UNWRITTEN: dict[Outcome, str] = {
     "refused": "all that the disk has is worth more",
@@ -362,20 +366,22 @@ class Writer:
             if not self._breaker.enter():
                 return "put off"
         result: WriteResult = "full"
-        trouble = "the disk has no room"
+        trouble, fault = "it is full", None
         try:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
-            self._failing = False
+        except OSError as error:
+            trouble = error.strerror or str(error)
         except Exception as error:
-            foreseen = isinstance(error, OSError)
-            trouble = str(error) if foreseen else f"{type(error).__name__}: {error}"
+            trouble, fault = f"{type(error).__name__}: {error}", error
+        if result == "full":
             # Once, not for each of the thousands of pages that a full disk refuses.
-            level = logging.WARNING if foreseen else logging.ERROR
+            level = logging.WARNING if fault is None else logging.ERROR
             level = logging.DEBUG if self._failing else level
-            text = "page not written, its hot copy stays: %s"
-            _log.log(level, text, trouble, exc_info=not foreseen)
-            trouble = getattr(error, "strerror", None) or trouble
+            _log.log(level, _UNTIL_WRITTEN, trouble, exc_info=fault)
             self._failing = True
+        elif result == "written" and self._failing:
+            _log.warning("pages are written to the disk again")
+            self._failing = False
         with self._changed:
             if result != "full":
                 self._breaker.succeeded()

@@ -56,6 +56,27 @@ def test_a_disk_that_refuses_pages_costs_no_hit_and_recovers(
         assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
 
 
+@pytest.mark.parametrize(
+    ("failing", "free", "why"), [("write", 1 << 30, "No space left"), ("none", 0, "it is full")]
+)
+def test_the_log_has_a_line_when_a_disk_is_full_and_one_when_it_is_not(
+    tmp_path: Path, disk: FaultyDisk, story: Story, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, failing: str, free: int, why: str,
+) -> None:  # fmt: skip
+    with open_store(tmp_path, disk, min_free_bytes=1) as store:
+        disk.fail[failing] = errno.ENOSPC
+        monkeypatch.setattr(disk, "free_bytes", lambda path: free)
+        commit(store, story, 1, 2, 3)
+        assert not store.flush(30)
+        monkeypatch.undo()
+        disk.fail.clear()
+        assert store.flush(30)
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert [f"no page is written to the disk: {why}" in said[0], *said[1:]] == [
+        True, "pages are written to the disk again",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("operation", ["open", "read", "read_into"])
 def test_a_disk_that_cannot_be_read_is_a_miss_and_keeps_its_pages(
     tmp_path: Path, disk: FaultyDisk, story: Story, operation: str, time: SetTime

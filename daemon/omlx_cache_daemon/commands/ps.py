@@ -38,8 +38,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "ps",
         description="Lists this user's running stores with their models. HOT and COLD show what "
         "memory and disk hold, and the budget. The budget of the disk counts for all processes of "
-        "the directory; `own` is a smaller limit of this store. `off` is a disk that cannot be "
-        "used. REMOTE shows the kind of remote store and its state.",
+        "the directory; `own` is a smaller limit of this store. `full` and `failing` are disks "
+        "that take no page, `off` is one that cannot be used. REMOTE shows the kind of remote "
+        "store and its state.",
     )
     parser.add_argument(
         "--watch",
@@ -127,13 +128,17 @@ def _remote(where: str, state: str) -> str:
 
 
 def _held(holding: Document | None) -> str | None:
-    """Return how much a tier has of how much; `off` for a disk that cannot be used."""
+    """Return how much a tier has of how much, and the first word of a disk's trouble; `off` for one
+    that cannot be used."""
     if holding is None:
         return None
-    if holding.get("state", "ok").startswith("unavailable"):
+    state = holding.get("state", "ok").partition(":")[0]
+    if state == "unavailable":
         return "off"
     shown = format_size(holding["bytes"])
     if limit := holding["limit_bytes"]:
         shown += f" / {format_size(limit)}"
+    if state != "ok":
+        shown += f" ({state})"
     own = holding.get("own_limit_bytes")
     return shown if own is None else f"{shown} (own: {format_size(own)})"
