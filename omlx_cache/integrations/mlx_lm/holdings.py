@@ -134,7 +134,7 @@ def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
             writer.rationed_pages
         ),
         "dropped by a full queue or a disk at rest": writer.dropped_pages,
-        "not written by a failing disk": writer.failed_pages,
+        "refused by a full or failing disk": writer.failed_pages,
         "not stored for want of room": store.stats().requests.skips.get(NO_ROOM, 0),
     }
     return [

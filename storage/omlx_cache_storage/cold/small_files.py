@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
 
 from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, SetBy
-from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, Durability, FileSystem, StrPath
+from omlx_cache_storage.cold.disk import (
+    DISK,
+    SMALL_FILE_BYTES,
+    Descriptor,
+    Durability,
+    FileSystem,
+    StrPath,
+)
+from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.eviction.keep import Learned, parse_learned
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
@@ -193,10 +201,20 @@ class SmallFile(NamedTuple):
         durability: Durability,
     ) -> bool:
         """Give a directory's file another content, whole or not at all; False where a newer version
-        wrote it. Raises OSError."""
+        wrote it. A full disk takes a small one in its place. Raises OSError."""
         if self.is_newer(cold_dir, fs):
             return False
-        replace_file(os.path.join(cold_dir, self.name), raw, fs, durability)
+        path = os.path.join(cold_dir, self.name)
+        try:
+            replace_file(path, raw, fs, durability)
+        except OSError as error:
+            info = fs.own_file(path)
+            if error.errno not in NO_ROOM or info is None or info.st_size > SMALL_FILE_BYTES:
+                raise
+            with contextlib.closing(Descriptor(fs.open_shared(path))) as file:
+                # In one write into the block that it has: blanks behind it mean nothing.
+                fs.poke(file.fd, raw.ljust(info.st_size), 0)
+                fs.sync(file.fd, durability)
         if durability != "none":
             fs.sync_directory(cold_dir, durability)
         return True

@@ -39,7 +39,7 @@ def test_a_disk_that_failed_is_named_with_what_is_lost(tmp_path: Path) -> None:
     assert not words.complete
     assert words.text.startswith("Not everything is on the disk (cold tier: ")
     assert "): 2 pages, " in words.text
-    assert " were not written by a failing disk" in words.text
+    assert " were refused by a full or failing disk" in words.text
     assert f"; {tmp_path / 'cold'} has 1 page, " in words.text
 
 
