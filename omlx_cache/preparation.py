@@ -26,8 +26,9 @@ class Preparation:
     gives up; both on the model's thread. Neither raises.
 
     Its end becomes a restore point, and so does the place where it is given up. Its pages are
-    evicted first, and reach the disk when a request uses them. While the system is short of memory
-    nothing is prepared. `along` finds, for a chain, the one that it is restored from, which may
+    evicted first, evict none that was used, and reach the disk when a request uses them. While the
+    system is short of memory nothing is prepared. After a deletion on request nothing of it is
+    stored, and it ends. `along` finds, for a chain, the one that it is restored from, which may
     part from it later, and how far that is the same and can be restored.
 
     Mutable by that thread: `computed` (tokens so far), `is_over`, and `_position`, how many tokens
@@ -49,6 +50,7 @@ class Preparation:
         self._scope = scope
         self._pid = os.getpid()
         self._stamp = store.last_stamp()
+        self._deletions = store.deletions
         self._staging = Staging(store.counters, store.snapshot_bytes)
         self._prompt_cache: list[Any] = []
         self._layout: Layout | None = None
@@ -80,7 +82,7 @@ class Preparation:
         if self._pid != os.getpid():
             # What its locks guard is the parent's.
             return False
-        if self._store.closed or self._store.is_short_of_memory:
+        if self._store.closed or self._store.is_short_of_memory or self._is_deleted:
             self.close()
         if self.is_over or not self.ready:
             return not self.is_over
@@ -103,11 +105,16 @@ class Preparation:
         if self._pid != os.getpid():
             return
         try:
-            if self._committer is not None and self.computed:
+            if self._committer is not None and self.computed and not self._is_deleted:
                 self._finish(self._committer)
         except Exception:
             _log.exception("what was prepared is not stored")
         self._end()
+
+    @property
+    def _is_deleted(self) -> bool:
+        """True when pages were deleted on request since it was expected: some may be its own."""
+        return self._store.deletions != self._deletions
 
     def _own(self, chain: KeyChain) -> tuple[KeyChain, int]:
         return chain, self._scope.find(chain, len(chain), wait=0.0).position
@@ -149,7 +156,7 @@ class Preparation:
             own=restored.point.root_first,
             stops=[len(chain)],
             stamp=self._stamp,
-            prepared=True,
+            prepared=self._deletions,
         )
 
     def _compute(self, model: Any, committer: Committer) -> None:
@@ -163,7 +170,7 @@ class Preparation:
         assert self._layout is not None
         committer.advance(self._layout, LiveExtent(stop, True))
         has_no_room = committer.done < chain.block_start(stop + 1)
-        if stop == len(chain) or has_no_room:
+        if stop == len(chain) or has_no_room or self._is_deleted:
             self.close()
 
     def _chunk_end(self) -> int:

@@ -216,10 +216,9 @@ class Scope:
         along: Iterable[PageId] = (),
         priority: Priority = "normal",
         since_ns: int | None = None,
-        prepared: bool = False,
+        prepared: int | None = None,
     ) -> Committer:
-        """Return what hands a sequence's pages to the tiers; those of one that is `prepared` are
-        evicted first, and reach the disk when they are used."""
+        """Return what hands a sequence's pages to the tiers; `prepared` as for `Admission`."""
         return Committer(
             self.store,
             Admission(

@@ -98,9 +98,10 @@ class Admission:
     it while it grew. Until `finish` nothing waits. Then pages without room wait for the writer,
     `wait_seconds` in all, and while it progresses.
 
-    `priority` is the sequence's. One that is `prepared` has no use yet: its pages stay at `stamp`,
-    and reach the disk when they are used. Others have used those of its pages whose stamp is later
-    than `since_ns`, by default `stamp`.
+    `priority` is the sequence's. One that is `prepared`, since memory had seen so many deletions,
+    has no use yet: its pages stay at `stamp`, evict none that was used, reach the disk when they
+    are used, and are not stored after another deletion. Others have used those of its pages whose
+    stamp is later than `since_ns`, by default `stamp`.
 
     Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
     `new` (those of them that it stored), `_staged` (those that wait for room), `finishing`, `lack`
@@ -118,10 +119,11 @@ class Admission:
         *,
         priority: Priority = "normal",
         since_ns: int | None = None,
-        prepared: bool = False,
+        prepared: int | None = None,
     ) -> None:
         self._store = store
-        self.prepared = prepared
+        self.prepared = prepared is not None
+        self._deletions = prepared
         self._priority = priority
         self.staging = staging
         self._wait_seconds = wait_seconds
@@ -208,7 +210,7 @@ class Admission:
                 position=position,
                 most=most,
                 priority=self._priority,
-                queue=not self.prepared,
+                prepared=self.prepared,
             )
             # Of large pages the writer's queue may have room for some.
             wanted = wanted // 2 if most else 0
@@ -268,9 +270,9 @@ class Admission:
             self._store.admit,
             nbytes,
             self._own,
-            queue=not self.prepared,
             position=position,
             priority=self._priority,
+            prepared=self.prepared,
         )
         while True:
             deferred.point()
@@ -293,7 +295,7 @@ class Admission:
     def _put(self, page: Page, room: Reservation) -> None:
         self._own.add(page.meta.id)
         if self._store.put(
-            page, room, self._stamp, began_ns=self._began_ns, prepared=self.prepared
+            page, room, self._stamp, began_ns=self._began_ns, prepared=self._deletions
         ):
             self.new.add(page.meta.id)
             self._pages += 1

@@ -39,8 +39,9 @@ class HotTier:
     those, no less), `_passed_ns` (when one was admitted last), `_active_ns` (when something was
     stored or used last), `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`,
     `_evicted`, `_passed`, `_refused`, `_lost` (pages that left while they were owed to the disk),
-    `dropped` (how many ever did), `lost_unnamed`, `_closed` and `_came` (when those had come that
-    were unwritten then); any thread may call. No I/O here.
+    `dropped` (how many ever did), `lost_unnamed`, `deletions` (how many calls deleted pages on
+    request), `_closed` and `_came` (when those had come that were unwritten then); any thread may
+    call. No I/O here.
 
     A queued page is never evicted. `backed` says that there is a disk: a page that it lacks is not
     evicted either, but named for writing first, and is owed to the disk from `put` until it is
@@ -84,6 +85,7 @@ class HotTier:
         self._lost: dict[PageId, tuple[BlockKey, int]] = {}
         self.dropped = 0
         self.lost_unnamed = False
+        self.deletions = 0
         self._closed = False
         self._came: dict[PageId, int] = {}
 
@@ -97,6 +99,7 @@ class HotTier:
         position: int = sys.maxsize,
         shift_ns: int = 0,
         may_pass: bool = False,
+        prepared: bool = False,
     ) -> Reservation:
         """Set bytes aside for a page about to be made, evicting others as needed.
 
@@ -105,7 +108,8 @@ class HotTier:
         `evict` only free room is granted. `give_up_dirty` evicts pages of others that the disk
         lacks as well. The page counts as used `shift_ns` later than
         now, and pages of others stay that were used after that, less the policy's patience. What
-        they hinder may pass, with `may_pass`: a small share of memory is set aside for that.
+        they hinder may pass, with `may_pass`: a small share of memory is set aside for that. One
+        that is `prepared` evicts superseded and prepared pages alone, whose ever they are.
         """
         with self._lock:
             now = self._clock.now()
@@ -116,6 +120,7 @@ class HotTier:
             found = MemoryVictims([], [], lacking=excess + idle)
             if evict and nbytes <= self._allowed:
                 until_ns = now + shift_ns - self._policy.patience_ns
+                until_ns = SUPERSEDED_NS if prepared else until_ns
                 found = self._victims(
                     excess + idle, self._allowed, own, position, until_ns, give_up_dirty
                 )
@@ -126,7 +131,8 @@ class HotTier:
                 # What is set aside is there for it.
                 found = self._victims(excess, self._allowed, own)
             if found.lacking > 0 or self._closed:
-                return Reservation(refused=found.young and not may_pass, dirty=found.dirty)
+                is_refused = found.young and not (may_pass or prepared)
+                return Reservation(refused=is_refused, dirty=found.dirty)
             self._evict(found.victims)
             self._reserved += nbytes
             if passes:
@@ -160,13 +166,14 @@ class HotTier:
         dirty: bool,
         stamp_ns: int | None = None,
         began_ns: int = 0,
-        prepared: bool = False,
+        prepared: int | None = None,
     ) -> bool:
         """Take a page into the bytes that were reserved for it.
 
         Its stamp of the clock is now by default; the request that wants it began at `began_ns`. One
         that was `prepared` is owed to the disk from its first use on, which a page behind it is
-        too; at once if it is pinned, or fuller than one that was asked for.
+        too; at once if it is pinned, or fuller than one that was asked for. It is not taken unless
+        `deletions` are as many as when it was begun.
         False, and the bytes given back, when one that holds as many of its tokens is here. A fuller
         one takes the place of one whose write is queued, in the queue too.
         """
@@ -175,7 +182,8 @@ class HotTier:
             now, old = self._clock.now(), self._index.get(meta.id)
             is_wanted = stamp_ns is not None
             self._give_back(room, meta.nbytes)
-            if self._closed or (old is not None and old.held >= meta.held):
+            is_late = prepared not in (None, self.deletions)
+            if self._closed or is_late or (old is not None and old.held >= meta.held):
                 return False
             self._take_out(meta.id)
             self._lost.pop(meta.id, None)
@@ -184,15 +192,16 @@ class HotTier:
             if old is not None and old.state is PageState.QUEUED:
                 held.state, held.came_ns = old.state, old.came_ns
             stamp_ns = now if stamp_ns is None else stamp_ns
-            if prepared and old is not None and old.state is not PageState.PREPARED:
-                prepared, stamp_ns = False, max(stamp_ns, old.stamp_ns)
+            is_unasked = prepared is not None
+            if is_unasked and old is not None and old.state is not PageState.PREPARED:
+                is_unasked, stamp_ns = False, max(stamp_ns, old.stamp_ns)
             self._keep([held])
-            if dirty and prepared and not held.kept_ns:
+            if dirty and is_unasked and not held.kept_ns:
                 held.state = PageState.PREPARED
             elif dirty:
                 held.owed, self._active_ns = True, now
                 self._ask_for_chain(self._index.get(meta.before))
-            if is_wanted and not prepared:
+            if is_wanted and not is_unasked:
                 self._policy.wanted([meta.id], began_ns)
             elif not held.kept_ns:
                 self._unused.add(meta.id)
@@ -456,6 +465,7 @@ class HotTier:
         log of events; None for what the caller tells of as a whole."""
         with self._lock:
             count = 0
+            self.deletions += kind == "removed"
             for page in pages:
                 self._lost.pop(page, None)
                 count += self._take_out(page, kind, detail)
@@ -468,6 +478,7 @@ class HotTier:
             pages = {held.id for held in self._index.records() if held.namespace == namespace}
             for page in pages:
                 self._take_out(page)
+            self.deletions += 1
             return pages
 
     def close(self) -> None:
@@ -521,7 +532,8 @@ class HotTier:
     ) -> MemoryVictims:
         """Choose what must leave to make room for `excess` bytes more than there are, for a page
         that ends at `position` of a sequence whose pages are `own`: of those some at a time, and
-        those of others if they were used at `until_ns` at the latest. Pins keep pages as long as
+        those of others if they were used at `until_ns` at the latest; where that is `SUPERSEDED_NS`
+        no used page of either. Pins keep pages as long as
         their share is one of `room`."""
         victims: list[Held] = []
         dirty: list[PageId] = []
@@ -534,7 +546,8 @@ class HotTier:
             if held.state is PageState.QUEUED or (kept and pins_hold):
                 continue
             ours = held.id in own
-            if not ours and not kept and held.stamp_ns > until_ns:
+            spares = until_ns == SUPERSEDED_NS
+            if held.stamp_ns > until_ns and (spares or not (ours or kept)):
                 # What comes later in the order is younger still.
                 young = True
                 break

@@ -248,6 +248,11 @@ class Tiers:
         """True when pages stay in memory once the disk has them."""
         return self.hot.retain
 
+    @property
+    def deletions(self) -> int:
+        """How many calls have deleted pages on request."""
+        return self.hot.deletions
+
     def admit(
         self,
         nbytes: int,
@@ -256,6 +261,7 @@ class Tiers:
         queue: bool = True,
         position: int = sys.maxsize,
         priority: Priority = "normal",
+        prepared: bool = False,
     ) -> Reservation:
         """Reserve memory for a page about to be made, which `put` takes. Never waits.
 
@@ -264,22 +270,28 @@ class Tiers:
         worth less. With `queue` nothing is reserved as well when the policy writes
         a page at once and the writer has no room for it. Pages that must be written before they
         can leave are queued, so that another try may succeed. A page that the eviction policy has
-        no place for may pass through memory to the disk.
+        no place for may pass through memory to the disk. One that is `prepared` is not queued, and
+        evicts no page that was used.
         """
         if self.closed:
             return Reservation()
         fails = self.cold is not None and self.cold.refuses_writes
-        queued = queue and self.writer is not None and not fails
+        queued = queue and self.writer is not None and not (fails or prepared)
         if queued and self._policy.at_once and not self._has_room(nbytes):
             return Reservation()
         reserve = partial(
-            self.hot.reserve, nbytes, own, position=position, shift_ns=SHIFTS_NS[priority]
+            self.hot.reserve,
+            nbytes,
+            own,
+            position=position,
+            shift_ns=SHIFTS_NS[priority],
+            prepared=prepared,
         )
         room = reserve(may_pass=queued)
         if room.passes and not self._has_room(nbytes):
             room.release()
             return Reservation()
-        if not room and fails:
+        if not room and fails and not prepared:
             return reserve(give_up_dirty=True)
         if not room:
             self._offer(self.hot.rooted(room.dirty))
@@ -294,11 +306,11 @@ class Tiers:
         position: int = sys.maxsize,
         most: int = 0,
         priority: Priority = "normal",
-        queue: bool = True,
+        prepared: bool = False,
     ) -> Reservation:
         """Reserve memory for pages of one sequence and `nbytes` each, in one step: for `count` at
         most, and `most` bytes, or `RUN_BYTES`. The deepest ends at `position`. Never waits, queues
-        nothing. `queue` as for `admit`.
+        nothing. `prepared` as for `admit`.
 
         Without any they must be admitted one by one: large pages are, and all where room is scarce.
         """
@@ -308,10 +320,12 @@ class Tiers:
         if total < 2 * nbytes or self.closed:
             return Reservation()
         # One page may be larger than the queue; a run may not.
-        queued = queue and self._policy.at_once
+        queued = self._policy.at_once and not prepared
         if writer and queued and (total > writer.limit_bytes or not writer.has_room(total)):
             return Reservation()
-        return self.hot.reserve(total, own, position=position, shift_ns=SHIFTS_NS[priority])
+        return self.hot.reserve(
+            total, own, position=position, shift_ns=SHIFTS_NS[priority], prepared=prepared
+        )
 
     def refuse(self, pages: Sequence[PageId], began_ns: int) -> None:
         """Note pages of a request that began at a stamp, which nobody took: the policy learns from
@@ -325,10 +339,10 @@ class Tiers:
         stamp_ns: int | None = None,
         *,
         began_ns: int = 0,
-        prepared: bool = False,
+        prepared: int | None = None,
     ) -> bool:
         """Take a page into what was reserved for it, made or read; queue it for the disk as the
-        write policy says, one that was `prepared` once it is used.
+        write policy says, one that was `prepared` once it is used; see `HotTier.put`.
 
         The request that wants it began at `began_ns`. False when the disk had it already, so that
         it only came back into memory, or when another thread was faster.
@@ -351,7 +365,7 @@ class Tiers:
         if on_disk or not taken:
             return False
         self.counters.add(stored_pages=1, stored_bytes=meta.nbytes)
-        if prepared:
+        if prepared is not None:
             return True
         if self.uploads is not None:
             self.uploads.stored(meta.id)

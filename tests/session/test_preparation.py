@@ -13,6 +13,7 @@ from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.preparation import Preparation
 from omlx_cache.scope import FEWEST_TOKENS, MOST_TOKENS, Pace
 from omlx_cache.upkeep.memory import Level, MemoryFigures
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.hot_page import PageState
 
 ASKED = random_tokens(300, 1)
@@ -190,6 +191,56 @@ def test_no_more_is_computed_than_memory_has_room_for(
     assert 0 < preparation.computed < 4096
     usage = store.stats().hot
     assert usage.peak_bytes <= usage.limit_bytes
+
+
+@pytest.mark.parametrize("hot_cache_only", [True, False], ids=["memory", "disk"])
+def test_no_page_that_was_used_makes_room_for_a_prepared_one(
+    hot_cache_only: bool, model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    store = open_store(
+        hot_bytes="600KiB", queue_bytes="600KiB", hot_cache_only=hot_cache_only, write_policy="lazy"
+    )
+    cache = PrefixCache(model, store)
+    for seed in range(8):
+        request(model, cache, random_tokens(300, 40 + seed))
+    request(model, cache, ASKED)
+    before = {held.id for held in store.hot.entries() if held.stamp_ns > SUPERSEDED_NS}
+    fed = Watched(model)
+    finish(cache.prepare(random_tokens(600, 5)), fed)
+    finish(cache.prepare([*ASKED, *random_tokens(600, 5)]), fed)
+    assert before <= {held.id for held in store.hot.entries()}
+    assert sum(map(len, fed.chunks)) < 1200
+    assert cache.lookup([*ASKED, 1]).cached_tokens == len(ASKED)
+
+
+@pytest.mark.parametrize("when", ["expected", "begun", "computing"])
+def test_what_is_cleared_is_not_stored_again(
+    when: str, model: Any, open_store: Callable[..., BlockStore]
+) -> None:
+    store = open_store()
+    cache, other = PrefixCache(model, store), PrefixCache(model, store)
+    request(model, cache, ASKED)
+    preparation = cache.prepare(NEXT)
+    fed = Watched(model)
+
+    def clearing(*arguments: Any, **options: Any) -> Any:
+        other.clear()
+        return fed(*arguments, **options)
+
+    while when != "expected" and not fed.chunks:
+        preparation.step(fed)
+    if when == "computing":
+        preparation.step(clearing)
+    else:
+        other.clear()
+    preparation.close()
+    assert preparation.is_over
+    assert not store.hot.entries()
+    assert cache.lookup(NEXT).cached_tokens == 0
+    assert store.flush(10)
+    # What is expected from now on is prepared again.
+    finish(cache.prepare(NEXT), fed)
+    assert cache.lookup([*NEXT, 1]).cached_tokens == len(NEXT)
 
 
 def test_a_model_that_fails_ends_the_preparation_alone(model: Any, cache: PrefixCache) -> None:
