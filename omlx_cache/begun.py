@@ -4,14 +4,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from math import inf
 from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.flights import QueueWait
 from omlx_cache.restore.pending import Restored, missed
-from omlx_cache.scope import Scope, hint_or
+from omlx_cache.scope import Scope
+from omlx_cache_storage.arguments import SECONDS, is_timeout
 from omlx_cache_storage.eviction.order import Priority, is_priority
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
@@ -53,9 +54,11 @@ class Begun:
         self.scope = scope
         # In the child of a fork its lock may be held by a thread that is not there.
         self.pid = os.getpid()
-        counters = scope.store.counters
-        self.priority: Priority = hint_or(priority, is_priority, "normal", counters)
-        self.tokens = listed(tokens)
+        known = scope.store.arguments.known
+        self.priority: Priority = known(
+            "priority", priority, is_priority, "normal", "low, normal or high"
+        )
+        self.tokens: list[Any] = []
         self.chain: KeyChain | None = None
         self.stamp = scope.store.stamp(self.priority)
         self.miss_reason: str | None = None
@@ -64,6 +67,7 @@ class Begun:
         self._over = True
         self._pending = None
         try:
+            self.tokens = listed(tokens)
             array = as_tokens(self.tokens)
         except (ValueError, TypeError, OverflowError) as error:
             self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
@@ -78,6 +82,14 @@ class Begun:
         self._wait = QueueWait(scope.store.flights, self.chain)
         room = len(array) + _room(max_new_tokens)
         self._pending = scope.pending(self.chain, len(array) - 1, room, self.stamp)
+
+    def is_for(self, scope: Scope, tokens: Any) -> bool:
+        """Return whether it was begun by this process for these tokens of this scope."""
+        try:
+            is_same = self.tokens == listed(tokens)
+        except TypeError:
+            return False
+        return is_same and self.pid == os.getpid() and self.scope.same_as(scope)
 
     def start(self) -> None:
         """Begin to read, or to wait for another; returns at once, reads no payload and waits for no
@@ -124,6 +136,8 @@ class Begun:
         For blocks that its own thread computes it does not wait: it is held no more.
         """
         pending = self._pending
+        known = self.scope.store.arguments.known
+        timeout = known("timeout", timeout, is_timeout, 0.0, SECONDS)
         deadline = inf if timeout is None else time.monotonic() + timeout
         while pending and not self.ready and (left := deadline - time.monotonic()) > 0:
             if self.held:
@@ -198,12 +212,14 @@ class Begun:
 
 
 def listed(tokens: Any) -> list[Any]:
-    """Return tokens of any kind of sequence as a list; what is no sequence, as one bad token."""
+    """Return tokens of any kind of sequence as a list; raises TypeError for what is none, as text
+    and bytes are none of tokens."""
     plain = tokens.tolist() if hasattr(tokens, "tolist") else tokens
-    try:
-        return list(plain)
-    except TypeError:
-        return [plain]
+    if isinstance(plain, str | bytes | bytearray | Mapping | Set) or not isinstance(
+        plain, Iterable
+    ):
+        raise TypeError(f"tokens must be a flat sequence of integers, got {type(tokens).__name__}")
+    return list(plain)
 
 
 def _room(max_new_tokens: Any) -> int:

@@ -1,6 +1,5 @@
 """PrefixCache: one model's view of a store."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +14,7 @@ from omlx_cache.requests.explanation import Explanation
 from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope, ScopeOptions, Scopes
 from omlx_cache.session import Session
+from omlx_cache_storage.arguments import SECONDS, is_seconds, is_whole
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.page import PageId
@@ -105,11 +105,14 @@ class PrefixCache(Scopes):
         `high`: what it uses counts as used ten minutes earlier or later than it is. With `begun` it
         is that one's.
         """
-        scope = self.scope(**options)
-        if begun is not None and begun.pid == os.getpid():
-            if begun.tokens == listed(tokens) and begun.scope.same_as(scope):
+        scope, arguments = self.scope(**options), self.store.arguments
+        deadline = arguments.known("deadline", deadline, is_seconds, None, SECONDS)
+        if isinstance(begun, Begun):
+            if begun.is_for(scope, tokens):
                 return Session(begun, begun.deadline if deadline is None else deadline)
             begun.cancel()
+        elif begun is not None:
+            arguments.ignore("begun", begun, "what begin() returned")
         return Session(Begun(scope, tokens, max_new_tokens, priority), deadline)
 
     @uninterrupted
@@ -186,6 +189,7 @@ class PrefixCache(Scopes):
         Tokens that are none, a model that is not supported and a store that keeps nothing in memory
         prepare nothing.
         """
+        most = self.store.arguments.known("most", most, is_whole, None, "a number of tokens")
         return Preparation(self.scope(**options), tokens, most)
 
     @uninterrupted

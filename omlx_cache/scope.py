@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypedDict, TypeGuard, TypeVar, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
@@ -34,12 +34,10 @@ from omlx_cache_storage.eviction.order import Ended, Priority
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_GROUP_SIZE = 64
-Hint = TypeVar("Hint")
 CHUNK_SECONDS = 0.1
 """What a chunk may take that is computed while nobody waits: somebody may come."""
 FEWEST_TOKENS = 32
@@ -116,6 +114,8 @@ class Scope:
     def layout(self, prompt_cache: Sequence[Any]) -> Layout | None:
         """Return the layout of caches, None when they are not of this scope's classes and
         parameters."""
+        if not isinstance(prompt_cache, Sequence):
+            return None
         try:
             layout = layout_of(extracted(prompt_cache))
         except UnsupportedCache:
@@ -458,13 +458,3 @@ class Scopes:
 def unsupported(error: Exception) -> str:
     """Return the miss reason for a cache that no adapter reads."""
     return f"{reasons.UNSUPPORTED}:{error}"
-
-
-def hint_or(
-    value: object, is_one: Callable[[object], TypeGuard[Hint]], default: Hint, counters: Counters
-) -> Hint:
-    """Return a scheduler's hint; the default, and counted, for what is none."""
-    if value is default or is_one(value):
-        return value
-    counters.add(ignored_hints=1)
-    return default

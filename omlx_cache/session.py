@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import index
 from typing import Any, Self
 
 from omlx_cache import reasons
@@ -21,14 +22,16 @@ from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest
-from omlx_cache.scope import hint_or, unsupported
-from omlx_cache_storage.eviction.order import Ended, is_ended
+from omlx_cache.scope import unsupported
+from omlx_cache_storage.arguments import is_whole
+from omlx_cache_storage.eviction.order import ENDED, Ended, is_ended
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
 
+TOKENS = "whole numbers of tokens"
 INT64 = range(-(2**63), 2**63)
 
 
@@ -49,7 +52,7 @@ class Session:
     def __init__(self, begun: Begun, deadline: float | None = None) -> None:
         scope = self._scope = begun.scope
         self._pid = os.getpid()
-        self._counters = scope.store.counters
+        self._counters, self._arguments = scope.store.counters, scope.store.arguments
         self._staging = Staging(self._counters, scope.store.snapshot_bytes)
         self.cached_tokens = 0
         self.cached_cold_tokens = 0
@@ -164,7 +167,11 @@ class Session:
         flight, committer = self._flight, self._committer
         if committer is None or not self.captures:
             return
-        wanted = [p for p in positions if self.cached_tokens < p < self._prompt_length]
+        try:
+            first, end = self.cached_tokens + 1, self._prompt_length
+            wanted = [position for position in map(index, positions) if first <= position < end]
+        except TypeError:
+            return self._arguments.ignore("positions", positions, TOKENS)
         committer.want(wanted)
         if flight is not None:
             flight.add_stops(wanted)
@@ -187,6 +194,7 @@ class Session:
     def reach(self, position: int) -> None:
         """Say that `position` tokens were computed, and offered to the tiers: those who wait for
         them look again. `checkpoint` says it by itself."""
+        position = self._arguments.known("position", position, is_whole, 0, TOKENS)
         flight, committer = self._flight, self._committer
         if flight is None or committer is None:
             return
@@ -257,7 +265,7 @@ class Session:
         whose extracted caches are costly to read. What was fed since `next_stop` counts as computed
         from there to here.
         """
-        told = position
+        told = position = self._arguments.known("position", position, is_whole, None, TOKENS)
         self._due_at = 0  # What follows moves it.
         layout, committer = self._live_layout(prompt_cache), self._committer
         if layout is None or committer is None:
@@ -295,9 +303,10 @@ class Session:
         committer = self._committer
         if committer is None:
             return
+        end = self._arguments.known("position", position, is_whole, 0, TOKENS)
         try:
             self._catch_up(committer)
-            committer.advance_row(row, position)
+            committer.advance_row(row, end)
         except Exception:
             _log.exception("blocks of a batch are not stored before the end")
             self._counters.skip(reasons.ERROR)
@@ -336,9 +345,9 @@ class Session:
         committer = self._committer
         if committer is None:
             return self._note_end("append")
-        new = listed(tokens)
         before = len(self._prompt_tokens)
         try:
+            new = listed(tokens)
             self._catch_up(committer).extend(as_tokens(new))
         except (ValueError, TypeError, OverflowError) as error:
             self._counters.skip(reasons.BAD_TOKENS)
@@ -395,7 +404,7 @@ class Session:
             return CommitResult.none(reasons.STORE_CLOSED)
         result = CommitResult.none(reasons.CLOSED)
         if self._finalizer.alive:
-            known: Ended | None = hint_or(ended, is_ended, None, self._counters)
+            known: Ended | None = self._arguments.known("ended", ended, is_ended, None, ENDED)
             self.asked.how_ended = known or ""
             result = self._scope.counted(partial(self._commit, prompt_cache, known))
             self.reach(result.tokens)

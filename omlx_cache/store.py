@@ -48,6 +48,7 @@ from omlx_cache.settings.values import render
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.memory import Level, Relief
 from omlx_cache.upkeep.thread import StoreParts, upkeep_thread
+from omlx_cache_storage.arguments import SECONDS, is_seconds
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
@@ -510,6 +511,7 @@ class BlockStore(ReadingTiers):
         by the next. False when the time was not enough to write everything. A thread that a disk
         does not answer is left behind, and keeps no process from ending.
         """
+        timeout = self.arguments.known("timeout", timeout, is_seconds, CLOSE_SECONDS, SECONDS)
         deadline = time.monotonic() + timeout
         with self._lock:
             if self._parts.ended:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 
+from omlx_cache_storage.arguments import SECONDS, Arguments, is_timeout
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
@@ -54,7 +55,8 @@ def read_page(
 class Prefetch:
     """A prefetch in flight. `wait` blocks, `cancel` does not; neither raises."""
 
-    def __init__(self, pages: Sequence[PageId]) -> None:
+    def __init__(self, pages: Sequence[PageId], arguments: Arguments) -> None:
+        self._arguments = arguments
         self._wanted = tuple(pages)
         # Written by the reading thread alone, read by any.
         self._count = 0
@@ -64,6 +66,7 @@ class Prefetch:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the pages are in, or until `timeout` seconds; True when it has ended."""
+        timeout = self._arguments.known("timeout", timeout, is_timeout, 0.0, SECONDS)
         with deferred:
             return wait_in_turns(self._ended.wait, timeout)
 
@@ -97,7 +100,7 @@ class Prefetcher:
 
         It ends early when there is no free room for a page, or when one cannot be read.
         """
-        prefetch = Prefetch(pages)
+        prefetch = Prefetch(pages, self._source.arguments)
         can_read = self._source.cold is not None or self._source.remote is not None
         if not (can_read and self._source.hot.retain and pages):
             prefetch._ended.set()

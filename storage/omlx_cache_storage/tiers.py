@@ -12,6 +12,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
+from omlx_cache_storage.arguments import SECONDS, Arguments, is_timeout
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
@@ -113,6 +114,7 @@ class Tiers:
         self.remote = remote
         self.uploads: Uploads | None = None
         self.counters = Counters()
+        self.arguments = Arguments(self.counters)
         self.events = events
         self.departures = departures or Departures()
         self._policy = policy
@@ -635,6 +637,7 @@ class Tiers:
         all, in their place.
         """
         writer, cold = self.writer, self.cold
+        timeout = self.arguments.known("timeout", timeout, is_timeout, FLUSH_SECONDS, SECONDS)
         if writer is None or cold is None:
             return True
         # What others store meanwhile would keep a flush waiting for as long as they do.

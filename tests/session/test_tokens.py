@@ -36,6 +36,11 @@ def model() -> Any:
         mx.array([[1, 2, 3]]),
         None,
         {"a": 1},
+        {1: 2},
+        {3},
+        b"abc",
+        bytearray(b"abc"),
+        5,
         object(),
     ],
     ids=lambda value: str(type(value).__name__),
@@ -48,6 +53,15 @@ def test_tokens_that_are_no_integers_are_a_miss_and_nothing_is_stored(
         assert session.miss_reason.startswith("bad_tokens")
         assert session.commit().pages == 0
     assert cache.store.stats().hot.pages == 0
+
+
+@pytest.mark.parametrize("tokens", [5, None, b"abc", {1: 2}])
+def test_what_is_no_sequence_has_no_token_to_compute(cache: PrefixCache, tokens: Any) -> None:
+    begun = cache.begin(PROMPT)
+    with cache.session(tokens, begun=begun) as session:
+        assert session.remaining_tokens == list(session.prefill_chunks()) == []
+        assert session.miss_reason.endswith(f"got {type(tokens).__name__}")
+    assert cache.pin(tokens, ttl=5).reason == "these are no tokens"
 
 
 @pytest.mark.parametrize(

@@ -104,3 +104,46 @@ def test_a_closed_store_deletes_nothing(model: Any, cache: PrefixCache) -> None:
     request(model, cache, PROMPT)
     cache.store.close()
     assert cache.clear() == 0
+
+
+REQUESTS: list[Callable[[PrefixCache], object]] = [
+    lambda cache: cache.session(PROMPT, deadline="x"),
+    lambda cache: cache.session(PROMPT, deadline=float("nan")),
+    lambda cache: cache.session(PROMPT, begun="x"),
+    lambda cache: cache.session(PROMPT, priority="urgent"),
+    lambda cache: cache.begin(PROMPT).wait("x"),
+    lambda cache: cache.prefetch(PROMPT).wait("x"),
+    lambda cache: cache.prepare(PROMPT, most="x").step(None),
+    lambda cache: cache.session([*PROMPT, 1]).want_snapshots(["x"]),
+    lambda cache: cache.session([*PROMPT, 1]).want_snapshots(5),
+    lambda cache: cache.session(PROMPT).checkpoint("x"),
+    lambda cache: cache.session(PROMPT).reach("x"),
+    lambda cache: cache.session(PROMPT).store_row(None, "x"),
+    lambda cache: cache.session(PROMPT).commit(ended=5),
+    lambda cache: cache.store.flush("x"),
+    lambda cache: cache.store.close("x"),
+]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("use", REQUESTS)
+@pytest.mark.parametrize("model", ["gemma3_text"], indirect=True)
+def test_a_request_ignores_a_wrong_type_counts_it_and_says_it_once(
+    use: Callable[[PrefixCache], object], cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        use(cache)
+    assert cache.store.stats().requests.ignored_hints == 2
+    assert caplog.text.count(" is ignored: give ") == len(caplog.records) == 1
+    assert caplog.records[0].exc_info is None
+
+
+def test_a_wait_without_end_is_one_that_threads_can_wait_for(cache: PrefixCache) -> None:
+    for longest in (float("inf"), 10**400):
+        assert cache.session(PROMPT, deadline=longest).miss_reason == "absent"
+        assert cache.store.flush(longest)
+
+
+def test_a_cache_that_is_no_list_of_caches_is_not_stored(cache: PrefixCache) -> None:
+    with cache.session(PROMPT) as session:
+        session.checkpoint(prompt_cache=5)  # type: ignore[arg-type]
+        assert session.commit(5).skipped == {"layout_changed": 1}  # type: ignore[arg-type]

@@ -34,10 +34,9 @@ from omlx_cache.integrations.mlx_lm.stored_sequences import StoredSequences
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
-from omlx_cache.scope import hint_or
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.eviction.order import Ended, is_ended
+from omlx_cache_storage.eviction.order import ENDED, Ended, is_ended
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 from omlx_cache_storage.page import PageId
@@ -181,7 +180,7 @@ class TieredPromptCache:
     ) -> None:
         """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps.
         `ended` is a hint, as for `Session.commit`."""
-        how = hint_or(ended, is_ended, None, self._store.counters)
+        how = self._store.arguments.known("ended", ended, is_ended, None, ENDED)
         try:
             with self._lock:
                 self._insert(model, as_tokens(tokens), prompt_cache, cache_type, how)

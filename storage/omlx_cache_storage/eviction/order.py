@@ -23,6 +23,7 @@ Ended = Literal["tool_call", "turn", "length", "cancelled"]
 """How an answer ended. After a `tool_call` its agent is back within seconds. After a `turn` nobody
 knows when the person returns, so that any new page may push the sequence's out. Of the others
 nothing is known, as without a hint."""
+ENDED = ", ".join(get_args(Ended))
 
 Priority = Literal["low", "normal", "high"]
 """Whose pages leave first: those of a use count as used so much earlier or later than they were."""

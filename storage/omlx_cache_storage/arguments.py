@@ -1,0 +1,68 @@
+"""What a program gives to the calls of a request: a wrong type is ignored, and ends none."""
+
+import logging
+from collections.abc import Callable
+from numbers import Integral
+from reprlib import repr as short
+from typing import TypeGuard, TypeVar
+
+from omlx_cache_storage.stats import Counters
+
+_log = logging.getLogger(__name__)
+
+Known = TypeVar("Known")
+SECONDS = "a number of seconds"
+MOST_SECONDS = 2**32
+"""More than a century; threads cannot wait for ever so long."""
+
+
+class Arguments:
+    """Returns an argument that is what it should be, and a default in place of any other; never
+    raises. What is ignored is counted (`ignored_hints`), and logged the first time for each name.
+
+    Any thread may call. `_told` has the names that were logged; each operation on it is atomic.
+    """
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._told: set[str] = set()
+
+    def known(
+        self,
+        name: str,
+        value: object,
+        is_one: Callable[[object], TypeGuard[Known]],
+        default: Known,
+        wanted: str,
+    ) -> Known:
+        """Return a value that `is_one`, else the default; `wanted` says what to give."""
+        if value is default or is_one(value):
+            return value
+        self.ignore(name, value, wanted)
+        return default
+
+    def ignore(self, name: str, value: object, wanted: str) -> None:
+        """Count an argument that is ignored; log the first of its name."""
+        self._counters.add(ignored_hints=1)
+        if name not in self._told:
+            self._told.add(name)
+            _log.warning("%s=%s is ignored: give %s", name, short(value), wanted)
+
+
+def is_seconds(value: object) -> TypeGuard[float]:
+    """True for a time that a thread can wait for: no bool, not NaN, not infinite."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= MOST_SECONDS
+    )
+
+
+def is_timeout(value: object) -> TypeGuard[float | None]:
+    """True for seconds, and for None: without end."""
+    return value is None or is_seconds(value)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """True for a whole number, and no bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
