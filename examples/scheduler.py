@@ -59,7 +59,7 @@ class Scheduler:
         self._eos = [[token] for token in eos]
         self._arrivals: queue.Queue[Request | Preparation | None] = queue.Queue()
         self._waiting: deque[Request] = deque()
-        self._idle: deque[Preparation] = deque()
+        self._idle: deque[Preparation] = deque(maxlen=16)
         self._prefill: Prefill | None = None
         self._decoding: dict[int, tuple[Request, Session]] = {}
         self._batch: BatchGenerator | None = None

@@ -27,9 +27,10 @@ class Preparation:
 
     Its end becomes a restore point, and so does the place where it is given up. Its pages are
     evicted first, evict none that was used, and reach the disk when a request uses them. While the
-    system is short of memory nothing is prepared. After a deletion on request nothing of it is
-    stored, and it ends. `along` finds, for a chain, the one that it is restored from, which may
-    part from it later, and how far that is the same and can be restored.
+    system is short of memory nothing is prepared, nor where a step would take too long. After a
+    deletion on request nothing of it is stored, and it ends. `along` finds, for a chain, the one
+    that it is restored from, which may part from it later, and how far that is the same and can be
+    restored.
 
     Mutable by that thread: `computed` (tokens so far), `is_over`, and `_position`, how many tokens
     are there; first `_pending`, which is being read, then `_committer` and `_layout`, of the caches
@@ -126,7 +127,9 @@ class Preparation:
         source, found = self._along(chain)
         if most is not None and found + most < len(chain):
             chain = scope.chain(self._tokens[: found + max(0, most)])
-        if found == len(chain):
+        scope.learn_pace()
+        is_slow = scope.pace.is_slow(scope.fewest_tokens) or scope.pace.restores_slowly(found)
+        if found == len(chain) or is_slow or not self._has_room():
             self._end()
             return
         # A restore leaves one token at least to be computed.
@@ -136,10 +139,18 @@ class Preparation:
         self._pending = scope.pending(source, self._position, len(chain), self._stamp)
         self._pending.start()
 
+    def _has_room(self) -> bool:
+        """False when memory takes no block: what is restored, and a chunk, would be for nothing."""
+        nbytes = self._scope.budgets.token_bytes * self._store.settings.block_size
+        with self._store.admit(nbytes, prepared=True) as room:
+            return bool(room)
+
     def _take(self, pending: PendingRestore) -> None:
         """Take what was read; give up unless it is all that was found: the rest was to be prepared,
         and not that."""
+        began = time.perf_counter()
         restored, chain = pending.take(0.0), self._chain
+        self._scope.pace.restored(restored.point.position, time.perf_counter() - began)
         assert chain is not None
         if restored.point.position < self._position:
             self._end()
@@ -163,18 +174,20 @@ class Preparation:
         chain, start, began = committer.chain, self._position, time.perf_counter()
         stop = min(self._chunk_end(), len(chain))
         feed(model, self._tokens[start:stop].tolist(), self._prompt_cache)
-        self._scope.pace.took(stop - start, time.perf_counter() - began)
+        pace = self._scope.pace
+        pace.took(stop - start, time.perf_counter() - began)
         self._position = stop
         self.computed += stop - start
         self._store.counters.add(prepared_tokens=stop - start)
         assert self._layout is not None
         committer.advance(self._layout, LiveExtent(stop, True))
         has_no_room = committer.done < chain.block_start(stop + 1)
-        if stop == len(chain) or has_no_room or self._is_deleted:
+        is_slow = pace.is_slow(self._scope.fewest_tokens)
+        if stop == len(chain) or has_no_room or is_slow or self._is_deleted:
             self.close()
 
     def _chunk_end(self) -> int:
-        if any(group.kind == "state" for group in self._scope.groups):
+        if self._scope.fewest_tokens == MOST_TOKENS:
             return (self._position // MOST_TOKENS + 1) * MOST_TOKENS
         return self._position + self._scope.pace.tokens
 

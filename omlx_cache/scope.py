@@ -40,6 +40,9 @@ _log = logging.getLogger(__name__)
 DEFAULT_GROUP_SIZE = 64
 CHUNK_SECONDS = 0.1
 """What a chunk may take that is computed while nobody waits: somebody may come."""
+SLOW_SECONDS = 0.5
+"""Where the smallest chunk takes longer, or the restore before it, nothing is computed that nobody
+has asked for: neither is given up half-way when a request arrives."""
 FEWEST_TOKENS = 32
 """Fewer tokens take hardly less time than so many."""
 MOST_TOKENS = 256
@@ -51,10 +54,11 @@ NOWHERE = Namespace(BlockKey(b""), {})
 
 class Pace:
     """How quickly a model reads a prompt, and so the tokens of a chunk that takes a tenth of a
-    second at most. Mutable by the model's thread: `_tokens_per_second`, as the last chunk was."""
+    second at most. Mutable by the model's thread: `_tokens_per_second`, as the last chunk was, 0
+    before any; `_asked`, of requests' prompts; `_restore_seconds`, of a token."""
 
     def __init__(self) -> None:
-        self._tokens_per_second = 0.0
+        self._tokens_per_second = self._asked = self._restore_seconds = 0.0
 
     @property
     def tokens(self) -> int:
@@ -65,6 +69,29 @@ class Pace:
     def took(self, tokens: int, seconds: float) -> None:
         """Note how long a chunk took."""
         self._tokens_per_second = tokens / max(seconds, 1e-6)
+
+    def restored(self, tokens: int, seconds: float) -> None:
+        """Note how long a restore took on the model's thread."""
+        self._restore_seconds = seconds / max(tokens, 1)
+
+    def ask(self, tokens_per_second: float | None) -> None:
+        """Note how quickly requests' prompts are read; after a slower chunk the next one is
+        expected to be twice as quick at most."""
+        if tokens_per_second is not None and tokens_per_second != self._asked:
+            self._asked = tokens_per_second
+            at_most = 2 * self._tokens_per_second or tokens_per_second
+            self._tokens_per_second = min(tokens_per_second, at_most)
+
+    def is_slow(self, fewest: int) -> bool:
+        """True when a chunk of so many tokens would take too long, as far as is known."""
+        return 0 < self._tokens_per_second * SLOW_SECONDS < fewest
+
+    def restores_slowly(self, tokens: int) -> bool:
+        """True when a restore would take too long; a later one is then expected to be quicker, so
+        that it is tried now and then."""
+        is_slow = tokens * self._restore_seconds > SLOW_SECONDS
+        self._restore_seconds /= 2 if is_slow else 1
+        return is_slow
 
 
 class ScopeOptions(TypedDict, total=False):
@@ -126,6 +153,17 @@ class Scope:
     def accepts(self, prompt_cache: Sequence[Any]) -> bool:
         """Return whether caches are of this scope's classes and parameters."""
         return self.layout(prompt_cache) is not None
+
+    @property
+    def fewest_tokens(self) -> int:
+        """The smallest chunk that gives the bits of a prefill, and is worth it."""
+        has_state = any(group.kind == "state" for group in self.groups)
+        return MOST_TOKENS if has_state else FEWEST_TOKENS
+
+    def learn_pace(self) -> None:
+        """Have `pace` know how quickly requests were computed lately."""
+        model = computed_by(self._namespace.document)
+        self.pace.ask(self.store.counters.work.rate(model))
 
     def ask(self, tokens: int) -> AskedRequest:
         """Begin the record of a request for a prompt of so many tokens."""

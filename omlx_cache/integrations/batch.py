@@ -39,6 +39,8 @@ NEEDED = names_of(
     "model next remove insert_segments extract_cache",
     "to follow its rows",
 )
+PREPARATIONS = 16
+"""So many prompts are to be prepared at most, the latest ones."""
 HELD_SECONDS = 0.05
 """How long `next` waits for another thread's blocks when it has nothing else to do."""
 
@@ -166,7 +168,10 @@ class CachedBatchGenerator:
         self, tokens: Sequence[int], *, salt: str | bytes | None = None, most: int | None = None
     ) -> None:
         """Have the beginning of a prompt computed that will be submitted, by calls of `next` while
-        there is no request; as for `PrefixCache.prepare`. The next request gives it up."""
+        there is no request; as for `PrefixCache.prepare`. The next request gives it up, and so do
+        `PREPARATIONS` later ones."""
+        if len(self._preparations) == PREPARATIONS:
+            self._preparations.popleft().close()
         self._preparations.append(self._cache.prepare(tokens, salt=salt, most=most))
 
     def _give_up_preparing(self) -> None:

@@ -10,7 +10,7 @@ from mlx_lm.generate import BatchGenerator
 
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.integrations.batch import CachedBatchGenerator
+from omlx_cache.integrations.batch import PREPARATIONS, CachedBatchGenerator
 from omlx_cache_storage.hot import HotTier
 
 from .conftest import Open, model_of, prompt_of
@@ -179,6 +179,11 @@ def test_a_prompt_is_prepared_while_there_is_no_request_and_given_up_by_one(
         batch.next()
     uid = batch.submit([*prompt, 1, 2], max_tokens=4)
     assert batch.cached_tokens(uid) == len(prompt)
-    batch.prepare(prompt_of(900, seed=6))
+    for number in range(PREPARATIONS):
+        batch.prepare(prompt_of(900, seed=number))
+    first = batch._preparations[0]
+    batch.prepare(prompt_of(900, seed=PREPARATIONS))
+    assert len(batch._preparations) == PREPARATIONS
+    assert first.is_over
     batch.close()
     assert batch.next() == []

@@ -1,5 +1,6 @@
 """`cache.prepare`: a prompt's beginning is computed before anybody asks for it."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -271,6 +272,42 @@ def test_a_chunk_takes_a_tenth_of_a_second_at_most() -> None:
     assert pace.tokens == MOST_TOKENS
     pace.took(256, 25.6)
     assert pace.tokens == FEWEST_TOKENS
+
+
+@pytest.mark.parametrize("family", some(FAMILIES, "llama", "qwen3_next"))
+def test_where_a_chunk_takes_too_long_one_is_computed_until_requests_are_quicker(
+    family: str, open_store: Callable[..., BlockStore]
+) -> None:
+    model = zoo.build(family)
+    cache = PrefixCache(model, open_store())
+    fed = Watched(model)
+
+    def slow(tokens: mx.array, cache: list[Any]) -> mx.array:
+        time.sleep(0.6)
+        return fed(tokens, cache)
+
+    finish(cache.prepare(NEXT), slow)
+    finish(cache.prepare(NEXT), slow)
+    smallest = 256 if family == "qwen3_next" else FEWEST_TOKENS
+    assert [len(chunk) for chunk in fed.chunks] == [smallest]
+    # What was computed is there, and a request is quicker.
+    assert request(model, cache, [*NEXT[:smallest], *random_tokens(300, 6)]).cached == smallest
+    finish(cache.prepare(NEXT), slow)
+    assert len(fed.chunks) == 2
+
+
+def test_where_a_restore_took_too_long_it_is_tried_now_and_then(
+    model: Any, cache: PrefixCache
+) -> None:
+    request(model, cache, ASKED)
+    cache.pace.restored(300, 1.9)
+    fed = Watched(model)
+    finish(cache.prepare(NEXT), fed)
+    assert not fed.chunks
+    finish(cache.prepare(NEXT), fed)
+    assert not fed.chunks
+    finish(cache.prepare(NEXT), fed)
+    assert fed.chunks
 
 
 @pytest.mark.parametrize("pinned", ["before", "after"])
