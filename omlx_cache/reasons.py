@@ -55,6 +55,8 @@ EVICTED: Final = "evicted"
 """It was stored, and had to leave."""
 NOT_STORED: Final = "not_stored"
 """An earlier prompt had it, and it was not stored: not yet, or without room."""
+NO_DISK: Final = "no_disk"
+"""It was stored, memory had to evict it, and the disk could not have it: full, read-only, away."""
 WINDOW_NOT_HELD: Final = "window_not_held"
 """The blocks are there; the last window of tokens for their end is not."""
 SNAPSHOT_MISSING: Final = "snapshot_missing"
@@ -85,7 +87,12 @@ MISS_REASONS = {
     ),
     EVICTED: MissReason(
         "the next page was stored, and is gone",
-        "a larger hot_bytes or cold_bytes keeps more; `omlx-cache stats` shows both",
+        "what was deleted is stored again by itself; a larger hot_bytes keeps more in memory, and "
+        "`omlx-cache quota SIZE` more on the disk",
+    ),
+    NO_DISK: MissReason(
+        "memory had no room for the page, and the disk takes none",
+        "`omlx-cache doctor` says what is wrong with the disk, and what helps",
     ),
     NOT_STORED: MissReason(
         "what both share is not stored",

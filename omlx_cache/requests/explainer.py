@@ -226,7 +226,11 @@ class Explainer:
         where they part."""
         word, restored, size = told.reason, told.restored, walked.chain.block_size
         departure = self._departure(walked, restored, near, word)
+        trouble = self._tiers.disk_trouble
+        no_disk = replace(told, reason=reasons.NO_DISK, detail=trouble)
         if departure is not None:
+            if trouble and departure.how in ("memory", "removed"):
+                return no_disk
             return replace(
                 told, reason=reasons.EVICTED, detail=_GONE[departure.how], gone_at=departure.at
             )
@@ -242,6 +246,8 @@ class Explainer:
             return replace(told, reason=word)
         known, shared = near.prompt, near.shared
         if is_new and min(shared, told.tokens - 1) // size * size > restored:
+            if trouble and (known.skipped or known.stored > restored):
+                return no_disk
             if self._tiers.departures.forgetful and known.stored >= restored + size:
                 return replace(told, reason=reasons.EVICTED, detail="a while ago")
             word, detail = reasons.NOT_STORED, known.skipped

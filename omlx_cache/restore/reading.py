@@ -30,7 +30,7 @@ from omlx_cache.restore.host_targets import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
 from omlx_cache.restore.walk import Walk
-from omlx_cache_storage.errors import PageError, PageUnanswered, PageUnreadable
+from omlx_cache_storage.errors import PageError, PageGone, PageUnanswered, PageUnreadable
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import done_within
 from omlx_cache_storage.io_threads import came, result_along
@@ -362,7 +362,7 @@ def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = No
     def reserve(meta: PageMeta) -> Reservation:
         if meta.held != held:
             # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
-            raise PageUnreadable("the page was replaced since it was looked up")
+            raise PageGone("the page was replaced since it was looked up")
         is_direct(read, meta)
         return source.reserve(meta.nbytes, page)
 

@@ -26,7 +26,7 @@ from omlx_cache.restore.lookup import (
     find_restore_point,
 )
 from omlx_cache.restore.plan import PageFailed, Plan, make_plan
-from omlx_cache_storage.errors import ForeignPage, PageError
+from omlx_cache_storage.errors import ForeignPage, PageError, PageGone
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, PageMeta
 from omlx_cache_storage.prefetch import ReadingTiers
@@ -125,7 +125,8 @@ class Walk:
     def learn(self, failed: PageFailed, point: RestorePoint, meta_of: MetaOf) -> None:
         """Never use a page again that failed, nor what lies behind it; forgets a sound page that
         does not fit its group, so that a commit writes a right one."""
-        _log.warning("page %s: %s", failed.page.key.hex()[:16], failed.cause)
+        level = logging.DEBUG if isinstance(failed.cause, PageGone) else logging.WARNING
+        _log.log(level, "page %s: %s", failed.page.key.hex()[:16], failed.cause)
         self.failure = failed.cause.reason
         blamed = {failed.page}
         if failed.joins:

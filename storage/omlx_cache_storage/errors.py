@@ -37,6 +37,12 @@ class PageUnreadable(PageError):
     reason = "unreadable"
 
 
+class PageGone(PageUnreadable):
+    """The page was evicted, deleted or replaced since it was looked up: no fault of the disk."""
+
+    reason = "absent"
+
+
 class PageUnanswered(PageUnreadable):
     """The disk does not answer: the caller goes on without it, and its read may end later."""
 

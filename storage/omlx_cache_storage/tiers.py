@@ -196,6 +196,11 @@ class Tiers:
         left = max(0.0, deadline - time.monotonic())
         return writer.settle(min(BEHIND_SECONDS, left)) and not cold.sharing.fell_behind
 
+    @property
+    def disk_trouble(self) -> str:
+        """The disk's state while it takes no page, else ""; reads nothing."""
+        return "" if self.cold is None else self.cold.trouble
+
     def is_on_disk(self, page: PageId) -> bool:
         """True for a page that this machine's disk has; reads nothing."""
         return self.cold is not None and page in self.cold
@@ -277,7 +282,7 @@ class Tiers:
         """
         if self.closed:
             return Reservation()
-        fails = self.cold is not None and self.cold.refuses_writes
+        fails = bool(self.disk_trouble)
         queued = queue and self.writer is not None and not (fails or prepared)
         if queued and self._policy.at_once and not self._has_room(nbytes):
             return Reservation()
@@ -506,7 +511,7 @@ class Tiers:
         unless the disk fails.
         """
         self.hot.allow(nbytes)
-        failing = self.cold is not None and self.cold.refuses_writes
+        failing = bool(self.disk_trouble)
         before = self.hot.usage().nbytes
         if before > nbytes and not failing:
             self._offer(self.hot.rooted(self.hot.dirty(beyond_bytes=nbytes)))

@@ -8,7 +8,7 @@ from omlx_cache import reasons
 from omlx_cache.reasons import MISS_REASONS
 from omlx_cache.requests.explainer import Explainer, Walked
 from omlx_cache.requests.explanation import Explanation, brief, sentence
-from omlx_cache_storage.events import Departures
+from omlx_cache_storage.events import Departures, How
 from omlx_cache_storage.keys import BlockKey, KeyChain, as_tokens
 from omlx_cache_storage.page import PAGED, PageId, PageInfo
 
@@ -21,6 +21,8 @@ MOVED = [*range(600), 9999, *range(601, 900)]
 
 class Known:
     """What an explainer asks: the tiers have the pages of `here` ends; `gone` ends have left."""
+
+    disk_trouble = ""
 
     def __init__(self, here: tuple[int, ...] = (), most: int = 100) -> None:
         self.explainer = Explainer(2**20, self)
@@ -38,8 +40,8 @@ class Known:
             skipped = {skip: 1} if skip else {}
             self.explainer.store(NAMESPACE, as_tokens(tokens), len(tokens), skipped)
 
-    def leave(self, end: int, group: str = PAGED) -> None:
-        self.departures.note([PageId(self.chain.key(end), group)], "disk")
+    def leave(self, end: int, group: str = PAGED, how: How = "disk") -> None:
+        self.departures.note([PageId(self.chain.key(end), group)], how)
 
     def explain(
         self,
@@ -65,6 +67,20 @@ def test_what_was_stored_and_is_forgotten_left_a_while_ago(stored: bool, reason:
     for end in range(1, 4):
         known.leave(end)
     assert known.explain().reason == reason
+
+
+@pytest.mark.parametrize("how", ["memory", "removed", "disk"])
+def test_a_disk_that_takes_no_page_is_to_blame_for_what_memory_evicted(
+    known: Known, how: How
+) -> None:
+    known.disk_trouble = "full"
+    assert known.explain().reason == "new_text"
+    known.ask([*PROMPT[:800], *OTHER], stored=False)
+    assert known.explain().reason == "not_stored"
+    known.ask([*PROMPT[:800], *OTHER])
+    assert (known.explain().reason, known.explain().detail) == ("no_disk", "full")
+    known.leave(768, how=how)
+    assert known.explain().reason == ("evicted" if how == "disk" else "no_disk")
 
 
 @pytest.mark.parametrize(

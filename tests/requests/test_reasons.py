@@ -11,6 +11,7 @@ from kit.restoring import HYBRID, WINDOWED
 from omlx_cache import BlockStore, PrefixCache, StridePolicy
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache_storage.format.names import parse_name
+from omlx_cache_storage.page import PageId
 
 HEAD = random_tokens(20, 1)
 BODY = random_tokens(400, 2)
@@ -99,6 +100,30 @@ def test_what_the_disk_evicted_is_told(open_store: Opener, model: Any) -> None:
         store.flush(30)
     told, _ = ask(cache, model, BODY)
     assert (told.reason, told.detail) == ("evicted", "from the disk")
+
+
+def test_what_is_evicted_while_it_is_read_is_no_alarm(
+    open_store: Opener,
+    model: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = open_store(hot_bytes=0, queue_bytes="4MiB")
+    cache, cold = PrefixCache(model, store), store.cold
+    assert cold is not None
+    ask(cache, model, BODY)
+    assert store.flush(30)
+    reading = cold.reading
+
+    def evicted_first(page: PageId) -> Any:
+        with cold._index.lock:
+            cold.evictor.evict([page])
+        return reading(page)
+
+    monkeypatch.setattr(cold, "reading", evicted_first)
+    told, _ = ask(cache, model, BODY)
+    assert (told.reason, told.detail) == ("evicted", "from the disk")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_what_was_deleted_is_told(cache: PrefixCache, model: Any) -> None:

@@ -269,7 +269,9 @@ class Index:
     def know(self, contents: Contents) -> None:
         """Know these pages, and no others; the lock is held."""
         before, self.contents = self.contents, contents
-        self.missing += [page for page in before if page not in contents]
+        gone = [page for page in before if page not in contents]
+        self.missing += gone
+        self.departures.note(gone, "removed")
         self.unrecorded = {page for page in self.unrecorded if page in contents}
         self.refused_rank = None
 

@@ -20,7 +20,13 @@ from omlx_cache_storage.cold.page_writer import PageWriter
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
 from omlx_cache_storage.cold.sharing import Sharing
-from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable, UndecodablePage
+from omlx_cache_storage.errors import (
+    CorruptPage,
+    ForeignPage,
+    PageGone,
+    PageUnreadable,
+    UndecodablePage,
+)
 from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep, Learned, Lru
 from omlx_cache_storage.format.names import StoredPage
@@ -140,7 +146,7 @@ class ColdTier:
         with self._index.lock:
             file = self._index.contents.get(page)
             if file is None:
-                raise PageUnreadable("the page is no longer on the disk")
+                raise PageGone("the page is no longer on the disk")
             if file.undecodable:
                 raise UndecodablePage("the page was found to be undecodable here")
             if not self._index.health.begin_read(page):
@@ -160,8 +166,8 @@ class ColdTier:
                 self._index.drop(gone, "removed", "its file is gone")
                 # There is nothing to delete: a new file of that name is another one.
                 self._index.doomed.end(stored.name)
-            self._index.departures.note([page], "removed")
-            raise PageUnreadable(f"{os.path.basename(path)} is gone") from error
+            self._index.departures.note(gone, "removed")
+            raise PageGone(f"{os.path.basename(path)} is gone") from error
         except OSError as error:
             self._fail_read(file, error)
             raise PageUnreadable(f"{os.path.basename(path)}: {error}") from error
@@ -371,10 +377,10 @@ class ColdTier:
             )
 
     @property
-    def refuses_writes(self) -> bool:
-        """True from a failed write until the next one that succeeds."""
+    def trouble(self) -> str:
+        """The state from a failed write until the next one that succeeds, else ""."""
         with self._index.lock:
-            return self._index.health.refuses_writes
+            return self._index.health.state if self._index.health.refuses_writes else ""
 
     def check_integrity(self) -> None:
         """Assert that the byte counts, the index and the order agree, when no write is running."""

@@ -50,7 +50,7 @@ def test_a_failed_write_leaves_nothing_and_the_next_one_recovers(
     assert files_in(tier.directory, ".tmp-*") == []
     assert len(files_in(tier.directory)) == 1
     assert tier.usage().state.startswith("failing: ")
-    assert tier.refuses_writes
+    assert tier.trouble == tier.usage().state
     assert disk_usage(tier.directory) <= tier.usage().nbytes <= used + 16 * KIB
     tier.check_integrity()
     _is_there(tier, story, 1)
