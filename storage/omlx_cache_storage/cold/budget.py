@@ -1,7 +1,8 @@
 """The budget of a cold directory: one for all processes that use it.
 
-Its file says how many bytes the directory may take, and who said so. What a person set with
-`omlx-cache quota` stays until that changes it; what stores set, stores change.
+Its file says how many bytes the directory may take, and who set that. A budget that a person set
+with `omlx-cache quota` stays until that command changes it. Stores may change a budget that a store
+set.
 """
 
 from collections.abc import Mapping
@@ -17,11 +18,11 @@ SetBy = Literal["free space", "store", "quota"]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a directory may take on the disk, and who said so. Raises ValueError for what no
-    directory can have.
+    """The bytes that a directory may take on the disk, and who set them. Raises ValueError for a
+    number that no directory can have.
 
-    `shares` is what an earlier version wrote: ceilings for parts of the directory. This version
-    keeps them in the file and does not go by them.
+    `shares` are ceilings for parts of the directory, which an earlier version wrote. This version
+    keeps them in the file and ignores them.
     """
 
     nbytes: int
@@ -34,11 +35,11 @@ class Budget:
 
 
 class Agreement(NamedTuple):
-    """What a store goes by that opens a directory.
+    """The budget that a store follows when it opens a directory.
 
-    `write`: the directory's file is to say `budget` from now on. `note`: one line for a person who
-    set something else, or "". A store that was told less than `budget` stops writing there, and
-    deletes nothing for it.
+    `write`: the directory's file must say `budget` from now on. `note`: one line for a person whose
+    setting differs, or "". A store whose own setting is less than `budget` stops writing at its
+    setting, and deletes nothing for it.
     """
 
     budget: Budget
@@ -49,13 +50,13 @@ class Agreement(NamedTuple):
 def agree(
     known: Budget | None, wanted_bytes: int, *, derived: bool, alone: bool, used_bytes: int
 ) -> Agreement:
-    """Return which budget counts when a store opens that wants so much; decides only.
+    """Return the budget that counts when a store that wants so much opens; decides only.
 
-    `known`: what the directory's file says; `derived`: `wanted_bytes` comes from free space, nobody
-    chose it; `alone`: no other process uses the directory, which holds `used_bytes`. Where others
-    are, nothing becomes a budget that would make them delete what they hold.
+    `known`: what the directory's file says; `derived`: `wanted_bytes` comes from free space, no
+    person chose it; `alone`: no other process uses the directory, which holds `used_bytes`. Beside
+    peer processes, no budget is returned that would make them evict pages.
     """
-    # Others may have one that nobody wrote down: what they hold is the least that it can be.
+    # Peer processes may have a budget that no file says: it is at least the bytes in use.
     before = known or Budget(used_bytes, "free space")
     if derived:
         is_ours = known is None or (alone and known.set_by == "free space")
@@ -94,4 +95,4 @@ WORDS: Final[Mapping[SetBy, str]] = {
     "store": "a store's cold_bytes",
     "quota": "`omlx-cache quota`",
 }
-"""Who set a budget, for people."""
+"""The words for people that say who set a budget."""

@@ -1,7 +1,7 @@
-"""Reading a cold directory without owning it: what the tier indexes at start and the CLI shows.
+"""Reading a cold directory without owning it, for the tier's index at start and for the CLI.
 
-What is another user's, or may be changed by others, is passed over and told to `ignore`; so is what
-has the name of a page or directory and is something else.
+Files that belong to another user, or that others may change, are skipped and reported to `ignore`.
+So is an entry that has the name of a page or directory and is something else.
 """
 
 import gc
@@ -34,7 +34,7 @@ Ignore = Callable[[str], None]
 
 
 DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
-"""What a namespace's directory holds beside pages: it goes with the last of them."""
+"""Files beside the pages in a namespace's directory: they are deleted with its last page."""
 
 
 def _unseen(path: str) -> None:
@@ -130,8 +130,8 @@ def walk_namespace(
 def walk_shard(
     digest: BlockKey, directory: str, fs: FileSystem, ignore: Ignore = _unseen
 ) -> Iterator[FoundFile]:
-    """Yield the page and temporary files of one shard's directory, as `walk` does: those that are
-    this user's, and still there."""
+    """Yield the page and temporary files of one shard's directory, as `walk` does: only files that
+    are this user's and still exist."""
     shard = os.path.basename(directory)
     for entry in fs.scan(directory):
         name = parse_name(entry.name)
@@ -139,7 +139,8 @@ def walk_shard(
         if entry.name.startswith(TEMPORARY_PREFIX if name is None else shard):
             info = _own(entry, stat.S_ISREG, ignore)
             if info is not None:
-                # One object for all: to make a path for each takes as long as the rest of the scan.
+                # One string for all files: a path for each would take as long as the other steps of
+                # the scan.
                 nbytes = physical_bytes(info)
                 yield FoundFile(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
 
@@ -182,9 +183,8 @@ def uncollected() -> Iterator[None]:
 
 
 class Inventory(NamedTuple):
-    """What lies in a directory: pages with their files' times, files that are of no use to anybody,
-    what is being written, the shards that are in use, and the files and directories that were
-    passed over as not this user's."""
+    """The files of a directory: pages with their times, useless files, files being written, the
+    shards in use, and the entries skipped as not this user's."""
 
     pages: list[tuple[StoredPage, int]]
     useless: list[str]

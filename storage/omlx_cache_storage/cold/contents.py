@@ -1,4 +1,4 @@
-"""What the cold tier knows of its files without touching the disk: index, order and bytes."""
+"""The cold tier's knowledge of its files, without touching the disk: index, order and bytes."""
 
 import sys
 from collections import Counter
@@ -27,7 +27,7 @@ class PageFile(Record):
 
     @property
     def cost(self) -> int:
-        """What the file takes of the budget."""
+        """The bytes of the budget that the file takes."""
         return self.nbytes + ENTRY_BYTES
 
 
@@ -96,10 +96,10 @@ class Contents(OrderedPages[PageFile]):
         self.undecodable = 0
 
     def fill(self, files: Iterable[tuple[StoredPage, int]]) -> list[StoredPage]:
-        """Take many files with their stamps into empty contents; return those that are of no use:
-        of several files of one page the one that holds most is taken, and of those the latest.
+        """Take many files with their stamps into empty contents; return the useless ones.
 
-        No page gets an earlier stamp than the pages behind it have.
+        Of several files of one page the one that holds most is taken, and of equal ones the latest.
+        No page gets an earlier stamp than the pages behind it.
         """
         best: dict[PageId, tuple[StoredPage, int]] = {}
         useless: list[StoredPage] = []
@@ -148,7 +148,7 @@ class Contents(OrderedPages[PageFile]):
         file.kept = kept
 
     def infos(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
-        """Return what is known of many pages, None for those that cannot be used."""
+        """Return the info of each page, None for a page that cannot be used."""
         return [
             None
             if file is None or file.undecodable
@@ -159,8 +159,9 @@ class Contents(OrderedPages[PageFile]):
     def use(
         self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0, *, used: bool = True
     ) -> list[PageId]:
-        """Mark pages as used at a stamp, but those used later than that and than `since_ns`, and
-        undecodable ones; return those that are marked. `used`: a request wants them."""
+        """Give pages a stamp, and return the marked ones. A page that was used later than both the
+        stamp and `since_ns` is skipped, and so is an undecodable one. `used`: True for an access,
+        False for a reorder."""
         if self.undecodable:
             chain = [page for page in chain if self.usable(page) is not None]
         return self.touch(chain, stamp_ns, max(stamp_ns, since_ns), used=used)
@@ -173,12 +174,12 @@ class Contents(OrderedPages[PageFile]):
         until_ns: int = sys.maxsize,
         most: int = sys.maxsize,
     ) -> Victims:
-        """Choose pages to evict for `excess` bytes, the first in the order first. `most` pages:
-        they are enough, or the first of those that are.
+        """Choose pages to evict for `excess` bytes, the first in the order first. At most `most`
+        pages are returned: enough, or the first of enough.
 
-        For a candidate only pages that are worth less are chosen, none that a pin keeps beyond
-        `now_ns` or that was used after `until_ns` by another use, and its own earlier version: a
-        chain's deep end never drives out its root.
+        For a candidate only pages of less worth are chosen, and its own earlier version. None of
+        them is pinned beyond `now_ns`, or was used after `until_ns` by another use. So a chain's
+        deep end never evicts its root.
         """
         pages: list[PageId] = []
         if excess <= 0 or excess > self.nbytes:

@@ -59,11 +59,12 @@ class Deleter:
             try:
                 stack.enter_context(self._sharing.changing(seconds))
             except OSError:
-                # Once: what follows waits for nobody.
+                # Only once: the next steps wait for no peer process.
                 seconds = 0.0
                 with self._index.lock:
                     if self._sharing.is_lost or not self._sharing.ledger.is_open:
-                        # What is read of the directory meanwhile, or when it is back, has it still.
+                        # A scan of the directory meanwhile, or once it is back, still finds the
+                        # namespace.
                         self._index.cleared.add(namespace)
             with self._index.lock:
                 files = self._index.contents.records()
@@ -81,7 +82,7 @@ class Deleter:
                 gone = [self._moved(file, aside) for file in gone]
         self.delete(gone, seconds)
         if aside is not None:
-            # Without the directory's lock too: nobody else knows the name.
+            # Also without the directory's lock: no peer process knows the name.
             self._files.remove_tree(aside)
             self._files.end_aside(namespace, aside)
             with contextlib.suppress(OSError), self._sharing.changing(seconds):

@@ -1,7 +1,7 @@
 """Every touch of the file system, in one narrow class that a test can make slow, full or torn.
 
-Methods raise OSError as the system does; none of them takes a lock. What takes long says each time
-that the disk has answered (`note_answer`).
+Methods raise OSError as the system does; none of them takes a lock. A long operation calls
+`note_answer` each time that the disk has answered.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ IOV_LIMIT = 1024
 WRITE_LIMIT = 8 << 20
 """Bytes of one write: each shows that a slow disk makes progress. macOS refuses 2 GiB."""
 SMALL_FILE_BYTES = 4096
-"""What a directory or a document takes."""
+"""Bytes that a directory or a document takes."""
 SPARE_FILES = 1024
 LOCK_SECONDS = 0.2
 LOCK_PAUSE_SECONDS = 0.001
@@ -35,8 +35,8 @@ _F_FULLFSYNC = 51
 
 
 class Descriptor:
-    """An open file that is closed when nobody has it any more; with `locked` in the children that
-    are forked, too: a lock on it ends with this process."""
+    """An open file, closed when its last reference ends. With `locked` it is closed in forked
+    children as well, so that a lock on it ends with this process."""
 
     def __init__(self, fd: int, *, locked: bool = False) -> None:
         self.fd = fd
@@ -44,7 +44,7 @@ class Descriptor:
         if locked:
             _locked.add(self)
         if self._finalizer is not None:
-            # What is pending is written when the interpreter ends, and that needs it until then.
+            # Pending pages are written when the interpreter ends, and need the file until then.
             self._finalizer.atexit = False
 
     def close(self) -> None:
@@ -191,11 +191,11 @@ class FileSystem:
 
     def reserve(self, path: StrPath, nbytes: int) -> int:
         """Make a new file of mode 0600 and of its final size, without bytes yet, and return its
-        descriptor: for as long as that is open, others see that somebody writes it."""
+        descriptor: while that is open, peer processes see that the file is being written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         try:
-            # Who asks whether it is being written has it locked for a moment.
+            # A process that asks whether the file is being written locks it for a moment.
             if not self.lock(fd, time.monotonic() + LOCK_SECONDS):
                 raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
             os.ftruncate(fd, nbytes)
@@ -210,7 +210,7 @@ class FileSystem:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
-            # What cannot be asked may be in use.
+            # When the state is unknown, assume that the file is in use.
             return error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO)
         try:
             return not self.try_lock(fd, shared=True)
@@ -252,8 +252,8 @@ class FileSystem:
     def open(self, path: StrPath) -> int:
         """Open a regular file of this user's and return the descriptor; never waits for a pipe.
 
-        Raises FileNotFoundError when something else has the name: a link, a pipe, a directory, a
-        file that belongs to somebody else or that others may write to.
+        Raises FileNotFoundError when something else has the name: a link, a pipe, a directory,
+        another user's file, or one that others may write to.
         """
         return self._checked(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
@@ -351,7 +351,7 @@ class FileSystem:
 
 
 DISK = FileSystem()
-"""What is used where nobody gives another one."""
+"""The file system that callers use unless they pass another."""
 
 
 def physical_bytes(info: os.stat_result, uncounted: int = UNCOUNTED_BYTES) -> int:

@@ -56,15 +56,18 @@ class Writing:
 
 
 class HeldEnough(Exception):
-    """A part of the room is made and reserved; others have the directory before the rest is."""
+    """Part of the room is made and reserved; peer processes get the directory before the other
+    part."""
 
 
 class Evictor:
-    """Decides what leaves a directory, so that physical bytes, temporary files and directories
-    included, stay under its budget, whoever writes them, and that the disk keeps `min_free` bytes.
+    """Decides which pages a directory evicts.
+
+    Physical bytes of all processes, temporary files and directories included, stay under the
+    budget, and the disk keeps `min_free` bytes free.
 
     The index's lock guards `own_limit` (where this process stops writing), `impatience` (how many
-    want no page to be spared for its age) and the counts `peak`, `evicted` and `refused`.
+    callers want no page spared for its age) and the counts `peak`, `evicted` and `refused`.
     """
 
     def __init__(
@@ -150,7 +153,7 @@ class Evictor:
         self._sharing.ledger.append([*again, change])
 
     def _reserve_part(self, writing: Writing) -> None:
-        """Keep for a page what has become free so far: nobody else takes it before the rest is."""
+        """Reserve the room freed so far for a page, so that no peer process takes it meanwhile."""
         with self._index.lock:
             over = self.lacks(0)
         free = self._reserved(writing) - over - self.places_of(writing)
@@ -191,14 +194,14 @@ class Evictor:
         victims = self.victims(lambda: max(self.lacks(nbytes), lacks), candidate, most=most)
         if victims.outranked:
             with self._index.lock:
-                # What others have reserved they may not need.
+                # Peer processes may not need all that they have reserved.
                 lasting = self.lacks(nbytes) >= lacks and not self._sharing.others()
                 self._refuse(candidate, victims, lasting=lasting)
             return "refused"
         if victims.enough:
             self._expel_for(writing, victims)
         with self._index.lock:
-            # What was evicted and could not be deleted is still there.
+            # An evicted page whose file could not be deleted still takes room.
             if not victims.enough or self.lacks(nbytes) > 0:
                 self._index.health.fill_up()
                 return "full"
@@ -210,9 +213,8 @@ class Evictor:
         candidate: Candidate | None,
         most: int = sys.maxsize,
     ) -> Victims:
-        """Choose what to evict for the bytes that are lacking, as far as their files know of no
-        later use, those that leave in this hold of the directory at least; `most` as in
-        `Contents.victims`."""
+        """Choose pages to evict for the lacking bytes; `most` as in `Contents.victims`. The files
+        of the first `HOLD_FILES` victims, at least, were checked for a later use."""
         ahead, asked = 1, set[PageId]()
         while True:
             with self._index.lock:
@@ -252,12 +254,12 @@ class Evictor:
         return self.used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self._index.limit_bytes
 
     def _refuse(self, candidate: Candidate, victims: Victims, *, lasting: bool) -> None:
-        """Count a page that others outrank, and remember its rank: of those that are worth less
-        none is asked for."""
+        """Count a page that others outrank, and remember its rank: pages of lower rank are rejected
+        without a search for victims."""
         self.refused += 1
         # Free space comes and goes without this tier; its own budget does not.
         self._index.refused_rank = candidate.rank if lasting else None
-        # What was too young to leave grows old.
+        # A page that was too young to be evicted becomes old enough.
         patience_ns, young_ns = self._index.contents.policy.patience_ns, victims.young_ns
         self._index.refused_until_ns = young_ns + patience_ns if young_ns else sys.maxsize
         self._index.contents.policy.wanted([candidate.page], candidate.stamp_ns)

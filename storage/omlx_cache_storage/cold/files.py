@@ -56,11 +56,11 @@ TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
 
 
 EXPECTED_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
-"""What lies beside the namespaces. What may come later counts as if it were there."""
+"""Files beside the namespaces. A file that may come later counts as if it existed."""
 
 
 class Taken(NamedTuple):
-    """What a directory, or a document, takes of the budget."""
+    """The bytes of the budget that a directory, or a document, takes."""
 
     cost: int
 
@@ -105,7 +105,8 @@ class PageFiles:
         return sum(nbytes for _, nbytes in self._places(namespace, shard, described))
 
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
-        """Count what a page's file needs around it: somebody has made it, or is about to."""
+        """Count the directories and documents around a page's file: a process has made them, or is
+        about to."""
         for path, nbytes in self._places(namespace, shard, described):
             self._counted.count(path, Taken(nbytes))
 
@@ -131,7 +132,7 @@ class PageFiles:
         return f"{self._root}{os.sep}{page.namespace.hex()}{os.sep}{page.shard}"
 
     def left(self, namespace: BlockKey, shard: str) -> None:
-        """Count a directory no longer: somebody has removed it."""
+        """Stop counting a directory that was removed."""
         directory = os.path.join(self._root, namespace.hex())
         whole = [directory, *(os.path.join(directory, name) for name in DESCRIPTIONS)]
         self._counted.end(*([os.path.join(directory, shard)] if shard else whole))
@@ -150,8 +151,8 @@ class PageFiles:
         return aside
 
     def end_aside(self, namespace: BlockKey, aside: str) -> None:
-        """Count a directory that was set aside no longer, if it is gone. One that has nothing but
-        what is somebody else's gets its name back; raises nothing."""
+        """Stop counting a directory that was set aside, if it is deleted. One that has no page of
+        ours, but other users' files, gets its name back. Raises nothing."""
         with contextlib.suppress(OSError):
             pages = (file for shard in self.fs.scan(aside) for file in self.fs.scan(shard.path))
             if not any(parse_name(file.name) for file in pages):
@@ -182,8 +183,9 @@ class PageFiles:
             self.fs.remove_directory(directory)
 
     def clear_up(self, found: Inventory) -> list[Emptied]:
-        """Delete what dead writers left and empty directories, and count the others; return what
-        others are to be told of it. Nobody else changes the directory meanwhile."""
+        """Delete the leftovers of dead writers and empty directories, and count the other files.
+        Return the removals that peer processes must learn of. No other process changes the
+        directory meanwhile."""
         emptied: list[Emptied] = []
         remove_temporaries(
             self._root,
@@ -219,8 +221,8 @@ class PageFiles:
         self._count(self._root)
         for name in EXPECTED_FILES:
             self._count(os.path.join(self._root, name))
-        # What a service keeps here comes with the first one; until a store is opened anew it lies
-        # in the room that is left for small files.
+        # The service's file comes with the first service. Until a store opens anew, it lies in the
+        # room that is left for small files.
         self._count_file(os.path.join(self._root, KEEPER_FILE))
 
     def count_small(self, name: str, nbytes: int) -> None:
@@ -233,7 +235,7 @@ class PageFiles:
 
     def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> Descriptor:
         """Begin to write a page of `nbytes` in all under a temporary name, in its own directory,
-        made if need be; return it open. Nobody else changes the directory meanwhile."""
+        made if need be; return it open. No other process changes the directory meanwhile."""
         self._prepare(os.path.dirname(temporary), document)
         return Descriptor(self.fs.reserve(temporary, nbytes), locked=True)
 
@@ -315,7 +317,7 @@ class PageFiles:
 
 
 def _emptied(directory: str, shard: str) -> list[Emptied]:
-    """Return what is told of a shard that is gone, with "" of its namespace's directory: nothing of
-    one that was set aside."""
+    """Return the record of a removed shard, with "" that of its namespace's directory, and none for
+    a directory that was set aside."""
     digest = digest_of(os.path.basename(directory))
     return [] if digest is None else [Emptied(digest, shard)]

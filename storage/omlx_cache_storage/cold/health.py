@@ -1,5 +1,5 @@
-"""What failed reads and writes mean for a cold tier: what it leaves alone for a while, and what it
-says of itself."""
+"""Failed reads and writes of a cold tier: when it backs off from a page or the disk, and the state
+that it reports."""
 
 import errno
 from collections import OrderedDict
@@ -9,19 +9,20 @@ from omlx_cache_storage.page import PageId
 
 FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 3600.0
-"""How long a page that could not be read is left alone: longer than it takes to compute it again,
-so that the commit that follows still finds it absent."""
+"""How long the tier backs off from an unreadable page: longer than computing it again takes, so
+that the commit that follows still finds it absent."""
 REMEMBERED_PAGES = 4096
-"""Unreadable pages that are remembered; a disk with more of them is left alone as a whole."""
+"""Unreadable pages that are remembered; the tier backs off from a disk with more of them as a
+whole."""
 
 SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""What a process or the system lacks: no fault of the page that was asked for."""
+"""Errors of a process or a system that lacks resources: no fault of the page that was read."""
 OPENING = "opening"
 """The state of a tier whose directory is being read for the first time."""
 UNAVAILABLE = "unavailable: "
 """How the state of a tier begins whose directory cannot be had."""
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
-"""What deleting files may cure: bytes, inodes, a quota of either."""
+"""Errors that deleting files may cure: too few bytes or inodes, or a quota of either."""
 
 
 class Health:
@@ -109,7 +110,7 @@ class Health:
         if self._blames_disk:
             self._reads.ask_again()
         else:
-            # Whoever had a descriptor and memory to write has them to read.
+            # A process that had a descriptor and memory to write has them to read.
             self._reads.succeeded(sure=False)
         if not self._reads.tripped:
             self._read_error = ""

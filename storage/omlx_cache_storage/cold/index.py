@@ -1,4 +1,4 @@
-"""What a process knows of the pages of a cold directory, and of what should be gone from it."""
+"""A process's knowledge of a cold directory: its pages, and the files that should be deleted."""
 
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
@@ -47,8 +47,8 @@ Item = TypeVar("Item")
 
 
 class Counted(dict[Name, Thing]):
-    """What takes `nbytes` of the budget beside pages, by its name. Any thread may read;
-    `count`, `gather` and `end` alone change it, under `_lock`, which is held over no other."""
+    """Things that take `nbytes` of the budget beside pages, by name. Any thread may read; only
+    `count`, `gather` and `end` change it, under `_lock`, which is held over no other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,16 +84,16 @@ class Counted(dict[Name, Thing]):
 
 class Index:
     """Knows the page files of a directory, when they were used and which cannot be read. Touches no
-    disk; `doomed` are the files that should be gone and may be there. Any thread may call.
+    disk; `doomed` are files that should be deleted and may still exist. Any thread may call.
 
     `lock` guards all that mutates: `contents`, `health`, `missing` (pages that memory believes to
     be here), `cleared` (namespaces to clear before the directory is read), `left` (evicted pages
-    that nobody took note of), `unrecorded` (their files lack their stamps), `refused_rank`,
+    that the writer has not taken), `unrecorded` (their files lack their stamps), `refused_rank`,
     `refused_until_ns` (when it is forgotten), `corrupt`, `limit_bytes` (the directory's budget),
-    and what its readers say is theirs; no I/O, sorting or making of paths under it. What other
-    processes did (`take_in`, `leave`, `place`), `go_by_pins`, `knows`, `drop_damaged` and
-    `is_indexed` take it; the other methods that touch what it guards are called with it. Deletions
-    and publications keep apart by `Sharing.changing`, which is taken before it.
+    and the fields that its users' docstrings name; no I/O, sorting or making of paths under it. The
+    methods for changes of peer processes (`take_in`, `leave`, `place`), `go_by_pins`, `knows`,
+    `drop_damaged` and `is_indexed` take it. Callers of the other methods that touch its fields hold
+    it. Deletions and publications keep apart by `Sharing.changing`, which is taken before it.
     """
 
     def __init__(
@@ -158,14 +158,14 @@ class Index:
         return its record. A file of its name that should be gone was replaced by the page's."""
         self.doomed.end(stored.name)
         kept_ns = self.until_pinned(stored.namespace, stored.name.id, stored.cost)
-        # What is pinned has the time when that ends, in memory too: no request is as late.
+        # The end of its pin is a pinned page's stamp, in memory too: no request is as late.
         file = PageFile(stored)
         self.contents.add(file, max(stamp_ns, kept_ns), used=used and not kept_ns)
         self.contents.keep(file, kept_ns > 0)
         return file
 
     def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
-        """Keep what pins want now, root first, and release what they do not."""
+        """Pin the files that pins want now, root first, and release the others."""
         with self.lock:
             files = self.contents.records()
         files = [file for file in files if file.namespace in namespaces or file.kept]
@@ -184,7 +184,7 @@ class Index:
                 yield pages[start : start + TOGETHER]
 
     def keep_some(self, files: Iterable[Marked]) -> None:
-        """Keep those of some files that pins want; release those that were kept and are not."""
+        """Pin each of some files that a pin wants; release a pinned one that no pin wants."""
         now, places = self.clock.now(), dict[int, list[PageId]]()
         for file, was_kept in files:
             if not self.is_still(file):
@@ -205,7 +205,7 @@ class Index:
             self.put(page, max(stamp_ns, before.stamp_ns) if before else stamp_ns, used=False)
             self.events.note_file("stored", page, OTHER_PROCESS)
         if before is not None and before.stored.name != page.name:
-            # Whoever replaced it deletes its file and says so, or could not.
+            # The process that replaced it deletes its file and tells so, or could not.
             self.doom(before.stored, "disk")
 
     def leave(self, page: StoredPage, why: str) -> None:

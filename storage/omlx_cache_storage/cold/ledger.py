@@ -7,11 +7,11 @@
     ring    frames, one after the other: length, xxh32, record (msgpack, see `changes`)
 
 The head counts all bytes ever appended; a record lies at its number modulo the ring's size. A
-reader that is further behind than half the ring has lost the thread (the other half may be about to
-be written over, before the head says so), and so has everybody when the epoch changes: the
-directory itself is the truth, and is read again. Whoever changes the
-directory holds a lock on the file meanwhile, which ends with its process. Nothing here is made
-durable: what counts after a power cut is the directory.
+reader that is behind by more than half the ring has lost the thread: the other half may be
+overwritten before the head says so. A change of the epoch does the same to every reader. Then the
+directory itself is the truth, and is read again. A process that changes the directory holds a lock
+on the file, which ends with that process. Nothing here is made durable: after a power cut the
+directory counts.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ LARGEST_BYTES = 4 * 1024 * 1024
 """Bounds of the file: 60 records to be behind in a small directory, which is read again in no time,
 15,000 in a large one."""
 DISK_SHARE = 64
-"""It takes one part in so many of what the disk has free, at most, or the smallest size."""
+"""It takes at most 1/64 of the disk's free space, or the smallest size."""
 WAIT_SECONDS = 2.0
-"""For so long a lock is waited for. Its holder changes a few names, and waits for nobody."""
+"""The longest wait for a lock. Its holder changes a few names, and waits for no other process."""
 HOLD_FILES = 64
 HOLD_SECONDS = 0.02
 """Files, and seconds, of one hold at most: then peer processes get the lock."""
@@ -56,7 +56,7 @@ class LedgerBusy(OSError):
 
 
 class _RingHead(NamedTuple):
-    """What the file says of itself. `head` counts the bytes that were ever appended."""
+    """The header's fields. `head` counts the bytes that were ever appended."""
 
     epoch: int
     ring: int
@@ -76,9 +76,9 @@ def ledger_bytes(limit_bytes: int) -> int:
 class Ledger:
     """One reader's and writer's view of a directory's ledger. Any thread may call.
 
-    `_mutex` is held by the thread that has the file locked, through the descriptor `_locked`, and
-    `_depth` is how often, `_since` since when, `_deleted` how many files were allowed to go since;
-    nobody here locks it before `_rests_until`. `_reading` guards `_at`, the header up to which
+    The thread that has the file locked, through the descriptor `_locked`, holds `_mutex`: `_depth`
+    times, since `_since`, with `_deleted` deletions allowed since then. No thread of this process
+    locks the file at once before `_rests_until`. `_reading` guards `_at`, the header up to which
     changes were returned. Methods raise OSError as the disk does, FileNotFoundError for a ledger
     that was removed or replaced.
     """
@@ -102,8 +102,8 @@ class Ledger:
 
     @property
     def identity(self) -> str | None:
-        """What tells the directory from every other one; None for a ledger that is not open, or
-        that only earlier versions have used."""
+        """The identity that tells the directory from every other one; None for a ledger that is not
+        open, or that only earlier versions have used."""
         return _identity(self._fs, self._open.fd) if self.is_open else None
 
     @property
@@ -117,8 +117,8 @@ class Ledger:
 
     @property
     def is_gone(self) -> bool:
-        """True when the file was deleted, as far as its disk says, and not renamed or unmounted:
-        what is changed now nobody says there."""
+        """True when the file was deleted, as far as its disk says, and not renamed or unmounted: no
+        later change is written there."""
         with contextlib.suppress(OSError):
             return self.is_open and not self._fs.has_name(self._open.fd)
         return False
@@ -150,7 +150,7 @@ class Ledger:
                 self._at = header
 
     def _opened(self) -> Descriptor:
-        # Nothing stays open for writing: a disk is remounted read-only whoever follows here.
+        # No descriptor stays open for writing: it would keep a disk from being remounted read-only.
         return Descriptor(self._fs.open_shared(self._path, writing=False))
 
     def resize(self, nbytes: int) -> None:
@@ -165,14 +165,14 @@ class Ledger:
         return nbytes * DISK_SHARE <= self._fs.free_bytes(os.path.dirname(self._path))
 
     def close(self) -> None:
-        """Let the file go; any number of times. One that a thread has locked for longer goes when
-        nobody has this object any more."""
+        """Close the file; any number of times. A file that a thread keeps locked for longer is
+        closed with the last reference to this object."""
         with contextlib.suppress(LedgerBusy), self._alone(WAIT_SECONDS):
             self._replace(Descriptor(-1))
 
     def _replace(self, opened: Descriptor) -> None:
-        """Have another file open. Nobody else has the directory held: the number of a descriptor
-        that is closed may be another file's at once."""
+        """Open another file in place of this one. No other thread holds the directory: the number
+        of a closed descriptor may be another file's at once."""
         with self._reading:
             self._open.close()
             self._open = opened
@@ -197,7 +197,8 @@ class Ledger:
         now = time.monotonic()
         deadline = now + seconds
         if now < self._rests_until:
-            # Others ask every now and then only: who lets go and locks at once keeps them out.
+            # Peer processes try only now and then: a process that unlocks and locks at once keeps
+            # them out.
             time.sleep(LOCK_PAUSE_SECONDS)
         with self._alone(seconds):
             if not self._depth:
@@ -215,7 +216,7 @@ class Ledger:
 
     def allow(self, files: int) -> int:
         """Return how many of so many files may be deleted next, in this hold of the directory: one
-        at first, then as many as before that. 0: the rest has to wait for the next hold."""
+        at first, then as many as before that. 0: the other files wait for the next hold."""
         allowed = min(files, max(1, self._deleted), self._files_left() if self._deleted else 1)
         self._deleted += allowed
         return allowed
@@ -256,7 +257,7 @@ class Ledger:
             if self._leads_to(header):
                 spans = _spans(self._at.ring, self._at.head, header.head - self._at.head)
                 data = b"".join([self._fs.peek(self._open.fd, size, at) for at, size in spans])
-                # What was read may have been written over meanwhile, or cut off.
+                # The bytes that were read may have been overwritten meanwhile, or cut off.
                 records = _frames(data) if self._leads_to(self._header()) else None
                 if records is not None and len(data) == header.head - self._at.head:
                     self._at = header
@@ -264,7 +265,7 @@ class Ledger:
             return None
 
     def _leads_to(self, header: _RingHead | None) -> TypeGuard[_RingHead]:
-        """True when what was appended until then is in the ring."""
+        """True when all bytes appended until then are in the ring."""
         at = self._at
         return (
             header is not None
@@ -281,8 +282,8 @@ class Ledger:
             self._at = header
 
     def append(self, changes: Iterable[Change]) -> None:
-        """Tell everybody else. The directory is held; a reader that has not followed to the end is
-        told of its own changes, too."""
+        """Append changes for all peer processes; the directory is held. A reader that has not
+        followed to the end reads its own changes, too."""
         data = b"".join(map(_frame, map(encode, changes)))
         with self._reading:
             header = self._header()
@@ -302,14 +303,14 @@ class Ledger:
     def _begin(self, nbytes: int) -> _RingHead:
         """Make the ring empty, for everybody, in a file of so many bytes."""
         if nbytes != self.nbytes:
-            # What is told of a page must not need room that a full disk lacks.
+            # A record about a page must not need room that a full disk lacks.
             self._fs.resize(self._locked, self.nbytes, nbytes)
         header = _RingHead(secrets.randbits(63), nbytes - HEADER_BYTES, 0)
         self._fs.poke(self._locked, header.pack(), 0)
         return header
 
     def _header(self) -> _RingHead | None:
-        """Return what the file says of itself, None for one that is no ledger, or not yet."""
+        """Return the file's header, None for a file that is no ledger, or not yet one."""
         for _ in range(3):
             raw = self._fs.peek(self._open.fd, _IDENTITY_AT, 0)
             if len(raw) == _IDENTITY_AT:

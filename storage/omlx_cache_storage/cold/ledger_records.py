@@ -1,4 +1,4 @@
-"""What the ledger says of a directory: records, as values and as bytes.
+"""The records of a directory's ledger, as values and as bytes.
 
 A record is a msgpack list that begins with its kind. Fields are only ever added at the end, and a
 kind that is not known is passed over, so that versions of the software share a directory.
@@ -33,7 +33,7 @@ class Added(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """What was reserved under a temporary name was not published."""
+    """The page reserved under a temporary name was not published."""
 
     temporary: str
 
@@ -129,7 +129,7 @@ _Fields = tuple[bytes, bytes, str, bytes, int, int, bool, int]
 def _page(fields: list[object]) -> StoredPage:
     """Return the page of some fields and of what later versions put behind them; raises
     ValueError."""
-    # Not by a pattern, which takes longer than all the rest.
+    # Not by a pattern, which takes longer than all other steps.
     known = cast(_Fields, fields[:8])
     namespace, key, group, hint, position, held, tail, nbytes = known
     are_sound = tuple(map(type, known)) == get_args(_Fields)

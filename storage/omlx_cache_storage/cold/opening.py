@@ -32,10 +32,10 @@ _log = logging.getLogger(__name__)
 AHEAD_NS = 60 * 1_000_000_000
 """Times of files that are further ahead than this are no uses of other processes."""
 SCANS = 3
-"""How often a directory is read that changes faster than it is followed, before it is left alone
-for a while."""
+"""How often a directory is read that changes faster than it is followed, before the tier backs
+off."""
 SCAN_SECONDS = WAIT_SECONDS / 4
-"""For so long, at most, everybody else waits for a directory to be read."""
+"""Seconds that peer processes wait, at most, for a directory to be read."""
 
 
 class Opening:
@@ -83,8 +83,8 @@ class Opening:
                 self._sharing.tell(*(Demoted(at, tuple(pages)) for at, pages in demoted.items()))
 
     def _may_record(self, path: str, time_ns: int, own_ns: int) -> bool:
-        """True unless somebody else has used a page later. A time of this process's own is taken
-        back, and one that is yet to come: a clock was ahead."""
+        """True unless a peer process has used a page later. A time of this process's own is taken
+        back, and so is a future one: a clock was ahead."""
         info = self._fs.own_file(path)
         if info is None:
             return False
@@ -107,7 +107,7 @@ class Opening:
         except OSError as error:
             with self._index.lock:
                 if isinstance(error, DirectoryGone):
-                    # What memory has is written nowhere, then.
+                    # The pages in memory are written nowhere, then.
                     self._sharing.is_lost = True
                     learned = self._index.contents.policy.learned()
                     self._index.know(Contents(self._index.make_policy(learned)))
@@ -182,9 +182,8 @@ class Opening:
             self._limits.agree()
 
     def _make_way(self) -> None:
-        """Delete what leaves first, for a ledger that the disk has no room for; raises OSError.
-
-        Nobody need be told: where there is none, nobody follows it."""
+        """Delete the first pages in the order, for a ledger that the disk has no room for; raises
+        OSError. No peer process need be told: without a ledger, none follows it."""
         contents, _ = self.read_directory()
         victims = contents.victims(min(2 * SMALLEST_BYTES, contents.nbytes)).pages
         for file in filter(None, map(contents.get, victims)):
@@ -216,7 +215,7 @@ class Opening:
             doomed = list(self._index.doomed.values())
             self._index.doomed.end(*(file.name for file in doomed))
             for file in doomed:
-                # What somebody has dropped, and whose file is there.
+                # A page that was deleted on request or damaged, and whose file still exists.
                 is_page = isinstance(file.name, PageName) and self._index.has_file(file.name)
                 if file.page is not None and file.why != "disk" and is_page:
                     self._index.pop(file.page.name.id)

@@ -83,7 +83,7 @@ class PageWriter:
             raise ValueError(f"a payload of {size} bytes for tensors of {meta.nbytes}")
         pieces = [encode_header(meta, payload_checksum(page.payload)), page.payload]
         size += len(pieces[0])
-        # What a file takes of a disk, as far as can be told before it is written.
+        # The bytes that a file takes of a disk, as far as they are known before it is written.
         rationed = -(-size // SMALL_FILE_BYTES) * SMALL_FILE_BYTES
         if self.daily_writes is not None and not self.daily_writes.take(rationed):
             return "rationed"
@@ -162,7 +162,7 @@ class PageWriter:
             except HeldEnough:
                 continue
             except LedgerBusy:
-                # More was changed than could be followed; or somebody holds the directory, still.
+                # More changed than could be followed, or a peer process still holds the directory.
                 if not self._sharing.fell_behind:
                     raise
                 self._load()
@@ -217,7 +217,7 @@ class PageWriter:
                     self._evictor.flights.end(writing.file)
                     self._sharing.tell(Cancelled(writing.file))
                     return
-            # Whoever has the directory next finds out about it.
+            # The next process that holds the directory finds out about the page.
             if flight := self._evictor.flights.get(writing.file):
                 flight.own, flight.since = False, 0.0
         finally:
@@ -240,8 +240,8 @@ class PageWriter:
                 writing.reserves = False
             self._files.sync(writing.path)
             if self._sharing.untold:
-                # The directory was made anew meanwhile. Nobody else would find the page if this
-                # process ended now, though `flush` has said that it is there.
+                # The directory was made anew meanwhile. If this process ended now, no other would
+                # find the page, though `flush` has reported it durable.
                 with contextlib.suppress(OSError):
                     self._load()
         except BaseException:

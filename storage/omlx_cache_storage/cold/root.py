@@ -116,8 +116,8 @@ def mounted_at(path: str, device: int, mountinfo: str) -> FileSystemKind:
     """Return the kind of the file system that holds a path without links, from the text of
     `/proc/self/mountinfo`. Pure.
 
-    Of mount points above the path the deepest counts, of those the latest; those of another device
-    only if none has the path's, as for a subvolume.
+    Of the mount points above the path the deepest counts, then the latest. A mount point of another
+    device counts only if none has the path's, as for a subvolume.
     """
     best, found = (False, -1), UNKNOWN
     for number, escaped, name in _MOUNT.findall(mountinfo):
@@ -142,10 +142,10 @@ def from_statfs(answer: bytes) -> FileSystemKind:
 
 
 def locks_work(file: StrPath, fs: FileSystem) -> bool:
-    """Return whether a lock on a file keeps others out; makes the file if it is missing, and holds
-    the lock for a moment, unless somebody has it: that is an answer too.
+    """Return whether a lock on a file keeps other processes out.
 
-    Raises OSError for what a disk refuses otherwise.
+    Makes the file if it is missing, and holds the lock for a moment. A lock that another process
+    holds is an answer, too. Raises OSError for other errors of the disk.
     """
     # Each opened by itself, as another process does it: copies would share the lock.
     with (
@@ -184,19 +184,19 @@ class DirectoryGone(FileNotFoundError):
 
 
 class KnownDirectory(NamedTuple):
-    """What is remembered of a directory: the identity of its ledger, and where the file system was
-    mounted that it lay on."""
+    """A remembered directory: the identity of its ledger, and the mount point of its file system
+    then."""
 
     identity: str
     mount: str
 
 
 class Root:
-    """Makes the directory, unless it went away. Belongs to whoever opens it; methods raise OSError
-    as the disk does.
+    """Makes the directory, unless it went away. Belongs to the thread that opens it; methods raise
+    OSError as the disk does.
 
-    `memory`: the state directory, None to remember nothing beyond this object. `parents`: those
-    that are missing are made too. `makes`: False to wait for somebody else to make it.
+    `memory`: the state directory, None to remember nothing beyond this object. `parents`: missing
+    parents are made too. `makes`: False to wait for another process to make it.
     """
 
     def __init__(

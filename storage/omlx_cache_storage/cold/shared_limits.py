@@ -1,7 +1,7 @@
-"""What all processes of a directory go by: its budget, its pins, and what a day may write.
+"""The limits that all processes of a directory share: its budget, its pins, and a day's writes.
 
-`writes.json` says what was written in each hour, in hours since the epoch. Bytes are booked before
-they are written, a thousandth of a day's at a time, so that a process that is killed has booked too
+`writes.json` says how many bytes were written in each hour, in hours since the epoch. Bytes are
+booked before they are written, a thousandth of a day's at a time. A killed process has booked too
 much, by that at most, and never too little. Several processes book in one file in turns.
 """
 
@@ -50,8 +50,8 @@ LOCK_SECONDS = 0.2
 
 
 class DailyWriteUsage(NamedTuple):
-    """What was written in the last 24 hours, of what may be, and how often this process was refused
-    room for a page."""
+    """The bytes written in the last 24 hours, their limit, and how often it rejected a page of this
+    process."""
 
     written_bytes: int
     limit_bytes: int
@@ -59,12 +59,12 @@ class DailyWriteUsage(NamedTuple):
 
 
 class DailyWrites:
-    """Grants bytes to write, `limit_bytes` in any 24 hours of the clock, the running one included.
+    """Admits bytes to write, `limit_bytes` in any 24 hours of the clock, the running one included.
 
-    A refusal closes the day until the next hour: smaller pages would go to the disk without what
-    leads to them. `_booked` are bytes that are booked and not written, `_closed` is the hour for
-    which it is, and `_hours` is replaced as a whole. Any thread may ask for `usage`; the rest
-    belongs to one thread at a time.
+    A rejection closes the day until the next hour: smaller pages would go to the disk without the
+    pages before them. `_booked` are bytes that are booked and not written, `_closed` is the closed
+    hour, and `_hours` is replaced as a whole. Any thread may call `usage`; the other methods belong
+    to one thread at a time.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ def _parse(document: Mapping[str, object], now: int) -> Counter[int]:
 
 
 class SharedLimits:
-    """Agrees with other processes on a budget, and follows it and the pins. Belongs to who holds
-    the directory.
+    """Agrees with peer processes on a budget, and follows it and the pins. Belongs to the thread
+    that holds the directory.
 
-    `wanted` is what this process was told, `derived` whether that comes from free space, which
-    `budget_of` makes of the bytes found.
+    `wanted` is this process's own setting. `derived`: it comes from free space; `budget_of`
+    computes it from the bytes found.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class SharedLimits:
                 write_budget(self._index.directory, agreed.budget, self._fs)
                 self._sharing.tell(Rebudgeted())
             except OSError as error:
-                # A full disk serves what it has, and makes room: whoever comes next writes it down.
+                # A full disk serves its pages, and makes room: the next process writes the budget.
                 if error.errno not in NO_ROOM:
                     raise
         notes = [agreed.note, IGNORED_SHARES if agreed.budget.shares else ""]
@@ -272,7 +272,7 @@ class SharedLimits:
         self._files.count_small(PINS_FILE, pins_bytes(wanted))
 
     def _go_by(self, budget: Budget) -> None:
-        # What is derived from free space limits nobody.
+        # A setting that is derived from free space limits no process.
         limits = not self.derived and self.wanted < budget.nbytes
         with self._index.lock:
             self._index.limit_bytes = budget.nbytes

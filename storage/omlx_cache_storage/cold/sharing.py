@@ -1,4 +1,5 @@
-"""What the processes of one directory share: each sees what the others change, and tells them."""
+"""The state that processes of one directory share: each follows the others' changes, and tells its
+own."""
 
 import contextlib
 import errno
@@ -63,21 +64,21 @@ class Flight:
 
     @property
     def cost(self) -> int:
-        """What it takes of the budget."""
+        """The bytes of the budget that it takes."""
         return self.nbytes + ENTRY_BYTES
 
 
 class Sharing:
     """Follows a directory's ledger into an index, and writes into it what this process does.
 
-    The directory itself is the truth. `changing` is held by whoever changes it: what is known then
-    is exact. `_following` is held while changes are taken in; it guards `generation`, how often
+    The directory itself is the truth. A thread that changes it holds `changing`: its knowledge is
+    exact then. `_following` is held while changes are taken in. It guards `generation`, how often
     that was so, and `is_lost`: changes were missed, and the directory must be read again. The index
-    takes locks of its own. `flights`: what is being written, by temporary name. `rebudgeted` and
-    `repinned`, the files with the budget and the pins were changed, and `untold`, what the others
-    do not know yet, belong to the thread that has the directory's lock. `read_only`: nothing could
-    be written when the directory was read. `counts`: False for one that keeps the directory for
-    others, which are alone beside it.
+    takes locks of its own. `flights`: files in flight, by temporary name. Three fields belong to
+    the thread that has the directory's lock: `rebudgeted` and `repinned` (the file of the budget,
+    or of the pins, was changed), and `untold` (changes that peer processes do not know yet).
+    `read_only`: nothing could be written when the directory was read. `counts`: False for a
+    service, which does not count as a user of the directory.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, index: Index, files: PageFiles) -> None:
@@ -105,7 +106,7 @@ class Sharing:
     def follows(self) -> bool:
         """True when nothing was missed, as far as is known, and the ledger is the directory's."""
         if self.read_only:
-            # Nobody changes anything, or what another mount changes is read there.
+            # No process changes anything, or the ledger has the changes of another mount.
             is_there = self._fs.exists(self.directory) and not self.ledger.is_gone
             return not self.is_lost and is_there and not self._fs.is_writable(self.directory)
         return not self.is_lost and self.ledger.is_current
@@ -118,7 +119,8 @@ class Sharing:
         if self.read_only:
             self.ledger.watch()
         else:
-            # Nobody else can put one here: it is a file from when the directory was another's.
+            # No peer process can put one here: this file is from when the directory was another
+            # user's.
             self._fs.remove_foreign(os.path.join(self.directory, LEDGER_FILE))
             warning = check_sharing(self.directory, self._fs)
             if warning and warning != self._warned:
@@ -152,7 +154,7 @@ class Sharing:
         if self.counts:
             self._fs.try_lock(self._attached.fd, shared=True)
         else:
-            # Whoever asks next, which nobody does meanwhile, finds no lock.
+            # The next process that asks, which none does meanwhile, finds no lock.
             self._attach()
         return alone
 
@@ -171,10 +173,10 @@ class Sharing:
         self._attached.close()
         self.ledger.close()
 
-    # What others do.
+    # Changes of peer processes.
 
     def refresh(self) -> bool:
-        """Take in what other processes changed; False when that is nothing. Reads a few bytes when
+        """Take in the changes of peer processes; False when there are none. Reads a few bytes when
         nothing was changed; any thread may call, and nothing raises."""
         try:
             follows = self.ledger.is_open and not self.is_lost
@@ -231,12 +233,12 @@ class Sharing:
         if flight.temporary not in self.flights:
             self.flights.count(flight.temporary, flight)
 
-    # What this one does.
+    # Changes of this process.
 
     @contextlib.contextmanager
     def changing(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
-        """Keep everybody else from changing the directory, and know exactly what is in it; within
-        a thread any number of times over.
+        """Keep peer processes and threads from changing the directory, and know its exact contents;
+        a thread may enter any number of times.
 
         Waits for `seconds` at most. Raises OSError: LedgerBusy for a directory that is held for
         longer, and when more was changed than could be followed.
@@ -252,9 +254,9 @@ class Sharing:
             yield
 
     def tell(self, *changes: Change) -> None:
-        """Tell the others what was changed; the directory is held. What the disk does not take is
-        told later, and what a ledger took that is gone by now: until then others count more bytes
-        than there are, and miss pages that are there."""
+        """Tell peer processes what changed; the directory is held. Changes that the disk rejects
+        are told later, and so are changes in a ledger that was removed meanwhile. Until then peer
+        processes count more bytes than there are, and miss pages that exist."""
         self.untold += changes
         if self.untold:
             with contextlib.suppress(OSError):
@@ -284,11 +286,11 @@ class Sharing:
             and flight.page.held >= page.held
         ]
 
-    # What became of those who are gone.
+    # Pages of writers that ended.
 
     def recover(self, flights: Iterable[Flight] | None = None) -> None:
-        """Find out about pages of other writers that nobody writes any more, published or not: of
-        `flights`, or of all that take long. The directory is held."""
+        """Find out about other writers' abandoned pages, published or not: those of `flights`, or
+        all that take long. The directory is held."""
         if flights is None:
             before = time.monotonic() - ABANDONED_SECONDS
             flights = [flight for flight in self.others() if flight.since <= before]
@@ -299,7 +301,7 @@ class Sharing:
                 self._end_abandoned(flight)
 
     def _end_removals(self) -> None:
-        """Find out about pages that somebody was about to delete who is gone by now."""
+        """Find out about pages that an ended process was about to delete."""
         if not self._going:
             return
         with self._following:
@@ -314,13 +316,13 @@ class Sharing:
         path = os.path.join(flight.directory, flight.temporary)
         if self._fs.is_being_written(path):
             return True
-        # Who announces nothing, as earlier versions, may lock nothing.
+        # A writer that announces nothing, as in earlier versions, may lock nothing.
         info = self._fs.own_file(path) if flight.page is None else None
         return info is not None and not is_leftover(flight.temporary, info.st_mtime_ns)
 
     def _end_abandoned(self, flight: Flight) -> None:
-        """Delete what a writer left, and take in what it published and did not tell. What the disk
-        does not delete counts on."""
+        """Delete a writer's leftovers, and take in the pages that it published and did not tell.
+        Leftovers that the disk does not delete stay counted."""
         writer, is_busy = flight.temporary.rpartition("-")[0] + "-", self._fs.is_being_written
         for directory in (flight.directory, os.path.dirname(flight.directory)):
             remove_temporaries(

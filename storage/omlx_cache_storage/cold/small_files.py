@@ -1,10 +1,10 @@
 """The small JSON files of a cold directory: each is read with doubt, and replaced as a whole.
 
 `namespace.json` says what a namespace's digest was made from. Beside the namespaces lie
-`budget.json` (how many bytes the directory may take, and who said so), `pins.json` (what nobody
-evicts) and `reuse.json` (what eviction policies have learned, for the processes to come: whoever
-measured last replaces it). A file that is missing, torn or somebody else's says nothing. Names of
-files being written tell their writer, so that leftovers are known as such.
+`budget.json` (how many bytes the directory may take, and who said so), `pins.json` (the pinned
+pages) and `reuse.json` (the learning of eviction policies, for later processes: the last one that
+measured replaces it). A file that is missing, torn or another user's says nothing. Names of files
+being written tell their writer, so that leftovers are known as such.
 """
 
 import contextlib
@@ -43,7 +43,8 @@ from omlx_cache_storage.pins import FOREVER_NS, PinKind, PinRecord
 from omlx_cache_storage.private import is_running
 
 ABANDONED_SECONDS = 3600.0
-"""No write takes an hour: an older temporary file has lost its writer, whoever has the pid now."""
+"""No write takes an hour: an older temporary file has lost its writer, even if its pid runs
+again."""
 
 Doom = Callable[[str, int], None]
 """Takes a temporary file that cannot be deleted, and the bytes that it may have."""
@@ -110,7 +111,7 @@ def is_leftover(file: str, mtime_ns: int) -> bool:
 
 
 MAX_DOCUMENT_BYTES = 1024 * 1024
-"""What a reader takes into memory; a larger file is no document of ours."""
+"""Bytes that a reader takes into memory; a larger file is no document of ours."""
 MAX_PINS_BYTES = 4 * 1024 * 1024
 """The same for pins: the keys of some 60,000 blocks."""
 VERSION = 1
@@ -118,8 +119,8 @@ VERSION = 1
 
 
 def read_map(path: StrPath, fs: FileSystem, most: int = MAX_DOCUMENT_BYTES) -> dict[str, object]:
-    """Return a small file's map, {} for one that is missing, torn, longer than `most` or somebody
-    else's; raises OSError where the disk refuses."""
+    """Return a small file's map, {} for one that is missing, torn, longer than `most` or another
+    user's; raises OSError where the disk refuses."""
     try:
         with fs.reading(path) as fd:
             raw = fs.read(fd, most + 1, 0)
@@ -144,7 +145,7 @@ def encode_document(document: Mapping[str, object]) -> bytes:
     """Return a namespace document's file content, at most `MAX_DOCUMENT_BYTES` long.
 
     Fields are whole as long as that fits; after that the largest of them are replaced by their
-    digests, so that those that say whose pages these are stay readable.
+    digests, so that the short ones, which tell the model, stay readable.
     """
     shown = dict(document)
     for name in sorted(document, key=lambda name: -len(_json(document[name]))):
@@ -235,7 +236,7 @@ def room_for(raw: bytes) -> int:
 
 
 def _version(document: Mapping[str, object]) -> int:
-    """Return which version wrote a file, 0 for nobody's."""
+    """Return the version that wrote a file, 0 for a file of no version."""
     version = document.get("version")
     return version if isinstance(version, int) and version is not True and version > 0 else 0
 
@@ -246,10 +247,10 @@ def is_count(value: object, most: int) -> bool:
 
 
 def read_budget(cold_dir: Path, fs: FileSystem = DISK) -> Budget | None:
-    """Return what a directory's file says, None for one that says nothing.
+    """Return the budget of a directory's file, None for a file that has none.
 
-    Reads a file; raises OSError where the disk refuses: then nobody knows what it says, and who
-    takes that for no budget would replace one that a person set.
+    Reads a file; raises OSError where the disk fails. A caller must not take that for no budget: it
+    would replace a budget that a person set.
     """
     return parse_budget(BUDGET.read(cold_dir, fs))
 
@@ -262,8 +263,8 @@ def write_budget(cold_dir: Path, budget: Budget, fs: FileSystem = DISK) -> bool:
     """
     if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1]:
         return False
-    # A torn file is no budget, and a person's word is not lost with the power. What a store sets it
-    # sets again.
+    # A torn file is no budget, and a person's budget survives a power cut. A store sets its own
+    # budget again.
     durability: Durability = "fsync" if budget.set_by == "quota" else "none"
     return BUDGET.replace(cold_dir, encode_budget(budget), fs, durability)
 
@@ -275,10 +276,10 @@ def encode_budget(budget: Budget) -> bytes:
 
 
 def parse_budget(document: Mapping[str, object]) -> Budget | None:
-    """Return what a file says, None where it names no bytes.
+    """Return the budget that a file says, None where it names no bytes.
 
-    What a newer version wrote counts as far as it is understood, and as set by `omlx-cache quota`:
-    no store of this version replaces it.
+    A newer version's file counts as far as it is understood, and as set by `omlx-cache quota`: no
+    store of this version replaces it.
     """
     version, nbytes, said = _version(document), document.get("bytes"), document.get("set_by")
     if not version or not is_count(nbytes, MOST_BYTES):
@@ -352,7 +353,7 @@ def _pin(said: Mapping[str, Any]) -> PinRecord:
 
 
 class Reuse(NamedTuple):
-    """What the policies of both tiers have learned, None for one that has nothing to say."""
+    """The learning of both tiers' policies, None for one that has learned nothing."""
 
     memory: Learned | None = None
     disk: Learned | None = None

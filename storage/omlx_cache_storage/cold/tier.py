@@ -179,7 +179,7 @@ class ColdTier:
             raise
         except (CorruptPage, ForeignPage) as error:
             self._index.events.note_file("failed", stored, f"{error.reason}: {error}")
-            # Whoever asked for a page waits for nobody who has the directory.
+            # A reader of a page does not wait for the process that holds the directory.
             self._deleter.delete(self._index.drop_damaged(file), 0.0)
             raise
         finally:
@@ -187,7 +187,7 @@ class ColdTier:
                 self._index.health.leave_read()
 
     def unanswered(self, page: PageId) -> None:
-        """Note a read that nobody waits for any more, as a failed one: it may end later."""
+        """Note an abandoned read as a failed one: it may end later."""
         with self._index.lock:
             file = self._index.contents.usable(page)
         if file is not None:
@@ -201,8 +201,8 @@ class ColdTier:
         self._index.events.note_file("failed", file.stored, why)
 
     def take_missing(self) -> list[PageId]:
-        """Return, once, the pages that went with a directory that was removed or replaced, that
-        were found to be gone or wrong, and those that the disk refused to read."""
+        """Return, once, the pages that the disk lost: with a removed or replaced directory, found
+        missing or wrong, or unreadable."""
         with self._index.lock:
             missing, self._index.missing = self._index.missing, []
             return missing
@@ -259,10 +259,10 @@ class ColdTier:
         *,
         used: bool = True,
     ) -> None:
-        """Mark pages as used at a stamp of the clock, now by default, but those that were used
-        later than that and than `since_ns`. `used`: it is a request that wants them.
+        """Give pages a stamp of the clock, now by default. A page that was used later than both the
+        stamp and `since_ns` is skipped. `used`: True for an access, False for a reorder.
 
-        The disk learns it from `settle`.
+        `settle` writes the stamps to the disk.
         """
         with self._index.lock:
             stamp_ns = self._index.clock.now() if stamp_ns is None else stamp_ns
@@ -284,7 +284,7 @@ class ColdTier:
             )
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:
-        """Keep those of some pages that pins want, root first; release those that they do not."""
+        """Pin each of some pages that a pin wants, root first; release the others."""
         with self._index.lock:
             found = [
                 file for page in pages if (file := self._index.contents.usable(page)) is not None
@@ -303,11 +303,11 @@ class ColdTier:
         self.sharing.close()
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
-        """Make the directory, delete leftovers of dead writers, index what is there, and evict
-        down to the budget. What this process wants of it `budget` may derive from the bytes found.
+        """Make the directory, delete leftovers of dead writers, index the pages, and evict down to
+        the budget. `budget` may derive this process's budget from the bytes found.
 
-        One that went away, or whose parents are missing, is not made. A disk that refuses leaves an
-        empty tier whose state says why, and is asked again by `write` and `settle`; nothing raises.
+        A directory that went away, or whose parents are missing, is not made. A failing disk leaves
+        an empty tier whose state says why; `write` and `settle` try it again. Nothing raises.
         """
         self._limits.budget_of = budget
         with self._index.lock:
