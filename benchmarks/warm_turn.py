@@ -126,10 +126,9 @@ def measure(url: str, tokenizer: Any, size: int, seconds: Counter[str]) -> dict[
         seconds.clear()
         total = first_token(url, [*told, {"role": "user", "content": text(NEW_WORDS)}])
         spans = {span: seconds[span] for span in SPANS}
-        began = time.perf_counter()
-        restored.copy()
-        copy = time.perf_counter() - began
-        sums = {"the rest": total - sum(spans.values()), "total": total, "copy": copy}
+        timed(restored.copy, "copy", copied := Counter[str]())()
+        rest, copy = total - sum(spans.values()), copied["copy"]
+        sums = {"the rest": rest, "total": total, "copy": copy}
         turns.append({**spans, **sums, "host": total - spans["render"] - spans["forward"] - copy})
     return {name: 1e3 * median(turn[name] for turn in turns[2:]) for name in turns[0]}
 
