@@ -19,7 +19,7 @@ from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
 from omlx_cache.commit.progress import LiveExtent, extent_of
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
-from omlx_cache.identity.namespace import Namespace, computed_by, make_namespace, salt_digest
+from omlx_cache.identity.namespace import Namespace, computed_by, make_namespace, named, salt_digest
 from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
 from omlx_cache.pages.encoding import warm_codecs
 from omlx_cache.pages.layout import Layout, layout_of
@@ -412,6 +412,12 @@ class Scopes:
 
     def _use(self, make_cache: Callable[[], list[Any]]) -> None:
         self.unsupported_reason: str | None = None
+        made = make_cache() if callable(make_cache) else make_cache
+        if not callable(make_cache) or not isinstance(made, Sequence):
+            raise TypeError(
+                "make_cache must be a function that returns a list of caches, one for each layer, "
+                f"such as mlx-lm's make_prompt_cache(model) does; got {type(made).__name__}"
+            )
         self._make_cache = make_cache
         self._layout: Layout | None = None
         self.boundaries = Boundaries()
@@ -420,7 +426,7 @@ class Scopes:
             self.store.settings, self._label, self.store.told, self.store.budget_of_disk
         )
         try:
-            self._layout = layout_of(make_cache())
+            self._layout = layout_of(made)
         except UnsupportedCache as error:
             self.unsupported_reason = unsupported(error)
 
@@ -472,7 +478,7 @@ class Scopes:
             return 0
         parts: dict[str, object] = {**self._identity, "salt": salt_digest(salt)}
         if extra is not None:
-            parts["extra"] = dict(extra)
+            parts["extra"] = named(extra)
         self.boundaries.clear()
         return sum(self.store.clear(digest) for digest in self.store.namespaces(parts))
 
@@ -486,7 +492,7 @@ class Scopes:
             block_size=settings.block_size,
             codec=codec or self._codec,
             salt=options.get("salt"),
-            extra=options.get("extra") or {},
+            extra=options.get("extra"),
             label=self._label,
             groups=tuple(group.name for group in self._layout.groups),
         )

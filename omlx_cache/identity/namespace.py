@@ -42,7 +42,7 @@ def make_namespace(
     block_size: int,
     codec: str,
     salt: str | bytes | None,
-    extra: Mapping[str, str],
+    extra: Mapping[str, str] | None,
     label: str = "",
     groups: tuple[str, ...] = (),
 ) -> Namespace:
@@ -51,7 +51,7 @@ def make_namespace(
 
     The salt is hashed, so that the readable document does not give it away. Versions of MLX and
     mlx-lm and the device's architecture are part of it: others may compute other bits. Raises
-    TypeError for a salt that is neither text nor bytes.
+    TypeError for a salt that is neither text nor bytes, and for an extra that is no mapping.
     """
     document: dict[str, object] = {
         "format": FORMAT_VERSION,
@@ -63,7 +63,7 @@ def make_namespace(
         "key_hash": KEY_HASH,
         "codec": codec,
         "salt": salt_digest(salt),
-        "extra": dict(extra),
+        "extra": named(extra),
         "software": software(),
     }
     digest = namespace_digest(document)
@@ -153,6 +153,16 @@ def salt_digest(salt: str | bytes | None) -> str:
         # bytes(5) would be five zero bytes, which can be another tenant's salt.
         raise TypeError(f"a salt is text or bytes, not {type(salt).__name__}")
     return f"{kind}:{hashlib.sha256(raw).hexdigest()}"
+
+
+def named(extra: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what separates runs beside the salt, {} for none; raises TypeError for anything but
+    texts by name."""
+    if extra is None:
+        return {}
+    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
+        raise TypeError(f'extra names what differs, as {{"rope": "yarn-4x"}}; got {extra!r}')
+    return dict(extra)
 
 
 def software() -> dict[str, str]:

@@ -211,7 +211,7 @@ def state_dir(system: str, environ: Mapping[str, str], home: Path) -> Path:
 
 def expand(text: str | os.PathLike[str], home: Path) -> Path:
     """Return an absolute path, with `~` for `home`; raises ValueError for an empty one."""
-    raw = os.fspath(text)
+    raw = os.fspath(text) if isinstance(text, str | os.PathLike) else ""
     if not raw.strip() or "\0" in raw:
         raise ValueError("not a path")
     if raw == "~" or raw.startswith("~/"):

@@ -21,6 +21,10 @@ MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
     (lambda model, store: store.register(model), r"registers namespaces, not Model"),
     (lambda model, store: BlockStore({"hot_bytes": 1}), r"CacheSettings"),
     (lambda model, store: PrefixCache(model, store).session(PROMPT, salt=5), r"text or bytes"),
+    (lambda model, store: PrefixCache(model, store).session(PROMPT, extra="x"), r"got 'x'"),
+    (lambda model, store: PrefixCache(model, store).clear(extra={1: 2}), r"got {1: 2}"),
+    (lambda model, store: PrefixCache(model, store, make_cache=lambda: None), r"got NoneType"),
+    (lambda model, store: PrefixCache(model, store, make_cache=5), r"must be a function.*int"),
 ]  # type: ignore[arg-type]
 
 

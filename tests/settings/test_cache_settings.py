@@ -111,6 +111,12 @@ def test_a_bad_value_names_the_setting_what_came_and_what_is_allowed(
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.parametrize("name", ["cold_dir", "socket", "trace"])
+def test_a_path_that_is_no_path_is_named(machine: Machine, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}: got 5 .*; allowed: "):
+        CacheSettings(machine=machine, **{name: 5})
+
+
 def test_all_bad_values_are_reported_together(machine: Machine) -> None:
     with pytest.raises(ConfigError) as caught:
         CacheSettings(machine=machine, block_size=1, codec="md5")
