@@ -103,10 +103,10 @@ class Budgets:
 
     def sequence(self, tokens: int, *, lost: bool = False) -> None:
         """Note a sequence that was handed over in full; `lost`: some of it found no room."""
-        fit = self.fit()
-        if fit is None:
+        fit, own = self.fit(), self._settings
+        if fit is None or own.empty_budgets():
+            # The store said so when it opened, and for a disk without room no size would help.
             return
-        own = self._settings
         name, size = fit.setting, self._memory if own.hot_cache_only else self._cold
         needed = self._needed(tokens)
         if tokens // self._block * self._block > fit.tokens:

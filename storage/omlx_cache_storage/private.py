@@ -58,7 +58,7 @@ def claim(
         raise NotPrivate(f"{directory} is not a directory of this user's but a link")
     info = os.stat(directory)
     if not stat.S_ISDIR(info.st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, "not a directory of this user's", str(directory))
+        raise NotADirectoryError(errno.ENOTDIR, "not a directory: name another", str(directory))
     found = trouble(directory, info, allowed=allowed)
     if not found:
         return

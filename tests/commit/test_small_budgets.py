@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from kit import zoo
 from kit.drive import random_tokens, request, settings
 from kit.examples import some
 from kit.storage import set_budget
-from omlx_cache import BlockStore, PrefixCache, reasons
+from omlx_cache import BlockStore, CacheSettings, PrefixCache, reasons
 from omlx_cache.commit.admission import CommitResult
+from omlx_cache.settings import DiskSpace
+from omlx_cache.settings.machine import probe
 from omlx_cache.settings.sizes import parse_size
 from omlx_cache_storage.cold.budget import Budget
 
@@ -122,3 +125,17 @@ def test_a_store_that_can_keep_nothing_says_so_when_it_opens(
     assert _said(caplog) == [
         "cold_bytes (0 B) has no room for a file: nothing will be kept on disk"
     ]
+
+
+def test_a_directory_that_cannot_be_used_is_named_and_no_budget_is_advised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    machine = replace(probe(), disk=lambda path: DiskSpace(0, 0))
+    for directory in (tmp_path / "file", tmp_path / "file" / "below"):
+        caplog.clear()
+        with BlockStore(CacheSettings(machine=machine, cold_dir=directory)) as store:
+            model = zoo.build("llama")
+            request(model, PrefixCache(model, store), random_tokens(TOKENS, 1), new=0)
+        assert "cold_bytes" not in caplog.text
+        assert f"no cold tier: {directory}: " in caplog.text

@@ -124,7 +124,8 @@ class Health:
 
     def fail_open(self, error: OSError) -> None:
         """Note that the directory cannot be had."""
-        self._opening = f"{UNAVAILABLE}{error.strerror or error}"
+        place = f"{error.filename}: " if error.filename else ""
+        self._opening = f"{UNAVAILABLE}{place}{error.strerror or error}"
 
     def end_open(self) -> None:
         """Note that the directory is there."""

@@ -113,7 +113,7 @@ class Opening:
                     self._index.know(Contents(self._index.make_policy(learned)))
                 self._index.health.fail_open(error)
             if self._index.health.state != before:
-                _log.warning("no cold tier: %s", error.strerror or error)
+                _log.warning("no cold tier: %s", self._index.health.state.removeprefix(UNAVAILABLE))
             raise
         if before.startswith(UNAVAILABLE):
             _log.warning("the cold tier is there again: %s", self._index.directory)
