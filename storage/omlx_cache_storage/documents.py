@@ -1,6 +1,7 @@
-"""What a namespace's document says to people: whose pages these are, and what they need.
+"""The words of a namespace's document for people: the model of its pages, and the versions that
+they need.
 
-A document is a file that anything may have been written to: each value is checked, and bounded.
+Anything may have been written to the file: each value is checked, and bounded.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ _SALT_DIGITS = 16
 def label(document: Mapping[str, object]) -> str:
     """Return a model's name for people, or the start of its fingerprint."""
     names = [document.get(field) for field in ("label", "model_id", "model")]
-    # What a file says may be anything: a name is a text, and no longer than a line.
+    # A file may say anything: a name is a text, and no longer than a line.
     label, model_id, model = (name if isinstance(name, str) else "" for name in names)
     return (label or model_id or model[:12])[:_LABEL_CHARACTERS]
 

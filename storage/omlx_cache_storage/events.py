@@ -1,8 +1,9 @@
-"""What happened to pages and requests lately, and how long it took: a bounded log that others read
-and follow, and which pages a store had and has no more, which tells "evicted" from "never stored".
+"""A bounded log of recent events of pages and requests, with their durations.
 
-A reader asks again and again for what lies beyond the last number that it has seen, and is told how
-much of it was forgotten meanwhile. No tokens and no text of prompts are in it.
+Beside it: the pages that a store has lost, which tell "evicted" from "never stored".
+
+A reader asks again and again for events after the last number that it has seen. It learns how many
+of them the log forgot meanwhile. The log has no tokens and no text of prompts.
 """
 
 import threading
@@ -77,9 +78,9 @@ class EventLog:
     call; to note something takes about a microsecond, and waits for no reader. `timings` counts
     how long things took, whatever is remembered.
 
-    `_lock` guards `_ring`, `_count`, `_awaited` (somebody waits for the next event, perhaps),
-    `_counts` and `_paged`. Tiers note events under locks of their own, so that the order is theirs;
-    nothing is called from here. A finalizer and a handler of a signal note nothing.
+    `_lock` guards `_ring`, `_count`, `_awaited` (a reader may wait for the next event), `_counts`
+    and `_paged`. Tiers note events under locks of their own, so that the order is theirs; nothing
+    is called from here. A finalizer and a handler of a signal note nothing.
     """
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
@@ -190,12 +191,12 @@ class EventLog:
 
 
 SILENT = EventLog(0)
-"""For tiers that nobody asks."""
+"""For tiers whose events have no reader."""
 
 
 How = Literal["memory", "disk", "removed", "damaged"]
-"""How a page left: memory's or the disk's budget had no room for it any more, somebody deleted it,
-or it was found to be damaged."""
+"""How a page left: evicted by memory's or the disk's budget, deleted on request, or found
+damaged."""
 HOWS: tuple[How, ...] = get_args(How)
 
 DEPARTURES = 32_768

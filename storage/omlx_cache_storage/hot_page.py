@@ -1,4 +1,4 @@
-"""What the hot tier knows of a page: its record and its state; and memory that is reserved."""
+"""The hot tier's record of a page, its state, and reserved memory."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -12,13 +12,12 @@ from omlx_cache_storage.page import Page, PageId, PageInfo
 
 
 class PageState(Enum):
-    """What the disk has of a page that is in memory.
+    """The state of a page in memory: what the disk has of it.
 
     `ONLY`: there is no disk. `DIRTY`: the disk lacks it and should have it. `QUEUED`: its write is
     queued, or in flight. `CLEAN`: the disk has it. `REJECTED`: the disk's budget, or a day's, has
-    no room for it until it is used again. `EVICTED`: it left the disk for others, and is written
-    again when it is used. `PREPARED`: nobody has asked for it yet, and it is written when it is
-    used.
+    no room for it until it is used again. `EVICTED`: the disk evicted it, and it is written again
+    when it is used. `PREPARED`: no request has used it yet, and it is written when one does.
     """
 
     ONLY = "only"
@@ -116,14 +115,14 @@ class Reservation:
         self.release()
 
     def release(self, nbytes: int = sys.maxsize) -> None:
-        """Give back what nobody has used, so many bytes of it at most; any number of times."""
+        """Release unused bytes of the reservation, so many at most; any number of times."""
         if self._give_back is not None:
             self._give_back(self, nbytes)
 
 
 class MemoryVictims(NamedTuple):
-    """What may leave; which pages stand in the way until they are written; whether one stood there
-    that was used too short a while ago; and how many bytes are lacking still."""
+    """The pages to evict, and the dirty pages that stand in the way until they are written.
+    `young`: one in the way was used too recently. `lacking`: the bytes that are still missing."""
 
     victims: list[Held]
     dirty: list[PageId]

@@ -2,10 +2,10 @@
 
 Python runs signal handlers on the main thread between any two instructions. One that raises, as
 Ctrl-C does, would leave books half-written and locks held (`with condition` keeps its lock in 4 of
-10 tries); one that asks the store for anything would wait for a lock that its own thread holds.
-So a call of the store on the main thread puts off the handlers that Python has: they run when it
-ends, or at the next point of it where nothing is half-done. Other threads run no handlers. What
-callers enter by is guarded; what it calls is guarded by that.
+10 tries); one that asks the store for anything would wait for a lock that its own thread holds. So
+a call of the store on the main thread puts off the handlers that Python has: they run when it ends,
+or at the next point of it where nothing is half-done. Other threads run no handlers. Public entry
+points are guarded, and calls inside them by that guard.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -32,8 +32,8 @@ TURN_SECONDS = 0.05
 PATIENCE_SECONDS = 2.0
 """How long a handler waits at most, wherever the main thread is: a hang must be breakable."""
 
-# Those that programs handle; not SIGPROF and SIGVTALRM, for profilers that want to see the
-# middle. `_signal` is what `signal` wraps: it makes no enumerations, which take most of the time.
+# Signals that programs handle; not SIGPROF and SIGVTALRM: profilers want to see the middle.
+# `signal` wraps `_signal`, which makes no enumerations: they take most of the time.
 _NUMBERS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -52,8 +52,8 @@ class _Deferral:
     Mutable by the main thread: `_depth`, `_thread`; `_before`, the handlers that were put off, and
     `_replaced`, those of them in whose place another was set meanwhile; `_came`, the signals since,
     and `_since`, when the first of them came. `_reminding` is true while a thread watches how long
-    they wait, `_restoring` while handlers are put back to run. A handler of ours that an interrupt
-    left in place, or that somebody took for the one before and put back, passes its signal on:
+    they wait, `_restoring` while handlers are put back to run. A handler of ours passes its signal
+    on when an interrupt left it in place, or other code took it for the one before and put it back:
     every state between two instructions is a good one.
     """
 

@@ -18,13 +18,14 @@ BlockKey = NewType("BlockKey", bytes)
 Tokens: TypeAlias = "npt.NDArray[np.int64]"
 
 KEY_HASH = "sha256"
-"""What namespaces say of their keys. Older versions could make keys of xxh3: other namespaces."""
+"""The key hash in a namespace's document. Older versions could make keys of xxh3: other
+namespaces."""
 _NAMESPACE_TAG = b"omlx-cache namespace v1\0"
 NAMESPACE_BYTES = 32
 COMPARED_TOKENS = 4096
 """Tokens that are compared at a time: few, since most prompts differ at their beginning."""
 PARENT_HINT_BYTES = 8
-"""What a name tells of the page before: enough to find it, not to trust it."""
+"""Bytes of the parent's key in a page's name: enough to find the page before, not to trust it."""
 
 
 def _digest(parent: bytes, tokens: bytes) -> BlockKey:
@@ -80,11 +81,11 @@ def shared_length(one: Tokens, other: Tokens) -> int:
 
 
 class KeyChain:
-    """The keys of one token sequence, computed when asked for and kept. Of a `known` chain, one of
-    the same namespace and block size, it takes the keys of what both begin with.
+    """The keys of one token sequence, computed when asked for and kept. It takes the keys of a
+    common prefix from a `known` chain of the same namespace and block size.
 
-    `extend` appends tokens, on one thread; keys already given stay valid. Others may ask for keys
-    meanwhile: a restore that was given up may still walk.
+    `extend` appends tokens, on one thread; keys already given stay valid. Other threads may ask for
+    keys meanwhile: an abandoned restore may still need them.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""What took how long: counts in fixed buckets, as Prometheus has them, and what computing and
-restoring took by wall time, and restoring has saved."""
+"""Durations, counted in fixed buckets as Prometheus has them. Also the wall time that computing and
+restoring took, and that restoring has saved."""
 
 import threading
 import time

@@ -103,7 +103,7 @@ def shared_tensors(specs: tuple[TensorSpec, ...]) -> Tensors:
 
 @dataclass(frozen=True, slots=True)
 class PageMeta:
-    """What a page holds. A page covers the tokens [position - held, position).
+    """The description of a page, which covers the tokens [position - held, position).
 
     `held` is 0 for a snapshot of recurrent state at `position`. `tail` marks a position that
     is not a block boundary. `extra` is a JSON text of the adapters' own (ring phases).
@@ -147,7 +147,7 @@ class Page:
 
 
 class PageInfo(NamedTuple):
-    """What an index knows of a page without reading it."""
+    """An index's knowledge of a page that it has not read."""
 
     position: int
     held: int
@@ -171,7 +171,6 @@ class OpenPage(Protocol):
 
 
 WriteResult = Literal["written", "present", "refused", "rationed", "undecodable", "full"]
-"""What a tier behind memory did. `present`: the tier had the page. `refused`: the budget is taken
-by pages that are worth more. `rationed`: what may be written in a day is spent. `undecodable`:
-the page's file is one that only others can decode. `full`: no room can be made, whatever is
-evicted."""
+"""The result of a write to a tier behind memory. `present`: the tier had the page. `refused`: pages
+of more worth take the budget. `rationed`: a day's writes are used up. `undecodable`: only other
+readers can decode the page's file. `full`: evicting cannot make room."""

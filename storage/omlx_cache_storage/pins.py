@@ -1,7 +1,7 @@
-"""Pins: pages that stay until a time, because somebody knows that they are asked for again.
+"""Pins: pages that are not evicted until a time, since a user knows of requests to come.
 
-A pin names pages, those that come later too: of a namespace, a model or a salt, or of one chain
-from its root to a block. It lies in the directory's `pins.json`, for all processes.
+A pin names pages, later ones too: of a namespace, a model or a salt, or of one chain from its root
+to a block. It lies in the directory's `pins.json`, for all processes.
 """
 
 import threading
@@ -30,7 +30,7 @@ class PinnedPages(NamedTuple):
 
 
 SHARE: Final = 2
-"""Pins take one part in so many of a tier's bytes, so that the rest goes on as a cache."""
+"""Pins take at most 1/2 of a tier's bytes, so that the other half stays a cache."""
 MOST_KEYS: Final = 50_000
 """Blocks that all pins name together: what `pins.json` has room for, and some more."""
 FOREVER_NS: Final = 1 << 62
@@ -61,7 +61,7 @@ class PinRecord:
 
     @property
     def target(self) -> tuple[PinKind, str, BlockKey | None]:
-        """What is pinned: equal for pins of the same pages."""
+        """The pinned target: equal for pins of the same pages."""
         return self.kind, self.name, self.namespace
 
 
@@ -71,8 +71,7 @@ def living(pins: Iterable[PinRecord], now_ns: int) -> tuple[PinRecord, ...]:
 
 
 class Pins:
-    """Knows the pins that a store goes by: what the directory's file says, and what this process
-    has added to it.
+    """Knows a store's pins: those in the directory's file, and those that this process has added.
 
     Any thread may call. `_lock` guards `_filed` (what the file says, or is to say), `_own` (this
     process's pins, several for one target), `_written` (those that the file has had), `_known`
@@ -134,9 +133,9 @@ class Pins:
                 self._count()
 
     def merged(self, filed: Iterable[PinRecord], now_ns: int) -> tuple[PinRecord, ...]:
-        """Return what the file is to say that says `filed`: without what has ended, and with this
-        process's pins, of those for one target the last to end. One that somebody took out of the
-        file has ended."""
+        """Return the pins for a file that says `filed`: without ended pins, and with this
+        process's. Of several for one target the last to end counts. A pin that another process took
+        out of the file has ended."""
         with self._lock:
             self.is_unwritten = False
             left = living(filed, now_ns)
@@ -178,8 +177,8 @@ class Pins:
         return max(self.chain_until(namespace, key), self._namespaces.get(namespace, 0))
 
     def chain_until(self, namespace: BlockKey, key: BlockKey) -> int:
-        """Return until when a page stays in memory: as long as a chain's pin says. What came first
-        of a whole model would keep half of memory from being a cache."""
+        """Return until when a page stays in memory: as long as a chain's pin says. A pin of a whole
+        model does not count: its first pages would keep half of memory from being a cache."""
         of_chain = self._keys.get(namespace)
         return 0 if of_chain is None else of_chain.get(key, 0)
 

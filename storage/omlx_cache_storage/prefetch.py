@@ -25,10 +25,10 @@ def read_page(
     reserve: Callable[[PageMeta], Reservation],
     fill: Callable[[OpenPage, Reservation], Buffer | None],
 ) -> Page | None:
-    """Open a page and read it by `fill`, which is told what was reserved for it: with room memory
-    has it then. None when `fill` returned no payload: the bytes went elsewhere, or nothing was
-    read. Blocks on the disk; raises PageError, with nothing reserved. One that leaves the disk
-    meanwhile, as it was cleared, does not come into memory by that."""
+    """Open a page and read it by `fill`, which gets the reservation; with room, memory has the page
+    then. None when `fill` returned no payload: the bytes went elsewhere, or nothing was read.
+    Blocks on the disk; raises PageError, with nothing reserved. A page that leaves the disk
+    meanwhile, by `clear`, does not enter memory."""
     room, was_here = Reservation(), tiers.is_on_disk(page)
 
     def has_left() -> bool:
@@ -96,7 +96,7 @@ class Prefetcher:
         self._reading: dict[PageId, Future[Page | None]] = {}
 
     def start(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
-        """Begin to read pages in order, passing over those that the hot tier has.
+        """Begin to read pages in order, passing over pages of the hot tier.
 
         It ends early when there is no free room for a page, or when one cannot be read.
         """
@@ -157,7 +157,7 @@ class Prefetcher:
             self._end(prefetch)
 
     def _read(self, prefetch: Prefetch, page: PageId, allocate: Callable[[int], Buffer]) -> bool:
-        """Read one page unless somebody else does or has; False when the prefetch must end."""
+        """Read one page unless another reader does or has; False when the prefetch must end."""
         if self._source.hot.info(page) is not None:
             return True
         coming: Future[Page | None] = Read(progress())
@@ -186,7 +186,7 @@ class Prefetcher:
         finally:
             with self._lock:
                 del self._reading[page]
-            # Whoever waits for it has it, kept or not.
+            # Readers that wait for the page get it, whether memory retains it or not.
             coming.set_result(came)
         return came is not None
 

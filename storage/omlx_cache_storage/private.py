@@ -1,5 +1,5 @@
-"""What another user could have put there is not trusted: whose a file or directory is, and who may
-change it. And whether another process of this machine is there."""
+"""Checks of a file's or directory's owner, and of who may change it: this module trusts nothing
+that another user could have put there. Also whether another process of this machine runs."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable
 StrPath = str | os.PathLike[str]
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 READABLE = 0o755
-"""The loosest mode of a directory in which nobody else can plant files."""
+"""The loosest mode of a directory in which no other user can plant files."""
 
 
 class NotPrivate(PermissionError):
@@ -20,7 +20,7 @@ class NotPrivate(PermissionError):
 
 
 def is_private(info: os.stat_result) -> bool:
-    """True for what this user owns and nobody else may write to."""
+    """True for a file that this user owns and no other may write to."""
     return info.st_uid == os.geteuid() and not info.st_mode & _OTHERS_WRITE
 
 
@@ -49,9 +49,9 @@ def claim(
 ) -> None:
     """Make sure that a directory is this user's alone to write to; raises NotPrivate, OSError.
 
-    A looser mode than `allowed` is tightened to 0700 where nothing lies in the directory, or
-    only what `is_known` accepts: it might be somebody's home. With `links` it may be reached by a
-    link of this user's, or of root's.
+    A looser mode than `allowed` is tightened to 0700 where nothing lies in the directory, or only
+    entries that `is_known` accepts: it might be a home directory. With `links` it may be reached by
+    a link of this user's, or of root's.
     """
     named = os.lstat(directory)
     if stat.S_ISLNK(named.st_mode) and (not links or named.st_uid not in (0, os.geteuid())):

@@ -70,7 +70,7 @@ class ColdUsage:
 
 @dataclass(frozen=True, slots=True)
 class WriterUsage:
-    """What the writer did and what is still pending. `refused_pages` were too deep for the disk's
+    """The writer's counts, and its pending pages. `refused_pages` were too deep for the disk's
     budget, `rationed_pages` more than `daily_write_bytes` allows; `dropped_pages` did not fit into
     the queue, or were queued while the writer backed off from a failing disk: memory offers them
     again."""
@@ -89,7 +89,7 @@ class WriterUsage:
 
 @dataclass(frozen=True, slots=True)
 class RemoteUsage:
-    """What a remote tier did, and how its store is. `where` names no password.
+    """The counts of a remote tier, and the state of its store. `where` names no password.
 
     `state` is `ok`, or `resting: ` and why: the store failed, and the tier backs off. Asked,
     found and missed are pages of lookups; `late_lookups` were not answered in time, `late_reads`
@@ -196,9 +196,9 @@ class MemoryUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """What a store counts since its start and holds now. The disk tiers are null in hot_cache_only
-    mode. `events` counts what the log of events was told, by kind, `service` what omlx-cached did,
-    nothing for a store. Names end with their unit."""
+    """A store's counts since its start, and its state now. The disk tiers are null in
+    hot_cache_only mode. `events` counts the log's events by kind. `service` counts the work of
+    omlx-cached, and has nothing for a store. Names end with their unit."""
 
     uptime_seconds: float
     hot: HotUsage
@@ -214,7 +214,8 @@ class Stats:
 
     @property
     def written_bytes_per_restored_token(self) -> float | None:
-        """What the disk wore for each token that was served from the cache; None without any."""
+        """The bytes written to the disk for each token restored from the cache; None without
+        any."""
         if self.cold is None or not self.requests.restored_tokens:
             return None
         return self.cold.written_bytes / self.requests.restored_tokens
@@ -240,8 +241,8 @@ class Counters:
     _deferred: deque[Callable[[], None]] = field(default_factory=deque)
 
     def defer(self, release: Callable[[], None]) -> None:
-        """Have `release` called by whoever counts or reads next. Takes no lock: a finalizer, which
-        may run while its own thread holds any lock, may call this and nothing else."""
+        """Have the next count or read call `release`. Takes no lock: a finalizer, which may run
+        while its own thread holds any lock, may call this and nothing else."""
         self._deferred.append(release)
 
     def _run_deferred(self) -> None:
@@ -341,8 +342,8 @@ class Counters:
 Kind = Literal[
     "stored", "restored", "evicted", "removed", "cleared", "resynced", "failed", "unwritten"
 ]
-"""`stored`: a tier has a page. `evicted`: it left for want of room, or since another tier has it.
-`removed`: it was deleted, found to be gone, or to be damaged. `restored`: a request got tokens.
+"""`stored`: a tier has a page. `evicted`: the tier evicted it for room, or since another tier has
+it. `removed`: it was deleted, found to be gone, or to be damaged. `restored`: a request got tokens.
 `cleared`: a tier has nothing any more, or nothing of a namespace. `resynced`: the directory was
 read anew, and no page of it was told of one by one. `failed`: a page was not written, or could not
 be read. `unwritten`: the writer did not try to write it."""

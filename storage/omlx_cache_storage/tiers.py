@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from omlx_cache_storage.remote.uploads import Uploads
 
 Tier: TypeAlias = HotTier | ColdTier
-"""Pages under a budget of bytes. Of a chain the deepest page leaves first; a page that holds more
-of its tokens replaces one that holds less, never the other way round. What both have
-`tests/storage/test_tiers.py` checks."""
+"""Pages under a budget of bytes. Of a chain the deepest page is evicted first. A page that holds
+more of its tokens replaces one that holds less, never the other way round.
+`tests/storage/test_tiers.py` checks what both share."""
 
 FLUSH_SECONDS = 30.0
 LOCK_SECONDS = 2.0
@@ -57,8 +57,8 @@ DIRTY_SHARE = 0.9
 """With `lazy`: the share of memory that pages which the disk lacks may take before the oldest of
 them are queued."""
 STARVED_ROUNDS = 32
-"""How often a flush finds the queue full of what others offer, and none of its own pages taken,
-before it gives up: without a deadline it would go on for as long as they do."""
+"""How often a flush finds the queue full of other pages, and none of its own accepted, before it
+ends: without a deadline it would go on as long as others store."""
 RUN_BYTES = 8 << 20
 RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
@@ -71,7 +71,7 @@ def _reading_far(remote: "RemoteTier", page: PageId) -> Iterator[OpenPage]:
 
 
 class TierView:
-    """What the first of some tiers has, to be looked through as the store is. Reads nothing."""
+    """A view of the first of some tiers for lookups, with a store's methods. Reads nothing."""
 
     def __init__(self, tiers: "Sequence[Tier]") -> None:
         self.find_all = tiers[0].find_all
@@ -335,8 +335,8 @@ class Tiers:
         )
 
     def refuse(self, pages: Sequence[PageId], began_ns: int) -> None:
-        """Note pages of a request that began at a stamp, which nobody took: the policy learns from
-        it when they are asked for again."""
+        """Note rejected pages of a request that began at a stamp: the policy learns from it when
+        they are requested again."""
         self.hot.refuse(pages, began_ns)
 
     def put(
@@ -397,8 +397,8 @@ class Tiers:
     # Use: recency.
 
     def stamp(self, priority: Priority = "normal", ended: Ended | None = None) -> int:
-        """Return a new stamp of the clock: pages of one use share one. What is known of the use
-        moves it (`use_stamp`)."""
+        """Return a new stamp of the clock: pages of one use share one. The priority and the end of
+        a use move it (`use_stamp`)."""
         patience = max(tier.patience_ns for tier in self._levels) if ended else 0
         now = self._clock.now()
         stamp = use_stamp(now, priority, ended, patience)
@@ -421,11 +421,13 @@ class Tiers:
         *,
         used: bool = True,
     ) -> None:
-        """Give the pages of a chain a stamp, now by default, and with them those that `besides`
-        names, asked for each tier with what that one has; but not those that were used later than
-        the stamp and than `since_ns`. They leave last, the root last of all. What the write policy
-        wants on the disk by now is queued, the root first. `used`: True for an access, False for a
-        reorder."""
+        """Give the pages of a chain a stamp, now by default.
+
+        `besides` names more pages, for each tier by what that tier has. A page that was used later
+        than both the stamp and `since_ns` is skipped. Marked pages are evicted last, the root last
+        of all. Pages that the write policy wants on the disk by now are queued, the root first.
+        `used`: True for an access, False for a reorder.
+        """
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
         if stamp <= SUPERSEDED_NS:
             return
@@ -433,9 +435,9 @@ class Tiers:
             (tier, [*chain, *besides(TierView(self._levels[level:]))])
             for level, tier in enumerate(self._levels)
         ]
-        # A reorder the disk first: a page that is written at the new stamp meanwhile would find its
-        # own chain there at the old one, too young to make room. And then again, for those that are
-        # being written at the old one.
+        # A reorder marks the disk first: a page written meanwhile at the new stamp would find its
+        # own chain at the old one, too young to make room. It marks the disk again for pages being
+        # written at the old stamp.
         for tier, pages in marked if used else [*marked[1:], *marked]:
             tier.touch(pages, stamp, since_ns, used=used)
         if used and self.uploads is not None:
@@ -462,9 +464,12 @@ class Tiers:
 
     @uninterrupted
     def pin(self, namespace: BlockKey, pages: Sequence[PageId], seconds: float) -> PinnedPages:
-        """Keep the pages of a chain, root first, from being evicted for so many seconds, as far as
-        they fit into the share of each tier; those that come later too. Holds here at once, and for
-        others, and after a restart, from when the writer's thread has written it down."""
+        """Pin the pages of a chain, root first, for so many seconds, as far as they fit into each
+        tier's share.
+
+        Later pages of the chain are pinned too. The pin counts here at once. It counts for peer
+        processes, and after a restart, once the writer's thread has written it.
+        """
         now, keys = self._clock.now(), tuple(dict.fromkeys(page.key for page in pages))
         until = now + int(seconds * 1e9)
         pin = PinRecord("key", keys[-1].hex(), now, until, namespace, keys)
@@ -556,10 +561,10 @@ class Tiers:
 
     @uninterrupted
     def clear(self, namespace: BlockKey, timeout: float = FLUSH_SECONDS) -> int:
-        """Delete every page of a namespace and return how many were deleted. What was stored before
-        is served no more, here or after a restart, also when the disk, or a peer process, does not
-        let it be deleted within `timeout` seconds: then it is deleted later. Only a disk that also
-        refuses a new name, or that is away until the process ends, may have it served again.
+        """Delete every page of a namespace and return how many were deleted. No earlier page is
+        restored again, here or after a restart. When the disk, or a peer process, prevents a
+        deletion for `timeout` seconds, it is done later. Only a disk that also rejects a new name,
+        or that is away until the process ends, may bring a page back.
 
         Waits for a page that is being written now.
         """
@@ -570,15 +575,15 @@ class Tiers:
             self.departures.note(held, "removed")
             if self.cold is not None and self.writer is not None:
                 self.writer.wait_for_progress(timeout)
-                # What other processes have written goes too.
+                # Pages of peer processes are deleted, too.
                 self.refresh()
-                # Half for the directory's lock: the rest is for deleting without it.
+                # Half for the directory's lock: the other half is for deleting without it.
                 left = max(0.0, deadline - time.monotonic())
                 found, deleted = self.cold.clear(namespace, min(LOCK_SECONDS, left / 2))
                 self.departures.note(found, "removed")
         finally:
             self.clearing.remove(namespace)
-        # Last: what somebody stores meanwhile is rather missed than believed to be there.
+        # Last: a page stored meanwhile is rather missed than believed to be there.
         self.events.note_tier("cleared", "hot", namespace, f"{len(held)} pages")
         if self.cold is not None:
             self.events.note_tier("cleared", "cold", namespace, f"{len(deleted)} pages")
@@ -586,8 +591,8 @@ class Tiers:
 
     @uninterrupted
     def leave_memory(self, namespace: BlockKey) -> int:
-        """Drop the pages of a namespace from memory, as far as the disk has them; return their
-        bytes. Those that somebody holds stay valid."""
+        """Evict the pages of a namespace from memory, as far as the disk has them; return their
+        bytes. Pages in use stay valid."""
         cold = self.cold
         if cold is None:
             return 0
@@ -614,7 +619,7 @@ class Tiers:
             self.hot.mark_lost(pages.items())
         else:
             self.hot.discard(pages)
-            # What is being written now would appear after the deletion.
+            # A page that is being written now would appear after the deletion.
             self.wait_for_writer(timeout)
         return 0 if self.cold is None else self.cold.discard(pages)
 
@@ -636,16 +641,16 @@ class Tiers:
         `durability` says; False after `timeout` seconds, when the disk failed or a day's writes
         rejected one of them, or when others keep the queue full.
 
-        What the disk's budget evicted or rejected is not waited for: it is counted. A page that
-        left memory before the disk had it makes this False until it is stored again or cleared.
-        What the disk rejected because others were used there a short while ago is written after
-        all, in their place.
+        A page that the disk's budget evicted or rejected is counted, and not waited for. A page
+        that left memory before the disk had it makes this False until it is stored again or
+        cleared. A page that the disk rejected, because others were used there a short while ago, is
+        written after all, in their place.
         """
         writer, cold = self.writer, self.cold
         timeout = self.arguments.known("timeout", timeout, is_timeout, FLUSH_SECONDS, SECONDS)
         if writer is None or cold is None:
             return True
-        # What others store meanwhile would keep a flush waiting for as long as they do.
+        # Pages that others store meanwhile would keep a flush waiting for as long as they come.
         known = {held.id for held in self.hot.entries()}
         with cold.evictor.impatient():
             written = writer.usage()

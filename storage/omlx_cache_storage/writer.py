@@ -53,15 +53,15 @@ class Writer:
     """Writes pages behind the caller's back; `offer` never waits.
 
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_barriers` (what
-    `flush` and `settle` wait for: that recency was recorded, and the directory read, after so many
-    jobs had ended; one that is not there any more is done), `_accepted`, `_outcomes`, `_at_work`,
-    `_ending`, `_breaker` and the counts; any thread may call. `_failing` and `_settled` belong to
-    the writer's thread. What memory has as due and was not queued, when there was no room for it,
-    an idle writer takes up. The thread begins with `opening`, which may take long and sets
-    `opened`, and ends with closing the cold tier.
+    `flush` and `settle` wait for: recency recorded and the directory read, after so many jobs had
+    ended; a barrier that is missing is done), `_accepted`, `_outcomes`, `_at_work`, `_ending`,
+    `_breaker` and the counts; any thread may call. `_failing` and `_settled` belong to the writer's
+    thread. An idle writer takes up pages that are due in memory and found no room in the queue. The
+    thread begins with `opening`, which may take long and sets `opened`, and ends with closing the
+    cold tier.
 
-    After a few failures in a row the writer backs off from the disk: what is queued then is put
-    off, counted as dropped, and stays dirty. A flush probes it at once.
+    After a few failures in a row the writer backs off from the disk: a page queued then is put off,
+    counted as dropped, and stays dirty. A flush probes it at once.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class Writer:
         return self.ended != before
 
     def flush(self, timeout: float) -> bool:
-        """Block until what was accepted before the call is done and recency is recorded.
+        """Block until each page accepted before the call is done and recency is recorded.
 
-        False when `timeout` seconds were not enough, or when the writer was stopped with work
-        left. What others offer meanwhile is not waited for.
+        False when `timeout` seconds were not enough, or when the writer was stopped with work left.
+        Pages offered meanwhile are not waited for.
         """
         with self._changed:
             accepted = self._accepted
@@ -158,7 +158,7 @@ class Writer:
 
     @property
     def settling(self) -> bool:
-        """True while somebody's `settle` is not done."""
+        """True while a call of `settle` is not done."""
         return _AT_ONCE in self._barriers.values()
 
     def settle(self, timeout: float) -> bool:
@@ -182,8 +182,8 @@ class Writer:
         self._wait_for(changed, timeout)
 
     def _wait_for(self, wait: Callable[[float | None], bool], timeout: float) -> None:
-        """Call `wait` until it is True, or for `timeout` seconds; or until the disk hangs, when
-        nobody has the time to wait for that."""
+        """Call `wait` until it is True, or for `timeout` seconds; or until the disk hangs: no
+        caller has the time to wait for that."""
         deadline, left = time.monotonic() + timeout, timeout
         while not wait_in_turns(wait, max(0.0, min(left, _LOOK_SECONDS))):
             left = deadline - time.monotonic()
@@ -319,7 +319,7 @@ class Writer:
                 return "gone"
             stamp = held.stamp_ns
             outcome = self._rejection(page.meta) or self._ask_disk(page, stamp)
-            # Whoever used the page meanwhile told the hot tier first, and the cold one in vain.
+            # A use meanwhile told the hot tier first, and the cold one in vain.
             held = self._hot.queued(job)
             if held is None or outcome not in _REFUSALS or held.stamp_ns <= stamp:
                 break
@@ -345,7 +345,7 @@ class Writer:
         return outcome
 
     def _note_losses(self) -> None:
-        """Tell memory what the disk no longer has, and what is pinned now. What was evicted is
+        """Tell memory which pages the disk lost, and which are pinned now. An evicted page is
         written again once it is used again: else the next pages of its chain would lie on the disk
         without their root."""
         self._hot.mark_lost(self._cold.take_evicted())

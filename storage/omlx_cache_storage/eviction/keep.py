@@ -2,11 +2,11 @@
 
 Pages are ordered by their last use, a chain's deep end first. The policy rejects a new page when
 the first in that order was used a short while ago: agents come back after some seconds, and when
-more of them are active than there is room for, evicting the one that is about to return serves
-nobody (docs/reuse.md).
+more of them are active than there is room for, evicting the one that is about to return helps no
+agent (docs/reuse.md).
 
-Counted are, by log-age, how old pages were when they were used again, and how many wait at which
-age. NumPy is imported where it counts: a command that lists files does not wait for it.
+The policy counts, by log-age, how old pages were when they were used again, and how many wait at
+each age. NumPy is imported where it is used: a command that lists files does not wait for it.
 """
 
 import itertools
@@ -70,13 +70,13 @@ def worth_waiting_until(uses: Ages, waiting: Ages, share: float) -> int:
     here = uses + waiting
     beyond = np.append(np.cumsum(here[::-1])[::-1][1:], 0.0)
     used = np.append(0.0, np.cumsum(uses))
-    # Page seconds: half of a bucket's by those that end in it.
+    # Page seconds: half of a bucket's by the pages that end in it.
     exposed = np.append(
         0.0, np.cumsum((beyond + here / 2) * np.diff([0.0, *map(end_of, range(BUCKETS))]))
     )
     gained, spent = used - used[:-1, None], exposed - exposed[:-1, None]
-    # The most that waiting gives from the start of each bucket on. What is spent up to a bucket
-    # before the first one is no more than nothing.
+    # The best rate of waiting from the start of each bucket on. Up to a bucket before the start the
+    # spent time is zero or less.
     rates = np.divide(gained, spent, out=np.zeros_like(spent), where=spent > 0).max(axis=1)
     fresh = rates[_AFTER_BURST]
     last = np.flatnonzero(rates >= fresh)[-1] if fresh > 0 else _AFTER_BURST
@@ -127,9 +127,9 @@ SLOTS = 1 << 16
 class Ghosts:
     """Remembers stamps of pages that left: `SLOTS` at most, 16 bytes each, in one table.
 
-    A page takes the slot that its key says, from whoever has it: no search, no growth. Its mark is
-    Python's own hash; the stamp is 0 where there is no page. Not thread-safe: its owner's lock
-    guards it.
+    A page takes the slot that its key says, from the page that has it: no search, no growth. Its
+    mark is Python's own hash; the stamp is 0 where there is no page. Not thread-safe: its owner's
+    lock guards it.
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
@@ -168,28 +168,28 @@ class Ghosts:
 
 
 GHOST_SECONDS = 600.0
-"""How long a page that is not here is remembered: who returns later than that is somebody new."""
+"""How long an absent page is remembered: a page that returns later counts as new."""
 MOST_SHIFTS = 4096
 """Of so many uses that a hint has moved it is known when they were."""
 ENOUGH_USES = 2000
 """Until so many pages were seen to be used again, the patience is none."""
 OWN_USE_NS = 1_000_000
-"""What comes sooner is the request itself, which stores a page and then marks its whole chain: the
-writer, which may have written that page in between, tells nobody of a second use."""
+"""A sooner use is the request itself, which stores a page and then marks its whole chain. The
+writer may have written that page in between, and reports no second use."""
 LEARN_EVERY = 16
 STAMPS_A_REQUEST = 1024
 """Learning goes through the stamps that pages here have: so many for each request in between at
 most."""
 DECAY_EVERY = 50
 DECAY = 0.9
-"""Of uses so much counts after each `DECAY_EVERY` requests."""
+"""Uses are multiplied by this after each `DECAY_EVERY` requests."""
 MOST_USES = 0.5
 """The share of uses by whose age a page has had its chance, whatever the hazard says: with a larger
 one a trace of chats loses a hundredth of its hits."""
 
 MOST_PATIENCE_SECONDS = GHOST_SECONDS
-"""Who was refused is remembered no longer, so nothing says that those who wait longer are worth
-more; and who comes with another habit is let in after that, whatever was learned before."""
+"""Rejected pages are remembered no longer, so nothing shows that pages which wait longer are worth
+more. Clients of another habit are admitted after that, regardless of earlier learning."""
 
 
 class Keep:

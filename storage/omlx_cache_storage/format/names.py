@@ -26,7 +26,7 @@ PINS_FILE = "pins.json"
 WRITES_FILE = "writes.json"
 KEEPER_FILE = "keeper.json"
 ENTRY_BYTES = 256
-"""What a name takes in its directory: twice its length, since directories are half full."""
+"""Bytes that a name takes in its directory: twice its length, since directories are half full."""
 
 _NAME = re.compile(
     r"((?:[0-9a-f]{32}){1,2})-([0-9a-f]{16})-(0|[1-9][0-9]{0,14})-(0|[1-9][0-9]{0,14})"
@@ -35,7 +35,7 @@ _NAME = re.compile(
 
 
 class PageName(NamedTuple):
-    """What a page's file name says."""
+    """The fields of a page's file name."""
 
     id: PageId
     parent_hint: bytes
@@ -61,7 +61,7 @@ class StoredPage(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """What the file takes of the budget."""
+        """The bytes of the budget that the file takes."""
         return self.nbytes + ENTRY_BYTES
 
 

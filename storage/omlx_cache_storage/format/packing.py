@@ -1,8 +1,8 @@
 """Lossless packing of pages of 2-byte floats: high bytes compressed by zstd, low bytes as they are.
 
 `pack` makes a frame of a payload, and `wrap` a page whose one tensor is that frame, for the disk or
-the way. Only pages that no codec has encoded are wrapped, and only when that saves a tenth. What
-the page held stands in its codec text, so that readers see the page as it was.
+the way. Only pages that no codec has encoded are wrapped, and only when that saves a tenth. Its
+codec text describes the page inside, so that readers see that as it was.
 
 The high byte of a float16 or bfloat16 holds sign and exponent and repeats; the low byte is noise,
 on which compression only loses time. Frame, little-endian:
@@ -173,7 +173,7 @@ def unwrapped(meta: PageMeta) -> PageMeta:
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptPage(f"the wrapped page's tensors cannot be read: {error}") from error
     inner_meta = replace(meta, codec=_DENSE, tensors=tensors)
-    # Whoever reads a page makes room for it first, on the word of this text.
+    # A reader reserves memory for a page first, by the size that this text gives.
     if not HEADER_BYTES + inner_meta.nbytes // 2 < meta.nbytes < inner_meta.nbytes:
         raise CorruptPage(f"{meta.nbytes} bytes cannot hold a page of {inner_meta.nbytes}")
     return inner_meta

@@ -21,7 +21,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 }
 PREFIX = "omlx-cache"
 TTL_SECONDS = 7 * 24 * 3600
-"""A week: what nobody asked for by then is computed again."""
+"""A week: a page that no request used by then is computed again."""
 _LONGEST_TTL = 10 * 365 * 24 * 3600
 _HOST = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]/]+)(?::([0-9]{1,5}))?")
 _SAFE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
@@ -56,7 +56,7 @@ class RemoteAddress:
 
     @property
     def prefix(self) -> str:
-        """What the names of all values begin with, so that others can use the store too."""
+        """The beginning of all names of values, so that other programs can use the store too."""
         return self.options.get("prefix", PREFIX)
 
     @property

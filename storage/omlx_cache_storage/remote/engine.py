@@ -1,8 +1,8 @@
-"""What the remote tier asks of an engine: named values, read and written; what may go wrong,
-and when it is left alone.
+"""The remote tier's interface to an engine: named values, read and written, its errors, and when
+the tier backs off.
 
-An engine knows no pages. Its client is a well-kept library, imported when an engine is
-opened; what it raises becomes `RemoteError`.
+An engine knows no pages. Its client is a well-kept library, imported when an engine is opened; the
+client's errors become `RemoteError`.
 """
 
 import logging
@@ -131,8 +131,8 @@ class RemoteEngine(Protocol):
 
     def read(self, parts: Sequence[Part]) -> list[Buffer | None]:
         """Return each part's bytes, None for one that is not there. A part that is shorter than it
-        should be is returned as it is. `readers.note_answer` is told when some of them came, long
-        before all of them did."""
+        should be is returned as it is. It calls `note_answer` when some of them came, long before
+        all of them did."""
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
         """Publish a value whole or not at all: its parts, each given in pieces, the head last.
@@ -149,8 +149,8 @@ class RemoteEngine(Protocol):
 
 
 def all_of(pool: ReaderPool, calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Return what calls return, all begun at once; when one fails, those that did not begin yet are
-    not begun, and the others are left behind: a dead store costs one time-out."""
+    """Return the results of calls, all begun at once. When one fails, calls that did not begin are
+    cancelled, and the others are left behind: a dead store costs one time-out."""
     futures: list[Future[T]] = []
     try:
         futures += [pool.submit(call) for call in calls]
@@ -193,7 +193,7 @@ class BackOff:
 
     @property
     def why(self) -> str:
-        """Why nobody may ask now; "" when the store may be asked."""
+        """Why the store must not be asked now; "" when it may be."""
         return self.trouble if self._breaker.is_open else ""
 
     def enter(self) -> None:

@@ -52,16 +52,17 @@ _LAYOUT = struct.Struct("<8sH6xQQQQ16s32s")
 _AUTHENTICATED, _ENCRYPTED = 1, 2
 _HEAD_BYTES = _LAYOUT.size
 _BOUND_BYTES = 64
-"""What a body is bound to, with the name: all before its tag."""
+"""Bytes that a body is bound to, beside the name: all before its tag."""
 
 SECRET_BYTES = 16
-"""The shortest secret: what is shorter can be guessed."""
+"""Bytes of the shortest secret: a shorter one can be guessed."""
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 _TAG = b"omlx-cache remote v1: tag"
 _BODY, _PAGE = b"omlx-cache remote v1: body ", b"omlx-cache remote v1: page "
 
 TAILS = "tails"
-"""Stands for a group in the name of the set of what ends inside the block behind a boundary."""
+"""Stands for a group in the name of the set of pages that end inside the block behind a
+boundary."""
 
 
 class RemoteNames(NamedTuple):
@@ -81,8 +82,8 @@ class RemoteNames(NamedTuple):
 
 
 class TailMember(NamedTuple):
-    """What a set of tails says of a page: enough to plan a restore, not to trust. Whoever can write
-    to the store can add members, with or without a secret."""
+    """A page in a set of tails: enough to plan a restore, not to trust. Each writer to the store
+    can add members, with or without a secret."""
 
     key: BlockKey
     position: int
@@ -96,8 +97,8 @@ class TailMember(NamedTuple):
 
 
 def parse_tails(members: Iterable[str]) -> list[TailMember]:
-    """Return what members say; those that are not as `TailMember.text` writes them are left out,
-    and those of a page larger than there are: a reader makes ready for what it is to expect."""
+    """Return the pages that members name. A member that `TailMember.text` does not write, or of a
+    page larger than there are, is skipped: a reader makes ready for the size that a member says."""
     found = []
     for match in filter(None, map(_MEMBER.fullmatch, members)):
         position, held, nbytes, wire_bytes = map(int, match.groups()[1:5])
@@ -108,10 +109,10 @@ def parse_tails(members: Iterable[str]) -> list[TailMember]:
 
 
 class RemoteKeys:
-    """What a page is authenticated and encrypted with. Immutable.
+    """The keys that authenticate and encrypt a page. Immutable.
 
-    Without a secret nothing is authenticated, and what was is refused; with one it is the other way
-    round.
+    Without a secret nothing is authenticated, and an authenticated page is rejected; with one it is
+    the other way round.
     """
 
     def __init__(self, secret: bytes | None = None, *, encrypts: bool = False) -> None:
@@ -144,7 +145,8 @@ class RemoteKeys:
 
 
 class Envelope(NamedTuple):
-    """What an envelope says, once its head tag was right. `bound` is what its body is bound to."""
+    """The fields of an envelope whose head tag was right. `bound`: the bytes that its body is bound
+    to."""
 
     info: PageInfo
     body_bytes: int

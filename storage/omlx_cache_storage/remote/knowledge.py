@@ -1,5 +1,5 @@
-"""What is known of a remote store's pages for a while: those that it had when it was asked, or had
-not."""
+"""A memory, for a while, of a remote store's pages: which of them it had when it was asked, and
+which not."""
 
 import threading
 from collections import OrderedDict
@@ -13,16 +13,17 @@ from omlx_cache_storage.remote import reasons
 
 KNOWN_SECONDS = 300.0
 ABSENT_SECONDS = 1.0
-"""What was not there is asked for again so soon: others write it at any time."""
+"""An absent page is asked for again after so long: other machines write it at any time."""
 SHUNNED_SECONDS = 300.0
-"""For so long a page is left alone that turned out to be another one, damaged, or gone."""
+"""How long the tier backs off from a page that turned out to be another one, damaged, or
+missing."""
 SPOILT = (CorruptPage.reason, reasons.LOST)
 """Words for pages of which the store had something, and not what it should have."""
 MOST_PAGES = 200_000
 """Some 100 MB."""
 MOST_TAILS = 4096
-"""Boundaries that are remembered with what ends behind them: at most a tail for each token of a
-block, and group."""
+"""Boundaries that are remembered with the tails behind them: at most one for each token of a block,
+and group."""
 
 
 class Seen(NamedTuple):

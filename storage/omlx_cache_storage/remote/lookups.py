@@ -24,7 +24,7 @@ from omlx_cache_storage.remote.envelope import TAILS, parse_tails
 from omlx_cache_storage.remote.store import RemoteStore
 
 THREADS = 4
-"""More than the failures in a row after which nobody asks: all of them may hang."""
+"""More than the failures in a row after which the tier backs off: all of them may hang."""
 MOST_IN_FLIGHT = 256
 NEAR = 2
 """Boundaries up to the deepest block whose tails are asked for where each costs a request."""
@@ -53,8 +53,8 @@ class Inquiry(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What came of an inquiry: whether pages are known now that were not, and in a word why not
-    everything was found out, "" when it was."""
+    """The result of an inquiry: whether it found new pages, and a word for why it is incomplete, ""
+    when it is complete."""
 
     news: bool
     trouble: str = ""
@@ -95,7 +95,7 @@ class Lookups:
             return Asked(False, reasons.UNREACHABLE)
         if timeout == 0:
             return Asked(False)
-        # Told once, and joined by nobody any more.
+        # Counted once; no later caller joins the inquiry.
         if seconds == self._lookup_seconds and self._in_flight.pop(same, None) is not None:
             self._store.note_late_lookup()
         return Asked(False, reasons.TIMEOUT)
@@ -152,8 +152,8 @@ class Asking:
         self._ask(self._others(deepest - reach, deepest), self._tails(deepest - near, deepest))
 
     def _deepest(self, blocks: int, together: int) -> int:
-        """Return how many blocks are there without a gap. Those before one that is there are taken
-        to be there too, as large as it; but those that were found to be absent, or bad, lately."""
+        """Return how many blocks are there without a gap. A block before one that is there counts
+        as there too, and as large; not one that was found absent, or bad, lately."""
         low, high = self._inquiry.known, blocks + 1
         for _phase in range(2):
             probes = spread(low, high, together)

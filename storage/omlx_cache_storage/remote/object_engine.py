@@ -1,8 +1,8 @@
 """Object stores and shared directories as an engine: S3 and what speaks like it, and a file system.
 
 A value is one object, read in stretches; a member of a set is an empty object below the set's name.
-What is made below a directory has the permissions that this process's umask leaves: for machines
-with several users, make the directory with a group of theirs (`chmod g+ws`).
+Files below a directory have the permissions that this process's umask leaves. For machines with
+several users, make the directory with a group of theirs (`chmod g+ws`).
 """
 
 import os
@@ -35,16 +35,17 @@ T = TypeVar("T")
 ASKS_TOGETHER = 32
 """Requests of one phase: each name takes one, and costs."""
 READ_SECONDS = 60.0
-"""What reading a stretch of a value may take at least, while some of it comes."""
+"""Seconds that reading a stretch of a value may take at least, while some of it comes."""
 WRITE_SECONDS = 15.0
-"""What a write may take at least: no request waits for it, and values are written in one piece."""
+"""Seconds that a write may take at least: no request waits for it, and values are written in one
+piece."""
 _CHUNK_BYTES = 1 << 20
-"""So many come within the time in which something has to: less is computed sooner."""
+"""So many bytes must come within the time-out for progress: computing is faster than fewer."""
 
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 Verdict = Trouble | Literal["absent", "beyond", "taken"]
-"""What an error means. `absent`: there is no such object, while there is a bucket. `beyond`: it
-ends before the stretch that was asked for. `taken`: it is there already, or about to be."""
+"""The meaning of an error. `absent`: there is no such object, while there is a bucket. `beyond`:
+the object ends before the requested stretch. `taken`: the object exists already, or is about to."""
 _BY_TEXT: dict[str, Verdict] = {
     "<Code>NoSuchBucket</Code>": "error",
     "non-2xx status code: 401": "auth",
@@ -240,7 +241,7 @@ class ObjectEngine:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open whatever lies there: of a pipe one would wait for somebody who writes to it."""
+    """Open a path without waiting: opening a pipe would wait for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

@@ -1,16 +1,16 @@
-"""Why a remote store gave nothing: the words that requests, counters and people are told."""
+"""The words for why a remote store gave nothing: for requests, counters and people."""
 
 from typing import Final, Literal
 
 Trouble = Literal["refused", "timeout", "auth", "throttled", "lost", "full", "error", "resting"]
-"""Why an engine did not answer: nobody listens; no answer in time; not let in; told to slow down
+"""Why an engine did not answer: no server listens; no answer in time; not let in; told to slow down
 (503); the connection broke, or the answer did; no memory or space left; anything else; it was not
 asked."""
 
 TIMEOUT: Final = "remote_timeout"
 """It did not answer in the time that a request may wait for it."""
 UNREACHABLE: Final = "remote_unreachable"
-"""Nobody listens, or the connection broke."""
+"""No server listens, or the connection broke."""
 DENIED: Final = "remote_denied"
 """It did not let this machine in: password, user or rights."""
 THROTTLED: Final = "remote_throttled"

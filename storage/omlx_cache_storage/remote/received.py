@@ -18,17 +18,17 @@ from omlx_cache_storage.page import Buffer, PageId, PageInfo, flat
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope
 
 CHECKED_BYTES = 256 * 1024
-"""Copied and checked at a time: what a core's own cache still holds for whoever comes next."""
+"""Bytes copied and checked at a time: a core's own cache still holds them for the next reader."""
 
 
 class ReceivedPage:
     """A received value whose envelope and header were checked; `read_into` checks the rest, once.
 
-    Raises PageError in the constructor for what is not the page that was asked for. `parts` are the
-    value's bytes in order, cut anywhere; they are not changed, and let go as they are read. With a
-    secret, `meta` is what nobody has authenticated until `read_into` returned: good for a plan.
-    `was_read` says that it did, and all is right. With `asked` only so many first bytes were asked
-    for, and there is no `meta` when `head_bytes` are more.
+    The constructor raises PageError for a value that is not the requested page. `parts` are the
+    value's bytes in order, cut anywhere; they are not changed, and released as they are read. With
+    a secret, `meta` is not authenticated until `read_into` returned: good for a plan. `was_read`
+    says that it did, and all is right. With `asked` only so many first bytes were requested, and
+    there is no `meta` when `head_bytes` are more.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ReceivedPage:
 
     def _fill(self, pieces: Sequence[memoryview]) -> None:
         """Copy the payload and digest what was copied, while it is in a core's cache."""
-        # What is authenticated is what its writer made the checksum of.
+        # Authenticated bytes are those of which the writer made the checksum.
         digest = None if self._cipher is not None else PayloadDigest()
         for piece in pieces:
             for begin in range(0, piece.nbytes, CHECKED_BYTES):
@@ -116,7 +116,8 @@ class ReceivedPage:
             else:
                 part[:] = source
                 if self._cipher is not None:
-                    # What was copied, not what came: nobody can change it in between.
+                    # Authenticate the copy, not the received bytes: no other thread can change it
+                    # in between.
                     self._cipher.authenticate_additional_data(part)
             filled += source.nbytes
             left = self._parts.pop(0)[source.nbytes :]

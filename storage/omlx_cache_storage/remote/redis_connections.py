@@ -34,16 +34,17 @@ _MEMBER_BYTES = 512
 _WORD_BYTES = 512
 """A number, a word, an error, and what frames an answer."""
 _SAID_BYTES = 1 << 20
-"""What a server says of itself: INFO, its commands, or the ranges that a large cluster has."""
+"""Bytes of a server's answer about itself: INFO, its commands, or the ranges that a large cluster
+has."""
 _LEAST_RATE = 64 << 10
-"""Bytes a second: values that come slower are given up."""
+"""Bytes a second: a read of slower values is abandoned."""
 HANDSHAKE_BYTES = 64 << 10
-"""Answers to what a client sends when it connects; nobody has asked for a value yet."""
+"""Bytes of answers to a client's commands when it connects; no value was requested yet."""
 DIRECT_BYTES = 64 << 10
 """Values of so much are received where they stay."""
 PROGRESS_BYTES = 1 << 20
-"""What has to come within a reader's time-out, or a whole answer: what comes at less than half a
-megabyte a second is computed sooner."""
+"""Bytes that must come within a reader's time-out, unless the whole answer does: at less than half
+a megabyte a second computing is faster."""
 
 
 _BY_WORD: dict[str, Trouble] = {
@@ -223,9 +224,9 @@ class _DirectParser(_RESP2Parser):
 
 
 class _Bounded:
-    """What all kinds of connections have beside the client's own.
+    """The common part of all kinds of connections, beside the client's own.
 
-    `allowed` says what all answers to commands that are sent at once may take together.
+    `allowed` says how much all answers to commands that are sent at once may take together.
     """
 
     _sock: Any
@@ -287,7 +288,7 @@ def trouble(error: Exception, password: str | None) -> RemoteError:
 
 def _reason(error: Exception) -> Trouble:
     if isinstance(error, failures.RedisClusterException) and isinstance(error.__cause__, Exception):
-        # What asking for the map of slots ended with.
+        # The error with which a request for the map of slots ended.
         return _reason(error.__cause__)
     word = str(error).partition(" ")[0]
     if isinstance(error, failures.ResponseError) and word in _BY_WORD:

@@ -77,7 +77,7 @@ class RedisEngine:
         self._address = address
         # Without TLS, two round trips less for a connection: a name in a server's list of clients.
         # With it, their answers take along the session tickets that a server sends unasked, which
-        # the pool would take for answers that nobody read.
+        # the pool would take for unread answers.
         tls = _tls(address) or {"driver_info": None}
         self._anonymous: dict[str, Any] = {
             "allowed": partial(allowed, options.read_seconds),
@@ -124,7 +124,7 @@ class RedisEngine:
         return found
 
     def write(self, name: str, parts: Sequence[Sequence[Buffer]], *, replace: bool) -> bool:
-        """Publish a value; False also while somebody else is writing one with parts."""
+        """Publish a value; False also while another writer publishes one with parts."""
         if len(parts) == 1:
             return self._set(name, parts[0], fresh=not replace)
         # Two writers' parts of one value may differ, as encryption makes them: never mix them.
@@ -167,7 +167,7 @@ class RedisEngine:
         return {name: str(value) for name, value in self._ask("INFO", section).items()}
 
     def close(self) -> None:
-        """Close connections, those that threads wait on too; nothing is connected again."""
+        """Close connections, also those that threads wait on; nothing connects again."""
         self._closed = True
         for pool in list(self._pools):
             pool.disconnect()
@@ -207,7 +207,7 @@ class RedisEngine:
     def _trouble(self, error: Exception) -> RemoteError:
         """Return what to raise instead of an error of the client."""
         if self._closed:
-            # Whatever it is that a client raises whose socket is closed under it.
+            # A client whose socket is closed under it may raise any error.
             return RemoteError("lost", "the engine is closed")
         return trouble(error, self._password)
 
@@ -275,8 +275,8 @@ class ClusterEngine(RedisEngine):
     own.
 
     A node that fails, while others answer, is taken to have nothing and to take nothing; after some
-    failures in a row it is left alone for a while. `_lock` guards `_client` and `_stale`, also
-    while the client asks who has what; `_back_offs` is only added to.
+    failures in a row the engine backs off from it. `_lock` guards `_client` and `_stale`, also
+    while the client asks for the map of slots; `_back_offs` is only added to.
     """
 
     def __init__(self, address: RemoteAddress, options: RemoteOptions) -> None:

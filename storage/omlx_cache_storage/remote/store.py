@@ -1,5 +1,5 @@
-"""A remote store's pages by their names: looked at, read and written, unless the store is left
-alone; and what of that is counted."""
+"""A remote store's pages by their names: looked up, read and written unless the tier backs off, and
+the counts of that."""
 
 import threading
 import time
@@ -59,10 +59,9 @@ LARGE_BYTES = 256 * 1024
 
 class RemoteStore:
     """Pages of an engine. Any thread may call; `look`, `present`, `read` and `write` wait for the
-    network as long as the engine's client does, and raise RemoteError, also while the store is left
-    alone. What the store says becomes known. Mutable state lies in the parts, which guard
-    themselves; `closed` is set once.
-    """
+    network as long as the engine's client does, and raise RemoteError, also during a back-off. The
+    store's answers become known. Mutable state lies in the parts, which guard themselves; `closed`
+    is set once."""
 
     def __init__(
         self,
@@ -111,9 +110,9 @@ class RemoteStore:
         self.known.note_absent([placed.page], why)
 
     def present(self, pages: Sequence[Placed]) -> list[PageInfo | None]:
-        """Return what the store has of each page, by one question about those that it was not seen
-        to have. One that was read and found to be damaged looks well from its first bytes, and is
-        none."""
+        """Return the store's info of each page, by one request about the pages that it was not seen
+        to have. A page that was read and found damaged counts as absent, though its first bytes
+        look well."""
         unsure = [placed for placed in pages if not self._is_sure(placed.page)]
         if unsure:
             self.look(unsure)
@@ -228,7 +227,7 @@ class RemoteStore:
             self.back_off.failed(f"{word}: {error}", stalled=stalled)
 
     def note_late_lookup(self) -> None:
-        """Note a lookup that somebody waited for as long as one may: one is enough."""
+        """Note a lookup that took the longest wait of a request: one is enough."""
         self.tally.add(late_lookups=1)
         if not self.closed:
             why = f"{reasons.TIMEOUT}: a lookup was not answered in time"

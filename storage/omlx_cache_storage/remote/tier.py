@@ -1,7 +1,6 @@
 """Pages in a store that other machines use too: found by lookups, read and written whole.
 
-What is known of the store is what it answered lately. It evicts by itself, so nothing is done here
-of what other tiers do about that.
+The tier knows the store by its recent answers. The store evicts by itself, so nothing here does.
 """
 
 import threading
@@ -81,7 +80,7 @@ class RemoteTier:
         self._held_bytes = self._peak_bytes = 0
         self._answered = 0.0
 
-    # What is known.
+    # Known pages.
 
     @property
     def resting(self) -> str:
@@ -89,7 +88,7 @@ class RemoteTier:
         return self.store.back_off.why
 
     def info(self, page: PageId) -> PageInfo | None:
-        """Return what is known of a page; nothing while the tier backs off."""
+        """Return the known info of a page; None while the tier backs off."""
         return self.find_all([page])[0]
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
@@ -186,8 +185,8 @@ class RemoteTier:
         return received
 
     def _unsent(self, error: RemoteError) -> PageNotSent:
-        """Note that the store failed, or even brought nothing to anybody for as long as one may
-        wait, and return what a reader is told."""
+        """Note that the store failed, or even brought no reader anything for the longest wait;
+        return the error for the reader."""
         silent = time.monotonic() - self._answered >= NEARLY * self._stalled_seconds
         self.store.failed(error, stalled=silent and error.reason == "timeout")
         return PageNotSent(reasons.WORDS[error.reason], str(error))
@@ -236,7 +235,7 @@ class RemoteTier:
         called again."""
         self.store.closed = True
         deadline = time.monotonic() + timeout
-        # What hangs in its connections fails with them.
+        # Calls that hang in its connections fail with them.
         self.store.engine.close()
         ended = self._lookups.close(timeout)
         return self._pool.stop(max(0.0, deadline - time.monotonic())) and ended
@@ -261,7 +260,7 @@ def open_engine(address: RemoteAddress, options: RemoteOptions) -> RemoteEngine:
 def open_tier(
     address: RemoteAddress, options: RemoteOptions, events: EventLog = SILENT
 ) -> RemoteTier:
-    """Return the tier on the store at an address; asks nobody yet.
+    """Return the tier on the store at an address; sends nothing yet.
 
     Raises what `open_engine` does, and nothing for a store that does not answer.
     """

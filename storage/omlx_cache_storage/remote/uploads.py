@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 MOST_PAGES = 65_536
 MOST_CHAINS = 256
-"""What waits at most: some 20 MB. What comes then is dropped, and counted."""
+"""Pages and chains that wait at most: some 20 MB. Later ones are dropped, and counted."""
 TOGETHER = 64
 """Pages that one question is about."""
 TRIES = 3
@@ -36,7 +36,8 @@ PAUSE_SECONDS = 1.0
 """After a failure nothing is sent for about so long."""
 CLOSE_SECONDS = 5.0
 SENDING = 0.9
-"""What is left is sent for so long at most when a process ends, for most of it pages go out."""
+"""Pending pages are sent for so many seconds at most when a process ends; new ones go out for
+`SENDING` of that."""
 
 UploadPolicy = Literal["all", "reused", "shared"]
 """Which pages other machines get: `all`, what is used here and was lost there too; `reused`, what a
@@ -53,8 +54,8 @@ class Uploads:
 
     `stored` and `used` are for the threads that compute: they take no lock and wait for nothing.
     The thread asks what the store has of some pages by one question and sends the others, root
-    first; one page's bytes are in memory at a time. Mutable: `_noted` (chains), `_flushes` (those
-    who wait; both appended to by anybody), `_dropped`; and what the thread alone changes: `_queue`
+    first; one page's bytes are in memory at a time. Mutable: `_noted` (chains), `_flushes` (waiting
+    callers; any thread appends to both), `_dropped`; and what the thread alone changes: `_queue`
     (pages in order, each with its number), `_added` (how many pages ever came into it), `_tries`
     (how often in a row its first page has failed), `_failed`.
     """
@@ -120,8 +121,8 @@ class Uploads:
         return len(self._noted) + len(self._queue)
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that was noted before is there, is another machine's to write, or was
-        given up; False after `timeout` seconds, and where the store does not answer."""
+        """Wait until each page noted before is in the store, is another machine's to write, or has
+        failed for good. False after `timeout` seconds, and where the store does not answer."""
         if self._ending.is_set():
             return not self.pending
         done = threading.Event()
@@ -177,7 +178,7 @@ class Uploads:
             _log.debug("not sent: %s", error)
         else:
             _log.error("pages are not sent to other machines", exc_info=error)
-        # A store that is left alone says nothing of this page.
+        # A back-off from the store says nothing of this page.
         if self._queue and not self._target.back_off.why:
             self._tries += 1
             if self._tries >= TRIES:
