@@ -72,7 +72,7 @@ _MODULES = {
     "register_adapter": "omlx_cache.adapters",
 }
 _THEIR_NAMES = {"register_adapter": "register"}
-"""What a name is called in its own module, where that differs."""
+"""A name in its own module, where that differs."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Prompts in flight: what is being computed now, so that nobody computes the same beside it.
+"""Prompts in flight, so that no request computes the same tokens beside another.
 
 A request whose next blocks another one is computing waits for them in its scheduler's queue, and
 restores them. Prompts are compared token by token, within one namespace: never across salts.
@@ -13,7 +13,8 @@ from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 STALLED_SECONDS = 120.0
-"""A flight without progress for so long is not waited for any more: nobody may be computing it."""
+"""A flight without progress for so long is not waited for any more: its request may have
+stalled."""
 WAIT_SECONDS = 600.0
 """So long a request waits in its queue for blocks that others compute: a prompt of a million tokens
 takes about as long; then the request computes them itself."""
@@ -152,8 +153,8 @@ class Flights:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """What differs when something happened to a flight, when one was lost, and after a while:
-        one may have stalled."""
+        """A value that changes when something happened to a flight, when one was lost, and after a
+        while: one may have stalled."""
         return self.changes, len(self.live), int(time.monotonic() / POLL_SECONDS)
 
     def changed(self) -> None:
@@ -242,8 +243,8 @@ class QueueWait:
         return not is_worth_it if self.is_on else is_worth_it or self.has_news
 
     def block(self, timeout: float) -> None:
-        """Block until something happens, for `timeout` seconds at most and not for long; give up
-        at once when the calling thread is the one that computes what is waited for."""
+        """Block until something happens, for `timeout` seconds at most and not for long; stop
+        waiting at once when the calling thread computes the awaited blocks."""
         flight = self._flights.awaited(self.chain, self.found)
         if flight is not None and flight.thread == threading.get_ident():
             self.give_up()

@@ -1,4 +1,4 @@
-"""What the cache needs to know of one class of live cache: the adapter protocol.
+"""The adapter protocol: the cache's view of one class of live cache.
 
 A live cache is cut and rebuilt by the same two facts: which named arrays it has, and which
 tokens their buffers hold in which order (`TokenRange`s, index 0 first).
@@ -77,7 +77,7 @@ def paged_of(groups: Iterable[GroupSpec]) -> GroupSpec | None:
 
 
 class DenseForm(NamedTuple):
-    """What a packed tensor is when it is decoded; an empty dtype when nobody can say."""
+    """A packed tensor in its decoded form; an empty dtype when that is unknown."""
 
     dtype: str
     dim: int
@@ -102,9 +102,9 @@ class UnsupportedCache(Exception):
 class Adapter(Protocol):
     """Reads and rebuilds one cache class. Stateless; calls happen on the model's thread.
 
-    None of the methods evaluates or changes a live cache. They raise UnsupportedCache for a
-    cache that is of the class but in a shape that cannot be kept (a batch, say). What has a body
-    is right for plain arrays in temporal order, tight and as many as the group needs.
+    None of the methods evaluates or changes a live cache. They raise UnsupportedCache for a cache
+    that is of the class but in a shape that cannot be kept (a batch, say). Methods with a body are
+    right for plain arrays in temporal order, tight and as many as the group needs.
     """
 
     def group(self, cache: Any) -> GroupSpec:

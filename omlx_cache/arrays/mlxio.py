@@ -58,7 +58,8 @@ _CARRIERS = {
 
 SMALL_BYTES = 256 * 1024
 SHARED_BYTES = 8 << 20
-"""What several streams zero: less takes one of them a millisecond, and waking more a fraction."""
+"""Bytes that several streams zero: one stream zeroes fewer in a millisecond, and waking more takes
+a fraction of that."""
 STREAMS = min(4, os.cpu_count() or 1)
 
 _dispatching = threading.Lock()

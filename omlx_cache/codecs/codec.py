@@ -1,7 +1,6 @@
-"""What every codec promises, and the codecs that MLX has itself: dense, which changes nothing, and
-affine, which quantises by groups. The parts of that match the arrays of mlx-lm's
-`QuantizedKVCache`: `packed` (uint32), `scales`, `biases`.
-"""
+"""The protocol of every codec, and the codecs that MLX has itself: dense, which changes nothing,
+and affine, which quantises by groups. Affine's parts match the arrays of mlx-lm's
+`QuantizedKVCache`: `packed` (uint32), `scales`, `biases`."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ class Codec(Protocol):
 
     @property
     def identity(self) -> str:
-        """What must match for `decode` to read parts that another codec object made."""
+        """The text that must match for `decode` to read parts that another codec object made."""
 
     def refusal(self, dim: int, dtype: mx.Dtype) -> str:
         """Return why vectors of `dim` elements of `dtype` cannot be encoded, "" if they can."""

@@ -1,4 +1,4 @@
-"""The names of codecs: those that settings and commands accept, and under which bytes are kept.
+"""The names of codecs: names that settings and commands accept, and identities of stored bytes.
 
 Equal identities decode alike, others never meet. Imports no MLX.
 
@@ -26,7 +26,7 @@ HALVES: Final[dict[CodecName, tuple[str, str]]] = {
     "turbo3": ("turbo3", "turbo3"),
     "turbo2": ("turbo2", "turbo2"),
 }
-"""What each name means for keys and for values."""
+"""The codecs of each name, for keys and for values."""
 
 DENSE_LAST: Final[dict[CodecName, int]] = {"affine4": 1, "turbo4": 1, "turbo3": 1, "turbo2": 1}
 """How many of the last KV layers a codec leaves dense unless told otherwise: the last one feeds

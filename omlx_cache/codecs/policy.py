@@ -30,7 +30,7 @@ LayerKind = Literal["paged", "window", "state"]
 
 
 class LayerShape(NamedTuple):
-    """What a policy must know of one cache leaf. Zero dims mean that it has no such tensor."""
+    """A policy's knowledge of one cache leaf. Zero dims mean that it has no such tensor."""
 
     kind: LayerKind
     key_dim: int

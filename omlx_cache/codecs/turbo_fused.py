@@ -30,7 +30,7 @@ _CHECKING = threading.Lock()
 
 
 class Form(NamedTuple):
-    """What a kernel is made for; `corrected` is of no account in decoding."""
+    """The properties for which a kernel is made; `corrected` does not matter in decoding."""
 
     dim: int
     bits: int

@@ -1,4 +1,4 @@
-"""What a store's budgets hold of one model, and which of them is too small for it."""
+"""The tokens of one model that a store's budgets hold, and the budget that is too small for it."""
 
 import logging
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from omlx_cache.settings.sizes import format_size
 _log = logging.getLogger(__name__)
 
 FILE_BYTES = 16 * 1024 + 4096 + 256
-"""What a page's file takes beside its payload: header, last block, name."""
+"""Bytes that a page's file takes beside its payload: header, last block, name."""
 DIRECTORY_BYTES = 64 * 1024
-"""What the directories take, and the tier sets aside for those that a write may make."""
+"""Bytes that the directories take; the tier reserves them for directories that a write may make."""
 _UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
@@ -120,7 +120,7 @@ class Budgets:
             return
         called, raised = name, f"{name}={enough(needed)}"
         if name == "cold_bytes" and size != own.cold_bytes:
-            # Not what this process was told counts.
+            # The directory's budget counts, not this process's own setting.
             called, raised = "the directory's budget", f"`omlx-cache quota {enough(needed)}`"
         self._tell(
             name,

@@ -1,9 +1,9 @@
-"""Handing a sequence's pages to the tiers: while it is computed, and the rest at its end.
+"""Handing a sequence's pages to the tiers: while it is computed, and the last ones at its end.
 
-`advance` stores what is new and never waits: what the tiers cannot take now is tried again at
-the next call, since the live cache still holds it. Windows and recurrent state move on, so they
-are cut at the policy's stops and wait in staging. `finish` stores the rest, and may wait for the
-writer; what still has no room is the deep end, dropped and counted.
+`advance` stores new pages and never waits: a page that the tiers reject now is tried again at the
+next call, since the live cache still holds it. Windows and recurrent state move on, so they are cut
+at the policy's stops and wait in staging. `finish` stores the other pages, and may wait for the
+writer. Pages without room are then the deep end, dropped and counted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -78,16 +78,16 @@ class Committer:
         self._trail = WindowTrail(
             [g for g in groups if g.kind == "window"], admission.staging, start
         )
-        # What came from another machine is to be had here as if it had been computed here.
+        # Blocks of another machine are stored here as if this one had computed them.
         self.done = chain.block_start((start if local is None else min(start, local)) + 1)
 
     @property
     def stored(self) -> frozenset[PageId]:
-        """The pages that this committer stored, and those that were stored along."""
+        """The pages that this committer stored, and pages stored along with them."""
         return frozenset(self._admission.new)
 
     def want(self, stops: Iterable[int]) -> None:
-        """Add stops; those that the sequence has passed are left out.
+        """Add stops that the sequence has not passed.
 
         Windows are kept at the prompt's end instead of one token before it, which they serve too.
         """
@@ -130,14 +130,14 @@ class Committer:
     def finish(
         self, layout: Layout, extent: LiveExtent, ended: Ended | None = None
     ) -> CommitResult:
-        """Store the rest, order the chain for eviction by how the answer ended, and return what was
-        stored in all.
+        """Store the remaining pages, order the chain for eviction by how the answer ended, and
+        return the result of all stores.
 
         The end of the prompt gets a page of its own in sequences without restore points, so that
         the same prompt is found up to there.
         """
         end = extent.end
-        # Of a request that ended within its prefill the rest is not missing from the cache.
+        # A request that ended within its prefill has no tokens missing from the cache.
         is_early = len(self.chain) == self._prompt_length and extent.overwritten <= end
         if not extent.exact or (end != len(self.chain) and not is_early):
             self._admission.skipped[reasons.POSITION] += 1
@@ -148,7 +148,7 @@ class Committer:
             lambda tier: fallbacks(self.chain, layout.groups, tier, end),
             ended,
         )
-        # Whatever left the tiers since it was restored or stored is cut again.
+        # Pages that left the tiers since they were restored or stored are cut again.
         self.done = 0
         reached = True
         for page in self._admission.take_staged():
@@ -166,7 +166,7 @@ class Committer:
         else:
             self._admission.give_up([self._page(PAGED, e) for e in self._unstored(end)])
         if not self._admission.prepared:
-            # What replaces them is there to stay.
+            # The pages that replace them are stored.
             self._store.demote(superseded(self.chain, end, self._store.tails_of))
         self._budgets.sequence(end, lost=self._admission.skipped[reasons.NO_ROOM] > 0)
         return self._admission.result(end)
@@ -176,7 +176,7 @@ class Committer:
 
     def _unstored(self, end: int) -> list[int]:
         """Return where the complete blocks up to `end` end that are still to be stored; at the end
-        of the sequence only those that no tier has."""
+        of the sequence only blocks that no tier has."""
         size = self.chain.block_size
         ends = list(range(self.done + size, end + 1, size))
         if self._paged is None or not self._admission.finishing:
@@ -220,7 +220,7 @@ class Committer:
             if cut is None:
                 self._admission.skipped[reasons.NOT_HELD] += 1
                 continue
-            # What is encoded together lies behind each other.
+            # Pages that are encoded together follow each other.
             if run and (len(run) == RUN_PAGES or run[-1].meta.position != span.start):
                 yield run
                 run = []
@@ -330,7 +330,7 @@ class Committer:
     def _add(self, cutter: Cutter, planned: _Planned, *, stage: bool = False) -> bool:
         """Cut, encode and store one page; False without room.
 
-        What is stored encoded already is not encoded again, as that could give other bits.
+        A page that is stored encoded is not encoded again, as that could give other bits.
         """
         meta = planned.meta
         codecs, nbytes = self._encoding(meta)
@@ -339,7 +339,7 @@ class Committer:
         is_stored = self._admission.add(
             nbytes, meta, lambda: _made(cutter, [planned], codecs)[0], stage=stage
         )
-        # What the disk has need not be in memory.
+        # A page that the disk has need not be in memory.
         return is_stored or (not stage and self._admission.owns(meta.id))
 
     def _encoding(self, meta: PageMeta) -> tuple[Mapping[str, Codec], int]:

@@ -26,7 +26,7 @@ class LiveExtent(NamedTuple):
 
 
 def extent_of(layout: Layout, recorded: int) -> LiveExtent:
-    """Return what a cache holds of a sequence that somebody says belongs to it."""
+    """Return the tokens that a cache holds of a sequence that its caller assigns to it."""
     live = position_of(layout)
     if live is None:
         return LiveExtent(recorded, True)
@@ -39,7 +39,7 @@ def position_of(layout: Layout) -> int | None:
 
 
 class LiveProgress:
-    """Compares what is recorded with where the live cache is, each time it is told to look.
+    """Compares the recorded tokens with the position of the live cache, at each call.
 
     Mutable; used on the model's thread. Evaluates nothing, raises nothing. A cache that does not
     say where it is is watched instead: whether its first array was replaced tells whether anything
@@ -73,7 +73,7 @@ class LiveProgress:
         """Note that one more token was recorded, with a look at one layer only; False, and nothing
         noted, where `recorded` has to look closer.
 
-        Whatever raises in its middle, what it leaves is right.
+        Its state is right whatever exception ends it.
         """
         if self._lead is None:
             return False
@@ -124,7 +124,7 @@ class LiveProgress:
             self._doubtful = position
 
     def _look(self, count: int, *, expected: bool = False) -> int | None:
-        """Return where the cache is, None when nobody knows; `count` tokens are talked of."""
+        """Return where the cache is, None when that is unknown; the caller means `count` tokens."""
         try:
             live = position_of(self._layout)
         except UnsupportedCache:

@@ -1,1 +1,1 @@
-"""What a process answers to commands and browsers: the sockets, the server, the operations."""
+"""A process's answers to commands and browsers: the sockets, the server, the operations."""

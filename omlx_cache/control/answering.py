@@ -1,4 +1,4 @@
-"""What is asked of a store, or of the service in its place, by commands and by the status port."""
+"""The questions of commands and of the status port to a store, or to the service in its place."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ from omlx_cache_storage.stats import Stats
 
 
 class Answering(Protocol):
-    """What the operations read of a store. Any thread may call any of it."""
+    """The operations' view of a store. Any thread may call any of it."""
 
     @property
     def cold_dir(self) -> str | None:
@@ -28,11 +28,11 @@ class Answering(Protocol):
 
     @property
     def events(self) -> EventLog:
-        """What happened to pages."""
+        """The log of pages' events."""
 
     @property
     def decoder(self) -> Decoder | None:
-        """What turns tokens into text, None where nobody can."""
+        """The function that turns tokens into text, None without one."""
 
     def identity(self) -> Identity:
         """Return who answers."""

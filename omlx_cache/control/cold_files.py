@@ -39,7 +39,7 @@ def entries(cold_dir: Path) -> list[ColdEntry]:
 
 
 ROOT_FILES = frozenset((*EXPECTED_FILES, KEEPER_FILE, PINS_FILE))
-"""What a cache has beside its namespaces."""
+"""Files that a cache has beside its namespaces."""
 
 
 def root_bytes(cold_dir: Path, fs: FileSystem = DISK) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 from omlx_cache_storage.errors import CacheError
 
 STORE: Final = "/store/"
-"""What stands before an operation in its path."""
+"""The part of a path before an operation."""
 CHANGES: Final = frozenset({"flush", "clear", "prune"})
 """Operations that change something: they are asked by POST, the others by GET."""
 STATUS_OF: Final[Mapping[str, int]] = {

@@ -14,9 +14,9 @@ from omlx_cache.status.routes import asked_path
 _log = logging.getLogger(__name__)
 
 READ_SECONDS = 5.0
-"""What a client may take to send its request."""
+"""Seconds that a client may take to send its request."""
 WRITE_SECONDS = 10.0
-"""What it may take to read an answer, or a piece of a stream."""
+"""Seconds that a client may take to read an answer, or a piece of a stream."""
 MOST_BYTES = 64 * 2**10
 """Of a request, its body included."""
 _REFUSED = ("Transfer-Encoding", "Expect")
@@ -25,7 +25,7 @@ _LINGER_BYTES = 2**20
 
 
 class RequestTooLarge(Exception):
-    """A client sends more than anybody needs."""
+    """A client sends more than any request needs."""
 
 
 class ApiHandler(BaseHTTPRequestHandler):
@@ -33,7 +33,7 @@ class ApiHandler(BaseHTTPRequestHandler):
 
     server: Any  # `ApiServer`, which makes these.
     protocol_version = default_request_version = "HTTP/1.1"
-    # What an answer to a request that cannot be read needs to know of it.
+    # An answer to an unreadable request needs these.
     command = requestline = ""
     request_version = "HTTP/1.1"
     _is_refused = False

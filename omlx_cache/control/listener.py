@@ -73,7 +73,7 @@ def bind(host: str, port: int, hint: str) -> socket.socket:
 def listen_at(path: Path) -> Listener:
     """Return a listener at `path` with mode 0600; raises ControlError when it is taken.
 
-    An abandoned socket of this user's at that path is replaced; any other file is left alone.
+    An abandoned socket of this user's at that path is replaced; any other file stays.
     """
     try:
         check_length(path)
@@ -128,7 +128,7 @@ def _free_name(directory: Path, is_service: bool) -> Path:
 
 
 def remove_stale(directory: Path) -> list[Path]:
-    """Remove and return the control sockets of dead processes on which nobody listens.
+    """Remove and return the control sockets of dead processes on which no process listens.
 
     A live process is given the benefit of the doubt: it may be about to listen. A dead one may
     be alive in another container that shares the directory, so its socket must refuse as well.
@@ -144,7 +144,7 @@ def remove_stale(directory: Path) -> list[Path]:
 
 
 def remove_all(files: Mapping[Path, os.stat_result]) -> None:
-    """Remove a listener's file and links, if they are still those that it made."""
+    """Remove a listener's file and links, if they are still the ones that it made."""
     for path, made in files.items():
         with contextlib.suppress(OSError):
             if os.path.samestat(path.lstat(), made):
@@ -155,7 +155,7 @@ def _bind(path: Path) -> Listener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(os.fspath(path))
-        # Nobody can connect before `listen`, so the mode is right before it matters.
+        # No client can connect before `listen`, so the mode is right before it matters.
         path.chmod(0o600)
         sock.setblocking(False)
         sock.listen()
@@ -166,7 +166,7 @@ def _bind(path: Path) -> Listener:
 
 
 def _remove_abandoned(path: Path) -> bool:
-    """Remove an abandoned socket of this user's; return True when somebody listens on it."""
+    """Remove an abandoned socket of this user's; return True when a process listens on it."""
     with contextlib.suppress(OSError):
         info = path.lstat()
         if stat.S_ISSOCK(info.st_mode):

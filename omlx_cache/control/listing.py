@@ -1,6 +1,6 @@
 """Listings of pages and namespaces for people and programs: the same rows from a running store and
-from a directory that nobody uses. And the choice of those that a person wants gone: of old
-versions, not used lately, or too many. Reads page headers only in `details`, and nothing else.
+from an unused directory. Also the choice of pages to delete for a person: of old versions, not used
+lately, or too many. Reads page headers only in `details`, and nothing else.
 
 `compare` is for `doctor` and tests: memory and disk, page by page.
 """
@@ -219,7 +219,7 @@ Documents = Callable[[BlockKey], Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What shall go; each that is None chooses nothing.
+    """The pages to delete; a field that is None chooses nothing.
 
     `keep`: namespaces whose versions are known and none of these. `before_ns`: pages that were
     used before this stamp, the superseded ones among them. `to_bytes`: pages in eviction order,
@@ -301,8 +301,8 @@ def choose(
 
 @dataclass(slots=True)
 class Footprint:
-    """What page files take of a disk, with the directories and documents that go with the last
-    of them; as a cold tier counts it."""
+    """The bytes that page files take of a disk, with the directories and documents that are deleted
+    with the last of them; as a cold tier counts them."""
 
     nbytes: int = _ROOT_BYTES
     _users: Counter[tuple[BlockKey, str]] = field(default_factory=Counter)
@@ -331,9 +331,9 @@ COMPARE_SECONDS = 2.0
 
 
 class Disagreement(NamedTuple):
-    """What the tiers disagree on. `unbacked`: pages that memory has as clean and the disk has not.
-    `orphans`: pages on the disk whose parent block neither tier has, so that nothing can be
-    restored from them; a page that was damaged or lost leaves such."""
+    """The pages on which the tiers disagree. `unbacked`: pages that memory has as clean and the
+    disk has not. `orphans`: pages on the disk whose parent block neither tier has, so that nothing
+    can be restored from them; a page that was damaged or lost leaves such."""
 
     unbacked: list[PageId]
     orphans: list[PageId]
@@ -346,7 +346,7 @@ def compare(tiers: Tiers) -> Disagreement:
     if cold is None or writer is None:
         return Disagreement([], [])
     before = set(_absent(hot, cold))
-    # What is in flight from the disk to memory arrives meanwhile.
+    # Pages in flight from the disk to memory arrive meanwhile.
     settled = before and writer.settle(COMPARE_SECONDS)
     unbacked = [page for page in _absent(hot, cold) if settled and page in before]
     return Disagreement(unbacked, _orphans(hot, cold))

@@ -1,4 +1,4 @@
-"""What a store answers: each operation reads the store and returns plain values."""
+"""A store's answers: each operation reads the store and returns plain values."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ DEFAULT_LIMIT = 1000
 MOST_EVENTS = 10_000
 CLEAR_SECONDS = 30.0
 KEY_DIGITS = (32, 2 * NAMESPACE_BYTES)
-"""Those of a short key, and of a long one or a namespace."""
+"""The digits of a short key, and of a long one or a namespace."""
 
 
 def operations(store: Answering) -> Operations:
@@ -73,7 +73,7 @@ def operations(store: Answering) -> Operations:
 
 
 def _stats(store: Answering, levels: PrefixLevels) -> Stats:
-    # Whoever looks on asks for figures again and again: so long a tree is not kept for nobody.
+    # A watcher asks for figures again and again: this frees a tree that no one uses.
     levels.tidy()
     store.refresh()
     stats, allowed = store.stats(), store.allowance()
@@ -87,7 +87,7 @@ def _config(store: Answering) -> dict[str, object]:
 
 
 def _ps(store: Answering) -> ProcessRow:
-    # What others wrote and deleted counts, as it does in every store's figures.
+    # Pages that peer processes wrote and deleted count, as in every store's figures.
     store.refresh()
     stats = store.stats()
     hot, cold, writer, remote = stats.hot, stats.cold, stats.writer, stats.remote
@@ -138,7 +138,7 @@ def _events(store: Answering, args: Arguments) -> dict[str, object]:
     )
     if not set(kinds or ()) <= set(KINDS):
         raise ControlError("bad_request", f"kinds must be some of {', '.join(KINDS)}")
-    # What others did is news here when it is asked for.
+    # The events of peer processes are read when a client asks.
     store.refresh()
     if args.get("kv"):
         return {"pid": os.getpid(), **kv_document(store.events, after, limit)}

@@ -1,4 +1,4 @@
-"""What processes reply about their pages: a frozen dataclass for each kind of row."""
+"""Processes' replies about their pages: a frozen dataclass for each kind of row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,8 +42,8 @@ class PageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageDetails(PageRow):
-    """A page with what its file says, or memory knows. `error` says why nothing does; `data` is
-    verified, damaged, or why the file was not read, once somebody has looked."""
+    """A page with its description, from its file or from memory. `error` says why there is none;
+    `data` is verified, damaged, or why the file was not read, once it was checked."""
 
     parent: str | None = None
     tail: bool | None = None

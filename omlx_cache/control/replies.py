@@ -1,4 +1,4 @@
-"""What processes reply about themselves: a frozen dataclass for each answer.
+"""Processes' replies about themselves: a frozen dataclass for each answer.
 
 The API and the command line write answers as JSON (`serialization.py`), and read them again. Pages
 are in `page_replies.py`, requests in `request_replies.py`, and statistics in `Stats`: a
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who answers: a store, or omlx-cached, whose role is service.
+    """The process that answers: a store, or omlx-cached, whose role is service.
 
-    `service` is what a server says of itself: its `url`, `port` and `model`, and more.
+    `service` is a server's description of itself: its `url`, `port` and `model`, and more.
     """
 
     pid: int
@@ -26,7 +26,7 @@ class Identity:
 
     @property
     def title(self) -> str:
-        """What it is called for people: its name, a server's port, and its models' last names."""
+        """Its title for people: its name, a server's port, and its models' last names."""
         labels = self.models or [str(self.service.get("model") or "")]
         return ", ".join(filter(None, [self.place, *map(last_name, labels)]))
 
@@ -73,7 +73,7 @@ class RemoteHolding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRow(Identity):
-    """A process with what it holds; `versions` are those that its pages need."""
+    """A process with its holdings; `versions` are the ones that its pages need."""
 
     versions: Mapping[str, str]
     hot: Holding

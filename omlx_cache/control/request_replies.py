@@ -1,4 +1,4 @@
-"""What processes reply about their requests: a frozen dataclass for each answer."""
+"""Processes' replies about their requests: a frozen dataclass for each answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

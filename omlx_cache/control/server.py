@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 MOST_CLIENTS = 64
 PARALLEL = 4
-"""Requests for one path that are answered at once; others wait, so that those that hang on a disk
-leave room for other questions."""
+"""Requests for one path that are answered at once; others wait, so that requests that hang on a
+disk leave room for other questions."""
 PLACE_SECONDS = 1.0
 """How long a client waits for the place of one that was cut off."""
 HUNG_SECONDS = 1.0
@@ -48,7 +48,8 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 State = Literal["reading", "waiting", "writing", "answering"]
 _CUT_FIRST: Final[Sequence[State]] = ("reading", "waiting", "writing")
-"""Who makes room. One that is answered does not: its thread would stay where it is."""
+"""The states of connections that make room. One that is answered does not: its thread would stay
+where it is."""
 
 
 @dataclass(eq=False, slots=True)
@@ -65,8 +66,8 @@ class ApiServer(ThreadingMixIn, TCPServer):
     """Answers on a listening socket, which it owns, from construction to `close`.
 
     At most `most` clients are served at once: a newcomer takes the place of the one that has been
-    slowest, so that a silent client costs nobody an answer. On a Unix socket (`path` says where)
-    only this user is answered, on a port (`url`) each client that the routes allow. After a
+    slowest, so that a silent client costs no other one an answer. On a Unix socket (`path` says
+    where) only this user is answered, on a port (`url`) each client that the routes allow. After a
     fork the child holds nothing of it.
 
     `_changed`, a condition, guards `_open` (in the order in which they came), what a client of it

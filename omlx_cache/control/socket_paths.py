@@ -102,7 +102,7 @@ def prepare(directory: Path) -> Path:
     """Make a runtime directory with mode 0700 and return it; raises ControlError when unusable.
 
     An existing one must be this user's and no link. A looser mode is tightened, but only where
-    nothing else than control sockets lies in it: it might be somebody's home.
+    nothing else than control sockets lies in it: it might be a home directory.
     """
     if not _fits(directory):
         raise ControlError(
@@ -141,7 +141,7 @@ def sockets_in(directory: Path, pattern: re.Pattern[str] = _STORE) -> list[Socke
     """Return the control sockets in a directory, by process id; none when it is unreadable.
 
     Only this user's sockets, and links to some, in this user's directory count: others could be
-    traps. What a link leads to may be gone.
+    traps. The target of a link may be gone.
     """
     if why_unseen(directory):
         return []
@@ -188,8 +188,8 @@ def why_unseen(directory: Path) -> str:
 
 
 def is_listening(path: Path, timeout: float = 1.0) -> bool:
-    """Tell whether somebody accepts connections at a path, or may do: when that cannot be known,
-    somebody does."""
+    """Return whether a process accepts connections at a path; when that is unknown, assume that one
+    does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(timeout)
         try:

@@ -1,1 +1,2 @@
-"""What makes KV incompatible: the model's fingerprint and the namespace made of it."""
+"""The properties that make KV incompatible: the model's fingerprint and the namespace made of
+it."""

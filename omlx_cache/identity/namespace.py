@@ -80,10 +80,10 @@ def computed_by(document: Mapping[str, object]) -> str:
 
 
 class KnownNamespaces:
-    """Keeps a namespace while somebody holds it or memory has a page of it; and the latest 1,024.
+    """Keeps a namespace while its object lives or memory has a page of it; and the latest 1,024.
 
-    A page's document is written with the first page of its namespace, which may be long after
-    its session. What is forgotten has its document on the disk, or no page at all. Any thread may
+    A page's document is written with the first page of its namespace, which may be long after its
+    session. A forgotten namespace has its document on the disk, or no page at all. Any thread may
     call. `in_memory` names the namespaces that memory has pages of. `_lock` guards `_parts`, the
     document and the groups of each, the latest last, and `_limit`, and is taken before memory's
     own; `_held`, the objects that stand for them, guards itself.
@@ -130,7 +130,7 @@ class KnownNamespaces:
         return {known.digest: known.document for known in self.latest()}
 
     def _forget(self) -> None:
-        """Drop what is old, held by nobody, and without a page in memory."""
+        """Forget old namespaces without a living object and without a page in memory."""
         idle = [digest for digest in list(self._parts)[:-RECENT] if digest not in self._held]
         # Asked last: a namespace is released after its pages are in memory.
         in_memory = self.in_memory()

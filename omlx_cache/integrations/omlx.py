@@ -38,7 +38,7 @@ STORE_SECONDS = 1.0
 """How long a fetch waits for a store on another thread; then it is a miss."""
 
 MOST_UNDER_WAY = 1024
-"""Requests that nobody ends are ended when so many newer ones have been fetched."""
+"""Requests without an end are ended when so many newer ones have been fetched."""
 
 ExtraRanges = Sequence[tuple[int, tuple[Any, ...]]]
 Layer = Mapping[str, Any]
@@ -59,8 +59,8 @@ class RestoredBlocks:
 
 @dataclass(slots=True)
 class PrefixStatistics:
-    """Lookups and tokens, under oMLX's names. What it counts of parts that this cache lacks, its
-    partial blocks and SpecPrefill's prefixes, stays 0."""
+    """Lookups and tokens, under oMLX's names. Its counts of parts that this cache lacks, partial
+    blocks and SpecPrefill's prefixes, stay 0."""
 
     hits: int = 0
     misses: int = 0
@@ -236,8 +236,8 @@ class OmlxPrefixCache:
             self._cache.insert_cache(self._key, tokens, caches)
 
     def _leave_memory(self) -> None:
-        """Drop from memory what the disk has. What is not written yet leaves with a later call, and
-        so does all of it while another thread stores."""
+        """Evict from memory the pages that the disk has. Dirty pages are evicted by a later call,
+        and so are all while another thread stores."""
         if self._store.cold_dir is None or not self._lock.acquire(blocking=False):
             return
         try:
@@ -321,7 +321,7 @@ def caches_at(
     position: int, layers: Sequence[Layer], snapshot: Sequence[Layer | None] | None = None
 ) -> list[Any]:
     """Return the caches of a sequence's first `position` tokens, which share the layers' arrays: a
-    snapshot's layers, and the beginning of those that it leaves out because they can be cut.
+    snapshot's layers, and the beginning of the layers that it lacks because they can be cut.
 
     Keys and values may be longer: beside states of a boundary oMLX hands over all that it has.
     Raises UnsupportedCache for other classes, and for what is missing and cannot be cut.

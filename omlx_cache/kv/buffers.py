@@ -59,7 +59,7 @@ class _Read:
 
 
 _KeysAndValues: Any = object if hasattr(upstream.KVCache, "keys_and_values") else _Read
-"""What an mlx-lm before 0.32 lacks."""
+"""The method that an mlx-lm before 0.32 lacks."""
 
 
 class Independent(_KeysAndValues):  # type: ignore[misc]

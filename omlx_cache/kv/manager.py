@@ -34,9 +34,9 @@ class KVCacheManager:
     Positions follow from the committed length alone: `append_kv` writes behind it, for
     the layers in any order, and `advance_seq_len` commits what all layers have appended.
 
-    In-place holds while nobody else refers to the pool's buffers: a view from `get_cache`
-    that is still held, or not yet evaluated work on it, makes MLX copy that layer's
-    buffer at the next write. The result is right either way.
+    Writes are in place while nothing else refers to the pool's buffers: a view from `get_cache`
+    that is still held, or not yet evaluated work on it, makes MLX copy that layer's buffer at the
+    next write. The result is right either way.
 
     Not thread-safe: use it from the thread that runs the model. Mutable: the pool's
     buffers, the free slots, the sequences.
@@ -151,8 +151,8 @@ class KVCacheManager:
     def get_batch(self, seq_ids: Many[int], layer_idx: int) -> tuple[Array, Array]:
         """Return (B, heads, n, dim), n the longest row's tokens, appended ones included; lazy.
 
-        A view when the sequences' slots lie side by side in order, else a copy. What lies
-        behind a shorter row's end is unspecified: mask it.
+        A view when the sequences' slots lie side by side in order, else a copy. Columns behind a
+        shorter row's end are unspecified: mask them.
         """
         sequences = [self._sequence(seq_id) for seq_id in seq_ids]
         self._check_layer(layer_idx)

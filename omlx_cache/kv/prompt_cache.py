@@ -75,10 +75,9 @@ def _planned(cache: Any, max_context: int | None, step: int | None) -> Any:
 def trim_to_offset(prompt_cache: CacheSequence) -> CacheSequence:
     """Shrink every cache in place to the tokens it holds; return the same sequence.
 
-    Evaluates MLX, one layer at a time, so that the peak is one layer's copy. A buffer
-    without slack stays the same object. What a cache returns from here on is unchanged;
-    only its next append reallocates. The memory goes back when nobody else (a copy, a
-    view, work in flight) refers to the old buffer.
+    Evaluates MLX, one layer at a time, so that the peak is one layer's copy. A buffer without slack
+    stays the same object. A cache returns the same from here on; only its next append reallocates.
+    The memory is freed when nothing else (a copy, a view, work in flight) refers to the old buffer.
 
     Raises CacheOffsetError, before anything is changed, for an offset that is not within
     its buffer.
@@ -143,7 +142,7 @@ def _shrink(cache: Any, extent: _Extent) -> None:
     if isinstance(cache, Capacity):
         cache._borrowed = False
     if extent.tail:
-        # What a rotating cache does itself when it drops to its window.
+        # A rotating cache does this itself when it drops to its window.
         cache._idx = extent.retained
         if isinstance(cache, upstream.BatchRotatingKVCache):
             cache.left_padding = cache.left_padding - (extent.columns - extent.retained)

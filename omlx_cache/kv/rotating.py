@@ -22,9 +22,9 @@ class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]
         max_size - 1 + n, and below the window it writes in place.
     step: the growth increment in tokens below the window, instead of 256.
 
-    What `update_and_fetch` returns is upstream's bit for bit and column for column in every
-    case, and `state` is one that upstream's class continues from. Unlike upstream's, `trim`
-    refuses (returns 0) once the window has wrapped, and copies are independent.
+    `update_and_fetch` returns upstream's arrays bit for bit and column for column in every case,
+    and upstream's class continues from `state`. Unlike upstream's, `trim` refuses (returns 0) once
+    the window has wrapped, and copies are independent.
     """
 
     offset: int
@@ -65,9 +65,9 @@ class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]
     def _write_through_window(self, keys: Array, values: Array) -> Pair:
         """Attend over the window and the chunk, and retain the window only.
 
-        The chunk's first query sees max_size - 1 older tokens and its last query the
-        whole chunk, so a joined array of both is needed; it is the caller's alone and dies
-        with this layer's attention. What is retained is a copy of its end.
+        The chunk's first query sees max_size - 1 older tokens and its last query the whole chunk,
+        so a joined array of both is needed; it is the caller's alone and dies with this layer's
+        attention. The cache retains a copy of its end.
         """
         joined_keys = _join([*self._window(self.keys), keys])
         joined_values = _join([*self._window(self.values), values])
@@ -86,7 +86,7 @@ class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]
         parts = [(0, keep), (keep, self._idx)]
         if self._idx != columns and self._idx < self.offset:
             parts.insert(1, (self._idx, columns))
-        # Of those that are not kept the oldest are evicted.
+        # Of the columns that are not pinned the oldest are evicted.
         evicted = max(0, sum(stop - start for start, stop in parts) - (self.max_size - 1))
         views = []
         for place, (start, stop) in enumerate(parts):

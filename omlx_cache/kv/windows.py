@@ -1,4 +1,4 @@
-"""What a window and its batches have in common, and the windows of several sequences in one buffer,
+"""The common part of a window and its batches, and the windows of several sequences in one buffer,
 as upstream lays them out.
 
 Columns of such a batch are shared by all rows, padding is on the left, and nothing is kept: a row's

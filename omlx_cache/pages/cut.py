@@ -109,7 +109,7 @@ class PageCut(NamedTuple):
 
 class Cutter:
     """Plans pages of sources that together hold a group's tokens, the last source's names and
-    shapes deciding, and copies them into payloads that pin nothing of those.
+    shapes deciding, and copies them into payloads that pin no source.
 
     Planning evaluates nothing; a copy evaluates what it copies. Use it for one commit or
     capture and drop it before the live cache goes on: on the CPU it holds views of the live
@@ -253,7 +253,7 @@ class Cutter:
             carried, _ = widest(joined.shape[-1] * joined.itemsize, 0)
             for index, page in enumerate(mx.split(joined.view(carried), count, axis=1)):
                 parts[index].append(mx.contiguous(page).reshape(-1).view(mx.uint8))
-        # What is joined with nothing owns its memory, whatever the part was.
+        # A concatenation with nothing owns its memory, whatever the part was.
         return [mx.concatenate([*part, NOTHING]) if len(part) != 1 else part[0] for part in parts]
 
     def _tensor(self, name: str, pieces: Pieces | None) -> Array:

@@ -50,8 +50,8 @@ _log = logging.getLogger(__name__)
 
 HOST_BATCH_BYTES = 512 << 10
 DEVICE_BATCH_BYTES = 256 << 20
-"""What is encoded before MLX is asked to evaluate: an encoder's intermediate arrays are several
-times its input. On a CPU they should stay in its cache, on a GPU each time costs 0.4 ms."""
+"""Bytes that are encoded before MLX evaluates: an encoder's intermediate arrays are several times
+its input. On a CPU they should stay in its cache, on a GPU each time costs 0.4 ms."""
 HOST_RUN_BYTES = 4 << 20
 DEVICE_RUN_BYTES = 1 << 30
 """How much of a run of pages is encoded before its payloads are made."""
@@ -157,8 +157,8 @@ def _encode_some(
 
 
 def _encoded(dense: Mapping[str, Array], codecs: Mapping[str, Codec]) -> dict[str, Array] | None:
-    """Return the tensors with their parts in place of those that `codecs` names, or None when a
-    value is out of a codec's range. Evaluates; tensors that are encoded alike share arrays."""
+    """Return the tensors with their parts in place of the tensors that `codecs` names, or None when
+    a value is out of a codec's range. Evaluates; tensors that are encoded alike share arrays."""
     alike: dict[tuple[Codec, mx.Dtype, tuple[int, ...]], list[str]] = {}
     for name, array in dense.items():
         if name in codecs:
@@ -225,10 +225,11 @@ def _pages(
 
 
 def cold_encoder(name: str, min_quantize_tokens: int) -> Callable[[Page], Page] | None:
-    """Return what the writer's thread does to a page for `cold_codec`, None for pages as they are.
+    """Return the function by which the writer's thread encodes a page for `cold_codec`, None for
+    pages as they are.
 
-    Raises ConfigError for zstd when none is installed. A lossy codec encodes on the
-    writer's thread, one page at a time; pages that are encoded already are left alone.
+    Raises ConfigError for zstd when none is installed. A lossy codec encodes on the writer's
+    thread, one page at a time; encoded pages stay as they are.
     """
     apart = has_memory_of_its_own()
     if name == "dense":

@@ -1,8 +1,8 @@
-"""A page's tensors: how each is encoded, what a leaf wants of them, and views of them.
+"""A page's tensors: how each is encoded, the form that a leaf expects, and views of them.
 
 A page says for every encoded tensor which codec made it, from which dtype and how many channels
 (`PageMeta.codec`, a JSON text; "dense" when nothing is encoded). Nothing is ever inferred from
-shapes. What does not fit raises ForeignPage: a miss.
+shapes. A tensor that does not fit raises ForeignPage: a miss.
 """
 
 import json
@@ -21,7 +21,7 @@ from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, Tensors, TensorS
 T = TypeVar("T")
 DENSE = "dense"
 FLOATS = ("F16", "BF16", "F32")
-"""What a codec encodes, and decodes to."""
+"""The dtypes that a codec encodes, and decodes to."""
 _SIDES = ("keys", "values")
 _CODECS = 32
 """More than the different codecs of one page; to look at one may take a second."""

@@ -1,1 +1,1 @@
-"""What requests asked for and what they got: the records that people and tools read."""
+"""Requests and their results: the records that people and tools read."""

@@ -137,7 +137,7 @@ class Explainer:
             sharing = (near for near in self._compared(namespace, tokens) if near.shared)
             near = max(sharing, key=lambda near: near.shared, default=None)
             if number is not None:
-                # What has no answer may be in flight, and store one under its own prompt.
+                # A prompt without an answer may be in flight, and store one under its own prompt.
                 if near and near.is_continued and near.shared > near.prompt.prompt_length:
                     self._prompts = [known for known in self._prompts if known is not near.prompt]
                 stored = min(near.shared, near.prompt.stored) if near else 0
@@ -206,7 +206,7 @@ class Explainer:
         """Return why no more of a prompt of so many tokens was restored; with the number of its
         request the prompt is remembered."""
         word, _, detail = (reason or "").partition(":")
-        # What is said of a prompt that was not looked up may have a piece of it.
+        # The detail of a prompt that was not looked up may contain a piece of it.
         told = Explanation(word or None, tokens, restored, detail="" if walked is None else detail)
         if walked is None:
             return told
@@ -275,7 +275,7 @@ class Explainer:
     def _departure(
         self, walked: Walked, restored: int, near: Nearest | None, word: str | None
     ) -> Departure | None:
-        """Return how the deepest page left of those that might have helped."""
+        """Return how the deepest page left, of the pages that might have helped."""
         chain, size = walked.chain, walked.chain.block_size
         ends, groups = {(restored // size + 1) * size}, walked.groups[:1]
         if word == reasons.NO_RESTORE_POINT:

@@ -52,7 +52,7 @@ class Explanation:
     Of `tokens` the first `restored` were restored. `position` tokens are shared with the prompt of
     request `other` (at `other_at`, seconds since the epoch), which has `other_tokens` with its
     answer. `here` and `there` are the tokens around the place where they part, the first `before`
-    of them equal; `here_text` and `there_text` the same as text, where somebody decodes them.
+    of them equal; `here_text` and `there_text` the same as text, where a decoder is known.
     `gone_at` is when an evicted page left, None for before the record of this process. `str()` has
     it all in words, with token ids for text.
     """
@@ -122,7 +122,7 @@ def why(told: Explanation) -> str:
     if told.position not in (told.tokens, told.other_tokens) and (told.there or told.here):
         here = _excerpt(told, told.here_text, told.here)
         text += f", here: {here}, there: {_excerpt(told, told.there_text, told.there)}"
-    # What continues or repeats another prompt has said all about new text.
+    # An explanation of a prompt that continues or repeats another has said all about new text.
     return f"{text}." if is_new else f"{text}. {said[0].upper()}{said[1:]}."
 
 
@@ -169,7 +169,7 @@ def _tiers(record: RequestRecord) -> str:
 
 def _computed(record: RequestRecord) -> str:
     under_way = record.total_seconds is None
-    # Of so few that nobody took their time.
+    # The untimed tokens are so few that the server took no time of them.
     untimed = 0 if under_way else record.prompt_tokens - record.restored_tokens
     took = f" in {duration(record.compute_seconds)}" if record.compute_seconds else ""
     return f"It computed {record.computed_tokens or untimed:,}{took}{' so far' * under_way}."

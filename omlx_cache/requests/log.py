@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 REMEMBERED = 512
 FOLLOWED_SECONDS = 1.0
-"""Who asked for records so lately is believed to ask again, and is waited for so long."""
+"""A reader that asked for records so lately is expected to ask again, and is waited for so long."""
 
 
 class AskedRequest:
@@ -174,10 +174,8 @@ class AskedRequest:
 
 class RequestLog:
     """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count`,
-    the records, `_followed` (when somebody asked for a page last) and `untold` (a request has
-    ended since a page without news was given), and is held over no I/O; the explainer
-    guards itself.
-    """
+    the records, `_followed` (when a reader last asked for a page) and `untold` (a request has ended
+    since a page without news was given), and is held over no I/O; the explainer guards itself."""
 
     def __init__(
         self,
@@ -221,8 +219,11 @@ class RequestLog:
 
     def page(self, after: int, open_numbers: Collection[int], limit: int) -> RecordPage:
         """Return `limit` of the records beyond `after`, oldest first, and of the older ones those
-        with these numbers: a reader that asks so again and again sees each request end, or that it
-        was forgotten. A negative `after` is behind the latest: those that are in flight."""
+        with these numbers.
+
+        A reader that asks so again and again sees each request end, or that it was forgotten. A
+        negative `after` is behind the latest: it returns the requests in flight.
+        """
         with self.lock:
             known = [asked.record for asked in self._latest]
             shown = [r for r in known if r.number <= after and r.number in open_numbers]
@@ -231,15 +232,15 @@ class RequestLog:
                 shown, newer = [r for r in known if r.total_seconds is None], []
             page = RecordPage(newer[-1].number if newer else self._count, (*shown, *newer))
             self._followed = time.monotonic()
-            # Who asks in vain has received what was told before.
+            # A reader that gets no ended request has received the ones before.
             if all(record.total_seconds is None for record in page.records):
                 self.untold = False
                 self._asked.notify_all()
         return page
 
     def wait_until_told(self, timeout: float) -> None:
-        """Block until somebody who follows the requests knows how the last ones ended, for a second
-        or `timeout` at most; returns at once when nobody does."""
+        """Block until a reader that follows the requests has the ends of the last ones, for a
+        second or `timeout` at most. Returns at once without such a reader."""
 
         def turn(seconds: float | None) -> bool:
             with self.lock:
@@ -293,7 +294,7 @@ Decoder = Callable[[list[int], str], str | None]
 
 
 def decoded(decoder: Decoder | None, tokens: list[int], model: str) -> str | None:
-    """Return tokens as text, None when nobody can tell; never raises."""
+    """Return tokens as text, None when there is no decoder or it fails; never raises."""
     try:
         text = None if decoder is None else decoder(tokens, model)
     except Exception as error:

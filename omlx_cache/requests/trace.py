@@ -29,7 +29,7 @@ BLOCK_BYTES = 6
 LIMIT_BYTES = 256 << 20
 """No file grows beyond this."""
 NAMESPACES = 256
-"""Of so many models and tenants the size of a token is told."""
+"""The size of a token is written for so many models and tenants."""
 WAITING = 1024
 """Requests that may wait for the disk; more are left out."""
 
@@ -136,7 +136,7 @@ class RequestTrace:
                 return False
             if info.st_mode & 0o077:
                 os.fchmod(fd, 0o600)
-            # What a full disk took of it must not run into the next line.
+            # The part of a line that a full disk took must not run into the next line.
             if os.write(fd, data) < len(data):
                 os.ftruncate(fd, info.st_size)
                 raise OSError(28, "no room on the disk")

@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Row:
-    """What a row was inserted with: its `prompt`, what its caches hold of it included, where the
-    prompt's segments end, and how it is sampled. `said` are the tokens that its client got, `stops`
-    where its prompt stops for others."""
+    """The arguments with which a row was inserted: its `prompt`, with the tokens that its caches
+    hold, where the prompt's segments end, and how it is sampled. `said` are the tokens that its
+    client got, `stops` the positions where its prompt stops for others."""
 
     prompt: list[int]
     ends: list[int]
@@ -67,10 +67,10 @@ class _Resumed:
 
 class ServedBatches(BatchGenerator):  # type: ignore[misc]
     """Stores each row's blocks after each step, as far as the tiers take them at once, and tells
-    those who wait for them.
+    the requests that wait for them.
 
-    After an error each row at work is computed alone, up to its next token, from what the cache has
-    of it. The row that fails alone has failed; the others go on together. `current` gives the
+    After an error each row at work is computed alone, up to its next token, from its blocks in the
+    cache. The row that fails alone has failed; the others go on together. `current` gives the
     request of the row that is inserted. Mutable by the generation thread: `_rows` by uid, and
     `_followed`; after an error `_suspects`, the first of which is computed next, and `_cleared`,
     batches of one.
@@ -243,12 +243,12 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         self._empty()
         self._end_trial()
         for response in prompts:
-            # What mlx-lm would look for at such an end is no more where it looks.
+            # mlx-lm would look for an end of a segment at a place where it is no more.
             response.end_of_segment = False
         return prompts, generated
 
     def _end_trial(self) -> None:
-        """Put the rows that were cleared together again, when nobody is suspected any more."""
+        """Put the rows that were cleared together again, when no row is suspected any more."""
         if not self._suspects:
             for batch in self._cleared:
                 self._generation_batch.extend(batch)
@@ -262,7 +262,8 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         self._currently_processing: list[Any] = []
 
     def _again(self, uid: int) -> tuple[Any, ...]:
-        """Return a row as mlx-lm queues it, which goes on after what its client was told."""
+        """Return a row as mlx-lm queues it, which continues after the tokens that its client
+        got."""
         row = self._rows[uid]
         tokens = [*row.prompt, *row.said]
         restored, rest = self._cache.refetch(tokens)

@@ -1,7 +1,7 @@
 """A sequence's blocks, handed to the tiers while mlx-lm's server computes it.
 
 The server itself inserts a sequence where a part of a chat ends, and at its end: too late for a
-prompt longer than the memory, and for one whose client goes away.
+prompt longer than the memory, and for one whose client disconnects.
 """
 
 import logging
@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class _Stored(NamedTuple):
-    """What was stored of a sequence: up to which boundary, its key there, and the pages."""
+    """The stored part of a sequence: the boundary up to which it is stored, its key there, and the
+    pages."""
 
     end: int = 0
     key: BlockKey = BlockKey(b"")
@@ -73,7 +74,7 @@ class Following:
         size = self._chain.block_size
         if not keep and position - max(self._committer.done, self._offered) < size:
             return
-        # What has no room now is not tried again with every token.
+        # A block without room now is not tried again with every token.
         self._offered = position // size * size
         try:
             self._extend(row.tokens)

@@ -53,12 +53,13 @@ def stream_generate(
     prompt_progress_callback: Progress | None = None,
     **options: Any,
 ) -> Iterator[GenerationResponse]:
-    """Yield mlx-lm's responses for a prompt whose stored prefix is restored, and store the rest.
+    """Yield mlx-lm's responses for a prompt whose stored prefix is restored, and store the new
+    blocks.
 
-    `cache` is the model's PrefixCache, `draft_cache` the draft model's. What was generated is
-    stored when the answer ends or the caller stops reading, not when an exception ends it.
-    Logits processors see the whole prompt. `options` go to mlx-lm; `input_embeddings` do not,
-    as tokens would not tell what they are: ValueError.
+    `cache` is the model's PrefixCache, `draft_cache` the draft model's. Generated tokens are stored
+    when the answer ends or the caller stops reading, not when an exception ends it. Logits
+    processors see the whole prompt. `options` go to mlx-lm; `input_embeddings` do not, as tokens
+    would not tell what they are: ValueError.
     """
     if options.get("input_embeddings") is not None:
         raise ValueError("input_embeddings cannot be cached: their tokens do not identify them")
@@ -204,7 +205,7 @@ def _encode(tokenizer: Any, prompt: str | Sequence[int]) -> list[int]:
 def _seeing(
     prefix: Sequence[int], processors: Sequence[LogitsProcessor] | None
 ) -> list[LogitsProcessor] | None:
-    """Return processors that see the tokens of `prefix` before those that mlx-lm shows them."""
+    """Return processors that see the tokens of `prefix` before mlx-lm's tokens."""
     if not processors or not len(prefix):
         return None if processors is None else list(processors)
     before = mx.array(list(prefix))

@@ -36,7 +36,7 @@ def _holdings(store: BlockStore, model: str) -> str:
 
 
 def _whose(store: BlockStore, counts: Counter[BlockKey], model: str) -> str:
-    """Return in parentheses how many pages are of the model, and how many nobody here restores."""
+    """Return in parentheses how many pages are of the model, and how many are of other versions."""
     own = stale = 0
     for namespace, count in counts.items():
         document = store.readable_document(namespace)
@@ -62,7 +62,7 @@ def _grants(store: BlockStore) -> str:
 
 
 class Unwritten(NamedTuple):
-    """What memory holds and the disk does not, and the counts of the writer at that moment."""
+    """The dirty pages of memory, and the counts of the writer at that moment."""
 
     pages: int
     nbytes: int
@@ -112,7 +112,7 @@ def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
     elif left.pages or gone or not clean:
         said = "Not everything is on the disk"
     else:
-        # What was refused or dropped may have been written later, or be gone from memory too.
+        # Rejected or dropped pages may have been written later, or have left memory too.
         said = "Perhaps not everything is on the disk"
     return LastWords(complete, f"{said}{trouble}: {'; '.join([*lost, *counts, stock])}.")
 

@@ -1,4 +1,5 @@
-"""What is needed of mlx-lm's server: replaced, overridden or read. Without it, it runs as it is."""
+"""The names that mlx-lm's server must have: replaced, overridden or read. Without them, it runs as
+it is."""
 
 from omlx_cache.integrations.host_server import HostName, HostServer, names_of
 from omlx_cache.mlx_lm_versions import TESTED

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 CONNECTIONS = 1024
 """Connections that are served at once; the system's queue holds more."""
 _CLIENT_SECONDS = 60.0
-"""What a client may take to send or read a piece."""
+"""Seconds that a client may take to send or read a piece."""
 _STATUS_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _LINGER_SECONDS = 5.0
@@ -167,7 +167,7 @@ class Handler(APIHandler):  # type: ignore[misc]
         if self._is_unread:
             linger(self.connection, _LINGER_SECONDS, _LINGER_BYTES)
         if self._is_whole:
-            # What comes now is no part of the answer: its client shall not wait for it.
+            # Later work is no part of the answer: its client shall not wait for it.
             with suppress(OSError):
                 self.connection.shutdown(socket.SHUT_WR)
             self.response_generator.expect(self._request, self._sent)
@@ -180,7 +180,7 @@ class HttpServer(ThreadingHTTPServer):
     """Listens on a bound socket, which it owns, and answers with a response generator.
 
     Raises OSError when another process listens there by now. `_changed` guards `_answering`, the
-    count of requests in flight: those that have come in whole.
+    count of requests in flight: requests that were received whole.
     """
 
     # The system shortens it to what it gives: 4096 on Linux, 128 on macOS.

@@ -19,7 +19,7 @@ from omlx_cache_storage.errors import CacheError
 
 
 class ModelSource(Protocol):
-    """Who says which model is loaded: mlx-lm's ModelProvider does, and LoadedModel."""
+    """The source of the loaded model: mlx-lm's ModelProvider, or LoadedModel."""
 
     @property
     def model_key(self) -> Any: ...

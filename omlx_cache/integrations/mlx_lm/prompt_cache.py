@@ -50,7 +50,8 @@ INSERT_SECONDS = 1.0
 
 
 UNENDED = 64
-"""What ended otherwise, by an abort or an error, is among them until newer ones push it out."""
+"""Requests remembered without an end. An aborted or failed one stays until newer ones replace
+it."""
 
 
 class _Unended:
@@ -319,7 +320,7 @@ class TieredPromptCache:
     def trim_to(self, *, n_sequences: int | None = None, n_bytes: int | None = None) -> None:
         """Evict from memory down to `n_bytes`; make all but `n_sequences` the first to go.
 
-        What the disk has stays there. Negative numbers count as zero.
+        Pages on the disk stay there. Negative numbers count as zero.
         """
         if n_sequences is not None:
             with self._lock:

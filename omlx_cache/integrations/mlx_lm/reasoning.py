@@ -21,14 +21,14 @@ T = TypeVar("T")
 BYTES = 16 << 20
 """Memory for the reasoning of answers: that of ten thousand, about."""
 ENTRY_BYTES = 200
-"""What an answer takes of it beside its reasoning."""
+"""Bytes that an answer takes beside its reasoning."""
 SWITCHES = {"preserve_thinking": True, "clear_thinking": False}
 """Arguments by which templates keep the reasoning of earlier turns, with the value that does."""
 ADVICE = "serve --keep-reasoning gives the template the reasoning that it lacks"
 _NAMES = ("reasoning_content", "reasoning", "thinking")
 """Of several names that a template reads the first is used."""
 _UNIQUE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""The ids that mlx-lm gives to tool calls; those that a model gives come again elsewhere."""
+"""The ids that mlx-lm gives to tool calls; a model's own ids come again elsewhere."""
 
 
 _ALIASES = hasattr(chat_template_utils, "_alias_reasoning_fields")
@@ -36,8 +36,8 @@ _ALIASES = hasattr(chat_template_utils, "_alias_reasoning_fields")
 
 
 class _Template(NamedTuple):
-    """What a chat template reads: reasoning under `name`, empty for none, which is there where a
-    message has one of `names`; and switches."""
+    """The parts of a message that a chat template reads: reasoning under `name`, empty for none,
+    which is there where a message has one of `names`; and switches."""
 
     name: str
     names: tuple[str, ...]

@@ -47,8 +47,8 @@ class Unavailable(Refused):
 
 
 class EarlyContext(GenerationContext):  # type: ignore[misc]
-    """What a client is answered while its request waits: it hears that it is alive, and can leave.
-    To stop it stops what it becomes."""
+    """The answer to a client while its request waits: the client learns that it is alive, and can
+    leave. `stop` also stops its successor, `becomes`."""
 
     becomes: Any = None
 
@@ -144,13 +144,14 @@ class ServedRequest:
         self.queue.put(error)
 
     def land(self) -> None:
-        """Say that no more of the prompt is computed, to those who wait for it."""
+        """Tell the requests that wait for the prompt that no more of it is computed."""
         if self.flight is not None:
             self.flight.end()
 
     def _how_ended(self, finish_reason: str) -> Ended | None:
         """Return how an answer ended: with a tool call, where the client's handler will find one.
-        Nobody knows for a client that offered no tools: it may call them in words of its own."""
+        The end is unknown for a client that offered no tools: it may call them in words of its
+        own."""
         if finish_reason == "length":
             return "length"
         # mlx-lm before 0.32 has no machine that could tell.
@@ -167,7 +168,7 @@ class ServedRequest:
 
     def line(self, out: int, first: float | None, early: str, notes: str) -> str:
         """Return the line for the log: tokens `out`, seconds to the first of them, and in words why
-        it ended early, "" when it did not. What was not computed is not said to be."""
+        it ended early, "" when it did not. It names no tokens that were not computed."""
         ends = f", {early}" * bool(early)
         if self.asked is None:
             tokens = len(self.parts[0]) if self.parts else 0
@@ -200,8 +201,8 @@ def check_tokens(tokens: Iterable[Any], tokenizer: Any) -> None:
 
 @lru_cache(maxsize=2)
 def _vocabulary(tokenizer: Any) -> int:
-    """Return the number after a tokeniser's last token. It builds all of them, 150,000 in a tenth
-    of a second or more, while nobody is answered: so once."""
+    """Return the number after a tokeniser's last token. The tokeniser builds all tokens, 150,000 in
+    a tenth of a second or more, while no request is answered: so once."""
     return int(max(tokenizer.get_vocab().values())) + 1
 
 

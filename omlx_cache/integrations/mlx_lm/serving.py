@@ -37,16 +37,16 @@ _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 120.0
 CLOSE_MARGIN_SECONDS = 5.0
-"""What is left of them when a disk has not taken everything by then."""
+"""Seconds of them that are left when a disk has not taken everything by then."""
 STOP_SECONDS = 30.0
-"""What a chunk that is being computed may take to end, when its request is cut off."""
+"""Seconds that a running chunk may take to end, when its request is cut off."""
 LAST_WORDS_SECONDS = 2.0
-"""What handlers may take to tell clients that their requests were cut off."""
+"""Seconds that handlers may take to tell clients that their requests were cut off."""
 CONTEXT_TOKENS = 1 << 20
 """For a model whose configuration names no context."""
 POLL_SECONDS = 0.05
 HURRY_SECONDS = 5.0
-"""What a second signal leaves to the end."""
+"""Seconds that a second signal leaves to the end."""
 _TAKEN = "; `omlx-cache ps` shows running servers, and --port takes another"
 
 _CONTEXT_FIELDS = (
@@ -64,10 +64,10 @@ _SCALINGS = ("rope_scaling", "rope_parameters")
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What `omlx-cache serve` adds to mlx-lm's flags. `prompt_tokens` None: the model's context;
-    `has_status`: the status paths are answered at the server's own port; `verbose`: mlx-lm's lines
-    about the progress of prompts are shown; `keep_reasoning`: prompts get back the reasoning that
-    clients drop; `given`: the settings that were flags, and that one."""
+    """The flags that `omlx-cache serve` adds to mlx-lm's. `prompt_tokens` None: the model's
+    context; `has_status`: the status paths are answered at the server's own port; `verbose`:
+    mlx-lm's lines about the progress of prompts are shown; `keep_reasoning`: prompts get back the
+    reasoning that clients drop; `given`: the settings that were flags, and that one."""
 
     body_bytes: int = 32 << 20
     prompt_tokens: int | None = None
@@ -133,7 +133,7 @@ class Signals:
 
     The process ends after the block, and signals from then on are ignored: one more would interrupt
     that end. `count` is written by the handler, which runs between any two instructions of the main
-    thread: it takes no lock and wakes nobody.
+    thread: it takes no lock and wakes no thread.
     """
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ def attended(work: Callable[[threading.Event], bool], signals: Signals) -> bool:
             hurry.set()
             deadline = time.monotonic() + HURRY_SECONDS
         if deadline is not None and (signals.count >= 3 or time.monotonic() > deadline):
-            # Nothing is logged: whoever reads the log may be what everything waits for.
+            # Nothing is logged: the reader of the log may be the cause of the wait.
             return False
     return bool(answers and answers[0])
 

@@ -1,6 +1,6 @@
 """mlx-vlm with this cache: its generator's automatic prefix cache, and its server's.
 
-What imports mlx-vlm is imported when it is first used.
+Modules that import mlx-vlm are imported at their first use.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What is needed of mlx-vlm."""
+"""The names that mlx-vlm must have."""
 
 from omlx_cache.integrations.host_server import HostName, HostServer, names_of
 

@@ -122,6 +122,6 @@ def _into_worker(worker: Any, store: BlockStore, model_id: str | None) -> "ApcMa
         model_id=model_id or model_name(worker.model_path),
         own=lambda: own,
     )
-    # What a request's hash is made for: the worker asks for the mode when it loads.
+    # The mode for which a request's hash is made: the worker asks for it when it loads.
     worker.apc_mode = worker.apc_mode or "block"
     return manager

@@ -1,4 +1,4 @@
-"""What mlx-vlm takes as APC manager and coordinator, kept in tiers and shared between prompts."""
+"""The APC manager and coordinator of mlx-vlm, kept in tiers and shared between prompts."""
 
 import logging
 from collections import OrderedDict

@@ -29,21 +29,22 @@ from omlx_cache_storage.keys import Tokens, as_tokens
 
 WORDS = (
     *("audio", "image", "pixel", "sound", "speech", "video"),
-    # What says how patches and frames lie: LFM2-VL's `spatial_shapes`, Mllama's `aspect_ratio_ids`.
+    # Arguments that say how patches and frames lie: LFM2-VL's `spatial_shapes`, Mllama's
+    # `aspect_ratio_ids`.
     *("aspect", "crop", "feature", "grid", "patch", "spatial", "tgt_sizes", "tile"),
 )
 COVERED = {"pixel_values", "pixel_values_videos", "input_features"}
-"""What its server hashes. phi4mm hears `input_audio_embeds`; and patches in the same order are
-another picture in a grid of another shape (`image_grid_thw`)."""
+"""Arguments that its server hashes. phi4mm hears `input_audio_embeds`; and patches in the same
+order are another picture in a grid of another shape (`image_grid_thw`)."""
 
 
 def marked(tokens: Sequence[int], extra_hash: int, nonce: bytes = b"") -> Tokens:
     """Return the keys' tokens of a prompt: its own, or with a hash other than 0 its own behind a
     first one that stands for both.
 
-    So a prompt with an image is apart from its first token on. What comes before an image is of
-    no use to another: mlx-vlm restores no prefix that ends before one, and the hash has the tenant
-    in it, who shares nothing. `nonce` makes a hash mean something in this process only.
+    So a prompt with an image is apart from its first token on. Tokens before an image are of no use
+    to another prompt: mlx-vlm restores no prefix that ends before one. The hash contains the
+    tenant, who shares nothing. `nonce` makes a hash mean something in this process only.
     """
     keyed = as_tokens(list(tokens))
     if not extra_hash or not len(keyed):
@@ -169,7 +170,7 @@ def _row(module: Any, cache: Any, row: int) -> Any:
 
 
 class LookedUp(NamedTuple):
-    """What came of a lookup: a prefix, at position 0 for none, and the request's record."""
+    """The result of a lookup: a prefix, at position 0 for none, and the request's record."""
 
     restored: Restored
     record: AskedRequest

@@ -1,4 +1,4 @@
-"""What is needed of mlx-openai-server. Imports no MLX."""
+"""The names that mlx-openai-server must have. Imports no MLX."""
 
 from omlx_cache.integrations.host_server import HostName, HostServer, names_of
 

@@ -89,21 +89,22 @@ class HandlerPromptCache(TieredPromptCache):
             _log.warning("not everything was written in %g seconds", FLUSH_SECONDS)
 
     def log_cache_stats(self) -> None:
-        """Log how much memory and disk is in use; waits for nobody."""
+        """Log how much memory and disk is in use; waits for nothing."""
         stats = self._store.stats()
         disk = "none" if stats.cold is None else format_size(stats.cold.nbytes)
         _log.info("prompt cache: memory %s, disk %s", format_size(stats.hot.nbytes), disk)
 
 
 def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerPromptCache | None:
-    """Have an MLXLMHandler or a BatchScheduler keep its prompts in `store`; returns what it calls.
+    """Have an MLXLMHandler or a BatchScheduler keep its prompts in `store`; returns the cache that
+    it calls.
 
-    Best before the first request: what its own cache holds is dropped. `model_path` names a
-    scheduler's model for people. What a batch leaves is restored for requests alone, so prompts of
-    a model whose states take a batch's padding for tokens are computed one after the other; looks
-    at a model with recurrent state for that. None, and a line of the log, where this version of the
-    server cannot have the cache: it keeps its own. Raises UnusableHost instead with the setting
-    `require`, and TypeError for anything else.
+    Call it before the first request: the target's own cache loses its prompts. `model_path` names a
+    scheduler's model for people. The pages of a batch are restored for single requests. So a model
+    whose states take a batch's padding for tokens computes its prompts one after the other; the
+    call looks at a model with recurrent state for that. None, and a line of the log, where this
+    version of the server cannot have the cache: it keeps its own. Raises UnusableHost instead with
+    the setting `require`, and TypeError for anything else.
     """
     model: Callable[[], Any]
     kinds = {kind.__name__ for kind in type(target).__mro__}

@@ -1,7 +1,7 @@
 """The rows of a batch, stored while the scheduler computes them.
 
 The scheduler itself stores a prompt after its first token, and only for some kinds of cache, and a
-sequence at its end: too late for a client that goes away, and with one restore point for a model
+sequence at its end: too late for a client that disconnects, and with one restore point for a model
 with windows or recurrent state.
 """
 
@@ -28,8 +28,8 @@ def follow_rows(generator: Any, cache: TieredPrefixCache, parts: Parts) -> Any:
     """Return the generator, whose rows are stored from now on; as it was when it is of a kind that
     does not say where its rows are. Call it on the model's thread.
 
-    What is stored is restored for requests alone, so rows are computed as they are alone: of a
-    model whose states take padding for tokens, prompts one after the other.
+    The pages of rows are restored for single requests, so rows are computed as single ones are. A
+    model whose states take padding for tokens computes its prompts one after the other.
     """
     if not all(hasattr(generator, name) for name in NEEDED):
         _log.warning("requests are stored when they end: an unknown kind of batch generator")

@@ -1,4 +1,4 @@
-"""What is needed of vllm-mlx."""
+"""The names that vllm-mlx must have."""
 
 from omlx_cache.integrations.host_server import HostName, HostServer, names_of
 

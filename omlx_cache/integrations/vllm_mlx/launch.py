@@ -150,7 +150,7 @@ def _creating(scheduler: Any, cache: TieredPrefixCache) -> Callable[..., Any]:
         return follow_rows(make(alive(), *args, **options), cache, parts)
 
     def parts(prompt: list[int]) -> set[int]:
-        # What the engine says of a chat: the tokens of all messages but the last.
+        # The engine's boundary of a chat: the tokens of all messages but the last.
         asked: Any = alive()
         known = asked.requests.values()
         return {one.prefix_boundary for one in known if one.prompt_token_ids == prompt} - {0}

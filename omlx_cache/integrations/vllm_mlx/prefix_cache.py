@@ -32,7 +32,7 @@ BESIDES = 16
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Caches that hold exactly these tokens and see no later write of whoever gave them."""
+    """Caches that hold exactly these tokens and see no later write of their giver."""
 
     tokens: tuple[int, ...]
     cache: list[Any]
@@ -46,8 +46,8 @@ class Prepared:
 
 @dataclass(slots=True)
 class Tally:
-    """Lookups and stores since the start, or since somebody asked to count anew; `evicted` is
-    what the store had evicted by then."""
+    """Lookups and stores since the start, or since the last reset; `evicted` is the store's count
+    of evicted pages by then."""
 
     hits: int = 0
     misses: int = 0
@@ -60,10 +60,10 @@ class TieredPrefixCache:
     """Stands in for vllm-mlx's MemoryAwarePrefixCache: the same calls, the same answers but these.
 
     A lookup leaves at least one token over, so there is no "exact" hit that has to be thrown away;
-    only a prompt that something was kept beside (`prepare_store(auxiliary=)`) comes back whole.
-    What it returns is the caller's own. Any prefix of what was stored is found, as far as the kind
-    of its caches allows; entries replace nothing, and share their pages. `remove` deletes no pages,
-    and the SSD tier of the server is not used: the store has its own.
+    only a prompt with an auxiliary (`prepare_store(auxiliary=)`) is restored whole. The returned
+    caches are the caller's own. Any prefix of a stored sequence is found, as far as the kind of its
+    caches allows; entries replace nothing, and share their pages. `remove` deletes no pages, and
+    the SSD tier of the server is not used: the store has its own.
 
     Models share the store's budgets. `make_cache` makes the empty caches that the server makes.
     Nothing is asked of the model before the first `fetch` or `store`. Those evaluate MLX, so they
@@ -98,13 +98,13 @@ class TieredPrefixCache:
         self._last_match_type: str | None = None
         self._last_matched_key: tuple[int, ...] | None = None
 
-    # What the scheduler asks for.
+    # Calls of the scheduler to look up.
 
     def fetch(self, tokens: Sequence[int]) -> tuple[list[Any] | None, list[int]]:
         """Return private caches that hold a prefix of the tokens, and the tokens after it.
 
-        `(None, tokens)` for a miss. Nothing is left over only where something was kept beside the
-        whole prompt. Evaluates MLX and reads the disk.
+        `(None, tokens)` for a miss. No token is left over only where the whole prompt has an
+        auxiliary. Evaluates MLX and reads the disk.
         """
         prompt = list(tokens)
         with self._lock:
@@ -112,7 +112,7 @@ class TieredPrefixCache:
             asked = [*prompt, 0] if whole else prompt
             caches, rest = self._prompts.fetch_nearest_cache(self._key, asked)
             if whole:
-                # Who keeps something beside a prompt uses both or none, whatever is left over.
+                # A caller with an auxiliary uses both or none, whatever tokens are left over.
                 caches, rest = (caches, []) if len(rest) == 1 else (None, prompt)
             position = len(prompt) - len(rest)
             self._tally.hits += position > 0
@@ -142,7 +142,7 @@ class TieredPrefixCache:
             _log.exception("a cache cannot be copied")
             return None
 
-    # What is stored while it is computed.
+    # Storing while a sequence is computed.
 
     @cached_property
     def heeds_padding(self) -> bool:
@@ -167,7 +167,7 @@ class TieredPrefixCache:
         with self._lock:
             return next(iter(self._prompts.followers(self._key, tokens, 0)), None)
 
-    # What it stores.
+    # Calls of the scheduler to store.
 
     def store(
         self, tokens: Sequence[int], cache: Sequence[Any], evict_prefixes: bool = True
@@ -253,7 +253,7 @@ class TieredPrefixCache:
     def check_ssd(self, tokens: Sequence[int]) -> None:
         """Return None: `fetch` has read the disk."""
 
-    # What it counts.
+    # Counts of memory.
 
     def try_reserve_memory(self, nbytes: int) -> bool:
         """Set aside room that something about to be stored needs; False when there is none."""
@@ -304,7 +304,7 @@ class TieredPrefixCache:
 
     @property
     def _entries(self) -> "TieredPrefixCache":
-        """What the scheduler asks the length of."""
+        """The object whose length the scheduler reads."""
         return self
 
     @uninterrupted
