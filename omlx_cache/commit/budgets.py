@@ -9,10 +9,13 @@ from omlx_cache.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
-FILE_BYTES = 16 * 1024 + 4096 + 256
-"""Bytes that a page's file takes beside its payload: header, last block, name."""
-DIRECTORY_BYTES = 64 * 1024
-"""Bytes that the directories take; the tier reserves them for directories that a write may make."""
+FILE_BYTES = 16 * 1024 + 2 * (4096 + 256)
+"""Bytes that a page's file takes beside its payload: header, last block, name, and a shard of its
+own, as most of the first pages have."""
+DIRECTORY_BYTES = 128 * 1024
+"""Bytes that the directories and the ledger take; the tier reserves them for directories that a
+write may make. In a large directory the ledger takes a `LEDGER_SHARE`."""
+LEDGER_SHARE = 1000
 _UNITS = ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"))
 
 
@@ -137,7 +140,7 @@ class Budgets:
         points = 2 * (tokens // self._settings.snapshot_stride + 4)
         at_each = sum(nbytes + overhead for nbytes in self._point_bytes.values())
         size = blocks * (self._block_bytes + overhead) + points * at_each
-        return size if in_memory else size + DIRECTORY_BYTES
+        return size if in_memory else size + size // LEDGER_SHARE + DIRECTORY_BYTES
 
     def _tell(self, setting: str, text: str) -> None:
         if (self._label, setting) not in self._told:
