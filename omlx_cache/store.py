@@ -135,7 +135,7 @@ class BlockStore(ReadingTiers):
             _log.warning(note)
         self.name = name
         self.service: Mapping[str, object] = {}
-        # Whoever answers must not keep a store alive that everybody else has lost.
+        # Threads that answer must not keep a store alive that its owner has lost.
         self.operations = operations(weakref.proxy(self))
         self.started = time.monotonic()
         self._lock = threading.Lock()
@@ -202,7 +202,7 @@ class BlockStore(ReadingTiers):
         hot = self.hot
         namespaces.in_memory = lambda: {held.namespace for held in hot.entries()}
         self.trace = RequestTrace(s.trace) if open_ and s.trace != "off" else None
-        # What a thread of its parts has must not keep a store alive that everybody has lost.
+        # Threads of its parts must not keep a store alive that its owner has lost.
         tiers = self.without_owner()
         self.uploads = tiers.uploads = uploads = _uploads(s, tiers)
         if uploads is not None:
@@ -235,7 +235,7 @@ class BlockStore(ReadingTiers):
 
     def after_fork(self) -> None:
         """Become a closed store with locks of its own, in the child of a fork: threads that are not
-        here may hold the parent's. What the parent has stays as it is, and its memory held."""
+        here may hold the parent's. The parent's objects stay as they are, and their memory held."""
         _inherited.append(dict(self.__dict__))
         s = self.settings
         super().__init__(
@@ -272,8 +272,8 @@ class BlockStore(ReadingTiers):
     def register(self, namespace: Namespace) -> Namespace:
         """Remember what a namespace's digest was made from, for its document on the disk.
 
-        What is returned stands for it: it is known for as long as somebody holds that. Raises
-        TypeError for anything else: a `PrefixCache` registers its own, and a cache class has
+        The store knows it for as long as the returned object lives. Raises TypeError for anything
+        else: a `PrefixCache` registers its own, and a cache class has
         `omlx_cache.register_adapter`.
         """
         if not isinstance(namespace, Namespace):
@@ -366,11 +366,11 @@ class BlockStore(ReadingTiers):
         return Chosen([], [], [], [])
 
     def prune(self, asked: Pruning, timeout: float = FLUSH_SECONDS) -> Chosen:
-        """Delete the pages that are asked for from both tiers, and return them.
+        """Delete the requested pages from both tiers, and return them.
 
-        Those that only the disk has too many of stay in memory. Waits for a page that is being
+        Pages of which only the disk has too many stay in memory. Waits for a page that is being
         written now, at most `timeout` seconds; Ctrl-C as for `clear`. Raises ControlError, and
-        drops nothing, where nothing can be deleted.
+        deletes nothing, where nothing can be deleted.
         """
         with deferred:
             nothing = Chosen([], [], [], [])
@@ -398,15 +398,15 @@ class BlockStore(ReadingTiers):
 
     @uninterrupted
     def listing(self) -> list[ListedPage]:
-        """Return every page of both tiers once, in no order, those that other processes wrote
-        included; takes each lock briefly."""
+        """Return every page of both tiers once, in no order, pages of peer processes included;
+        takes each lock briefly."""
         self.refresh()
         return list_pages(self.hot.entries(), self.cold.listing() if self.cold is not None else ())
 
     @uninterrupted
     def records(self) -> dict[str, Sequence[Record]]:
-        """Return what the tiers, `hot` and `cold`, know of their pages, in no order, those that
-        other processes wrote included; takes each lock briefly."""
+        """Return the records of the tiers, `hot` and `cold`, in no order, pages of peer processes
+        included; takes each lock briefly."""
         self.refresh()
         cold = () if self.cold is None else self.cold.records()
         return {"hot": self.hot.entries(), "cold": cold}
@@ -422,7 +422,7 @@ class BlockStore(ReadingTiers):
         here = self.hot.entries()
         if self.cold is None:
             return [held.meta for held in here]
-        # Nobody has asked for what was prepared, so nobody would miss it.
+        # No request has used a prepared page, so none would miss it.
         metas = [held.meta for held in here if held.state is not PageState.PREPARED]
         stored = map(self.cold.info, [meta.id for meta in metas])
         pairs = zip(metas, stored, strict=True)
@@ -634,7 +634,7 @@ def _uploads(s: CacheSettings, tiers: Tiers) -> Uploads | None:
 
 _stores: "weakref.WeakSet[BlockStore]" = weakref.WeakSet()
 _inherited: list[object] = []
-"""What a child has of its parent's stores: to free it might wait for a lock of MLX's."""
+"""A child's references to its parent's stores: freeing them might wait for a lock of MLX's."""
 
 
 def _lose(parts: StoreParts) -> None:

@@ -1,8 +1,8 @@
 """Pages in one file for another machine: a tar archive, manifest first, parents before children.
 
-What is read from an archive is trusted in nothing: names, sizes and every byte are checked.
-`tarfile` reads the headers; what it may take of the stream for them is bounded here. Regular files
-count and directories say nothing. Links, devices and sparse files end the reading.
+Nothing in an archive is trusted: names, sizes and every byte are checked. `tarfile` reads the
+headers; this module bounds the bytes that it takes of the stream for them. Regular files count and
+directories say nothing. Links, devices and sparse files end the reading.
 """
 
 import io
@@ -42,7 +42,8 @@ _SHARDS = 300
 _BUFFER_BYTES = 16 * 1024
 """Asked of the stream at a time, so that a page is published before the next one has come."""
 _HEADER_BYTES = 16 * 1024
-"""What the headers before a member may take: names and times, and what other programs add."""
+"""Bytes that the headers before a member may take: names and times, and the additions of other
+programs."""
 _TOO_EARLY = "the archive ends too early: it was cut off, or is no tar archive"
 _SHOWN = 5
 _DIGITS = re.compile(r"[0-9a-f]{64}")
@@ -140,8 +141,8 @@ def parse_path(path: str) -> PageAt:
 
 
 Packed = Counter[Literal["pages", "bytes", "gone", "damaged"]]
-"""What went into an archive, and what did not: pages that left the directory meanwhile, and those
-that are damaged or that the disk did not give."""
+"""Counts of an archive: its pages, and the pages that it lacks because they left the directory
+meanwhile, are damaged, or could not be read."""
 
 
 def in_order(pages: Iterable[ColdEntry]) -> list[ColdEntry]:
@@ -290,7 +291,7 @@ class Archive:
         """Return the next member, None at the end mark."""
         self._stream.end = self._tar.offset + _HEADER_BYTES
         member = _parsed(self._tar.next)
-        # It keeps them all, for those who ask by name.
+        # `tarfile` keeps all members, for callers that ask by name.
         self._tar.members.clear()
         if member is None:
             if self._tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -329,7 +330,8 @@ class Archive:
 
 
 def _parsed(call: Callable[[], Result]) -> Result:
-    """Return what a call of `tarfile` returns, which raises much for headers that nobody wrote."""
+    """Return the result of a call of `tarfile`, which raises many errors for headers that no
+    program wrote."""
     try:
         return call()
     except (ArchiveError, OSError):

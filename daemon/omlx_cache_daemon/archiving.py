@@ -91,7 +91,7 @@ class Directory:
             settings.cold_bytes,
             min_free_bytes=settings.min_free_bytes,
             durability="fsync",
-            # Nobody has said with this command what the directory may take.
+            # No person has set the directory's budget with this command.
             derived=True,
             memory=settings.machine.state_dir,
             parents=settings.makes_parents,

@@ -1,7 +1,7 @@
-"""Changing a directory from outside of its stores: those that run on it are told.
+"""Changing a directory from outside of its stores: running stores are told.
 
-It is done as stores do it: while nobody else changes the directory, a few files at a time, each
-noted in the ledger. They miss pages that are deleted from their next lookup on, and their byte
+It is done as stores do it: while no other process changes the directory, a few files at a time,
+each noted in the ledger. They miss pages that are deleted from their next lookup on, and their byte
 counts go on; by another budget or other pins they go from their next write or idle moment on.
 Functions raise OSError when the disk refuses, or others keep the directory for too long.
 """
@@ -43,7 +43,7 @@ from omlx_cache_storage.pins import PinRecord, living
 from omlx_cache_storage.private import trouble
 
 TOGETHER = 32
-"""Files that are told of at a time: the smallest ledger has room for them."""
+"""Files that are announced at a time: the smallest ledger has room for them."""
 WAIT_SECONDS = 10.0
 """For so long a directory is waited for that others change."""
 
@@ -65,8 +65,8 @@ def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem = DISK) ->
     """Delete the page files of a namespace, and its directories if nothing else lies in them;
     return how many pages.
 
-    Files that are no pages stay, and so does what a living writer is writing. What was deleted when
-    an error is raised is gone.
+    Files that are no pages stay, and so does the file of a living writer. Files that were deleted
+    before an error stay deleted.
     """
     files = []
     for found in list(walk_namespace(cold_dir, digest, fs)):
@@ -106,7 +106,7 @@ def remove_opened(cold_dir: Path, page: StoredPage, fd: int, fs: FileSystem) -> 
 def _delete(
     cold_dir: Path, files: Sequence[_File], fs: FileSystem, empty: Sequence[str] = ()
 ) -> int:
-    """Return how many files were those that were meant."""
+    """Return how many files were the expected ones."""
     deleted = start = 0
     total = max(len(files), len(empty))
     if not total:
@@ -129,7 +129,7 @@ def _delete_some(
     ledger: Ledger,
     empty: Sequence[str],
 ) -> None:
-    """Delete a few files while the directory is held, and tell of those that are gone; and
+    """Delete a few files while the directory is held, and announce the deleted ones; and
     directories, if nothing is in them."""
     changes: list[Change] = []
     pages = tuple(file.page for file in files if file.page is not None)
@@ -151,7 +151,7 @@ def change_budget(
 ) -> Budget:
     """Replace a directory's budget by what `change` makes of it, durably, and return that.
 
-    Nobody else changes it meanwhile. What is too much running stores evict, or else the next one
+    No other process changes it meanwhile. Running stores evict down to it, or else the next one
     that opens. Raises ChangeRefused.
     """
     with contextlib.closing(_ledger_of(cold_dir, fs)) as ledger, ledger.held(WAIT_SECONDS):
@@ -171,10 +171,10 @@ def change_pins(
     change: Callable[[tuple[PinRecord, ...]], Iterable[PinRecord]],
     fs: FileSystem = DISK,
 ) -> tuple[PinRecord, ...]:
-    """Replace a directory's pins by what `change` makes of those that have not ended, durably, and
-    return that.
+    """Replace a directory's pins by what `change` makes of the living ones, durably, and return
+    that.
 
-    Nobody else changes them meanwhile. Raises ChangeRefused.
+    No other process changes them meanwhile. Raises ChangeRefused.
     """
     with contextlib.closing(_ledger_of(cold_dir, fs)) as ledger, ledger.held(WAIT_SECONDS):
         before = read_pins(cold_dir, fs)

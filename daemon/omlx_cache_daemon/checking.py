@@ -30,7 +30,7 @@ from omlx_cache_storage.page import Page
 
 T = TypeVar("T")
 PIECE_BYTES = 1 << 20
-"""What one call to the system reads."""
+"""Bytes that one call to the system reads."""
 Verdict = Literal["good", "damaged", "unread"]
 """`damaged`: no store can use the file. `unread`: it may be sound, but the disk refused it, or a
 later version wrote it."""
@@ -40,7 +40,7 @@ _DATA: Final = {"good": "verified", "damaged": "damaged", "unread": "not verifie
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What became of a page's file, or of a directory (`page` is None) that cannot be listed.
+    """The verdict on a page's file, or on a directory (`page` is None) that cannot be listed.
 
     `trouble` says what is wrong, "" for nothing.
     """
@@ -150,8 +150,9 @@ def _tensors(raw: bytes) -> dict[str, tuple[str, list[int]]]:
 
 
 def remove_damaged(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = DISK) -> int:
-    """Delete those pages whose files are damaged still, and none that was written anew meanwhile;
-    return how many. Nobody waits while they are read. Otherwise as `remove_pages`."""
+    """Delete the given pages whose files are still damaged, and none that was written anew
+    meanwhile; return how many. No process waits while they are read. Otherwise as
+    `remove_pages`."""
     removed = 0
     for page in pages:
         path = page_path(cold_dir, page.namespace, page.name)

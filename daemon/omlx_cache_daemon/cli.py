@@ -83,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         complete({name: about for group in GROUPS.values() for name, about in group.items()})
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        # A terminal of another encoding gets a question mark where it has no character. What was a
-        # file when Python started and is a pipe now cannot be asked for its place.
+        # A terminal of another encoding gets a question mark where it has no character. A pipe that
+        # was a file when Python started cannot be asked for its place.
         with contextlib.suppress(OSError):
             reconfigure(errors="replace")
     return _guarded(lambda: _run(arguments))

@@ -46,7 +46,7 @@ COLUMNS = (
 
 
 class Known(NamedTuple):
-    """What a store is called, its directory, None for none, and its figures."""
+    """A store's title, its directory, None for none, and its figures."""
 
     title: str
     directory: str | None

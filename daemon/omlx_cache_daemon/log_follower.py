@@ -39,8 +39,8 @@ class Follower:
         self._began: object = None
 
     def news(self, client: Client) -> Iterator[Row]:
-        """Yield what has come since the last time, in the order in which it was told. A store that
-        ends meanwhile takes nothing back."""
+        """Yield the news since the last time, in the order in which it was told. A store that ends
+        meanwhile takes nothing back."""
         while True:
             before, is_whole = self._after, "after" not in self._arguments
             reply = as_map(client.call(self.operation, **self._arguments))
@@ -61,8 +61,8 @@ class Follower:
 
 
 class Requests(Follower):
-    """Each request once, when it ends; those that have begun too, if `shows_begun`. Mutable:
-    `_open`, the numbers of those that had not ended."""
+    """Each request once, when it ends; running ones too, if `shows_begun`. Mutable: `_open`, the
+    numbers of the requests that had not ended."""
 
     operation = "requests"
     columns = (
@@ -102,7 +102,7 @@ class Requests(Follower):
 
 
 class Events(Follower):
-    """What happened to pages."""
+    """Events of pages."""
 
     operation = "events"
     columns = (
@@ -136,7 +136,7 @@ def _request(pid: int | None, record: RequestRecord) -> Row:
     restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens
     computed = record.computed_tokens
     if not computed and record.total_seconds is not None and record.generated_tokens:
-        # A server that timed none told of none: it is the rest.
+        # A server that timed no tokens reported none: they are the remaining ones.
         computed = record.prompt_tokens - restored
     counts = (record.prompt_tokens, restored - cold - remote, cold, remote, computed)
     times = (record.restore_seconds, record.held_seconds, record.compute_seconds)

@@ -1,4 +1,4 @@
-"""What stores do, looked at again and again: their figures, rates and latest requests."""
+"""Repeated looks at stores: their figures, rates and latest requests."""
 
 import time
 from collections import defaultdict, deque
@@ -18,18 +18,18 @@ ANSWER_SECONDS = 2.0
 RATE_SECONDS = 10.0
 """Rates are means of so long: one request a second is not 0 and 10 in turn."""
 LATELY_SECONDS = 300.0
-"""What counts as lately: the busiest namespaces are those of these minutes."""
+"""Seconds of the recent past: the busiest namespaces are those of these minutes."""
 STEP_SECONDS, STEPS = 5.0, 240
-"""What a value of a series stands for, and how many there are at most: requests are remembered for
-as long as they last."""
+"""Seconds of one value of a series, and the values at most: requests are remembered for as long as
+they last."""
 _GONE_SECONDS = 60.0
 _REQUESTS, _ALL_REQUESTS = 40, 512
 """As many are asked for at each look, and as many where some came in between."""
 
 
 class Watched(NamedTuple):
-    """What a store said at one look: its figures, its rates, {} at the first, and its requests, the
-    newest first."""
+    """A store's figures at one look, its rates, {} at the first, and its requests, the newest
+    first."""
 
     known: Known
     rates: Rates
@@ -37,7 +37,7 @@ class Watched(NamedTuple):
 
 
 class Lookout:
-    """Watches the stores that `find` gives, those that come later too.
+    """Watches the stores that `find` gives, later ones too.
 
     One thread may call. Mutable: `gone`, the times and lines of stores that ended in the last
     minute, and `_here`, the replies of the running ones. `_samples` and `_requests` have the
@@ -53,7 +53,7 @@ class Lookout:
         self._requests: dict[str, dict[int, ExplainedRequest]] = {}
 
     def look(self, seconds: float) -> list[StoreReply]:
-        """Ask all stores, wait for so long, and return the replies of those that are there."""
+        """Ask all stores, wait for so long, and return the replies of the running ones."""
         replies = self._question.ask(self._find(), seconds)
         here = {str(reply.store.path): reply for reply in replies if not reply.has_gone}
         now = time.monotonic()

@@ -1,4 +1,5 @@
-"""What a cold directory holds, read from its files: the rows that a running store answers with."""
+"""The contents of a cold directory, read from its files: the rows that a running store answers
+with."""
 
 import stat
 import sys

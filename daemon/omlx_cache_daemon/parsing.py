@@ -74,7 +74,7 @@ def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[s
     known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
     removed = [f"--{name.replace('_', '-')}" for name in REMOVED]
     if parser.get_default("passes_on"):
-        # What follows the second word that is no flag is for whom that names.
+        # Arguments behind the second word that is no flag belong to the command of that name.
         words = [at for at, word in enumerate(arguments) if not word.startswith("-")]
         arguments = arguments[: words[1] + 1] if len(words) > 1 else arguments
     for word in arguments:

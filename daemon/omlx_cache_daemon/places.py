@@ -55,7 +55,7 @@ def offline_directory(args: argparse.Namespace) -> Path | None:
 
 
 def _said_directory(args: argparse.Namespace) -> Path | None:
-    """Return `offline_directory`; when nobody is there to be asked, say so on standard error."""
+    """Return `offline_directory`; when no store is there to be asked, say so on standard error."""
     directory = offline_directory(args)
     if directory is not None and args.cold_dir is None:
         unseen = "".join(f" (not looked in {place})" for place in passed_over())
@@ -164,8 +164,8 @@ class Users:
         return "memory" if self.directory is None else text(self.directory)
 
     def namespaces(self) -> Sequence[NamespaceRow]:
-        """Return a row for each namespace: of those that several have, the row of the one that has
-        most of it."""
+        """Return a row for each namespace: of one that several stores have, the row of the store
+        that has most of it."""
         if not self.clients:
             return self.files().namespaces(EVERY)
         found: dict[str, NamespaceRow] = {}
@@ -175,7 +175,7 @@ class Users:
         return list(found.values())
 
     def clear(self, digest: str, timeout: float) -> int:
-        """Delete a namespace; return how many pages the store had that had most of it, with those
+        """Delete a namespace; return the pages of the store that had most of it, with the pages
         that no store knew of."""
         # A store waits for what it is writing; the other half of the time is for the deletion.
         asked: Map = {"namespace": digest, "timeout": timeout / 2}
@@ -195,8 +195,8 @@ class Users:
         most = max(replies, key=lambda reply: count_of(reply, "pages"))
         if dry_run or not self.has_files:
             return most
-        # What no running store knew of: one of another version sees only what it wrote. Not by
-        # age, since it does not say what it used.
+        # Pages that no running store knew of: a store of another version sees only its own. Not by
+        # age, since it does not say which pages it used.
         rest = self.files().prune({**asked, "before_ns": None}, dry_run=False)
         return {**most, **{name: count_of(most, name) + count_of(rest, name) for name in COUNTS}}
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Counts work on standard error, and never fails for want of somebody to tell.
+    """Counts work on standard error, and never fails for want of a reader.
 
     `title` is a verb ("verifying"), `unit` "bytes" or the plural of what is counted. `shown=False`
     tells nothing, which is for `--format json`. A bar takes the terminal's last line, which rich
@@ -80,5 +80,5 @@ class Progress:
                 sys.stderr.write(f"{self._title}: {10 * tenth} % ({self._counted()})\n")
                 sys.stderr.flush()
             except OSError:
-                # Nobody reads it any more: the work goes on.
+                # No reader is left: the work goes on.
                 self._shown = False

@@ -1,7 +1,7 @@
-"""The JSON Schema of what commands print with `--format json`.
+"""The JSON Schema of commands' output with `--format json`.
 
-What processes answer each other is made from its dataclasses; the rest, and what commands add to
-those, ships beside this module.
+The schema of processes' answers is made from their dataclasses. The other schemas, and the
+commands' additions to answers, ship beside this module.
 """
 
 import json

@@ -125,7 +125,7 @@ def _keys(seconds: float) -> str:
 
 
 class Screen:
-    """What a person chose, and the picture of what stores said last. One thread."""
+    """A person's choices, and the picture of the stores' last replies. One thread."""
 
     def __init__(self, console: Console) -> None:
         self.is_done = self._is_paused = False

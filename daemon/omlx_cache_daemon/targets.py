@@ -1,5 +1,6 @@
-"""What a person names: a namespace by its digest's beginning, a model, a salt, or a block by its
-key's beginning; which namespaces those are, and which nobody restores any more."""
+"""The targets that a person names: a namespace by its digest's beginning, a model, a salt, or a
+block by its key's beginning. Also the namespaces that match, and the ones that no process restores
+any more."""
 
 import argparse
 import sys

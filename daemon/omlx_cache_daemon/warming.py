@@ -142,10 +142,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class WarmReport:
-    """What a run did. `warm_prompts` needed nothing, but a server computes a token of each.
+    """The result of a run. `warm_prompts` needed nothing, but a server computes a token of each.
 
-    `stored_bytes` is what was written to the cold tier meanwhile; `durable` says that nothing is
-    missing; `server` is the running one that did it, None without.
+    `stored_bytes` were written to the cold tier meanwhile; `durable` says that nothing is missing;
+    `server` is the running one that did it, None without.
     """
 
     prompts: int
@@ -158,7 +158,7 @@ class WarmReport:
 
 
 class Usage(NamedTuple):
-    """The tokens of a prompt, and those that the server had of it."""
+    """The tokens of a prompt, and the number of them that the server had."""
 
     prompt: int
     cached: int
@@ -262,7 +262,7 @@ def _body(prompt: Prompt, template: Mapping[str, object]) -> dict[str, object]:
         return {**body, "prompt": prompt.text}
     messages = [dict(message) for message in prompt.messages]
     if all(message["role"] == "system" for message in messages):
-        # What every chat that begins so shares ends where a user's words begin.
+        # The shared part of chats with this beginning ends where a user's words begin.
         messages.append({"role": "user", "content": "x"})
     body |= {"messages": messages, "tools": list(prompt.tools or [])}
     return {**body, "chat_template_kwargs": dict(template)} if template else body

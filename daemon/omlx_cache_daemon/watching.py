@@ -1,4 +1,4 @@
-"""Asking stores: all of them at once, and again and again until somebody has seen enough."""
+"""Asking stores: all of them at once, and again and again until the reader has seen enough."""
 
 import sys
 import threading
@@ -14,8 +14,8 @@ from omlx_cache_daemon.stores import RunningStore
 
 
 class StoreReply(NamedTuple):
-    """What a store answered last, None for nothing yet; `error` says why it does not answer now.
-    One that `has_gone` does not listen any more."""
+    """A store's last answer, None for nothing yet; `error` says why it does not answer now. One
+    that `has_gone` does not listen any more."""
 
     store: RunningStore
     answer: Any
@@ -24,7 +24,7 @@ class StoreReply(NamedTuple):
 
 
 class StoreQuestion:
-    """Puts one question to stores, to each in a thread of its own: one that hangs holds up nobody.
+    """Puts one question to stores, to each in a thread of its own: one that hangs delays no other.
 
     One thread may call `ask`. Mutable: `_threads`, and `_replies`, in which each thread replaces
     the reply of its own store; both by socket.

@@ -1,10 +1,10 @@
 """Encoded pages: a page's tensors in the form that a target wants.
 
-What cannot be brought into it exactly raises ForeignPage: a miss. Some tensors NumPy decodes faster
-than MLX does on a CPU, straight into the buffers. On a GPU the stored tensors of many pages are
-joined by few operations, then decoded once a tensor, straight into the restored buffer: tensors
-that lie side by side in their pages, alike but for the layer, are joined together, so that what is
-asked of MLX grows with pages and with tensors, not with their product.
+A page that cannot be brought into it exactly raises ForeignPage: a miss. Some tensors NumPy decodes
+faster than MLX does on a CPU, straight into the buffers. On a GPU the stored tensors of many pages
+are joined by few operations, then decoded once a tensor, straight into the restored buffer: tensors
+that lie side by side in their pages, alike but for the layer, are joined together, so that the
+operations of MLX grow with pages and with tensors, not with their product.
 """
 
 import contextlib
@@ -41,11 +41,11 @@ from omlx_cache_storage.page import (
 )
 
 HOST_BATCH_BYTES = 512 << 10
-"""What is decoded on the CPU before MLX is asked to evaluate: what stays in a core's cache."""
+"""Bytes that are decoded on the CPU before MLX evaluates: they stay in a core's cache."""
 DEVICE_BATCH_BYTES = 1 << 30
-"""What is joined together, in dense bytes: each time asks MLX for something by page."""
+"""Dense bytes that are joined together: each time takes operations of MLX by page."""
 DEVICE_STEP_BYTES = 256 << 20
-"""What is decoded before MLX is asked to evaluate."""
+"""Bytes that are decoded before MLX evaluates."""
 _HALVES = ("BF16", "F16")
 
 
@@ -113,8 +113,8 @@ def decode_into(
     expected: Sequence[TensorSpec],
     places: Mapping[str, Sequence[Span]],
 ) -> list[TensorSpec]:
-    """Decode what is decoded here into its places, and return the other tensors: those that MLX
-    decodes, and those with which something is wrong. Evaluates nothing."""
+    """Decode the tensors that NumPy decodes into their places, and return the others: the tensors
+    that MLX decodes, and the wrong ones. Evaluates nothing."""
     tags, stored = tags_of(page.meta), page.meta.tensors
     payload = payload_view(page.payload)
     stops = dict(zip(stored, accumulate(spec.nbytes for spec in stored), strict=True))
@@ -180,7 +180,7 @@ def in_order(pieces: Iterable[DecodedPiece]) -> list[DecodedPiece]:
 
 
 _Form = tuple[str, tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]]
-"""What pages that are joined have in common: how they are encoded, and their blocks."""
+"""The common form of pages that are joined: how they are encoded, and their blocks."""
 
 
 class Columns:

@@ -42,11 +42,11 @@ DECODERS = 2
 class HostTargets(Targets):
     """The evaluated arrays that a plan fills, and which pages are in them.
 
-    Made and filled by any thread; handed over by `arrays` when nobody fills them any more. Targets
-    that a shorter plan wants alike are taken over from `before`, which it closes, with what is in
-    them; with `apart` copied, since reads may still write into those, which keep them alive and
-    give them to nobody. Mutable: `filled`, `_copying` and `_closed`, guarded by `_guard`, which is
-    not held while bytes are copied.
+    Made and filled by any thread; `arrays` hands them over when no thread fills them any more.
+    Targets that a shorter plan wants alike are taken over from `before`, which it closes, with
+    their pages. With `apart` they are copied: abandoned reads may still write into the old ones,
+    which they keep alive for no other use. Mutable: `filled`, `_copying` and `_closed`, guarded by
+    `_guard`, which is not held while bytes are copied.
     """
 
     def __init__(self, plan: Plan, *, before: Targets | None = None, apart: bool = False) -> None:
@@ -120,7 +120,7 @@ class HostTargets(Targets):
 
     def close(self) -> None:
         """Take in no page that comes later, and wait for copies that have begun: for memory only.
-        What is read straight into the targets is not waited for."""
+        Reads straight into the targets are not waited for."""
         with self._guard:
             self._closed = True
             self._guard.wait_for(lambda: self._copying == 0)

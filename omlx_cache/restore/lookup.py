@@ -26,9 +26,8 @@ STRIDE = 16
 
 
 class Pages(Protocol):
-    """Where pages lie, for many at a time: a store, a tier, or what a restore has brought to
-    memory. Reads nothing. `tails_of` names those that may end inside the blocks after boundaries.
-    """
+    """A view of where pages lie, many at a time: a store, a tier, or a restore's pages in memory.
+    Reads nothing. `tails_of` names the pages that may end inside the blocks after boundaries."""
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]: ...
     def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]: ...
@@ -63,7 +62,7 @@ class RestorePoint:
 
     @property
     def root_first(self) -> list[PageId]:
-        """The pages, those that begin a chain first."""
+        """The pages, root first."""
         return [use.page for use in sorted(self.all_uses, key=lambda use: use.info.position)]
 
     def bytes_to_read(self) -> Counter[str]:
@@ -208,13 +207,12 @@ def find_restore_point(
     if a `gate` rejects that.
 
     Pure but for `view`; reads no payload, raises nothing. `tiers` say what hides a page from the
-    view. The rest is for a view that is the tiers. Pages in `bad` count as absent.
-    `known` are boundaries that earlier requests reached: the matched length of layouts without
-    a paged group. What ends before `limit` is looked for once more, if another process has changed
-    something since, which is waited for `news_seconds` at most; what does not asks for no such
-    thing. Other machines are asked for what is
-    still missing then, and waited for `wait` seconds at most, as long as they may take by default;
-    without `asks` only what they were found to have lately counts.
+    view. The other arguments are for a view that is the tiers. Pages in `bad` count as absent.
+    `known` are boundaries that earlier requests reached: the matched length of layouts without a
+    paged group. A lookup that ends before `limit` waits for changes of peer processes,
+    `news_seconds` at most, and repeats itself after one. A complete lookup skips that. Other
+    machines are then asked for the missing pages, and waited for `wait` seconds at most, by default
+    as long as they may take. Without `asks` only pages that they recently had count.
     """
 
     walk = partial(collect, chain, groups, view, known=known, limit=limit)
@@ -255,7 +253,7 @@ def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], matched: int) -> Inqu
     """Return what other machines are to be asked for of a chain, beyond what matched of it."""
     size = chain.block_size
     paged = paged_of(groups)
-    # What ends behind the limit covers what lies before it.
+    # A page that ends behind the limit covers the tokens before it.
     blocks = len(chain) // size
     others = {
         group.name: 0 if group.kind == "state" else len(group.page_ends(len(chain), size))
@@ -347,7 +345,7 @@ def collect(
         if there < last - first:
             gap = first + there
         first, stride = last, 2 * stride
-    # What lies behind the block of the gap is of no use, to no group.
+    # No group has a use for pages behind the block of the gap.
     keys = chain.boundaries(0, min(gap + 1, blocks))
     for group in groups:
         if group is not paged:

@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore gave: private caches at `point.position`, fresh ones at 0. `read_tokens` and
-    `read_bytes` say what each tier behind memory gave of `nbytes`; the first `local_tokens` were on
-    this machine."""
+    """The result of a restore: private caches at `point.position`, fresh ones at 0. `read_tokens`
+    and `read_bytes` are the share of each tier behind memory in `nbytes`; the first `local_tokens`
+    were on this machine."""
 
     prompt_cache: list[Any]
     point: RestorePoint
@@ -134,9 +134,9 @@ class PendingRestore:
     def take(self, deadline: float | None = None) -> Restored:
         """Return caches restored as far as the pages have come, after `deadline` seconds at most.
 
-        On the model's thread; evaluates MLX. None waits for all of it. What has not come by then is
-        left to be computed (reason `deadline`): of windows and states only what is in memory is
-        used, so that nothing waits for a disk again.
+        On the model's thread; evaluates MLX. None waits for all of it. Tokens whose pages have not
+        come by then must be computed (reason `deadline`). Of windows and states only pages in
+        memory are used, so that nothing waits for a disk again.
         """
         try:
             return self._take(deadline)

@@ -1,4 +1,5 @@
-"""What goes where in a restore: decided first, executed after by whichever executor suits."""
+"""The bytes of a restore and their places: decided first, executed after by the executor that
+suits."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,9 +74,9 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadGeometry:
-    """What is expected in the pages of a group that hold as many tokens, and where; they share it.
-    Tensors without bytes are in no stretch. `pieces` are the stretches of memory that a page's
-    bytes go to."""
+    """The expected tensors in a group's pages that hold as many tokens, and their places; the pages
+    share it. Tensors without bytes are in no stretch. `pieces` are the stretches of memory that a
+    page's bytes go to."""
 
     tensors: Tensors
     stretches: tuple[Stretch, ...]
@@ -195,7 +196,7 @@ def _continues(before: PageRead, read: PageRead) -> bool:
 
 
 class Targets:
-    """What a plan fills, and which pages are in it; base of the buffers that hold it.
+    """The targets of a plan, and the pages that are in them; base of the buffers that hold them.
 
     `kept` are the growing buffers that this plan wants like the one `before` it: a window's have
     another order at another position, and a state is valid at one. `filled` are the pages in them.
@@ -312,7 +313,7 @@ def _geometry(specs: Sequence[TensorSpec], held: int, tracks: Mapping[str, int])
 
 
 def stretches(tensors: Iterable[TensorSpec], tracks: Mapping[str, int]) -> Iterator[Stretch]:
-    """Yield the stretches of a payload; without tracks those that are alike are on one."""
+    """Yield the stretches of a payload; without tracks all tensors that are alike are on one."""
     offset = 0
     for (track, dtype, shape), same in groupby(
         tensors, lambda spec: (tracks.get(spec.name, 0), spec.dtype, spec.shape)

@@ -20,10 +20,10 @@ _log = logging.getLogger(__name__)
 THREADS = 4
 MOST_THREADS = 16
 STUCK_SECONDS = 0.5
-"""A read without a byte for so long gets a thread beside its own, so that a file that hangs delays
-no other request. `MOST_THREADS` bounds those that hang, and the restores that plan or wait."""
+"""A read without a byte for so long gets a thread beside its own, so that a hanging file delays no
+other request. `MOST_THREADS` bounds the reads that hang, and the restores that plan or wait."""
 LOOK_SECONDS = 0.05
-"""How often a worker looks whether somebody still wants what it waits for."""
+"""How often a worker looks whether a request still wants the pages that it waits for."""
 PART = 32
 """The part of a restore's pages that is read at a time, but two at least, and `THREADS` at most:
 each is twice in memory until it is in its place."""
@@ -54,7 +54,7 @@ class BackgroundReading(Reading):
         self._began = self._stopped = 0.0
         self._queue = queue
         self.wanted = found = walk.find(waits=False)
-        # What other machines have is found out meanwhile, and waited for by the thread that plans.
+        # Pages of other machines are looked up meanwhile; the thread that plans waits for them.
         self.is_slow = walk.source.asks and found.position < walk.limit
         if not self.is_slow:
             self.point = found
@@ -106,12 +106,12 @@ class BackgroundReading(Reading):
 class RestoreQueue:
     """Bounds the bytes of all restores that were begun and not yet taken, and reads them in turn.
 
-    Each is planned by a worker of its own. Memory is granted in the order of `add`; a restore that
-    finds no room waits until others are taken or dropped. One reads at a time, and the next begins
-    while the last pages of the one before it come. `reads` has the threads that wait for the disk.
-    Mutable: `_waiting` (in order, with those that have memory), `_reader` (whose turn it is) and
-    `_hung` (reads that hang or were given up), guarded by `_lock` without I/O; and `lost`, to which
-    finalizers append without a lock.
+    Each is planned by a worker of its own. Memory is reserved in the order of `add`; a restore that
+    finds no room waits until others are taken or abandoned. One reads at a time, and the next
+    begins while the last pages of the one before it come. `reads` has the threads that wait for the
+    disk. Mutable: `_waiting` (in order, with those that have memory), `_reader` (the restore whose
+    turn it is) and `_hung` (reads that hang or were abandoned), guarded by `_lock` without I/O; and
+    `lost`, to which finalizers append without a lock.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -185,8 +185,8 @@ class RestoreQueue:
         return self.reads.stop(max(0.0, deadline - time.monotonic())) and ended
 
     def wait_for_turn(self, ahead: BackgroundReading) -> bool:
-        """Block until a restore that is planned may read; False when nobody wants that any more.
-        One that is not, or no longer, in the queue waits for nothing."""
+        """Block until a planned restore may read; False when no request wants it any more. A
+        restore outside the queue waits for nothing."""
         needs = ahead.nbytes()
         with self._lock:
             if ahead.needs is None:

@@ -1,8 +1,8 @@
 """The restore engine: pages come from the tiers to where a restore wants them, each read once.
 
 One `Reading` brings the pages of a plan to one of three places: on the host straight into the final
-buffers, on a GPU into buffers that are joined batch by batch, and, when the model's thread is
-busy with other requests, into staged pages that it joins later. What memory has room for goes to
+buffers, on a GPU into buffers that are joined batch by batch, and, when the model's thread is busy
+with other requests, into staged pages that it joins later. Pages for which memory has room go to
 the hot tier on the way.
 """
 
@@ -52,21 +52,21 @@ READ_BYTES = 1 << 20
 
 
 class Closed(Exception):
-    """Nobody wants what is read any more."""
+    """No request wants the read any more."""
 
 
 class Reading:
-    """What the passes of one restore have brought together: nothing is read twice.
+    """The pages that the passes of one restore have brought: nothing is read twice.
 
-    One thread at a time uses it; `close` may come from any. `pool` reads, and `answers` waits for
-    a read, False when it is given up. `arrived` has staged pages, `read` the ids of those that
-    came from the disk, and `targets` the buffers of the last pass. `is_apart`: reads that nobody
-    waits for may still write into them. `wanted` is the last point that the disk was read for.
+    One thread at a time uses it; `close` may come from any. `pool` reads, and `answers` waits for a
+    read, False when it is abandoned. `arrived` has staged pages, `read` the ids of those that came
+    from the disk, and `targets` the buffers of the last pass. `is_apart`: abandoned reads may still
+    write into them. `wanted` is the last point that the disk was read for.
     """
 
     is_ahead, together, in_flight = False, READ_TOGETHER, READ_AHEAD
-    """Whether it may be given up, so that its reads fill no buffer that others get; pages in one
-    task, and in all."""
+    """`is_ahead`: whether it may be abandoned, so that its reads fill no buffer that others get.
+    Then: pages in one task, and in all."""
 
     def __init__(self, walk: Walk, pool: Executor | None = None) -> None:
         self.walk = walk
@@ -175,13 +175,13 @@ class Reading:
             return self.targets.arrays()
         finally:
             if isinstance(self.targets, DeviceTargets):
-                # What was read and not yet brought to its place is not read again.
+                # Pages that were read and are not yet in their place are not read again.
                 self.arrived.update(self.targets.aside())
 
     def bring(self) -> None:
         """Bring the pages of the plan to where they belong. Raises PageFailed, for the first page
-        that failed, after every read has ended: nothing writes into the targets later. But what is
-        given up (PageUnanswered) may."""
+        that failed, after every read has ended: nothing writes into the targets later. Only an
+        abandoned read (PageUnanswered) may."""
         assert self.plan is not None
         assert self.point is not None
         source = self.walk.source
@@ -270,11 +270,12 @@ class Reading:
             except Exception as error:
                 failures.append((0, error))
             except BaseException as error:
-                # An interrupt: nobody waits for the others, whose memory the views keep alive.
+                # An interrupt: the thread does not wait for the others, whose memory the views keep
+                # alive.
                 failures.append((-1, error))
                 raise
         if failures:
-            # What may still be written counts more than what failed.
+            # Targets that reads may still write into count more than the failures.
             index, failed = _first(failures)
             # A read that hangs ends there, and keeps no frames and their buffers until then.
             failures[:] = [(index, Closed())]
@@ -318,8 +319,8 @@ class Reading:
             raise PageFailed(page, error) from error
 
     def _hold(self, point: RestorePoint) -> dict[PageId, Page]:
-        """Return the pages of a point that have arrived or are in memory now: while somebody has
-        them, eviction cannot take them away."""
+        """Return the pages of a point that have arrived or are in memory now: eviction cannot free
+        referenced pages."""
         found: dict[PageId, Page] = {}
         for use in point.all_uses:
             page = self._in_memory(use.page)

@@ -47,7 +47,7 @@ MOST = 24
 MetaOf = Callable[[PageId], PageMeta]
 """Returns a page's header, from memory if it is there; raises PageFailed."""
 Form = frozenset[tuple[str, str, tuple[int, ...]]]
-"""What a page holds of a group, token counts left out: names, dtypes and shapes."""
+"""The form of a group's page, token counts left out: names, dtypes and shapes."""
 
 
 class Boundaries:
@@ -222,13 +222,13 @@ def fallbacks(
     chain: KeyChain, groups: Sequence[GroupSpec], view: TierView, limit: int
 ) -> list[PageId]:
     """Return the pages of the deepest point up to `limit` that a tier can restore by itself, and of
-    shallower ones, evenly spaced: what is left of the chain when its deep end must go.
+    shallower ones, evenly spaced: the remains of a chain whose deep end is evicted.
 
-    Pages of one use share a stamp, and of those the deepest leave first. Windows and recurrent
+    Pages of one use share a stamp, and the deepest of them are evicted first. Windows and recurrent
     state are useful at one position only, so a chain that kept them at its end alone would be worth
-    nothing from the first eviction on. What a tier lacks cannot stand in for what it has: memory
-    may hold the end of a sequence that the disk has no room for. Pure but for `view`; nothing for
-    models that trim."""
+    nothing from the first eviction on. Each tier has its own points: memory may hold the end of a
+    sequence for which the disk has no room. Pure but for `view`; nothing for models that trim.
+    """
     if all(group.kind == "paged" for group in groups):
         return []
     found = collect(chain, groups, view, limit=limit)
@@ -254,6 +254,6 @@ def _count(found: Collected, position: int, limit_bytes: int) -> int:
 
 
 def _spaced(ascending: Sequence[int], count: int) -> set[int]:
-    """Return the positions nearest to those that would divide the longest evenly."""
+    """Return the positions nearest to the ones that would divide the longest evenly."""
     ideals = (ascending[-1] * part // (count + 1) for part in range(1, count + 1))
     return {min(ascending, key=lambda position: abs(position - ideal)) for ideal in ideals}

@@ -1,8 +1,8 @@
 """Replays requests through the tiers as sessions do: the same calls in the same order, in virtual
 time, without a model.
 
-A request is one moment: it looks its prompt up, restores what there is, stores what is new while it
-computes that, and at its end the rest.
+A request is one moment: it looks its prompt up, restores the found pages, stores new pages while it
+computes them, and at its end the others.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from omlx_cache_storage.page import PageId
 from omlx_cache_storage.tiers import Tiers
 
 STEP_TOKENS = 2048
-"""What servers compute of a prompt at once."""
+"""Tokens of a prompt that servers compute at once."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What one request was given."""
+    """The result of one request."""
 
     found: int
     """Leading pages of its prompt, of which `hot_tokens` and `cold_tokens` are restored."""
@@ -116,11 +116,11 @@ class Replay:
             if end > done:
                 done += self._store(sequence, range(done, end))
                 if done < end and self._tiers.cold is None:
-                    # What memory alone has no room for now, it has none for a step later either.
+                    # Pages for which memory alone has no room now have none a step later either.
                     return
 
     def _finish(self, sequence: _Sequence, ended: str) -> int:
-        """Mark the whole sequence as used together, and store the rest; return how many of its
+        """Mark the whole sequence as used together, and store its remaining pages; return how many
         pages found no room."""
         tiers, ids = self._tiers, sequence.ids
         sequence.finishing = True

@@ -1,4 +1,5 @@
-"""What outcomes say: a table, a document, and in words which step of memory or disk is worth it."""
+"""Reports of outcomes: a table, a document, and in words which step of memory or disk is worth
+it."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What a token takes of models that are known by name."""
+"""Bytes of a token of models that are known by name."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,9 +1,9 @@
-"""Simulates one set of tiers over a workload: what they serve, beside the optimum.
+"""Simulates one set of tiers over a workload: the tokens that they restore, beside the optimum.
 
 The optimum is the most that any policy could have served: Belady's MIN with bypass, for chains of
-pages. A page leaves whose next use is farthest, of equal ones the deepest; a new page whose next
-use is no nearer is rejected. What is kept of a chain is then always its beginning. Pages are of one
-size. Source: L. A. Belady, "A study of replacement algorithms for a virtual-storage computer",
+pages. MIN evicts the page whose next use is farthest, of equal ones the deepest; it rejects a new
+page whose next use is no nearer. The tiers then always have the beginning of a chain. Pages are of
+one size. Source: L. A. Belady, "A study of replacement algorithms for a virtual-storage computer",
 1966.
 """
 
@@ -95,9 +95,9 @@ START_NS = 1_700_000_000 * 10**9
 """When virtual time begins: later than the stamps of superseded pages."""
 DAY_SECONDS = 86_400.0
 POLICIES: Final = {"keep": Keep, "lru": Lru}
-"""What stores do, and least recently used first to compare it with."""
+"""The policy of stores, and least recently used first to compare it with."""
 QUEUED_PAGES = 64
-"""What waits for the disk at most where no page stays in memory."""
+"""Pages that wait for the disk at most where no page stays in memory."""
 _UNITS = {"M": 1 << 20, "k": 1 << 10, "": 1}
 
 
@@ -119,8 +119,8 @@ class TierRoom(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What is varied: the tiers' room and their policies. `agents` is how many sessions run at a
-    time, 0 for a trace without sessions."""
+    """The varied properties: the tiers' room and their policies. `agents` is how many sessions run
+    at a time, 0 for a trace without sessions."""
 
     agents: int
     hot: TierRoom
@@ -146,8 +146,9 @@ class Costs:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a workload was served by one set of tiers. Tokens are those of prompts; pages that were
-    `refused` found no room in memory, or the disk's was taken by others."""
+    """The restored tokens of a workload on one set of tiers, and their costs. Tokens are those of
+    prompts; pages that were `refused` found no room in memory, or the disk's was taken by
+    others."""
 
     setup: Setup
     workload: Workload
@@ -179,7 +180,7 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """What was served, of what the optimum would have."""
+        """The restored tokens, as a share of the optimum's."""
         return self.tokens / self.optimum_tokens if self.optimum_tokens else 1.0
 
     @property

@@ -1,7 +1,7 @@
-"""Tiers in virtual time: what a simulation puts in the place of the clock, the writer, the disk and
-the pages, which have sizes and no bytes.
+"""Tiers in virtual time: a simulation's clock, writer, disk, and pages, which have sizes and no
+bytes.
 
-What stays, leaves or is refused is decided by the code of the real ones.
+The code of the real tiers decides which pages stay, are evicted or are rejected.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from omlx_cache_storage.writer import Writer
 
 NAMESPACE = BlockKey(bytes(NAMESPACE_BYTES))
 HEADER_BYTES = 16 * 1024
-"""What a page's file takes beside its payload: the data section begins there."""
+"""Bytes that a page's file takes beside its payload: the data section begins there."""
 
 
 class VirtualClock(Clock):
@@ -85,14 +85,14 @@ class DirectWriter(Writer):
 
 
 class _VirtualSharing(Sharing):
-    """Shares nothing: nobody else is there."""
+    """Shares nothing: there is no peer process."""
 
     @contextmanager
     def changing(self, seconds: float = 0.0) -> Iterator[None]:
         yield
 
     def tell(self, *changes: Change) -> None:
-        """Tell nobody."""
+        """Tell no process."""
 
 
 class _VirtualDeleter(Deleter):

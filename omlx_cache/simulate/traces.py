@@ -1,6 +1,5 @@
-"""Reads traces: sessions of agents, requests of a chat service, and what this cache writes itself.
-Which of them a file is, its first line says. What they ask for is a workload of numbered pages.
-"""
+"""Reads traces: sessions of agents, requests of a chat service, and this cache's own. The first
+line of a file says which kind it is. Its requests become a workload of numbered pages."""
 
 import base64
 import gzip
@@ -35,8 +34,8 @@ NUMBER_BITS = 8 * BLOCK_BYTES
 
 
 class SimulationError(ValueError):
-    """What was asked for cannot be simulated, or a trace cannot be read: then the text names the
-    file, and the line where there is one."""
+    """A simulation is impossible, or a trace cannot be read: then the text names the file, and the
+    line where there is one."""
 
 
 class Request(NamedTuple):
@@ -93,7 +92,7 @@ class Traced:
 
 
 Numbers = dict[Hashable, int]
-"""Whoever names blocks or pages, numbered in the order in which they come."""
+"""Names of blocks or pages, numbered in the order in which they come."""
 
 
 def workload(
@@ -198,7 +197,7 @@ def _read(path: Path, numbers: Numbers) -> list[Traced]:
 
 
 def _answered(requests: list[Traced], stored: "Sequence[array[int]]") -> list[Traced]:
-    """Return the requests with the blocks of their answers, where those were told apart."""
+    """Return the requests with the blocks of their answers, where the trace tells them apart."""
     waiting: dict[int, deque[int]] = {}
     for at, request in enumerate(requests):
         if request.blocks:
@@ -297,7 +296,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str, Numbers], Iterable[Traced]
     "requests": _session,
     "hash_ids": _chat,
 }
-"""What reads a line, by a name that only it has."""
+"""The functions that read a line, by a name that only that kind of line has."""
 
 
 def _named(line: Mapping[str, Any], name: str, numbers: Numbers) -> "array[int]":

@@ -1,1 +1,1 @@
-"""What people and monitors see of a store: metrics, a page, events. Imports no MLX."""
+"""A store's face to people and monitors: metrics, a page, events. Imports no MLX."""

@@ -1,7 +1,7 @@
 """The text of a scrape, of several processes: Prometheus' format, or OpenMetrics.
 
 The number of series is bounded: labels come from fixed vocabularies, but for a process's name and
-its models, which are cut and limited. What is no number where one should be is left out.
+its models, which are cut and limited. A value that should be a number and is none is left out.
 """
 
 import math
@@ -44,7 +44,7 @@ MOST_MODELS = 32
 NAME_CHARACTERS = 64
 TEXT_CHARACTERS = 256
 SERVICE_PARTS = ("uptime_seconds", "cold", "remote", "events", "service")
-"""What there is of a service: no memory tier, no writer and no requests."""
+"""The parts of a service: no memory tier, no writer and no requests."""
 OTHER = "other"
 
 
@@ -59,7 +59,7 @@ def exposition(processes: Sequence[ProcessStatus], accept: str = "") -> Answer:
 
 
 class _Families:
-    """What the client library takes for a registry: the families of processes as they are."""
+    """The client library's registry: the families of processes as they are."""
 
     def __init__(self, processes: Sequence[ProcessStatus]) -> None:
         self._processes = processes
@@ -102,7 +102,7 @@ def bounded(value: object, characters: int) -> str:
 
 
 def _shown(role: str, stats: Stats) -> Mapping[str, Any]:
-    """Return the parts of a process's statistics that it has: the rest of a service's could only be
+    """Return the parts of a process's statistics that it has: a service's other parts could only be
     0, and would count as a store's."""
     parts = asdict(stats)
     return {name: parts[name] for name in (SERVICE_PARTS if role == "service" else parts)}
@@ -128,7 +128,7 @@ def _numbers(
 def _by_word(metric: Metric, word: str, value: Any) -> Iterator[tuple[str, float]]:
     """Yield the numbers of what lies at a path, each with its label's value."""
     if isinstance(value, str):
-        # What stands behind a colon is for people.
+        # The text behind a colon is for people.
         said = _known(metric, value.partition(":")[0])
         for one in (*(metric.words or ()), OTHER):
             yield one, int(one == said)

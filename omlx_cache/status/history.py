@@ -1,4 +1,4 @@
-"""What the last hours were like: samples of processes, in a bounded ring."""
+"""The last hours: samples of processes, in a bounded ring."""
 
 import threading
 from collections import deque
@@ -15,7 +15,7 @@ PROCESSES = 32
 
 
 class Sample(NamedTuple):
-    """What was counted since the sample before (tokens, seconds), and what was held at the time."""
+    """Counts since the sample before (tokens, seconds), and the bytes held at the time."""
 
     at: float
     asked_tokens: float

@@ -1,13 +1,13 @@
 """Events as prefix-aware routers expect them: shaped as vLLM's KV events are.
 
-`block_hashes` are block keys in hexadecimal. `token_ids` is empty: what was asked is private, and a
+`block_hashes` are block keys in hexadecimal. `token_ids` is empty: prompts are private, and a
 router that knows the prompt computes its keys by itself. `lora_id` is None: an adapter is part of
 the namespace, which stands beside them.
 
-A block counts as stored in a medium when its page of the paged group is: each of those is needed,
-so where the last of them ends, no restore goes further. Pages of windows and recurrent state come
-and go at some positions only; whether one of those is where a prompt parts can be told by a lookup
-alone. Of a model without a paged group any page counts, and the first that leaves ends it.
+A block counts as stored in a medium when its page of the paged group is: each of them is needed, so
+no restore goes further than the last. Pages of windows and recurrent state come and go at some
+positions only; only a lookup finds one where a prompt parts. Of a model without a paged group any
+page counts, and the first that leaves ends it.
 """
 
 import time
@@ -20,8 +20,9 @@ from omlx_cache_storage.page import PAGED
 MEDIA = {"hot": "CPU", "cold": "STORAGE"}
 """The field's words for where a block is: memory that restores at once, and the disk.
 
-What a remote store has is no event of one machine: all that share it have it alike, so that it
-helps to choose none of them, and nobody tells when it leaves there."""
+A page of a remote store is no event of one machine: all machines that share the store have it
+alike, so it helps to choose none of them. The store does not tell when it evicts a page.
+"""
 
 KvEvent = dict[str, Any]
 

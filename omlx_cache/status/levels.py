@@ -16,7 +16,7 @@ Row = dict[str, object]
 
 MOST_ROWS = 500
 KEPT_SECONDS = 5.0
-"""For so long one tree answers: whoever opens branch after branch has the pages listed once."""
+"""How long one tree answers: a reader that opens branch after branch has the pages listed once."""
 TEXT_TOKENS = 96
 TEXT_CHARACTERS = 300
 HASHED_TOKENS = 2**22
@@ -26,8 +26,8 @@ HASHED_TOKENS = 2**22
 class PrefixLevels:
     """Answers for one store. Any thread may call.
 
-    Mutable: `_kept`, replaced as a whole. `_making` is held by whoever makes a tree: of those who
-    ask at once the others wait for it, for each tree takes as much memory as the index.
+    Mutable: `_kept`, replaced as a whole. A thread that makes a tree holds `_making`: others that
+    ask at once wait for it, since each tree takes as much memory as the index.
     """
 
     def __init__(self, store: Answering) -> None:
@@ -58,7 +58,7 @@ class PrefixLevels:
         return {**_document(namespace, parent, rows, more), "found": found}
 
     def tidy(self) -> None:
-        """Let go of a tree that nobody has asked for lately."""
+        """Free a tree without a recent reader."""
         kept = self._kept
         if kept is not None and time.monotonic() - kept[0] > KEPT_SECONDS:
             self._kept = None
@@ -68,7 +68,7 @@ class PrefixLevels:
             kept = self._kept
             if kept is not None and time.monotonic() - kept[0] <= KEPT_SECONDS:
                 return kept[1]
-            # What was kept is not there beside the new one.
+            # The former tree is freed before the new one is made.
             self._kept = kept = None
             tree = PrefixTree(self._store.records())
             self._kept = time.monotonic(), tree
@@ -90,7 +90,8 @@ class PrefixLevels:
         }
 
     def _texts(self, namespace: BlockKey, runs: Runs) -> list[str | None]:
-        """Return how each run's text begins, None for what nobody remembers or can decode."""
+        """Return how each run's text begins, None for text that is forgotten or cannot be
+        decoded."""
         document = self._store.readable_document(namespace)
         decoder, size = self._store.decoder, document.get("block_size")
         found: dict[BlockKey, str | None] = {}

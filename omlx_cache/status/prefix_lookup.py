@@ -70,7 +70,7 @@ def by_tier(pages: Iterable[PageInfo]) -> TierTokens:
     """Return where the tokens up to the last of pages are, each of which ends a stretch of them."""
     tiers, done = {"hot": 0, "cold": 0, "remote": 0}, 0
     for page in pages:
-        # What is not written yet is in memory.
+        # A page that is not written yet is in memory.
         tiers[page.tier if page.tier in tiers else "hot"] += page.position - done
         done = page.position
     return TierTokens(done, tiers["hot"], tiers["cold"], tiers["remote"])

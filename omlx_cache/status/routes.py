@@ -52,7 +52,7 @@ class StatusPage(NamedTuple):
 @cache
 def status_page() -> StatusPage:
     """Return the page, read once. Its own scripts and styles run, by their hashes, and no others:
-    it may ask this server only, load nothing, and be framed by nobody."""
+    it may ask this server only, load nothing, and be framed by no page."""
     text = resources.files("omlx_cache.status").joinpath("page.html").read_text("utf-8")
     sources: dict[str, list[str]] = {"script": [], "style": []}
     for kind, inside in _INLINE.findall(text):
@@ -78,8 +78,8 @@ Arguments = Mapping[str, Any]
 """Parameters by name, each of the kind that `_READ` says."""
 Operation = Callable[[Arguments], Any]
 Operations = Mapping[str, Operation]
-"""What a process does, by name. Any thread may call; each returns plain values, and raises
-ControlError for what it refuses. Those of the status port:
+"""A process's operations, by name. Any thread may call; each returns plain values, and raises
+ControlError for a request that it rejects. Operations of the status port:
 
 processes   each process: `pid`, `name`, `title`, `role` (`store` or `service`), `version`,
             `uptime_seconds`, `models`, `cold_dir`, `stats` (as `Stats.to_dict`), `error` (None, or
@@ -204,7 +204,7 @@ class ApiRequest:
 
 
 class Route(NamedTuple):
-    """What answers a path, the parameters that it takes, and how and of whom."""
+    """The function that answers a path, the parameters that it takes, and how and of whom."""
 
     respond: Callable[[ApiRequest], Answer]
     parameters: tuple[str, ...] = ()

@@ -112,8 +112,8 @@ def _blocks(
     """Return the pages of all tiers and layer groups that end at one key as one row, in the order
     of the keys' numbers.
 
-    Keys are told apart by their first eight bytes, as the names of files tell parents: two of
-    a million are alike once in forty million times, and it is people who look at this.
+    Keys are told apart by their first eight bytes, as the names of files tell parents: two of a
+    million are alike once in forty million times, and only people look at this.
     """
     keys = np.empty(len(records), np.object_)
     keys[:] = [record.id.key for record in records]
@@ -134,7 +134,7 @@ def _blocks(
     blocks["pinned"][at[pinned]] = True
     hints = hint_numbers(record.hint for record in records)[first]
     parent = _found(number, hints)
-    # What is made up, or met by chance, makes no circle.
+    # A parent that is made up, or met by chance, makes no circle.
     ends, of = blocks["end"].copy(), blocks["namespace"].copy()
     fits = (parent >= 0) & (ends[parent] < ends) & (of[parent] == of)
     blocks["parent"] = parent = np.where(fits, parent, -1)
@@ -181,8 +181,8 @@ def _runs(blocks: Runs) -> Runs:
 
 def _ends_within(blocks: Runs, leaves: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return the leaves that are no branch: where a prompt ended, or a turn, before the same
-    sequence went on. What one request used together has one stamp, and the end of a turn that went
-    on is superseded: it is the first to leave."""
+    sequence went on. Pages that one request used together have one stamp. The end of a turn that
+    went on is superseded, so it is evicted first."""
     parent, used, end = (blocks[name].copy() for name in ("parent", "used_ns", "end"))
     order = np.lexsort((end, used, parent))
     moves = (np.diff(parent[order]) != 0) | (np.diff(used[order]) != 0)
@@ -200,7 +200,7 @@ def _ends_within(blocks: Runs, leaves: npt.NDArray[np.bool_]) -> npt.NDArray[np.
 def _sum_up(runs: Runs, parent: Numbers) -> None:
     """Have each run know when it, or any behind it, was used last, and count the ends behind it."""
     runs["leaves"] = runs["children"] == 0
-    # What is behind ends behind: the deepest first, all of one place at once.
+    # A run behind another ends behind it: the deepest first, all of one place at once.
     order = np.argsort(-runs["end"], kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(runs["end"][order])) + 1):
         below = rows[parent[rows] >= 0]

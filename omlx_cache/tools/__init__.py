@@ -1,1 +1,1 @@
-"""What people run: demo, size and bench. Only the command line imports it."""
+"""Programs for people: demo, size and bench. Only the command line imports them."""

@@ -1,1 +1,1 @@
-"""What a process does for its stores unasked: memory is given back, lost stores are closed."""
+"""A process's own upkeep of its stores: memory is freed, lost stores are closed."""

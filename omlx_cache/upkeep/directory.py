@@ -1,5 +1,5 @@
-"""What a store keeps in its directory beside the pages: what the policies have learned, and what it
-may write there, beside others that use it."""
+"""A store's other data in its directory, beside pages and peer processes: the learning of its
+policies, and its allowance to write."""
 
 import contextlib
 import logging
@@ -26,7 +26,7 @@ class Allowance(NamedTuple):
     """The directory's budget, for all processes; `set_by` is None where no file says it.
 
     `own_limit_bytes`: this process writes only while the directory holds less, None without such a
-    limit. `given_bytes`: what this process was told, None for nothing.
+    limit. `given_bytes`: this process's own setting, None without one.
     """
 
     directory: Path
@@ -51,7 +51,7 @@ class Allowance(NamedTuple):
         return f"the directory's budget, set by {WORDS[self.set_by or 'store']}"
 
     def notes(self) -> list[str]:
-        """Return a line for a person where this process was told another size."""
+        """Return a line for a person where this process's own setting differs."""
         if not self.origin or self.given_bytes is None:
             return []
         own = f"cold_bytes ({format_size(self.given_bytes)})"

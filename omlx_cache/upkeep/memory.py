@@ -41,8 +41,9 @@ class Level(IntEnum):
 
 
 class MemoryFigures(NamedTuple):
-    """What the platform says: bytes that may still be taken, the share of the last ten seconds in
-    which every task waited for memory, and its own verdict. None for what it does not tell."""
+    """The platform's figures: bytes that may still be taken, the share of the last ten seconds in
+    which every task waited for memory, and its own verdict. None for a figure that it does not
+    give."""
 
     free_bytes: int | None = None
     stalled: float = 0.0
@@ -87,7 +88,7 @@ class Linux:
 
 
 class Darwin:
-    """The kernel's own level: what an application is told through a dispatch source."""
+    """The kernel's own level, which an application gets through a dispatch source."""
 
     _LEVELS: ClassVar = {1: Level.NORMAL, 2: Level.WARN, 4: Level.CRITICAL}
 

@@ -32,7 +32,7 @@ TICK_SECONDS = 1.0
 THREADS_SECONDS = 1.0
 """How long `close` waits at most for reads that a disk does not answer."""
 CLOSE_SECONDS = 30.0
-"""What a store that was lost may take to write what is pending."""
+"""Seconds that a lost store may take to write its pending pages."""
 
 
 @dataclass(eq=False, slots=True)
@@ -66,8 +66,8 @@ class StoreParts:
         """Write what is pending, end the threads, remove the socket, free the hot tier; within
         `timeout` seconds. False when that was not enough to write everything.
 
-        Each step may be done again, by several at once: whoever was interrupted is followed by
-        the next.
+        Each step may be done again, by several threads at once: after an interrupted one the next
+        goes on.
         """
         deadline = time.monotonic() + timeout
 
@@ -85,7 +85,7 @@ class StoreParts:
             self.uploads.close(left())
         clean = self.tiers.stop_writing(left()) and clean
         self.reuse.close(min(left(), THREADS_SECONDS))
-        # What is still being read is of no use to anybody.
+        # The pages that are still being read have no use.
         deadline = min(deadline, time.monotonic() + THREADS_SECONDS)
         self.restores.shutdown(left())
         self.prefetcher.shutdown(left())

@@ -1,4 +1,4 @@
-"""What the service answers on its control socket: what a store would, of the directory that it
+"""The service's answers on its control socket: a store's answers, for the directory that it
 keeps."""
 
 import os
@@ -28,12 +28,12 @@ from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
 ROLE = "service"
 NAME = "omlx-cached"
 ANSWERED = ("ping", "stats", "ps", "config", "ls", "inspect", "prefixes", "events")
-"""What is as in a store; the rest of what a store does is for stores to do."""
+"""Operations that are as in a store; the others are for stores only."""
 
 
 class Answers:
-    """Reads the service as the operations read a store. Any thread may call; nothing changes
-    but `_tree_at`, when somebody asked for the tree of prefixes last, which takes as much memory as
+    """Reads the service as the operations read a store. Any thread may call; nothing changes but
+    `_tree_at`, the time of the last request for the tree of prefixes, which takes as much memory as
     the index."""
 
     def __init__(self, upkeep: Upkeep) -> None:
@@ -56,7 +56,7 @@ class Answers:
 
     def _stats(self, answer: Operation, args: Mapping[str, object]) -> Stats:
         shown: Stats = answer(args)
-        # Nobody looks at the tree of prefixes any more: its memory is given back.
+        # The tree of prefixes has no reader any more: its memory is freed.
         if self._tree_at and time.monotonic() - self._tree_at > 2 * KEPT_SECONDS:
             self._tree_at = 0.0
             give_back_memory()

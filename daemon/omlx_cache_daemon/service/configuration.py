@@ -37,7 +37,7 @@ SHARED_NAMES = (
 )
 """Settings of a store that mean the same here, and are read from the same variables."""
 REMOVED_NAMES = tuple(name for name in REMOVED if name.startswith("remote_"))
-"""Those of them that were removed: a file or a command line that still has one is read."""
+"""Shared settings that were removed: a file or a command line that still has one is read."""
 
 
 def _number(value: Any) -> Any:
@@ -52,7 +52,7 @@ def _file(value: Any) -> Any:
 
 
 class ServiceOptions(BaseModel):
-    """What the service does beside what stores do. Immutable."""
+    """The service's own options, beside those of stores. Immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -83,11 +83,11 @@ class ServiceOptions(BaseModel):
 OWN_NAMES = tuple(ServiceOptions.model_fields)
 NAMES = (*SHARED_NAMES, *OWN_NAMES)
 RELOADED = {*NAMES} - {"cold_dir", "status_port", "status_token_file"}
-"""What a reload changes; the others need a restart."""
+"""Settings that a reload changes; the others need a restart."""
 
 
 class Given(NamedTuple):
-    """A value that somebody gave: `shown`, how a person knows it, and `origin`, from where."""
+    """A value that a person gave: `shown`, how a person knows it, and `origin`, from where."""
 
     value: Any
     shown: str

@@ -58,7 +58,7 @@ class Feeding:
             self._follow()
             self._look_back()
         except (ConfigError, ValueError, ImportError, OSError) as error:
-            # What was to be sent meanwhile is found in the directory again.
+            # Pages that should have been sent meanwhile are found in the directory again.
             trouble, self._backlog = str(error), None
         if trouble not in ("", self._trouble):
             _log.warning("pages are not sent to other machines: %s", trouble)
@@ -81,7 +81,7 @@ class Feeding:
         """Take in what was stored since, or begin with all that there is where not all is known."""
         while True:
             page = self._events.page(self._upto, EVENTS, {"stored", "resynced"})
-            # What was sent is an event too.
+            # A sent page is an event too.
             here = [one for one in page.events if one.tier != "remote"]
             is_lost = page.dropped or any(one.kind == "resynced" for one in here)
             if self._backlog is None or is_lost:

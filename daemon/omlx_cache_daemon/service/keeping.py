@@ -1,4 +1,4 @@
-"""A cold tier that keeps a directory for others: it writes no page, and evicts when nobody else
+"""A cold tier that keeps a directory for others: it writes no page, and evicts when no store
 does."""
 
 import contextlib
@@ -18,7 +18,7 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 
 EVICTED_BYTES = 256 * 1024 * 1024
-"""What is evicted before the disk is asked whether that helps."""
+"""Bytes that are evicted before the disk is asked whether that helps."""
 
 
 class _KeepingLimits(SharedLimits):
@@ -53,7 +53,7 @@ class _KeepingOpening(Opening):
         self.root.makes = False
 
     def read_directory(self) -> tuple[Contents, Inventory]:
-        # What is read takes the place of what was: for a million pages both are too much.
+        # The new contents replace the old ones: for a million pages both are too much.
         with self._index.lock:
             self._index.contents = Contents(self._index.make_policy(None))
         self.readings += 1
@@ -120,7 +120,7 @@ class KeepingTier(ColdTier):
         with contextlib.suppress(OSError):
             while some := self._free_some():
                 freed += some
-        # Nobody here has a memory that would want to know.
+        # This process has no memory tier that would need the lost pages.
         self.take_evicted()
         self.take_missing()
         return freed
@@ -151,8 +151,8 @@ class KeepingTier(ColdTier):
 
     def sweep(self) -> int:
         """Delete temporary files of dead writers, and folders without pages; return how many files
-        went. Looks at names, and at nothing else of a page; raises OSError where the directory
-        cannot be listed. What one folder refuses is tried again, and the others are swept."""
+        were deleted. Looks at names, and at nothing else of a page; raises OSError where the
+        directory cannot be listed. A folder that fails is tried again, and the others are swept."""
         fs, swept = self._fs, 0
         namespaces = [path for _, path in namespace_directories(self.directory, fs)]
         shards = [shard for path in namespaces for shard in shard_directories(path, fs)]

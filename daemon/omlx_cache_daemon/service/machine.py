@@ -1,4 +1,4 @@
-"""What the status port shows of a machine: every process of this user, and the service itself."""
+"""The status port's view of a machine: every process of this user, and the service itself."""
 
 import os
 import threading
@@ -45,7 +45,7 @@ class _Itself(Client):
 
 class Peers:
     """Finds processes and asks them: all at once, none for longer than a second. One that does not
-    answer is asked again aside, and nobody waits for it meanwhile. Any thread may call; `_lock`
+    answer is asked again aside, and no request waits for it meanwhile. Any thread may call; `_lock`
     guards `_away`, the reason and the thread of each such process; no I/O happens under it."""
 
     def __init__(self, find: Callable[[], Sequence[RunningStore]] | None = None) -> None:
@@ -54,9 +54,9 @@ class Peers:
         self._away: dict[str, tuple[str, StoreQuestion]] = {}
 
     def ask(self, question: Callable[[Client], Any], *, is_work: bool = False) -> list[StoreReply]:
-        """Put a question to every process, and return the replies in the order of their ids, but of
-        those on whose sockets nobody listens. A process whose answer
-        `is_work` may be late without being hung."""
+        """Put a question to every process, and return the replies in the order of their ids, except
+        of processes that do not listen on their sockets. A process whose answer `is_work` may be
+        late without being hung."""
         stores = {str(store.path): store for store in self._find()}
         with self._lock:
             for path, (_, aside) in list(self._away.items()):
@@ -172,7 +172,8 @@ class MachineStatus:
                 self._followers[path] = follower
                 for document in (row.document for row in rows):
                     self._dropped += count_of(document, "missed")
-                    # What another process did it tells itself; without `detail` none was told.
+                    # A peer process tells its own events; without `detail` none of another's was
+                    # told.
                     if document.get("detail", OTHER_PROCESS) != OTHER_PROCESS:
                         self._count += 1
                         self._events.append({**document, "number": self._count})

@@ -23,7 +23,8 @@ MOST_BYTES = 4096
 TURN_SECONDS = 0.25
 """Pages are read for about so long, and then as long not as the rate demands."""
 FILE_BYTES = 64 * 1024
-"""What a file counts for beside its bytes: tiny ones take a processor's time, not the disk's."""
+"""Bytes that a file counts for beside its own: tiny files take a processor's time, not the
+disk's."""
 NOTED_SECONDS = 30.0
 """Work of so long is done again after a restart, at most."""
 EMPTY_SECONDS = 3600.0
@@ -41,9 +42,9 @@ class AlreadyKept(CommandError):
 
 @dataclass(frozen=True, slots=True)
 class KeeperState:
-    """What outlives the service. Times are seconds since 1970, 0 for never; `after`: the page that
-    was checked last in an unfinished pass, "" between passes; `budget_bytes`: the budget that the
-    service gave the directory, 0 for none."""
+    """The state that outlives the service. Times are seconds since 1970, 0 for never; `after`: the
+    page that was checked last in an unfinished pass, "" between passes; `budget_bytes`: the budget
+    that the service gave the directory, 0 for none."""
 
     pid: int = 0
     after: str = ""
@@ -126,8 +127,8 @@ def _parsed(raw: bytes) -> KeeperState:
 class Scrubber:
     """One pass after the other over a directory's pages, a turn at a time; belongs to one thread.
 
-    `_pass` yields the rest of an unfinished pass; nothing is done before `_not_before`, and
-    before the rate allows the bytes of the last turn, which began at `_turned`.
+    `_pass` yields the remaining pages of an unfinished pass; nothing is done before `_not_before`,
+    and before the rate allows the bytes of the last turn, which began at `_turned`.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class Scrubber:
 
     def _take(self, checked: Checked) -> None:
         """Count a page, and delete a damaged one, of which every process hears. A folder that
-        cannot be listed is told of only: it is no place to go on from."""
+        cannot be listed is only reported: a pass cannot go on from it."""
         if checked.verdict != "good":
             _log.warning("%s is %s: %s", checked.file, checked.verdict, checked.trouble)
         if checked.page is None:

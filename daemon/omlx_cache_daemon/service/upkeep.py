@@ -39,15 +39,15 @@ FIGURES: Final = (
     "scrubbed_pages", "scrubbed_bytes", "damaged_pages", "unread_pages", "passes", "sweeps",
     "swept_files", "swept_sockets", "freed_pages", "reloads", "failures",
 )  # fmt: skip
-"""What the service counts from its start, for metrics and people."""
+"""The service's counts from its start, for metrics and people."""
 
 
 class Upkeep:
     """Keeps a directory within its budget and its disk's free space, checks it and sweeps it.
 
     Its thread runs from `start` to `stop`. `tier`, `state`, `feeding` and `scrubber` are its;
-    `wanted` is handed over by `reload`, `_applied` is what it goes by; `beat` is when it was
-    last seen alive, `ended` why it gave up. `tell` is called by it when there is news of these.
+    `wanted` is handed over by `reload`, `_applied` is what it goes by; `beat` is when it was last
+    seen alive, `ended` why it stopped. `tell` is called by it when there is news of these.
     """
 
     def __init__(

@@ -1,6 +1,5 @@
-"""What is measured on: a store, and live KV of a wanted shape; or hash chains of no meaning, with
-their pages, or with empty files that have the names of pages.
-"""
+"""The bed of a measurement: a store, and live KV of a wanted shape. Or hash chains of no meaning,
+with their pages, or with empty files that have the names of pages."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,8 @@ class LayersOnly:
 class Bed:
     """One store on a directory, and a prompt whose KV is `arrays`, or nothing but on disk.
 
-    `changed` are settings other than those that measure all of the KV, dense, in both tiers.
+    `changed` are settings that differ from the usual ones, which measure all of the KV, dense, in
+    both tiers.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""What each codec takes, costs and loses, through the store: the same KV stored dense and encoded.
+"""The bytes, time and loss of each codec, through the store: the same KV stored dense and encoded.
 
-The KV is Gaussian. In its second layer four key channels of each head are loud, which is what real
-keys have, and what group-wise quantisation suffers from.
+The KV is Gaussian. In its second layer four key channels of each head are loud. Real keys have such
+channels, and group-wise quantisation suffers from them.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ Layers = list[tuple[Array, Array]]
 
 
 class Encoded(NamedTuple):
-    """What one codec made of the KV: seconds by what was done, payload bytes, and what is lost."""
+    """The result of one codec: seconds by step, payload bytes, and the loss."""
 
     seconds: dict[str, float]
     nbytes: int

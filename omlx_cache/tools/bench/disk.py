@@ -1,4 +1,4 @@
-"""What the disk is asked for: pages that are durable, and a directory of many files."""
+"""Measurements of the disk: pages that are durable, and a directory of many files."""
 
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ def measure_disk(size: Size, directory: Path) -> Measured:
 def _written(size: Size, directory: Path, level: Durability) -> BenchRow:
     """Commit and flush the same KV, beside bare files of the same size that are synced alike.
 
-    What the run before wrote is deleted first: else the system would write it back meanwhile.
+    The files of the run before are deleted first: else the system would write them back meanwhile.
     """
     bed = Bed(size, directory / level, durability=level)
     blocks = size.tokens // BLOCK_SIZE

@@ -93,9 +93,9 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a codec takes and loses. Bytes are those of a token and layer; errors are squared, over
-    squared sizes. `variation` is that of attention weights, 0 to 1, `loud_variation` the same where
-    four key channels of each head are twenty times as loud."""
+    """The bytes and the loss of a codec. Bytes are those of a token and layer; errors are squared,
+    over squared sizes. `variation` is that of attention weights, 0 to 1, `loud_variation` the same
+    where four key channels of each head are twenty times as loud."""
 
     codec: str
     bytes_per_token: float
@@ -107,7 +107,7 @@ class Loss:
 
 
 class Measured(NamedTuple):
-    """What one part of the benchmarks found."""
+    """The results of one part of the benchmarks."""
 
     rows: Sequence[BenchRow] = ()
     peaks: Sequence[Peak] = ()

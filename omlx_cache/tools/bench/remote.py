@@ -112,7 +112,7 @@ def _rows(size: Size, kind: str, url: str, client: RawClient) -> list[BenchRow]:
             pages = pages_of(number, count, nbytes)
             tier = opened.enter_context(closing(_Remote(url, secret, pages)))
             what = f"remote restore, {kind}{signed}"
-            # What else the machine does is longer than one of them.
+            # Other work of the machine takes longer than one of them.
             runs, moved = 2 * size.runs + 1, count * nbytes
             rows += beside(what, tier.restore, runs, limits={"raw GETs": gets}, nbytes=moved)
         if client.ask is not None:

@@ -67,8 +67,8 @@ def load_subject(model: str | None) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """What a request did. `first_token_seconds` runs from the arrival of the prompt to its first
-    new token, restore included; `peak_bytes` is MLX's, model and hot tier included."""
+    """The result of a request. `first_token_seconds` runs from the arrival of the prompt to its
+    first new token, restore included; `peak_bytes` is MLX's, model and hot tier included."""
 
     restored_tokens: int
     first_token_seconds: float
@@ -102,7 +102,8 @@ def run_plain(model: Any, prompt: DemoPrompt, advance: Advance) -> tuple[DemoRun
 def run_cached(
     cache: PrefixCache, model: Any, prompt: DemoPrompt, salt: str, advance: Advance, *, commit: bool
 ) -> tuple[DemoRun, float]:
-    """Restore a prompt and compute the rest; return the run and the seconds of its commit."""
+    """Restore a prompt and compute its other tokens; return the run and the seconds of its
+    commit."""
     began = time.perf_counter()
     with cache.session(prompt.tokens, max_new_tokens=prompt.new, salt=salt) as session:
         advance(session.cached_tokens)
@@ -161,7 +162,7 @@ def warm_up(model: Any, length: int, cache: PrefixCache | None = None) -> None:
 
 
 def unheard(_tokens: int) -> None:
-    """Nobody watches."""
+    """Show nothing."""
 
 
 def demo_settings(cold_dir: Path, kv_bytes: int, **changed: Any) -> CacheSettings:
@@ -215,7 +216,7 @@ def run_in_new_process(model: str | None, requests: Sequence[Mapping[str, Any]])
 def restart(
     model: Any, prompt: Mapping[str, Any], salt: str, cold_dir: str, kv_bytes: int, **changed: Any
 ) -> DemoRun:
-    """Restore a prompt from the cold tier, compute the rest, and return the run."""
+    """Restore a prompt from the cold tier, compute its other tokens, and return the run."""
     wanted = DemoPrompt(**prompt)
     if can_forget():
         forget(Path(cold_dir))

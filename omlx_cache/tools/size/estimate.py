@@ -21,7 +21,7 @@ from omlx_cache.codecs.identity import CodecName
 Kind: TypeAlias = Literal["paged", "window", "state"]
 Config: TypeAlias = Mapping[str, Any]
 MEMORY_BYTES = 2 << 30
-"""What the child may take beyond what its libraries did; a trace takes a few MB of it."""
+"""Bytes that the child may take beyond its libraries'; a trace takes a few MB of it."""
 DEFAULT_BLOCK = 256
 SECONDS = 120.0
 OUT_OF_MEMORY = 3
@@ -65,7 +65,7 @@ class TracedModel:
 
 
 TRACED: TypeAdapter[TracedModel | str] = TypeAdapter(TracedModel | str)
-"""What the child writes as JSON: what it found, or why nothing."""
+"""The child's JSON: its finding, or why there is none."""
 
 
 def caches_of(

@@ -1,7 +1,8 @@
-"""What a model's caches hold, from mlx-lm's own class, built and called without evaluating it.
+"""The contents of a model's caches, from mlx-lm's own class, built and called without evaluating
+it.
 
-`python -m omlx_cache.tools.size.trace MEMORY` reads a configuration from standard input and
-writes what it found, or why it found nothing, as JSON to standard output.
+`python -m omlx_cache.tools.size.trace MEMORY` reads a configuration from standard input. It writes
+its finding, or why there is none, as JSON to standard output.
 """
 
 import copy
@@ -179,7 +180,7 @@ def _answer(config: Config) -> TracedModel | str:
     except SizingError as error:
         return str(error)
     except Exception as error:
-        # Whatever a model's class says about a configuration that it cannot take.
+        # A model's class may raise any error for a configuration that it cannot take.
         words = str(error).splitlines() or [""]
         return f"mlx-lm raises {type(error).__name__}: {words[0]}"
 
