@@ -89,7 +89,7 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
     set_budget(cold_dir, Budget(LIMIT, "store", {"salt": {"*": {"fraction": 0.125}}}))
     for amount, expected, says in (
         ("1 GiB", Budget(1 << 30, "quota"), ""),
-        ("auto", Budget(1 << 30, "free space"), "1 GiB counts until a store opens the directory"),
+        ("auto", Budget(1 << 30, "free space"), "1 GiB counts until a store is alone there"),
         ("0", Budget(0, "quota"), "the directory holds more"),
         ("1PiB", Budget(2**50, "quota"), "omlx-cache: the disk has "),
     ):
@@ -189,6 +189,9 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     assert "evicts it within seconds" in result.err
     _, limit, used = _asked(one)
     assert limit == half >= used
+    assert cli("quota", "auto").code == 0
+    assert _asked(one)[1] == LIMIT
+    assert read_budget(tmp_path / "one") == Budget(LIMIT, "store")
     two = embed(OMLX_CACHE_COLD_DIR=str(tmp_path / "two"))
     result = cli("quota", "1GiB")
     assert (result.code, f"--pid {two.pid}" in result.err) == (2, True)

@@ -24,7 +24,7 @@ from omlx_cache_daemon.render import (
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
-    "free space": "auto: a store that opens the directory alone sets it anew",
+    "free space": "auto: a store that is alone there sets it anew",
     "store": "a store, as its cold_bytes",
     "quota": "omlx-cache quota",
 }
@@ -49,8 +49,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "amount",
         nargs="?",
         metavar="SIZE",
-        help="the new budget (40GiB), until the next change; auto: the stores' cold_bytes, or a "
-        "part of the free space, from when one opens the directory alone",
+        help="the new budget (40GiB), until the next change; auto: the cold_bytes of the store "
+        "that is alone there, or a part of the free space",
     )
     names = f"{NAMES}|KEY"
     about = ABOUT.format(key=", or the beginning of a block's key for the chain up to it")
@@ -160,8 +160,8 @@ def _warn(state: Map, amount: str | None) -> None:
     used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
     warn(
         {
-            f"{quantity('bytes', limit)} counts until a store opens the directory that is alone "
-            "there": amount == "auto",
+            f"{quantity('bytes', limit)} counts until a store is alone there: one that runs alone "
+            "sets its own within seconds": amount == "auto",
             "the directory holds more: a running store evicts it within seconds, else the next one "
             "that opens": isinstance(limit, int) and used > limit,
             f"the disk has {format_size(disk.total)}, of which {format_size(disk.free)} are free: "

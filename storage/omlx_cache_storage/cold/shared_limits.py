@@ -195,7 +195,8 @@ class SharedLimits:
         """Agree with other processes on a budget; the directory is held, or cannot be changed."""
         used = self._evictor.known_bytes()
         if self.budget_of is not None:
-            self.wanted = self.budget_of(used)
+            # Once: the free space that it goes by was read when the settings were made.
+            self.wanted, self.budget_of = self.budget_of(used), None
         known = read_budget(self._index.directory, self._fs)
         agreed = agree(
             known,
@@ -225,10 +226,13 @@ class SharedLimits:
         return self._sharing.is_alone()
 
     def heed(self) -> None:
-        """Go by the directory's budget if it was changed; the directory is held."""
+        """Go by the directory's budget if it was changed, or agree on one if it was left to the
+        stores; the directory is held."""
         if self._sharing.rebudgeted:
             budget = read_budget(self._index.directory, self._fs)
-            if budget is not None:
+            if budget is not None and budget.set_by == "free space":
+                self.agree()
+            elif budget is not None:
                 self._go_by(budget)
             self._sharing.rebudgeted = False
         self.heed_pins()
