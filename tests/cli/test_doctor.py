@@ -1,6 +1,7 @@
 """`doctor` is calm about a healthy machine, names each thing that is wrong with what helps, and
 mends what is safe to mend; with --all it reads every page."""
 
+import contextlib
 import json
 import os
 import signal
@@ -216,11 +217,27 @@ def test_more_than_the_budget_is_told_with_the_command_that_helps(cli: Cli, cold
     (cold / "budget.json").write_text(
         json.dumps({"version": 1, "bytes": 100 * KIB, "set_by": "quota", "shares": {}})
     )
-    (finding,) = _found(cold)
-    assert finding.check == "budget"
+    small, finding = _found(cold)
+    assert (small.check, finding.check) == ("budget", "budget")
+    assert "has room for fewer than 8 pages" in small.found
     ended = cli(*finding.remedy.split()[1:], "--yes")
     assert ended.code == 0, ended.err
-    assert _found(cold) == []
+    assert [one.found for one in _found(cold)] == [small.found]
+
+
+def test_a_full_disk_is_measured_by_the_budget_and_the_free_space_of_its_store(
+    tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_MIN_FREE_BYTES", "1TiB")
+    with small_disk(tmp_path / "disk", "size=4m") as disk, embedded_stores(_EMBED) as run:
+        place = disk.path / "cold"
+        run({**environment, "OMLX_CACHE_COLD_DIR": str(place), "OMLX_CACHE_COLD_BYTES": "3MiB"})
+        with contextlib.suppress(OSError):
+            (disk.path / "film.mov").write_bytes(bytes(4 << 20))
+        context = _context(place)
+        (finding,) = examine(context, (*PLACE, machine.settings))
+        assert (finding.check, finding.severity) == ("free space", "warning")
+        assert finding.found.startswith("the budget is 3 MiB, and the disk lacks ")
 
 
 def test_files_that_no_cache_wrote_count_nowhere_and_cost_no_page(cli: Cli, cold: Path) -> None:

@@ -74,7 +74,9 @@ def file_system(context: Context) -> Iterator[Finding]:
 def free_space(context: Context) -> Iterator[Finding]:
     """The disk has what is to stay free, and the budget can be reached."""
     known = context.settings
-    least = known.min_free_bytes if isinstance(known, CacheSettings) else 0
+    own = known.min_free_bytes if isinstance(known, CacheSettings) else 0
+    said = (process.min_free_bytes for process in context.users)
+    least = max((nbytes for nbytes in said if nbytes is not None), default=own)
     spare = context.fs.free_bytes(_existing(context.directory)) - least
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
     if spare < 0:
@@ -88,11 +90,11 @@ def free_space(context: Context) -> Iterator[Finding]:
     elif context.budget is not None and lacking > 0:
         reachable = format_size(context.budget.nbytes - lacking).replace(" ", "")
         yield Finding(
-            "note",
+            "warning",
             f"the budget is {format_size(context.budget.nbytes)}, and the disk lacks "
             f"{format_size(lacking)} for all of it",
             "pages leave sooner than the budget says",
-            f"omlx-cache quota {reachable} {context.option}",
+            f"free room on the disk, or omlx-cache quota {reachable} {context.option}",
         )
 
 

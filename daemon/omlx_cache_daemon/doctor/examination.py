@@ -151,12 +151,14 @@ class Finding:
 class AskedProcess:
     """A store, or a service, with what it says of itself; `error` says why that is nothing.
     `unbacked`: pages that its memory takes for written, and the disk does not have. `rewritten`:
-    its requests with a changed history."""
+    its requests with a changed history. `min_free_bytes`: what it leaves free, None where it says
+    nothing of that."""
 
     store: RunningStore
     row: ProcessRow | None = None
     unbacked: int = 0
     rewritten: int = 0
+    min_free_bytes: int | None = None
     error: str | None = None
 
     @property
@@ -181,7 +183,7 @@ def asked() -> list[AskedProcess]:
 
 def ask(store: RunningStore) -> AskedProcess:
     """Return what a process says of itself; waits for some seconds at most."""
-    client, unbacked, rewritten = store.client(ASK_SECONDS), 0, 0
+    client, unbacked, rewritten, min_free = store.client(ASK_SECONDS), 0, 0, None
     try:
         row = process_of(client)
         # A service, and an earlier version, do not know the question.
@@ -189,9 +191,11 @@ def ask(store: RunningStore) -> AskedProcess:
             unbacked = count_of(as_map(client.call("compare")), "unbacked")
             requests = as_map(as_map(client.call("stats")).get("requests", {}))
             rewritten = count_of(as_map(requests.get("misses", {})), reasons.REWRITTEN)
+            settings = as_map(as_map(client.call("config")).get("settings", {}))
+            min_free = count_of(as_map(settings.get("min_free_bytes", {})), "value")
     except (CommandError, ControlError) as error:
         return AskedProcess(store, error=str(error))
-    return AskedProcess(store, row, unbacked, rewritten)
+    return AskedProcess(store, row, unbacked, rewritten, min_free)
 
 
 @dataclass
@@ -242,9 +246,13 @@ class Context:
 
     @cached_property
     def settings(self) -> CacheSettings | ConfigError:
-        """What a store would have that is started here, or why none can be."""
+        """What a store would have that is started here, or why none can be. A directory's budget
+        counts before a share of the free space."""
         try:
-            return CacheSettings()
+            known = CacheSettings()
+            if self.budget is None or known.hot_cache_only or not known.is_derived("cold_bytes"):
+                return known
+            return CacheSettings(cold_bytes=self.budget.nbytes)
         except ConfigError as error:
             return error
 

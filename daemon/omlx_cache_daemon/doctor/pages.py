@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from omlx_cache.settings.sizes import counted
+from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES, counted, format_size
 from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
 from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding, ask
 from omlx_cache_daemon.render import quantity
@@ -28,6 +28,8 @@ _QUIET_SECONDS = 10.0
 _FEW = 64
 _SLACK_BYTES = 16 * 2**20
 """Stores count small files that may come, and the ledger in full."""
+_PAGES_OF_A_PROMPT = 8
+"""A budget for fewer pages keeps hardly a prompt."""
 
 
 def read_all(context: Context, bytes_per_second: int) -> Iterator[int]:
@@ -99,8 +101,20 @@ def _delete(context: Context, damaged: Iterable[StoredPage]) -> str:
 
 
 def budget(context: Context) -> Iterator[Finding]:
-    """The directory takes no more than its budget."""
-    if context.budget is None or context.census.nbytes <= context.budget.nbytes:
+    """The directory takes no more than its budget, which has room for a prompt."""
+    if context.budget is None:
+        return
+    known = context.census
+    page = known.by_namespace.total() // known.pages if known.pages else SMALLEST_COLD_BYTES
+    if 0 < context.budget.nbytes < _PAGES_OF_A_PROMPT * page:
+        yield Finding(
+            "warning",
+            f"the budget ({format_size(context.budget.nbytes)}) has room for fewer than "
+            f"{_PAGES_OF_A_PROMPT} pages",
+            "the disk keeps the beginning of a prompt, or nothing",
+            f"omlx-cache quota SIZE {context.option}",
+        )
+    if known.nbytes <= context.budget.nbytes:
         return
     is_used = bool(context.users)
     if is_used:
