@@ -28,6 +28,8 @@ def saves_power(
             return "Battery Power" in pmset("batt") or _is_low(pmset().splitlines())
         supplies = root / "sys/class/power_supply"
         batteries = [one for one in supplies.glob("*") if text_of(one / "type") == "Battery\n"]
+        # A wireless mouse has one too.
+        batteries = [one for one in batteries if text_of(one / "scope") != "Device\n"]
         return any(text_of(one / "status") == "Discharging\n" for one in batteries)
     except (OSError, subprocess.SubprocessError):
         return False

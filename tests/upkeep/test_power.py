@@ -9,21 +9,25 @@ from omlx_cache.upkeep.power import saves_power
 
 
 @pytest.mark.parametrize(
-    ("kind", "status", "saves"),
+    ("kind", "status", "scope", "saves"),
     [
-        ("Battery", "Discharging", True),
-        ("Battery", "Charging", False),
-        ("Mains", "Discharging", False),
+        ("Battery", "Discharging", None, True),
+        ("Battery", "Discharging", "System", True),
+        ("Battery", "Discharging", "Device", False),
+        ("Battery", "Charging", None, False),
+        ("Mains", "Discharging", None, False),
     ],
 )
 def test_linux_says_what_each_supply_does(
-    kind: str, status: str, saves: bool, tmp_path: Path
+    kind: str, status: str, scope: str | None, saves: bool, tmp_path: Path
 ) -> None:
     assert not saves_power(tmp_path, "linux"), "it says nothing"
     supply = tmp_path / "sys/class/power_supply/BAT0"
     supply.mkdir(parents=True)
     (supply / "type").write_text(f"{kind}\n")
     (supply / "status").write_text(f"{status}\n")
+    if scope is not None:
+        (supply / "scope").write_text(f"{scope}\n")
     assert saves_power(tmp_path, "linux") is saves
 
 

@@ -2,10 +2,13 @@
 
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
@@ -22,6 +25,8 @@ CALL_TOKENS = 4096
 TURN_TOKENS = 32_768
 """After a final answer a template may write a whole tool loop anew."""
 EXPECTED = 16
+EXPIRES_SECONDS = 600.0
+"""After so long a conversation has most likely ended, or is cached no more."""
 UNASKED = 5
 """After so many in a row that nobody asked for, one is tried in `BACK_OFF_SECONDS`."""
 BACK_OFF_SECONDS = 600.0
@@ -29,12 +34,17 @@ POWER_SECONDS = 30.0
 """For how long the platform's answer counts whether it saves power."""
 
 
-class _Expected(NamedTuple):
-    """What a prompt for a model will begin with, and how much of it may be computed."""
+@dataclass(eq=False, slots=True)
+class _Expected:
+    """What a prompt for a model will begin with, and how much of it may be computed. It shares
+    `asked` tokens with the prompt that was answered; `deletions` were so many then."""
 
     key: Any
     tokens: Tokens
     most: int
+    asked: int
+    deletions: int
+    at: float
 
 
 class Preparing:
@@ -42,9 +52,9 @@ class Preparing:
     raises.
 
     `expect` and `is_worth_it` are for any thread, the rest for the one that runs the model.
-    Mutable: `_expected`, each operation on which is atomic; `_asked` and `_saves`, when and what
-    the platform said of its power last; and by the model's thread `_current`, which is computed,
-    `_of`, what that was expected as, and `_begun`, when.
+    Mutable: `_expected`, the latest last, each operation on which is atomic; `_asked` and `_saves`,
+    when and what the platform said of its power last, by who has `_asking`; and by the model's
+    thread `_current`, which is computed, `_of`, what that was expected as, and `_begun`, when.
     """
 
     def __init__(
@@ -61,6 +71,7 @@ class Preparing:
         self._of: _Expected | None = None
         self._asked = self._begun = -math.inf
         self._saves = False
+        self._asking = threading.Lock()
 
     @property
     def is_worth_it(self) -> bool:
@@ -68,15 +79,26 @@ class Preparing:
         it may wait for a process."""
         if self._store.settings.prepare == "off" or self._store.is_short_of_memory:
             return False
-        now = self._clock()
-        if now - self._asked > POWER_SECONDS:
-            self._asked, self._saves = now, self._power()
+        self._ask_for_power()
         return not self._saves
 
-    def expect(self, key: Any, tokens: Sequence[int], most: int) -> None:
-        """Note what a prompt for a model will begin with: at most so many tokens of it are
-        computed."""
-        self._expected.append(_Expected(key, as_tokens(tokens), most))
+    def _ask_for_power(self) -> None:
+        with self._asking:
+            if not self._knows_power:
+                self._saves, self._asked = self._power(), self._clock()
+
+    @property
+    def _knows_power(self) -> bool:
+        return self._clock() - self._asked <= POWER_SECONDS
+
+    def expect(
+        self, key: Any, tokens: Sequence[int], most: int, prompt: Sequence[int], deletions: int
+    ) -> None:
+        """Note what will follow a prompt for a model: at most so many tokens of it are computed,
+        and none if there was a deletion since `deletions` were so many."""
+        expected, now = as_tokens(tokens), self._clock()
+        asked = shared_length(expected, as_tokens(prompt))
+        self._expected.append(_Expected(key, expected, most, asked, deletions, now))
 
     @property
     def ready(self) -> bool:
@@ -86,7 +108,12 @@ class Preparing:
         if not self._expected:
             return False
         backs_off = self._store.requests.prepared.unasked(UNASKED)
-        return not backs_off or self._clock() - self._begun >= BACK_OFF_SECONDS
+        if backs_off and self._clock() - self._begun < BACK_OFF_SECONDS:
+            return False
+        if not self._knows_power and not self._asking.locked():
+            # It may wait for a process.
+            threading.Thread(target=self._ask_for_power, daemon=True).start()
+        return self._knows_power and not self._saves
 
     def step(self, key: Any, model: Any) -> None:
         """Compute a chunk for the model that is loaded under a key."""
@@ -94,10 +121,13 @@ class Preparing:
             return
         try:
             if self._current is None:
-                self._of = self._expected.popleft()
+                # The latest conversation is the likeliest to go on.
+                self._of = one = self._expected.pop()
                 self._begun = self._clock()
-                if self._of.key == key:
-                    self._current = self._cache.preparation(key, self._of.tokens, self._of.most)
+                if one.key == key and self._begun - one.at <= EXPIRES_SECONDS:
+                    self._current = self._cache.preparation(key, one.tokens, one.most)
+                if one.deletions != self._store.deletions:
+                    self._current = None
             elif not self._current.step(model):
                 self.give_up()
         except Exception:
@@ -106,17 +136,20 @@ class Preparing:
             self._current = None
 
     def give_up(self, prompt: Sequence[int] = ()) -> None:
-        """Store what was computed so far; a request for a prompt, which has arrived, is the one
-        that was expected of its conversation."""
+        """Store what was computed so far, and expect the rest still, but nothing of the
+        conversation that a prompt, which has arrived, goes on with."""
         if self._current is not None and self._of is not None:
+            if not self._current.is_over:
+                self._expected.append(self._of)
             self._current.close()
             if self._current.computed:
                 self._cache.note_prepared(self._of.key, self._of.tokens)
             self._current = None
             mx.clear_cache()
         tokens = as_tokens(prompt)
-        for _ in range(len(self._expected)):
-            one = self._expected.popleft()
-            # Another conversation shares no more than what a client says to all.
-            if 2 * shared_length(one.tokens, tokens) <= len(one.tokens):
-                self._expected.append(one)
+        shared = {one: shared_length(one.tokens, tokens) for one in self._expected.copy()}
+        # Another conversation shares no more than what clients say to all.
+        continued = [one for one, length in shared.items() if length >= max(1, one.asked)]
+        if continued:
+            with suppress(ValueError):
+                self._expected.remove(max(continued, key=shared.__getitem__))

@@ -266,6 +266,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             return
         try:
             messages, preparing = request.messages, self._preparing
+            deletions = self._store.deletions
             goes_on = request.tools or any(m.get("role") == "assistant" for m in messages)
             is_whole = answer.finish_reason in ("stop", "tool_calls")
             if not (messages and goes_on and is_whole and preparing.is_worth_it) or self.cutting:
@@ -287,8 +288,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
 
             tokens = predicted(render, messages, answer.message, special.__contains__)
             if tokens:
-                called = answer.finish_reason == "tool_calls"
-                preparing.expect(key, tokens, CALL_TOKENS if called else TURN_TOKENS)
+                most = CALL_TOKENS if answer.finish_reason == "tool_calls" else TURN_TOKENS
+                preparing.expect(key, tokens, most, request.served.parts[0], deletions)
         except Exception:
             _log.debug("the next prompt is not expected", exc_info=True)
         finally:

@@ -193,9 +193,9 @@ def _watch(made: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
         expect(self, *arguments)
         made.noted.release()
 
-    def expected(self: Any, key: Any, tokens: Any, most: int) -> None:
+    def expected(self: Any, key: Any, tokens: Any, *arguments: Any) -> None:
         made.expected.append(list(tokens))
-        note(self, key, tokens, most)
+        note(self, key, tokens, *arguments)
 
     def counted(self: Any, *arguments: Any) -> None:
         made.begun += self.ready

@@ -16,12 +16,17 @@ from kit.examples import some
 from kit.templates import TEMPLATES
 from kit.wire import connected
 from omlx_cache import BlockStore
-from omlx_cache.integrations.mlx_lm.preparing import BACK_OFF_SECONDS, Preparing
+from omlx_cache.integrations.mlx_lm.preparing import (
+    BACK_OFF_SECONDS,
+    EXPIRES_SECONDS,
+    Preparing,
+)
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
 from omlx_cache.integrations.mlx_lm.responses import Responses
 from omlx_cache.preparation import Preparation
 from omlx_cache.scope import Pace
 from omlx_cache_daemon.commands.stats import _brief
+from omlx_cache_storage.keys import BlockKey
 
 from .playing import CALLS, Client, Playing, make_chat_model, playing
 
@@ -232,10 +237,111 @@ def test_after_five_in_a_row_that_nobody_asked_for_it_backs_off(play: Play) -> N
         assert made._store.requests.prepared.unasked(5)
 
 
+class Prepared:
+    """Stands in for a cache whose preparations take two steps."""
+
+    def __init__(self) -> None:
+        self.begun: list[list[int]] = []
+
+    def preparation(self, key: Any, tokens: Any, most: int) -> Any:
+        self.begun.append(tokens.tolist())
+        made = SimpleNamespace(ready=True, computed=0, is_over=False, close=lambda: None)
+
+        def step(model: Any) -> bool:
+            made.is_over, made.begun = made.begun, True
+            return not made.is_over
+
+        made.step, made.begun = step, False
+        return made
+
+
+@pytest.fixture
+def prepared() -> Prepared:
+    return Prepared()
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [0.0]
+
+
+@pytest.fixture
+def preparing(
+    open_store: Callable[..., BlockStore], prepared: Prepared, now: list[float]
+) -> Preparing:
+    made: Any = prepared
+    return Preparing(open_store(prepare="auto"), made, lambda: False, lambda: now[0])
+
+
+def expect(preparing: Preparing, tokens: list[int], prompt: list[int]) -> None:
+    assert preparing.is_worth_it
+    preparing.expect("key", tokens, 100, prompt, preparing._store.deletions)
+
+
+SYSTEM = list(range(50))
+
+
+def test_the_latest_conversation_is_prepared_first_and_an_interrupted_one_goes_on(
+    preparing: Preparing, prepared: Prepared
+) -> None:
+    for name in (1, 2, 3):
+        expect(preparing, [*SYSTEM, name, 7, 8], [*SYSTEM, name])
+    preparing.step("key", None)
+    # A stranger with the same system prompt.
+    preparing.give_up([*SYSTEM, 4])
+    while preparing.ready:
+        preparing.step("key", None)
+    assert [tokens[-3] for tokens in prepared.begun] == [3, 3, 2, 1]
+
+
+@pytest.mark.parametrize("rest", [[7, 8, 9], [], [5]], ids=["goes on", "again", "otherwise"])
+def test_what_was_expected_of_a_conversation_is_dropped_when_it_goes_on(
+    rest: list[int], preparing: Preparing, prepared: Prepared
+) -> None:
+    expect(preparing, [*SYSTEM, 1, 7, 8], [*SYSTEM, 1])
+    expect(preparing, [*SYSTEM, 2, 7, 8], [*SYSTEM, 2])
+    preparing.give_up([*SYSTEM, 2, *rest])
+    while preparing.ready:
+        preparing.step("key", None)
+    assert [tokens[-3] for tokens in prepared.begun] == [1]
+
+
+def test_what_is_old_and_what_was_deleted_is_not_prepared(
+    preparing: Preparing, prepared: Prepared, now: list[float]
+) -> None:
+    expect(preparing, [*SYSTEM, 1], SYSTEM)
+    now[0] = EXPIRES_SECONDS + 1
+    expect(preparing, [*SYSTEM, 2], SYSTEM)
+    preparing.step("key", None)
+    assert prepared.begun.pop() == [*SYSTEM, 2]
+    preparing.step("key", None)
+    preparing.step("key", None)
+    expect(preparing, [*SYSTEM, 3], SYSTEM)
+    preparing._store.clear(BlockKey(bytes(32)))
+    while preparing.ready:
+        preparing.step("key", None)
+    assert preparing._current is None
+    assert prepared.begun in ([], [[*SYSTEM, 3]])
+
+
 def test_power_is_asked_for_now_and_then(open_store: Callable[..., BlockStore], cache: Any) -> None:
-    asked, now = [False, True], [0.0]
-    assert not Preparing(open_store(), cache).is_worth_it, "it is off by default"
-    made = Preparing(open_store(prepare="auto"), cache, lambda: asked.pop(0), lambda: now[0])
+    asked, now, threads = [False, True, False], [0.0], []
+
+    def power() -> bool:
+        threads.append(threading.current_thread())
+        return asked.pop(0)
+
+    assert not Preparing(open_store(prepare="off"), cache).is_worth_it
+    made = Preparing(open_store(prepare="auto"), cache, power, lambda: now[0])
     assert [made.is_worth_it, made.is_worth_it] == [True, True]
     now[0] = 31.0
     assert [made.is_worth_it, made.is_worth_it] == [False, False]
+    made.expect("key", [1, 2], 100, [1], made._store.deletions)
+    assert not made.ready
+    assert len(threads) == 2
+    # Before one is begun it is asked for anew, and not on the model's thread.
+    now[0] = 62.0
+    while not made.ready:
+        threading.Event().wait(0.005)
+    assert threading.current_thread() not in threads[2:]
+    assert len(threads) == 3
