@@ -46,17 +46,6 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}; give {SIZE_FORMS}") from None
 
 
-def hex_prefix(text: str) -> str:
-    """Return the beginning of a digest in lower case; argparse reports anything else."""
-    lowered = text.lower()
-    if not lowered or set(lowered) - set("0123456789abcdef") or len(lowered) > 64:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not how a digest begins, in hexadecimal digits; omlx-cache ls shows the "
-            "digests of each model"
-        )
-    return lowered
-
-
 def add_format_option(parser: argparse.ArgumentParser) -> None:
     """Add --format text|json."""
     parser.add_argument("--format", choices=("text", "json"), default="text")

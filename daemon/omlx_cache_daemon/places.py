@@ -98,18 +98,17 @@ def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
 
 
 def known_pages(prefix: str, args: argparse.Namespace) -> list[str]:
-    """Return the namespaces of a directory, for a shell; behind `NAMESPACE/` the keys of its pages.
-    Empty where that cannot be read."""
+    """Return the names of what a directory holds, for a shell; behind `NAMESPACE/` the keys of its
+    pages. Empty where that cannot be read."""
     from omlx_cache_daemon.offline_files import Files, configured_directory
 
+    digits, slash, _ = prefix.partition("/")
+    if not slash:
+        return known_names(prefix, args)
     with contextlib.suppress(CommandError, CacheError):
         files = Files(args.cold_dir or configured_directory())
-        names = [row.namespace[:SHOWN_DIGITS] for row in files.namespaces(EVERY)]
-        digits, slash, _ = prefix.partition("/")
-        if slash:
-            found = (one for one in files.entries() if one.namespace.hex().startswith(digits))
-            return [f"{digits}/{entry.page.key.hex()[:SHOWN_DIGITS]}" for entry in found]
-        return names
+        found = (one for one in files.entries() if one.namespace.hex().startswith(digits))
+        return [f"{digits}/{entry.page.key.hex()[:SHOWN_DIGITS]}" for entry in found]
     return []
 
 

@@ -48,7 +48,7 @@ def test_commands_flags_their_values_and_files_are_completed(
         ("omlx-cache ls --format=j", {"--format=json"}),
         ("omlx-cache import tr", {"trace.jsonl"}),
         ("omlx-cache rm ", {"org/llama", digits}),
-        ("omlx-cache ls ", {digits}),
+        ("omlx-cache ls ", {"org/llama", digits}),
         ("omlx-cache log --events unw", {"unwritten"}),
         ("omlx-cache config --schema ls-p", {"ls-page"}),
         ("omlx-cache quota --pin org/", {"org/llama"}),

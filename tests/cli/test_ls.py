@@ -97,6 +97,14 @@ def test_namespaces_say_what_they_are_of_and_whether_they_are_stale(cli: Cli, pl
     assert "1 stale; see omlx-cache rm --stale --dry-run" in shown.err
 
 
+def test_a_model_is_named_as_people_know_it(cli: Cli, place: str) -> None:
+    two = Story("two").namespace.hex()
+    by_name, by_digest = (cli("ls", name, "--format", "json") for name in ("qwen", two))
+    assert _without_ages(json.loads(by_name.out)) == _without_ages(json.loads(by_digest.out))
+    assert json.loads(cli("ls", f"qwen/{Story('two').id(3).key.hex()}", "--format", "json").out)
+    cli("ls", "org/other").assert_refused(1, "no model and no salt is org/other")
+
+
 def test_pages_are_listed_in_token_order(cli: Cli, cold_dir: Path) -> None:
     pages = json.loads(cli("ls", ONE[:10], "--format", "json").out)
     assert [page["position"] for page in pages] == [16 * n for n in range(1, 14)]
@@ -141,7 +149,7 @@ def test_what_is_not_there_is_a_failure(cli: Cli, cold_dir: Path, tmp_path: Path
         ((missing,), 1),
         ((f"/{'0' * 64}",), 1),
         ((f"{missing}/{KEY}",), 1),
-        (("xyz",), 2),
+        (("xyz",), 1),
         (("/",), 2),
         (("--limit", "0"), 2),
         (("--pid", "1"), 69),

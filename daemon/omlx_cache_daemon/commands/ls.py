@@ -11,11 +11,10 @@ from omlx_cache.settings.sizes import duration
 from omlx_cache_daemon.argument_types import (
     add_format_option,
     complete_by,
-    hex_prefix,
     positive_count,
 )
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError
-from omlx_cache_daemon.places import StorePages, add_source_options, known_pages, place_of
+from omlx_cache_daemon.places import EVERY, StorePages, add_source_options, known_pages, place_of
 from omlx_cache_daemon.render import (
     facts,
     local_time,
@@ -28,7 +27,14 @@ from omlx_cache_daemon.render import (
     warn,
 )
 from omlx_cache_daemon.stores import process_of
-from omlx_cache_daemon.targets import SHOWN_DIGITS, with_staleness
+from omlx_cache_daemon.targets import (
+    NAMES,
+    SHOWN_DIGITS,
+    Target,
+    given_target,
+    meant,
+    with_staleness,
+)
 
 _SHOWN_SALT_DIGITS = 8
 _NAMESPACE_COLUMNS: tuple[str, ...] = (
@@ -50,8 +56,9 @@ _PAGE_COLUMNS: tuple[str, ...] = ("key", "group", "position", "tokens", "bytes",
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "ls",
-        description="Lists the namespaces of a store, the pages of one, or pages in full: with "
-        "their tensors and checksums, and whether their files hold what these say. When no store "
+        description="Lists the namespaces of a store or a model, the pages of one namespace, or "
+        "pages in full: with their tensors and checksums, and whether their files hold what these "
+        "say. When no store "
         "is running, the cold directory is read. A namespace of other versions of mlx, mlx-lm or "
         "the page format than are installed here, or used by the store, is marked as stale. Exits "
         "with 1 when a page cannot be read or is damaged.",
@@ -60,8 +67,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "where",
         nargs="?",
         type=_where,
-        metavar="NAMESPACE[/KEY]",
-        help="the beginning of a namespace's digest, and of a key; /KEY looks in every namespace",
+        metavar=f"{NAMES}[/KEY]",
+        help="the beginning of a namespace's digest, a model's name or a salt, and how a key "
+        "begins; /KEY looks in every namespace",
     )
     complete_by(where, known_pages)
     parser.add_argument("--limit", type=positive_count, help="default: 1000, of pages in full 20")
@@ -70,24 +78,28 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _where(given: str) -> tuple[str, str]:
-    """Return how a digest begins and how a key begins, each empty where it was not given."""
-    namespace, slash, key = given.partition("/")
-    if not slash:
-        return hex_prefix(namespace), ""
-    return hex_prefix(namespace) if namespace else "", hex_prefix(key)
+    """Return what is named and how a key begins, each empty where it was not given; a hub's name
+    of a model has a slash, too."""
+    name, slash, key = given.rpartition("/")
+    if slash and (digits := Target(key, None, key).digits):
+        return name, digits
+    if slash and not name:
+        raise argparse.ArgumentTypeError(f"{key!r} is not how a key begins, in hexadecimal digits")
+    return given, ""
 
 
 def run(args: argparse.Namespace) -> int:
-    namespace, key = args.where or ("", "")
+    name, key = args.where or ("", "")
     limit, place = args.limit or (20 if key else 1000), place_of(args)
+    of = meant(place.namespaces(EVERY), given_target(name, None))[1] if name else []
     if key:
-        return _show_details(place.details(key, limit), namespace, key, args.format == "json")
+        return _show_details(place.details(key, limit), of, key, args.format == "json")
     rows: Sequence[NamespaceRow | PageRow]
-    if namespace:
-        rows, columns = place.pages(namespace, limit), _PAGE_COLUMNS
+    if len(of) == 1:
+        rows, columns = place.pages(of[0].namespace, limit), _PAGE_COLUMNS
     else:
         theirs = [dict(process_of(place.client).versions)] if isinstance(place, StorePages) else []
-        rows, columns = with_staleness(place.namespaces(limit), theirs), _NAMESPACE_COLUMNS
+        rows, columns = with_staleness(of or place.namespaces(limit), theirs), _NAMESPACE_COLUMNS
     if args.format == "json":
         print_json(rows)
         return OK
@@ -105,11 +117,14 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _show_details(found: Sequence[PageDetails], namespace: str, key: str, as_json: bool) -> int:
+def _show_details(
+    found: Sequence[PageDetails], of: Sequence[NamespaceRow], key: str, as_json: bool
+) -> int:
     # Only here: it reads whole pages, and brings NumPy.
     from omlx_cache_daemon.checking import with_verdict
 
-    rows = [with_verdict(page) for page in found if page.namespace.startswith(namespace)]
+    digests = {row.namespace for row in of}
+    rows = [with_verdict(page) for page in found if not of or page.namespace in digests]
     if not rows:
         raise CommandError(
             f"no page has a key that begins with {key}; omlx-cache ls shows namespaces, and "
