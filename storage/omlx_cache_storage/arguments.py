@@ -1,4 +1,5 @@
-"""What a program gives to the calls of a request: a wrong type is ignored, and ends none."""
+"""The arguments of a program's calls in a request: one of a wrong type is ignored, and ends no
+request."""
 
 import logging
 from collections.abc import Callable
@@ -17,8 +18,8 @@ MOST_SECONDS = 2**32
 
 
 class Arguments:
-    """Returns an argument that is what it should be, and a default in place of any other; never
-    raises. What is ignored is counted (`ignored_hints`), and logged the first time for each name.
+    """Returns a valid argument, and a default in place of any other; never raises. An ignored
+    argument is counted (`ignored_hints`), and logged the first time for each name.
 
     Any thread may call. `_told` has the names that were logged; each operation on it is atomic.
     """

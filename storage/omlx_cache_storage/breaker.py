@@ -15,10 +15,10 @@ class CircuitBreaker:
     """Says whether a resource may be used. Not thread-safe: its owner's lock guards it.
 
     A thread that gets True from `enter` reports with `succeeded`, `failed` or, when it found out
-    neither, `left`. After `most` failures in a row nobody enters for the first of `bounds`, twice
-    as long the next time and the second at most, and then one at a time until one succeeds.
-    `_trying` is the thread whose try this is, 0 without one: what others report who entered before
-    ends no try.
+    neither, `left`. After `most` failures in a row no thread enters for the first of `bounds`. The
+    pause doubles each time, up to the second of `bounds`. After it one thread at a time enters
+    until one succeeds. `_trying` is the thread whose try this is, 0 without one: reports of threads
+    that entered before end no try.
     """
 
     __slots__ = ("_bounds", "_failures", "_most", "_seconds", "_trying", "_until")
@@ -32,7 +32,7 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """True when nobody may enter now."""
+        """True when no thread may enter now."""
         return self.tripped and (self._trying != 0 or now() < self._until)
 
     def enter(self) -> bool:
@@ -44,8 +44,8 @@ class CircuitBreaker:
         return True
 
     def succeeded(self, *, sure: bool = True) -> None:
-        """Everybody may enter again. A success that is not `sure` leaves the next pause as long as
-        it would have been."""
+        """Let every thread enter again. A success that is not `sure` leaves the next pause as long
+        as it would have been."""
         self._failures = self._trying = 0
         self._until = 0.0
         if sure:

@@ -31,7 +31,7 @@ def versions(document: Mapping[str, object]) -> Versions:
 
 
 def as_versions(value: object) -> Versions:
-    """Return versions that came from elsewhere, {} for what is none."""
+    """Return versions that came from elsewhere, {} for a value that is none."""
     if not isinstance(value, dict):
         return {}
     found = {name: value.get(name) for name in (FORMAT, MLX, MLX_LM)}

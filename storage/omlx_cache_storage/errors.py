@@ -1,4 +1,4 @@
-"""The errors that cross module borders; each says what was expected and what came."""
+"""The errors that cross module borders; each says what was expected and what was found."""
 
 _LONGEST = 500
 
@@ -10,7 +10,7 @@ class CacheError(Exception):
 class PageError(CacheError):
     """A page cannot be used. `reason` is a short word for the miss counters.
 
-    The text may quote what a file says of itself, which may be anything: it is cut to a log line.
+    The text may quote a file, which may contain anything: it is cut to a log line.
     """
 
     reason = "page"
@@ -20,7 +20,7 @@ class PageError(CacheError):
 
 
 class CorruptPage(PageError):
-    """The bytes are not what was written: wrong length, checksum or header."""
+    """The bytes are not the written ones: wrong length, checksum or header."""
 
     reason = "corrupt"
 

@@ -32,9 +32,9 @@ class Event(NamedTuple):
     """One thing that happened, `at` in seconds since the epoch; keys are empty where there is none.
 
     A page ends at `position` and holds the `tokens` before it. `parent` is the key of the block
-    before, the namespace for the first of a chain, and only the first 8 bytes of either where a
-    file's name is all that is known. Of a request, `position` is how long its prompt is, `tokens`
-    what was restored of it, and `detail` says which tier gave them.
+    before, or the namespace for the first of a chain. It has only 8 bytes where only a file's name
+    is known. Of a request, `position` is the length of its prompt, `tokens` the restored ones of
+    it, and `detail` says which tier gave them.
     """
 
     number: int
@@ -64,8 +64,8 @@ class Event(NamedTuple):
 
 class EventPage(NamedTuple):
     """A part of a log: `upto` is what `after` is next, `dropped` how many of the events before it
-    were forgotten before they were asked for. `began` tells one log from another: where it is not
-    what it was, the numbers begin again."""
+    were forgotten before they were asked for. `began` tells one log from another: when it changes,
+    the numbers begin again."""
 
     upto: int
     events: tuple[Event, ...]
@@ -118,7 +118,7 @@ class EventLog:
     def note_request(
         self, namespace: str, prompt_tokens: int, restored: int, cold: int, remote: int = 0
     ) -> None:
-        """Note what a request got; nothing for one that got nothing."""
+        """Note a request's restored tokens; nothing for a request without any."""
         if restored:
             detail = f"{restored - cold - remote} hot, {cold} cold"
             detail += f", {remote} remote" if remote else ""

@@ -91,12 +91,12 @@ class Held(Record):
 
 @dataclass(eq=False, slots=True)
 class Reservation:
-    """Memory set aside for a page, or for some of one sequence; false when there was none.
+    """Memory reserved for a page, or for some of one sequence; false when there was none.
 
-    Bytes of it are used once: `HotTier.put` takes a page into them, and the end of a `with` block,
-    or `release`, gives back what is left. `refused`: what is there was used too short a while ago.
-    `passes`: for a page that was refused, until the disk has it. `dirty`: the pages that stood in
-    the way until they are written. `nbytes` is what is left; the tier's lock guards it.
+    Its bytes are used once: `HotTier.put` takes a page into them, and the end of a `with` block, or
+    `release`, releases the unused ones. `refused`: the pages there were used too recently.
+    `passes`: for a rejected page, until the disk has it. `dirty`: the pages that stood in the way
+    until they are written. `nbytes` are the unused bytes; the tier's lock guards them.
     """
 
     _give_back: Callable[["Reservation", int], None] | None = None

@@ -100,7 +100,7 @@ class _Deferral:
 
     def point(self) -> None:
         """Run the handlers of signals that have come; to be called where nothing is half-done and
-        no lock is held. Raises what they raise."""
+        no lock is held. Raises their exceptions."""
         if self._came and self.active:
             self._deliver()
 
@@ -132,7 +132,7 @@ class _Deferral:
             if there == self._note:
                 _signal.signal(number, handler)
             elif there is not handler:
-                # Set by one that may put back what it found.
+                # Set by code that may put back the handler that it found.
                 self._replaced[number] = handler
             self._before.pop(number, None)
 

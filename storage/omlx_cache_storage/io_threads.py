@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.25
 
 
 class LastAnswer:
-    """When the disk last answered somebody; a stamp is atomic."""
+    """The time of the disk's last answer to any thread; a stamp is atomic."""
 
     def __init__(self, pool: "LastAnswer | None" = None) -> None:
         self.at = time.monotonic()
@@ -79,7 +79,7 @@ _current = _Current()
 
 
 def follow(progress: LastAnswer | None) -> None:
-    """Have what the disk answers the calling thread count as this progress."""
+    """Count the disk's answers to the calling thread as this progress."""
     _current.progress = progress
     if progress is not None:
         progress.move()
@@ -97,7 +97,7 @@ def in_a_pool() -> bool:
 
 
 def progress() -> LastAnswer:
-    """Return whose progress the calling thread makes: its own, if nobody follows it."""
+    """Return the progress that the calling thread makes: its own, if it follows none."""
     return _current.progress or LastAnswer()
 
 
@@ -201,8 +201,7 @@ class ReaderPool(Executor):
         self.allow(self._limit + 1)
 
     def allow(self, threads: int) -> None:
-        """From now on employ up to `threads`, for calls that wait already too; those that are
-        employed stay."""
+        """Employ up to `threads` from now on, also for waiting calls; employed threads stay."""
         with self._lock:
             self._limit = min(threads, self._most)
             if self._employed and not self._closed:
@@ -230,7 +229,7 @@ class ReaderPool(Executor):
             try:
                 worker = _Worker()
             except RuntimeError:
-                # The system has no more threads for this process: those that there are do the work.
+                # The system has no more threads for this process: the existing ones do the work.
                 if not self._employed:
                     raise
                 return
@@ -273,8 +272,8 @@ class DiskThread:
         self._late: Future[Any] | None = None
 
     def ask(self, call: Callable[[], T], seconds: float, otherwise: T) -> T:
-        """Return what a call returns or raise what it raises; `otherwise` after `seconds`, and at
-        once while an earlier call is late, or when there is no thread. Runs no handlers."""
+        """Return a call's result or raise its exception; `otherwise` after `seconds`, and at once
+        while an earlier call is late, or when there is no thread. Runs no handlers."""
         late = self._late
         if late is not None and not late.done():
             return otherwise
@@ -294,7 +293,7 @@ class DiskThread:
 
 
 def within(call: Callable[[], T], name: str, seconds: float | None, otherwise: T) -> T:
-    """Return what a call that may wait for a disk returns, or raise what it raises; `otherwise`
+    """Return the result of a call that may wait for a disk, or raise its exception; `otherwise`
     after `seconds`, and the call goes on. An interrupt ends the wait, and not the call."""
     pool = ReaderPool(1, name)
     try:
@@ -305,8 +304,8 @@ def within(call: Callable[[], T], name: str, seconds: float | None, otherwise: T
 
 
 def on_another_thread(call: Callable[[], T], name: str) -> T:
-    """Return what a long call returns, or raise what it raises; on the main thread such that an
-    interrupt ends the wait, and not the call."""
+    """Return the result of a long call, or raise its exception. On the main thread an interrupt
+    ends the wait, and not the call."""
     return within(call, name, None, cast(T, None)) if deferred.active else call()
 
 

@@ -22,10 +22,10 @@ Measure = Literal[
     "asked_tokens",
     "restored_tokens",
 ]
-"""Of each request: its restore, its commit, what it waited for another one, what it computed of its
-prompt, the tokens that it asked for and got. Of each page: its write and its read. Of a store
-on other machines: each lookup that was answered, and each page that came, from when it was wanted
-until it was in its place."""
+"""Of each request: its restore, its commit, its wait for another request, the computing of its
+prompt, and the tokens that it asked for and got. Of each page: its write and its read. Of a store
+on other machines: each answered lookup, and each page from the request for it until it was in its
+place."""
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 _SECONDS = (
@@ -49,7 +49,7 @@ class Histogram:
 
 
 class Histograms:
-    """Counts what is observed. Any thread may call; `_lock` guards `_counts` and `_sums`."""
+    """Counts durations and sizes. Any thread may call; `_lock` guards `_counts` and `_sums`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -108,16 +108,17 @@ class Intervals:
 
 
 RATED_TOKENS = 128
-"""A request that computes fewer tells no rate: what it costs besides would pass for computing."""
+"""Tokens of the shortest request that tells a rate: a shorter one's other costs would pass for
+computing."""
 RECENT_TOKENS = 65_536
-"""After so many tokens what was measured counts half: the machine may have become faster."""
+"""After so many tokens earlier measurements count half: the machine may have become faster."""
 MODELS = 64
 
 
 class WorkTotals(NamedTuple):
-    """`saved_seconds` is an estimate: what the restored tokens would have taken to compute at the
-    rate that was known then, less what restoring took, and waiting for another request's blocks; 0
-    for models of which no rate is known. Rates are by the models' labels."""
+    """`saved_seconds` is an estimate: the time to compute the restored tokens at the rate known
+    then, less the time of restoring and of waiting for another request's blocks. It is 0 for models
+    without a known rate. Rates are by the models' labels."""
 
     prefill_seconds: float
     restore_seconds: float

@@ -1,4 +1,4 @@
-"""A page: one block of one layer group, one contiguous buffer and what it holds.
+"""A page: one block of one layer group, one contiguous buffer and its description.
 
 The payload is byte for byte the data section of the page's file, so nothing is converted
 between the hot tier, a file and a socket.
@@ -76,8 +76,8 @@ class TensorSpec:
 
 
 class Tensors(tuple[TensorSpec, ...]):
-    """A page's tensors in payload order. Pages of one geometry share one object, and so what was
-    computed of it: to compare two of them costs next to nothing."""
+    """A page's tensors in payload order. Pages of one geometry share one object, and so the values
+    computed from it: comparing two of them costs next to nothing."""
 
     @cached_property
     def nbytes(self) -> int:

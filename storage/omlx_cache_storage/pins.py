@@ -193,7 +193,7 @@ class Pins:
             self._count()
 
     def _count(self) -> None:
-        """Find out anew what the pins mean."""
+        """Compute anew which keys and namespaces the pins cover."""
         namespaces: dict[BlockKey, int] = {}
         keys: dict[BlockKey, dict[BlockKey, int]] = {}
         for pin in self._records():

@@ -1,7 +1,7 @@
 """One immutable picture of a store, and the counters it is taken from.
 
 Units are in the names: `_bytes`, `_tokens`, `_pages`, `_seconds`; everything counts from the
-store's start, except what is held now.
+store's start, except the present holdings.
 """
 
 import threading
@@ -16,10 +16,10 @@ from omlx_cache_storage.measures import Histogram, WorkMeter
 
 @dataclass(frozen=True, slots=True)
 class HotUsage:
-    """The hot tier at one moment. While memory is short, `allowed_bytes`, what it may hold for
-    now, is less than `limit_bytes`. Of pages that would have pushed out what was used less than
-    `patience_seconds` ago, `passed_pages` went straight to the disk and `refused_pages` nowhere.
-    """
+    """The hot tier at one moment. While memory is short, `allowed_bytes`, its limit for now, is
+    less than `limit_bytes`. Some pages would have evicted others that were used less than
+    `patience_seconds` ago: `passed_pages` of them went straight to the disk and `refused_pages`
+    nowhere."""
 
     pages: int
     nbytes: int
@@ -34,18 +34,18 @@ class HotUsage:
 
 @dataclass(frozen=True, slots=True)
 class ColdUsage:
-    """The cold tier at one moment: physical bytes and pages, and what went wrong so far.
+    """The cold tier at one moment: physical bytes and pages, and its failures so far.
 
     `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
-    success. `refused_pages` were worth less than all that is held, or would have pushed out what
-    was used less than `patience_seconds` ago; `undecodable_pages` are held
-    now, and were found to be such by this process. `ignored_files` lay in the directory when it was
-    read, and belong to other users or may be changed by them. `written_bytes` are those of the page
-    files that this process wrote, `rewritten_bytes` those among them whose page the disk had had
-    before. With `daily_write_bytes` set, `day_written_bytes` of `day_limit_bytes` were written in
-    24 hours, by every process, and this one was refused room `rationed_pages` times.
-    `set_by` says what the budget comes from, and with `own_limit_bytes` this process writes only
-    below that: both as far as they were asked for.
+    success. `refused_pages` were worth less than all pages there, or would have evicted others that
+    were used less than `patience_seconds` ago; `undecodable_pages` are held now, and were found to
+    be such by this process. `ignored_files` lay in the directory when it was read, and belong to
+    other users or may be changed by them. `written_bytes` are those of the page files that this
+    process wrote, `rewritten_bytes` those among them whose page the disk had had before. With
+    `daily_write_bytes` set, `day_written_bytes` of `day_limit_bytes` were written in 24 hours, by
+    every process, and this one was refused room `rationed_pages` times. `set_by` says where the
+    budget comes from, and with `own_limit_bytes` this process writes only below that: both as far
+    as they were requested.
     """
 
     pages: int
@@ -91,16 +91,15 @@ class WriterUsage:
 class RemoteUsage:
     """The counts of a remote tier, and the state of its store. `where` names no password.
 
-    `state` is `ok`, or `resting: ` and why: the store failed, and the tier backs off. Asked,
-    found and missed are pages of lookups; `late_lookups` were not answered in time, `late_reads`
-    pages did not come in time, `lost_pages` were found and gone when they were read, and
-    `bad_pages` were not what they should be. `errors` counts what the store did not do, by reason.
-    Bytes are as on the wire. `pending_pages` wait to be written; `present_pages` were there already
-    when they came to be, `dropped_pages` did not fit into the queue or could not be had any more,
-    `failed_pages` the store did not take. `lookup_phases` followed each other, in all lookups;
-    `held_bytes` are in flight: requested, or received and not restored yet. Seconds are what the
-    store takes to answer about nothing, bytes a second what it lately gave: both 0 before that is
-    known.
+    `state` is `ok`, or `resting: ` and why: the store failed, and the tier backs off. Asked, found
+    and missed are pages of lookups; `late_lookups` were not answered in time, `late_reads` pages
+    did not come in time, `lost_pages` were found and gone when they were read, and `bad_pages` were
+    not what they should be. `errors` counts the store's failures, by reason. Bytes are as on the
+    wire. `pending_pages` wait to be written; `present_pages` were there already when they came to
+    be, `dropped_pages` did not fit into the queue or left this machine before, `failed_pages` the
+    store did not take. `lookup_phases` followed each other, in all lookups; `held_bytes` are in
+    flight: requested, or received and not restored yet. Seconds are the store's time to answer
+    about nothing, bytes a second its recent rate: both 0 before they are known.
     """
 
     engine: str
@@ -133,15 +132,15 @@ class RemoteUsage:
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """Sessions and what they restored. `hit_ratio` is restored over asked tokens.
+    """Sessions and their restored tokens. `hit_ratio` is restored over asked tokens.
 
-    Seconds are wall time: what several requests did at once counts once. `saved_seconds` is an
-    estimate: what the restored tokens would have taken at their model's `prefill_tokens_per_second`
-    as it was then, less the time that restoring took, or waiting for another request's blocks, and
-    negative when that took longer; 0 while no rate is known. `ignored_hints` were none.
-    `prepared_tokens` were computed before anybody asked for them, `prepared_asked_tokens` of them
-    restored since.
-    `tokenizer_differences` are prompts whose cached tokens were not their tokenizer's.
+    Seconds are wall time: work of several requests at once counts once. `saved_seconds` is an
+    estimate: the time of the restored tokens at their model's `prefill_tokens_per_second` as it was
+    then, less the time of restoring, or of waiting for another request's blocks. It is negative
+    when those took longer, and 0 while no rate is known. `ignored_hints` were none.
+    `prepared_tokens` were computed before any request for them, `prepared_asked_tokens` of them
+    restored since. `tokenizer_differences` are prompts whose cached tokens were not their
+    tokenizer's.
     """
 
     sessions: int
@@ -185,8 +184,8 @@ class SnapshotStats:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsage:
-    """How short of memory the system is (`normal`, `warn`, `critical`), and what the hot tier gave
-    back for it. `free_bytes` is None where the platform does not say."""
+    """How short of memory the system is (`normal`, `warn`, `critical`), and the bytes that the hot
+    tier freed for it. `free_bytes` is None where the platform does not say."""
 
     level: str
     free_bytes: int | None
@@ -345,6 +344,6 @@ Kind = Literal[
 """`stored`: a tier has a page. `evicted`: the tier evicted it for room, or since another tier has
 it. `removed`: it was deleted, found to be gone, or to be damaged. `restored`: a request got tokens.
 `cleared`: a tier has nothing any more, or nothing of a namespace. `resynced`: the directory was
-read anew, and no page of it was told of one by one. `failed`: a page was not written, or could not
+read anew, and its pages have no events of their own. `failed`: a page was not written, or could not
 be read. `unwritten`: the writer did not try to write it."""
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -149,7 +149,7 @@ class Tiers:
         return self.find_all([page], here=here)[0]
 
     def find_all(self, pages: Sequence[PageId], *, here: bool = False) -> Sequence[PageInfo | None]:
-        """`find` for many pages: what is known of each at this moment."""
+        """`find` for many pages: the known info of each at this moment."""
         found: Sequence[PageInfo | None] = [None] * len(pages)
         for tier in () if self.closed else self._levels if here else self._sources:
             both = zip(found, tier.find_all(pages), strict=True)
@@ -170,13 +170,13 @@ class Tiers:
         return self.remote is not None and not self.closed
 
     def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
-        """Ask other machines what they have of a chain; waits as long as their tier may, `timeout`
+        """Ask other machines for their pages of a chain; waits as long as their tier may, `timeout`
         seconds at most."""
         return Asked(news=False) if self.remote is None else self.remote.ask(inquiry, timeout)
 
     @property
     def generation(self) -> int:
-        """How often this process took over what others changed on the disk."""
+        """How often this process took in changes of peer processes."""
         return 0 if self.cold is None else self.cold.sharing.generation
 
     def refresh(self, timeout: float = inf) -> bool:
@@ -206,8 +206,8 @@ class Tiers:
         return self.cold is not None and page in self.cold
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
-        """Return those of the pages that are on the disk, or known of other machines, and that
-        `find` is silent about, with the word for why; reads nothing."""
+        """Return the pages that are on the disk, or known of other machines, and that `find` hides,
+        with the word for why; reads nothing."""
         hidden = {} if self.remote is None else dict(self.remote.hidden(pages))
         return hidden if self.cold is None else {**hidden, **self.cold.hidden(pages)}
 
@@ -348,8 +348,8 @@ class Tiers:
         began_ns: int = 0,
         prepared: int | None = None,
     ) -> bool:
-        """Take a page into what was reserved for it, made or read; queue it for the disk as the
-        write policy says, one that was `prepared` once it is used; see `HotTier.put`.
+        """Take a page, made or read, into its reservation; queue it for the disk as the write
+        policy says, one that was `prepared` once it is used; see `HotTier.put`.
 
         The request that wants it began at `began_ns`. False when the disk had it already, so that
         it only came back into memory, or when another thread was faster.
@@ -359,7 +359,7 @@ class Tiers:
         on_disk = stored is not None and stored.held >= meta.held
         more = stored is not None and stored.held > meta.held
         if more or (on_disk and (room.passes or not self.hot.retain)):
-            # A page that is found by what the disk holds of it must not be less in memory.
+            # A page that the disk has must not be shorter in memory.
             room.release(meta.nbytes)
             return False
         dirty = cold is not None and not on_disk
@@ -456,8 +456,8 @@ class Tiers:
         """Give a sequence that ends one stamp, as `touch` does, but as no access: its `new` pages,
         which it stored a moment ago, are not used a second time by that, nor are the others."""
         stored = list(dict.fromkeys([*(page for page in chain if page in new), *new]))
-        # All of them at once: a page that is written at the new stamp makes no room among those of
-        # another use.
+        # All of them at once: a page written at the new stamp makes no room among pages of another
+        # use.
         restored = [page for page in chain if page not in new]
         self.touch(restored, stamp_ns, lambda tier: [*besides(tier), *stored], since_ns, used=False)
         self.touch(stored, stamp_ns, since_ns=since_ns, used=False)
@@ -491,8 +491,7 @@ class Tiers:
             self.writer.settle(0.0)
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
-        """Return those of a chain's keys that a page follows which is none of them: where other
-        sequences leave it."""
+        """Return the keys with a child outside this chain, where other sequences leave it."""
         return set().union(*(tier.branches(keys) for tier in self._levels))
 
     @uninterrupted
@@ -596,7 +595,7 @@ class Tiers:
         cold = self.cold
         if cold is None:
             return 0
-        # Not what is being written: the writer deletes a page that is removed meanwhile.
+        # Not a page that is being written: the writer deletes one that is removed meanwhile.
         held = [one for one in self.hot.entries() if one.namespace == namespace]
         held = [one for one in held if one.state is not PageState.QUEUED]
         stored = zip(held, cold.find_all([one.id for one in held]), strict=True)
@@ -608,14 +607,14 @@ class Tiers:
         self, pages: Mapping[PageId, int], timeout: float = 0.0, *, disk_only: bool = False
     ) -> int:
         """Delete pages, each with its stamp, from both tiers, or from the disk only, where memory
-        keeps what it has; return how many the disk had. Waits for one that is being written, as
-        `clear` does. Each is an event. Raises OSError, and drops nothing, where nothing can be
-        deleted from the disk."""
+        keeps its pages; return how many the disk had. Waits for one that is being written, as
+        `clear` does. Each is an event. Raises OSError, and deletes nothing, where the disk lets
+        nothing be deleted."""
         if self.cold is not None:
             self.cold.require_deletable()
         self.departures.note(pages, "removed")
         if disk_only:
-            # First: what the writer tells memory of the deletion comes too late then.
+            # First: the writer's own report of the deletion to memory comes too late then.
             self.hot.mark_lost(pages.items())
         else:
             self.hot.discard(pages)
@@ -664,7 +663,7 @@ class Tiers:
         return done and not missing and not self.hot.lost_unnamed
 
     def _write_all(self, writer: Writer, known: set[PageId], timeout: float) -> bool:
-        """Block until what was queued is done and no known page is dirty; False after `timeout`
+        """Block until the queued pages are done and no known page is dirty; False after `timeout`
         seconds, when the disk failed twice, or when others keep the queue full."""
         deadline = time.monotonic() + timeout
         retried, starved, fewest = False, 0, len(known) + 1

@@ -14,8 +14,8 @@ class WritePolicy:
 
     `at_once`: when it is stored, and when it is used again; else when memory is to evict it, and
     not at all once a longer page has replaced it. `idle_seconds`: when nothing was stored or used
-    for so long and the writer is idle, what is left is queued. `delay_seconds`: so long after it
-    was stored a page is queued at the latest.
+    for so long and the writer is idle, the remaining pages are queued. `delay_seconds`: so long
+    after it was stored a page is queued at the latest.
     """
 
     at_once: bool
@@ -26,7 +26,7 @@ class WritePolicy:
 WRITE_POLICIES: Final = MappingProxyType(
     {
         "through": WritePolicy(at_once=True, idle_seconds=0.0),
-        # After a minute without requests writing disturbs nobody; a kill costs five minutes.
+        # After a minute without requests writing disturbs no request; a kill costs five minutes.
         "lazy": WritePolicy(at_once=False, idle_seconds=60.0, delay_seconds=300.0),
     }
 )

@@ -192,10 +192,10 @@ class Writer:
                 return
 
     def stop(self, timeout: float) -> bool:
-        """Write what is pending and end the thread, within `timeout` seconds in all.
+        """Write the pending pages and end the thread, within `timeout` seconds in all.
 
-        False when something was left; it is counted as dropped. A write that hangs in the disk
-        is left behind on its daemon thread.
+        False when some are left; they are counted as dropped. A write that hangs in the disk is
+        left behind on its daemon thread.
         """
         deadline = time.monotonic() + timeout
         clean = self.flush(timeout)
@@ -270,7 +270,7 @@ class Writer:
                 self._at_work = True
                 if answered:
                     self._progress.move()
-                # First, so that a flush does not wait for what is offered after it.
+                # First, so that a flush does not wait for later offers.
                 due = self._due()
                 job = self._jobs.popleft() if self._jobs and not due else None
                 self._busy = job is not None

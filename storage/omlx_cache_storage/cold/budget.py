@@ -72,7 +72,7 @@ def agree(
 
 
 def _note(budget: Budget, wanted_bytes: int) -> str:
-    """Return what is said to a person who told a store another limit than its directory has."""
+    """Return the line for a person whose setting for a store differs from its directory's limit."""
     return (
         f"the directory's budget is {budget.nbytes:,} bytes for all processes, set by "
         f"{WORDS[budget.set_by]}"

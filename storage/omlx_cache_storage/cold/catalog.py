@@ -121,7 +121,8 @@ def walk_namespace(
     directory = os.path.join(cold_dir, digest.hex())
     if fs.own_file(directory, stat.S_ISDIR) is None:
         return
-    # No key begins as the name of this directory does: of what lies here itself, what is temporary.
+    # No key begins as this directory's name does, so it yields only temporary files that lie
+    # directly in it.
     yield from walk_shard(digest, directory, fs, ignore)
     for shard in shard_directories(directory, fs, ignore):
         yield from walk_shard(digest, shard, fs, ignore)
@@ -148,7 +149,7 @@ def walk_shard(
 def _own(
     entry: "os.DirEntry[str]", is_kind: Callable[[int], bool], ignore: Ignore
 ) -> os.stat_result | None:
-    """Return what is known of an entry that is of a kind, this user's and closed to others."""
+    """Return the `stat` of an entry that is of a kind, this user's and closed to others."""
     try:
         info = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -194,7 +195,7 @@ class Inventory(NamedTuple):
 
 
 def take_inventory(directory: Path, fs: FileSystem) -> Inventory:
-    """Return what there is. Changes nothing, opens no page; raises OSError."""
+    """Return the directory's inventory. Changes nothing, opens no page; raises OSError."""
     found = Inventory([], [], [], set(), [])
     for file in walk(directory, fs, found.ignored.append):
         if file.name is not None:

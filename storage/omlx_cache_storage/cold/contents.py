@@ -56,10 +56,10 @@ class Victims(NamedTuple):
 
 
 def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
-    """Return the files with their stamps, no page's earlier than those of the pages behind it.
+    """Return the files with their stamps, no page's earlier than the stamps of the pages behind it.
 
-    A process that was killed had not recorded that a chain was used again: its new deep end would
-    outlive its root.
+    A killed process had not recorded the latest use of a chain: the new deep end would outlive the
+    root.
     """
     found = list(files)
     names, stamps = [file.name for file, _ in found], [stamp_ns for _, stamp_ns in found]

@@ -1,4 +1,4 @@
-"""Deleting files that are no longer wanted; what the disk keeps goes on counting."""
+"""Deleting unwanted files; a file that the disk does not delete stays counted."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ RETRIED = 32
 
 
 class Cleared(NamedTuple):
-    """The pages that a namespace had on the disk, and those of them that were deleted by now."""
+    """The pages that a namespace had on the disk, and the ones of them that are deleted by now."""
 
     found: set[PageId]
     deleted: set[PageId]
@@ -50,9 +50,9 @@ class Deleter:
     def clear(self, namespace: BlockKey, seconds: float = WAIT_SECONDS) -> Cleared:
         """Delete every page of a namespace; waits for peer processes for `seconds` at a time.
 
-        First its directory gets another name, so that no store serves its pages again, whatever
-        becomes of deleting them: what the disk does not delete now is deleted later. A disk that
-        refuses the new name too may serve them after a restart.
+        First its directory gets another name, so that no store restores its pages again. Files that
+        the disk does not delete now are deleted later. When the disk also rejects the new name, a
+        restart may find them again.
         """
         aside = None
         with contextlib.ExitStack() as stack:

@@ -179,8 +179,8 @@ class FileSystem:
             view, offset = view[came:], offset + came
 
     def resize(self, fd: int, before: int, nbytes: int) -> None:
-        """Give a file that processes share another size, without a hole: what is written there
-        later needs no room. Raises OSError, and leaves the size, where the disk has none."""
+        """Give a file that processes share another size, without a hole: later writes there need no
+        room. Raises OSError, and leaves the size, where the disk has none."""
         try:
             for at in range(before, nbytes, BLANK_BYTES):
                 self.poke(fd, bytes(min(BLANK_BYTES, nbytes - at)), at)
@@ -355,8 +355,8 @@ DISK = FileSystem()
 
 
 def physical_bytes(info: os.stat_result, uncounted: int = UNCOUNTED_BYTES) -> int:
-    """Return what a file takes on the disk, or its size if larger: some file systems count blocks
-    only later. A hole of more than `uncounted` bytes is a hole."""
+    """Return a file's bytes on the disk, or its size if larger: some file systems count blocks only
+    later. A hole of more than `uncounted` bytes is a hole."""
     taken = info.st_blocks * 512
     return max(taken, min(info.st_size, taken + uncounted))
 

@@ -1,4 +1,5 @@
-"""Eviction from the disk: what leaves for a page that wants in, and what is reserved for it."""
+"""Eviction from the disk: the pages that are evicted for a new page, and the room reserved for
+it."""
 
 import contextlib
 import errno
@@ -88,9 +89,9 @@ class Evictor:
         self.once_written = Departures()
 
     def catch_up(self, pages: Sequence[PageId], asked: set[PageId]) -> bool:
-        """Ask the files of pages that are about to leave when they were used, by whomever; True
-        when that is news. The directory is held. Each once: it becomes one of the `asked`, as a
-        time that has not come yet is always later than what is known."""
+        """Read from the files of pages that are about to be evicted when any process used them;
+        True when that is news. The directory is held. Each is read once and becomes one of the
+        `asked`: a future time would always be news."""
         news = False
         new = [page for page in pages if page not in asked]
         asked.update(new)
@@ -128,7 +129,7 @@ class Evictor:
         self.peak = max(self.peak, self.used_bytes())
 
     def places_of(self, writing: Writing) -> int:
-        """Return what the directories and the document take that a page still needs."""
+        """Return the bytes of the directories and the document that a page still needs."""
         wanted = writing.wanted
         return self._files.places_bytes(wanted.namespace, wanted.shard, writing.described)
 
@@ -137,7 +138,7 @@ class Evictor:
         return 0 if flight is None else flight.cost
 
     def reserve(self, writing: Writing, page: StoredPage) -> None:
-        """Count a page, as large as there is room for it now, in place of what was reserved before;
+        """Count a page, as large as there is room for it now, in place of its former reservation;
         the directory is held."""
         again: tuple[Change, ...] = (Cancelled(writing.file),) if writing.reserves else ()
         self._files.expect(page.namespace, page.shard, writing.described)
@@ -148,7 +149,7 @@ class Evictor:
             self.flights.count(writing.file, flight)
             writing.reserves = True
             self.note_peak()
-        # Raises OSError: what others do not know must not be written.
+        # Raises OSError: a page of which peer processes know nothing must not be written.
         change = Reserved(writing.file, page, writing.described)
         self._sharing.ledger.append([*again, change])
 
@@ -174,9 +175,9 @@ class Evictor:
         return victims
 
     def make(self, writing: Writing) -> WriteResult | None:
-        """Evict what must go for a page that is to be written, with the directories that it needs;
-        else a refusal. The directory is held, and what is freed is the caller's until then; beyond
-        that: raises HeldEnough for another call to go on."""
+        """Evict pages for a new one and the directories that it needs; return why not otherwise.
+        The directory is held, and the freed bytes are the caller's until it is released. Raises
+        HeldEnough when another call must go on."""
         candidate = writing.candidate
         nbytes = writing.wanted.cost + self.places_of(writing) - self._reserved(writing)
         used = self.known_bytes() + nbytes + DIRECTORY_SLACK_BYTES
@@ -272,7 +273,7 @@ class Evictor:
 
     @contextlib.contextmanager
     def impatient(self) -> Iterator[None]:
-        """Let pages push out what was used a short while ago, for as long as the block lasts."""
+        """Let new pages evict recently used ones, for as long as the block lasts."""
         with self._index.lock:
             self.impatience += 1
             self._index.refused_rank = None
@@ -313,7 +314,7 @@ class Evictor:
         return evicted
 
     def shrink_a_part(self) -> int:
-        """Evict some of what is too much; return how many pages. The directory is held."""
+        """Evict some of the excess; return how many pages. The directory is held."""
         over = partial(self.lacks, -DIRECTORY_SLACK_BYTES)
         victims = self.victims(over, None, most=HOLD_FILES)
         pages = victims.pages if victims.enough else self.first(HOLD_FILES)

@@ -95,13 +95,13 @@ class PageFiles:
         return self._counted.nbytes
 
     def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
-        """Return what the document of a namespace takes, there or not."""
+        """Return the bytes of a namespace's document, there or not."""
         path = os.path.join(self._root, namespace.hex(), NAMESPACE_FILE)
         known = self._counted.get(path)
         return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known.cost
 
     def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
-        """Return what the directories and the document take that a page still needs."""
+        """Return the bytes of the directories and the document that a page still needs."""
         return sum(nbytes for _, nbytes in self._places(namespace, shard, described))
 
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
@@ -111,8 +111,8 @@ class PageFiles:
             self._counted.count(path, Taken(nbytes))
 
     def _places(self, namespace: BlockKey, shard: str, described: int) -> list[tuple[str, int]]:
-        """Return what a page's file needs around it and is not counted yet, with its bytes."""
-        # For each page that anybody writes: `join` takes several times as long.
+        """Return the uncounted directories and documents around a page's file, with their bytes."""
+        # This runs for each written page of any process: `join` takes several times as long.
         directory = f"{self._root}{os.sep}{namespace.hex()}"
         shard = f"{directory}{os.sep}{shard}"
         if shard in self._counted:
@@ -161,7 +161,7 @@ class PageFiles:
             self._counted.end(aside)
 
     def remove_cleared(self) -> None:
-        """Delete what is left of namespaces that were cleared; raises nothing."""
+        """Delete the leftovers of namespaces that were cleared; raises nothing."""
         with contextlib.suppress(OSError):
             for entry in list(self.fs.scan(self._root)):
                 if entry.name.startswith(CLEARED_PREFIX) and entry.is_dir(follow_symlinks=False):
@@ -211,10 +211,8 @@ class PageFiles:
             return False
 
     def open(self) -> None:
-        """Begin with the directory as it is: forget what was known of it before.
-
-        Raises NotPrivate, before anything is trusted, for a directory that others may write to.
-        """
+        """Begin with the directory as it is, and forget earlier knowledge of it. Raises NotPrivate,
+        before anything is trusted, for a directory that others may write to."""
         self.fs.claim(self.directory)
         self._identity = self.fs.identity(self.directory)
         self._counted = Counted()
@@ -263,8 +261,8 @@ class PageFiles:
         self.fs.sync_directory(os.path.dirname(path), self.durability)
 
     def tidy(self, shards: Iterable[str]) -> list[Emptied]:
-        """Remove shard directories, and then their namespace's, where nothing is left in them;
-        return what others are to be told of it."""
+        """Remove empty shard directories, and then empty directories of their namespaces; return
+        the removals for peer processes."""
         emptied: list[Emptied] = []
         for shard in set(shards):
             with contextlib.suppress(OSError):
@@ -275,8 +273,8 @@ class PageFiles:
         return emptied
 
     def tidy_namespace(self, directory: str) -> list[Emptied]:
-        """Remove a namespace's directory if there is nothing in it but what describes it; return
-        what others are to be told of it."""
+        """Remove a namespace's directory if it holds nothing but its documents; return the removals
+        for peer processes."""
         with contextlib.suppress(OSError):
             if {entry.name for entry in self.fs.scan(directory)} <= {*DESCRIPTIONS}:
                 for path in (os.path.join(directory, name) for name in DESCRIPTIONS):
@@ -312,7 +310,7 @@ class PageFiles:
             self.fs.claim(path, links=False)
 
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
-        """Count a directory or a small file, in place of what it was counted for before."""
+        """Count a directory or a small file, in place of its former count."""
         self._counted.count(path, Taken(nbytes + ENTRY_BYTES))
 
 

@@ -66,8 +66,8 @@ class Health:
 
     def is_unreadable(self, page: PageId) -> bool:
         """True when a page could not be read and was not read or written since, or when reads of
-        other pages fail one after the other: what is computed again is then better written again.
-        """
+        other pages fail one after the other: a page that is computed again is then better written
+        again."""
         return page in self._unreadable or (self._reads.tripped and self._blames_disk)
 
     def begin_read(self, page: PageId) -> bool:

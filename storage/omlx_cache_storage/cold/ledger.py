@@ -154,14 +154,15 @@ class Ledger:
         return Descriptor(self._fs.open_shared(self._path, writing=False))
 
     def resize(self, nbytes: int) -> None:
-        """Give the file so many bytes, if it has others, and if the disk has room; everybody else
-        reads the directory again then. The directory is held, and what was appended known."""
+        """Give the file so many bytes, if it has others, and if the disk has room; every peer
+        process reads the directory again then. The directory is held, and all appended changes are
+        known."""
         with self._reading, contextlib.suppress(OSError):
             if nbytes < self.nbytes or (nbytes > self.nbytes and self._is_small(nbytes)):
                 self._at = self._begin(nbytes)
 
     def _is_small(self, nbytes: int) -> bool:
-        """True for what a disk hardly notices: a full one has better uses for its bytes."""
+        """True for a size that a disk hardly notices: a full disk has better uses for its bytes."""
         return nbytes * DISK_SHARE <= self._fs.free_bytes(os.path.dirname(self._path))
 
     def close(self) -> None:
@@ -274,7 +275,7 @@ class Ledger:
         )
 
     def skip(self) -> None:
-        """Go to the end: what was appended until now is known otherwise, or will be."""
+        """Go to the end: the caller knows the changes until now otherwise, or will."""
         with self._reading:
             header = self._header()
             if header is None:
@@ -289,7 +290,7 @@ class Ledger:
             header = self._header()
             followed = header == self._at
             if header is None or len(data) > header.ring // 2:
-                # More than anybody could read in time: everybody reads the directory instead.
+                # No reader could read so much in time: all read the directory instead.
                 after = self._begin(HEADER_BYTES + (header or self._at).ring)
             else:
                 after = header._replace(head=header.head + len(data))
@@ -301,7 +302,7 @@ class Ledger:
                 self._at = after
 
     def _begin(self, nbytes: int) -> _RingHead:
-        """Make the ring empty, for everybody, in a file of so many bytes."""
+        """Make the ring empty, for every process, in a file of so many bytes."""
         if nbytes != self.nbytes:
             # A record about a page must not need room that a full disk lacks.
             self._fs.resize(self._locked, self.nbytes, nbytes)

@@ -81,7 +81,7 @@ _KINDS: tuple[type[Change], ...] = get_args(Change)
 
 
 def encode(change: Change) -> bytes:
-    """Return a change's record: its kind, its fields, and behind them those of its page."""
+    """Return a change's record: its kind, its fields, and behind them its page's."""
     fields: list[object] = [_KINDS.index(type(change))]
     if isinstance(change, Removing):
         fields.append([_page_fields(page) for page in change.pages])

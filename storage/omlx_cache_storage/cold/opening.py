@@ -1,4 +1,4 @@
-"""Reading a cold directory into the index, and telling its files what the index knows."""
+"""Reading a cold directory into the index, and writing the index's knowledge to its files."""
 
 import contextlib
 import errno
@@ -121,7 +121,7 @@ class Opening:
     @uncollected()
     def _read_anew(self) -> None:
         """Read the directory, and go on from there; raises OSError."""
-        # Of one that changed too fast to be followed, what is known of recency is not lost.
+        # A directory that changed too fast to be followed loses no recency.
         self.record_recency()
         self.root.have(deleted=self._sharing.ledger.is_gone)
         self._files.open()
@@ -154,7 +154,8 @@ class Opening:
                 self._sharing.ledger.skip()
 
     def _clear_first(self) -> None:
-        """Clear what was cleared while the directory was not there, or was being read."""
+        """Clear the namespaces that were cleared while the directory was missing, or was being
+        read."""
         with self._index.lock:
             cleared, self._index.cleared = self._index.cleared, set()
         for namespace in cleared:
@@ -163,8 +164,8 @@ class Opening:
         self._files.remove_cleared()
 
     def _go_on_from(self, contents: Contents, found: Inventory) -> None:
-        """Index what was read, and take in what others changed meanwhile; raises OSError,
-        LedgerBusy when that is too much."""
+        """Index the pages that were read, and take in the changes of peer processes meanwhile;
+        raises OSError, LedgerBusy when those are too many."""
         self._begin_with(contents, found)
         if self._sharing.read_only:
             self._limits.agree()
@@ -193,7 +194,7 @@ class Opening:
             self._index.departures.note(victims, "disk")
 
     def read_directory(self) -> tuple[Contents, Inventory]:
-        """Return what is in the directory; raises OSError."""
+        """Return the contents of the directory; raises OSError."""
         now = time.time_ns()
         inventory = take_inventory(self._index.directory, self._fs)
         ahead = {page.name.id for page, at_ns in inventory.pages if at_ns > now + AHEAD_NS}
@@ -207,7 +208,8 @@ class Opening:
         return contents, inventory
 
     def _begin_with(self, contents: Contents, found: Inventory) -> None:
-        """Take what was read for what is there; what others changed meanwhile is followed next."""
+        """Take the pages that were read as the contents; the changes of peer processes meanwhile
+        are followed next."""
         with self._sharing.beginning(found.under_way, FILE_SLACK_BYTES), self._index.lock:
             if self._index.cleared:
                 raise LedgerBusy(errno.EAGAIN, "a namespace was cleared while it was read")
@@ -225,6 +227,6 @@ class Opening:
             self._index.events.note_tier(
                 "resynced", "cold", detail=f"read, with {len(contents)} pages"
             )
-        # Now without what was in flight before: it may have been published since.
+        # Without files that were in flight before: they may have been published since.
         with self._index.lock:
             self._evictor.note_peak()

@@ -20,7 +20,7 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, Page, PageMeta
 
 CHECKED_BYTES = 512 * 1024
-"""Read and then checked at a time: what a core's own cache still holds of it."""
+"""Bytes read and then checked at a time: a core's own cache still holds them."""
 
 
 class PageReader:
@@ -102,7 +102,7 @@ def _batches(pieces: Sequence[Buffer]) -> Iterator[tuple[list[memoryview], int]]
 def open_page(
     fs: FileSystem, path: StrPath, namespace: BlockKey, name: PageName
 ) -> Iterator[PageReader]:
-    """Open the file of a page, whose header says what the name says; raises PageError, OSError."""
+    """Open the file of a page, whose header agrees with its name; raises PageError, OSError."""
     with fs.reading(path) as fd:
         reader = PageReader(fs, fd, path)
         if not describes(reader.meta, namespace, name):

@@ -62,13 +62,13 @@ class PageWriter:
         self.rewritten = 0
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
-        """Publish a page whole or not at all, and say what was done.
+        """Publish a page whole or not at all, and return the result.
 
-        Evicts only pages that leave before this one: never its chain's root for its deep end.
+        Evicts only pages before this one in the order: never its chain's root for its deep end.
         Raises OSError when the disk refuses, for want of room only after some were evicted, and
         ValueError for a payload of another size than the page's tensors; nothing is left behind
-        then. A page that could not be read is written again, but one that only this process cannot
-        decode; one that another process is writing is waited for a moment. Writer thread only.
+        then. An unreadable page is written again, except one that only this process cannot decode.
+        It waits a moment for a page that a peer process is writing. Writer thread only.
         """
         self._load()
         candidate = Candidate(page.meta.id, page.meta.position, time_ns)
@@ -140,8 +140,8 @@ class PageWriter:
         return "present" if has else None
 
     def _place(self, writing: Writing) -> WriteResult:
-        """Make room and publish, in a few tries if the disk has no room after all; what was
-        reserved and not published is the caller's to give back."""
+        """Make room and publish, in a few tries if the disk has no room after all; the caller
+        releases a reservation that was not published."""
         wanted, candidate = writing.wanted, writing.candidate
         # A disk that eviction did not help the last time is not emptied for nothing.
         with self._index.lock:
@@ -190,8 +190,8 @@ class PageWriter:
         return bool(flights) and bool(self._sharing.others_of(wanted))
 
     def _begin(self, writing: Writing) -> WriteResult | None:
-        """Begin to write a page, or return why it is not written. The directory is held: what
-        others have done by now is known. Raises HeldEnough, OSError."""
+        """Begin to write a page, or return why it is not written. The directory is held, and all
+        changes of peer processes are known. Raises HeldEnough, OSError."""
         wanted = writing.wanted
         with self._index.lock:
             known = self.known(writing.candidate.page, wanted.held)
@@ -207,8 +207,8 @@ class PageWriter:
         return refusal
 
     def _give_back(self, writing: Writing) -> None:
-        """Delete what was written of a page that is not published, and give back what was reserved
-        for it; raises nothing."""
+        """Delete the written part of a page that is not published, and release its reservation;
+        raises nothing."""
         writing.reserves = False
         try:
             if writing.opened.fd < 0 or abandon(writing.temporary, self._files.fs):

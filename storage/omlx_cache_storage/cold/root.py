@@ -60,8 +60,8 @@ _FLAGS, _TYPE_NAME = 11, 13
 
 
 class FileSystemKind(NamedTuple):
-    """The name of a file system's kind, "" where the system does not tell; `network`: other
-    machines may change what is there."""
+    """The name of a file system's kind, "" where the system does not tell it; `network`: other
+    machines may change its files."""
 
     name: str
     network: bool
@@ -75,10 +75,10 @@ class NoLocks(OSError):
 
 
 def check_sharing(directory: StrPath, fs: FileSystem) -> str:
-    """Return what to warn of, "" for a directory that processes of one machine alone can change.
+    """Return a warning, "" for a directory that processes of one machine alone can change.
 
     Its ledger is made if it is missing, and locked for a moment. Raises NoLocks where processes
-    cannot share the directory, OSError for what the disk refuses. Waits for the disk.
+    cannot share the directory, OSError where the disk fails. Waits for the disk.
     """
     kind = kind_of(directory)
     where = f"a file system ({kind.name})" if kind.name else "a file system"
@@ -99,7 +99,7 @@ def check_sharing(directory: StrPath, fs: FileSystem) -> str:
 
 
 def kind_of(path: StrPath) -> FileSystemKind:
-    """Return what kind of file system an existing path lies on; `UNKNOWN` where that cannot be
+    """Return the kind of file system that an existing path lies on; `UNKNOWN` where that cannot be
     told. Raises nothing."""
     try:
         real = os.path.realpath(path)
@@ -314,8 +314,9 @@ class Root:
 
 
 def refuse_foreign(directory: StrPath, fs: FileSystem) -> None:
-    """Raise DirectoryGone for a directory that holds other files and none of a cache's. Hidden ones
-    do not count, nor what a new file system has, nor a tag, which any cache may have."""
+    """Raise DirectoryGone for a directory that holds other files and none of a cache's. Hidden
+    files do not count, nor the entries of a new file system, nor a tag, which any cache may
+    have."""
     names = {entry.name for entry in fs.scan(directory) if not entry.name.startswith(".")}
     others = names - {"lost+found", "CACHEDIR.TAG"}
     if others and names.isdisjoint(_OURS) and not any(map(digest_of, names)):
@@ -355,7 +356,8 @@ def record_path(memory: Path, directory: str) -> str:
 
 
 def _remembered(record: str | None, fs: FileSystem) -> KnownDirectory | None:
-    """Return what a record says, None for one that is missing or makes no sense."""
+    """Return the directory that a record names, None for a record that is missing or makes no
+    sense."""
     match {} if record is None else read_document(record, fs):
         case {"identity": str(identity), "mount": str(mount)}:
             return KnownDirectory(identity, mount)

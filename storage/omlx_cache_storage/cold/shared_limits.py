@@ -107,7 +107,7 @@ class DailyWrites:
         return True
 
     def give_back(self, nbytes: int) -> None:
-        """Note that what was granted was not written."""
+        """Note that admitted bytes were not written."""
         self._booked += nbytes
 
     def usage(self) -> DailyWriteUsage:
@@ -125,8 +125,8 @@ class DailyWrites:
         return hour != self._closed and self._total(hour) - self._booked + nbytes <= self._limit
 
     def _book(self, nbytes: int) -> bool:
-        """Book what a page needs, and somewhat more; False when others have booked it. A disk that
-        refuses the file does not stop the count: it goes on in memory."""
+        """Book a page's bytes, and somewhat more; False when peer processes have booked them. A
+        disk that refuses the file does not stop the count: it goes on in memory."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 stack.enter_context(self._ledger.held(LOCK_SECONDS))
@@ -144,8 +144,8 @@ class DailyWrites:
         return True
 
     def read(self) -> None:
-        """Take what the file says, as far as it is more than is known: nothing is ever unbooked.
-        Raises nothing."""
+        """Take the file's counts where they are higher: nothing is ever unbooked. Raises
+        nothing."""
         now, known = self._hour(), self._hours
         filed = _parse(read_document(self._path, self._fs), now)
         hours = (hour for hour in {**known, **filed} if hour > now - HOURS)

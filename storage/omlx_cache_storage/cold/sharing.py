@@ -50,8 +50,8 @@ ABANDONED_SECONDS = 1.0
 class Flight:
     """A page that is being written under a temporary name, into a shard's directory.
 
-    `page` is None where only the file was seen. `own`: by this object, which ends what it began;
-    `since`: when it was found to be in flight, by the monotonic clock.
+    `page` is None where only the file was seen. `own`: this object began it, and ends it; `since`:
+    when it was found to be in flight, by the monotonic clock.
     """
 
     temporary: str
@@ -131,7 +131,8 @@ class Sharing:
 
     @contextlib.contextmanager
     def beginning(self, under_way: Iterable[FoundFile], slack_bytes: int) -> Iterator[None]:
-        """Begin with what was read since `enter`, which the index has when the block ends."""
+        """Begin with the pages that were read since `enter`; the index has them when the block
+        ends."""
         with self._following:
             yield
             self._going.clear()
@@ -169,7 +170,7 @@ class Sharing:
         return self.is_lost and self.ledger.is_open
 
     def close(self) -> None:
-        """Leave the directory to others: what they do is not seen any more."""
+        """Leave the directory to peer processes: their changes are not seen any more."""
         self._attached.close()
         self.ledger.close()
 
@@ -273,7 +274,7 @@ class Sharing:
         self.tell(*self._files.tidy(shards))
 
     def others(self) -> list[Flight]:
-        """Return what others write."""
+        """Return the files that peer processes write."""
         return [flight for flight in list(self.flights.values()) if not flight.own]
 
     def others_of(self, page: StoredPage) -> list[Flight]:

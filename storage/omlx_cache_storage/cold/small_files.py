@@ -67,8 +67,8 @@ def replace_file(
     durability: Durability = "none",
     doom: Doom = lambda path, nbytes: None,
 ) -> None:
-    """Give a small file another content, whole or not at all; raises OSError. `doom` takes what was
-    written and cannot be deleted."""
+    """Give a small file another content, whole or not at all; raises OSError. `doom` takes a
+    written file that cannot be deleted."""
     temporary = temporary_name(os.path.dirname(path))
     try:
         fs.write(temporary, [raw], durability)
@@ -80,12 +80,12 @@ def replace_file(
 
 
 def abandon(temporary: str, fs: FileSystem) -> bool:
-    """Delete what was written under a temporary name; False when the disk does not delete it.
-    Raises nothing."""
+    """Delete a file under a temporary name; False when the disk does not delete it. Raises
+    nothing."""
     try:
         fs.remove(temporary)
     except OSError:
-        # A disk mounted read-only refuses to delete what is not there, too.
+        # A disk mounted read-only also refuses to delete a missing file.
         return not fs.exists(temporary)
     return True
 
@@ -226,11 +226,9 @@ PINS: Final = SmallFile(PINS_FILE, MAX_PINS_BYTES)
 
 
 def room_for(raw: bytes) -> int:
-    """Return what a directory has to count for a file with this content, its name aside: for
-    itself, one that takes its place, and the moment at which both are there.
-
-    While a file is small, the room that is left for small files is enough for the second one.
-    """
+    """Return the bytes that a directory counts for a file with this content, its name aside: the
+    file, its successor, and the moment at which both exist. While a file is small, the room for
+    small files is enough for the successor."""
     size = len(raw)
     return SMALL_FILE_BYTES if 2 * size <= SMALL_FILE_BYTES else 2 * (size + SMALL_FILE_BYTES)
 
@@ -256,11 +254,9 @@ def read_budget(cold_dir: Path, fs: FileSystem = DISK) -> Budget | None:
 
 
 def write_budget(cold_dir: Path, budget: Budget, fs: FileSystem = DISK) -> bool:
-    """Replace a directory's file, whole or not at all, what a person set durably; False where the
+    """Replace a directory's file, whole or not at all; a person's budget durably. False where the
     directory is not this user's alone or is missing, or where a newer version wrote the file.
-
-    Raises OSError.
-    """
+    Raises OSError."""
     if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1]:
         return False
     # A torn file is no budget, and a person's budget survives a power cut. A store sets its own
@@ -324,12 +320,12 @@ def encode_pins(pins: Iterable[PinRecord]) -> bytes:
 
 
 def pins_bytes(pins: Collection[PinRecord]) -> int:
-    """Return what a directory has to count for pins, as `room_for`; nothing without any."""
+    """Return the bytes that a directory counts for pins, as `room_for`; 0 without any."""
     return room_for(encode_pins(pins)) if pins else 0
 
 
 def parse_pins(document: Mapping[str, object]) -> tuple[PinRecord, ...]:
-    """Return the pins that can be understood; what a newer version wrote counts as far as that."""
+    """Return the pins that can be understood; a newer version's file counts as far as that."""
     pins, found = document.get("pins"), list[PinRecord]()
     for said in pins if _version(document) and isinstance(pins, list) else ():
         with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -338,7 +334,7 @@ def parse_pins(document: Mapping[str, object]) -> tuple[PinRecord, ...]:
 
 
 def _pin(said: Mapping[str, Any]) -> PinRecord:
-    """Return a pin; raises ValueError, TypeError or KeyError for what is none."""
+    """Return a pin; raises ValueError, TypeError or KeyError for a value that is none."""
     kind, name, since, until = said["kind"], said["name"], said["since"], said.get("until")
     times = is_count(since, FOREVER_NS) and (until is None or is_count(until, FOREVER_NS))
     if kind not in get_args(PinKind) or not isinstance(name, str) or not times:
@@ -380,7 +376,7 @@ def write_reuse(cold_dir: Path, reuse: Reuse, fs: FileSystem = DISK) -> bool:
 
 
 def parse_reuse(document: dict[str, object]) -> Reuse:
-    """Return what a file says, as far as a policy of this version can have written it."""
+    """Return the learning in a file, as far as a policy of this version can have written it."""
     if document.get("version") != VERSION:
         return Reuse()
     tiers = (document.get(name) for name in Reuse._fields)

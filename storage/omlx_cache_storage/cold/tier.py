@@ -38,7 +38,7 @@ from omlx_cache_storage.stats import ColdUsage
 
 class ColdTier:
     """Finds and reads the pages of a directory, and has others write, evict and delete them:
-    `PageWriter`, `Evictor`, `Deleter`. All go by one `Index`, whose lock guards what they know.
+    `PageWriter`, `Evictor`, `Deleter`. All use one `Index`, whose lock guards their knowledge.
 
     Any thread may read and discard; `open`, `write`, `settle` and `close` belong to one thread at a
     time.
@@ -101,7 +101,7 @@ class ColdTier:
         self.pins = index.pins
 
     def info(self, page: PageId) -> PageInfo | None:
-        """Return what is known of a page; None for one that this process cannot decode, too."""
+        """Return the info of a page; None also for one that this process cannot decode."""
         return self.find_all([page])[0]
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
@@ -129,7 +129,7 @@ class ColdTier:
             return self._index.contents.usable(page) is not None
 
     def stored(self, page: PageId) -> StoredPage | None:
-        """Return what is known of a page's file, None for one that is not here; reads nothing."""
+        """Return the known file of a page, None for one that is not here; reads nothing."""
         with self._index.lock:
             file = self._index.contents.usable(page)
         return None if file is None else file.stored
@@ -299,7 +299,8 @@ class ColdTier:
         return self.sharing.refresh()
 
     def close(self) -> None:
-        """Leave the directory to others: what they do is not seen any more. Pages stay readable."""
+        """Leave the directory to peer processes: their changes are not seen any more. Pages stay
+        readable."""
         self.sharing.close()
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:

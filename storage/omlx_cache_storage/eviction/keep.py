@@ -105,7 +105,7 @@ class Learned(NamedTuple):
 
 
 def parse_learned(document: dict[str, object]) -> Learned | None:
-    """Return what a file says, None for what no policy of this version has written."""
+    """Return the learning in a file, None for a file that no policy of this version has written."""
     uses, seen = document.get("uses"), document.get("seen")
     patience = document.get("patience_seconds")
     if document.get("version") != VERSION or not isinstance(uses, list) or len(uses) != BUCKETS:
@@ -196,8 +196,8 @@ class Keep:
     """Learns from the gaps between uses for how long a page is worth more than a new one:
     `patience_ns`. A tier tells it of its pages; the tier's lock guards it.
 
-    Stamps are those of the tier's clock. A request has one for all its pages; what it stores later
-    may have a newer one, which is no use of what it stored before.
+    Stamps are those of the tier's clock. A request has one for all its pages. Pages that it stores
+    later may have a newer one, which is no use of its earlier pages.
 
     A page is worth that while waiting a little longer for it gives as many uses a second as waiting
     for a fresh one would. Pages that left or were refused count as ghosts: a page that is never
@@ -208,7 +208,7 @@ class Keep:
         import numpy as np
 
         known = learned or Learned((0.0,) * BUCKETS, 0, 0.0)
-        # Fewer uses than that teach nothing, so what a file says of them would stand for ever.
+        # Fewer uses than that teach nothing, so the file's patience would stay for ever.
         patience = known.patience_seconds if known.seen >= ENOUGH_USES else 0.0
         self.patience_ns = _patience_ns(patience)
         self._uses = np.array(known.uses)
@@ -280,7 +280,7 @@ class Keep:
         return self._shifted.get(stamp_ns, stamp_ns)
 
     def _request(self, began_ns: int) -> None:
-        """Count a request once: its stamp is later than those of all before."""
+        """Count a request once: its stamp is later than all earlier requests'."""
         if began_ns <= self._latest_ns:
             return
         self._latest_ns = began_ns

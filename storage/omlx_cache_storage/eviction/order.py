@@ -1,7 +1,7 @@
 """The eviction order: a record a page, found by its id; and the hints that move a page in it.
 
-A hint says what somebody knows of who asks for a sequence again, and when. It changes which pages
-are evicted first, and never what is restored.
+A hint says what a client knows of the next request for a sequence. It changes the order in which
+pages are evicted, and never the restored values.
 """
 
 import heapq
@@ -15,18 +15,19 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, Tail
 
 FEW = 1024
-"""Entries beside two for each record that the heap may have, before it is made anew; and those that
-are looked at in their order before all are sorted."""
+"""Entries that the heap may have beside two for each record, before it is made anew. Also the
+entries that are searched in their order before all are sorted."""
 
 
 Ended = Literal["tool_call", "turn", "length", "cancelled"]
-"""How an answer ended. After a `tool_call` its agent is back within seconds. After a `turn` nobody
-knows when the person returns, so that any new page may push the sequence's out. Of the others
-nothing is known, as without a hint."""
+"""How an answer ended. After a `tool_call` its agent is back within seconds. After a `turn` it is
+unknown when the person returns, so that any new page may evict the sequence's. The others say
+nothing, as no hint does."""
 ENDED = ", ".join(get_args(Ended))
 
 Priority = Literal["low", "normal", "high"]
-"""Whose pages leave first: those of a use count as used so much earlier or later than they were."""
+"""How much earlier or later than its time a use counts: pages of a lower priority are evicted
+first."""
 
 PRIORITY_SECONDS: Final = 600
 SHIFTS_NS: Final[dict[Priority, int]] = {
@@ -50,11 +51,9 @@ def is_priority(value: object) -> TypeGuard[Priority]:
 def use_stamp(
     now_ns: int, priority: Priority = "normal", ended: Ended | None = None, patience_ns: int = 0
 ) -> int:
-    """Return the stamp of a use: that of pages which leave when those of this use shall.
-
-    A finished turn counts as `patience_ns` earlier, the age from which on a new page pushes others
-    out; not for a high priority.
-    """
+    """Return the stamp of a use, which places its pages in the order. A finished turn counts as
+    `patience_ns` earlier, the age from which on a new page evicts others; not with a high
+    priority."""
     early = patience_ns if ended == "turn" and priority != "high" else 0
     return now_ns + SHIFTS_NS[priority] - early
 

@@ -30,15 +30,16 @@ from omlx_cache_storage.page import (
 
 ALIGNMENT = 16 * 1024
 MAX_HEADER_BYTES = 1024 * 1024
-"""Room for some 8,000 tensors; what a damaged or hostile length can make a reader allocate."""
+"""Room for some 8,000 tensors: the most that a damaged or hostile length can make a reader
+allocate."""
 MAX_RANK = 8
 MAX_DIMENSION = 2**40
 METADATA = "__metadata__"
 CHECKSUM = "xxh3-128:"
 LENGTH_BYTES = 8
 SHARED_TENSORS = 1024
-"""Pages of one group differ in their metadata only: what was read or written of no more tensors
-than these is used again for the next page."""
+"""Pages of one group differ in their metadata only: the parsed form of at most so many tensors is
+used again for the next page."""
 _SHARED_GEOMETRIES = 32
 _SHARED_CHARACTERS = 128 * SHARED_TENSORS
 _BEGIN = f'{{"{METADATA}":'
@@ -118,7 +119,7 @@ def header_length(prefix: bytes) -> int:
 
 
 def decode_header(raw: bytes) -> Header:
-    """Read back what `encode_header` wrote: what is read must be written to the same bytes.
+    """Read back a header of `encode_header`: writing the result must give the same bytes.
 
     Raises UndecodablePage for an undamaged header of a later format, CorruptPage for anything else.
     """

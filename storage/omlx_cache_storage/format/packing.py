@@ -76,11 +76,9 @@ def pack(raw: Buffer) -> bytes | None:
 
 
 def unpack(frame: Buffer, raw_size: int) -> bytearray:
-    """Return the page; allocates only what the caller says the page has, after checking that.
-
-    Raises CorruptPage for anything but a sound frame of a page of `raw_size` bytes, and
-    UndecodablePage without the extra.
-    """
+    """Return the page; allocates only the caller's `raw_size` bytes, after checking that. Raises
+    CorruptPage for anything but a sound frame of a page of `raw_size` bytes, and UndecodablePage
+    without the extra."""
     import numpy as np
 
     view = memoryview(frame).cast("B")
@@ -159,7 +157,7 @@ def is_wrapped(meta: PageMeta) -> bool:
 
 
 def unwrapped(meta: PageMeta) -> PageMeta:
-    """Return what a wrapped page held; a page that is not wrapped as it is.
+    """Return the description of the page inside a wrapped one; a page that is not wrapped as it is.
 
     Raises CorruptPage for a text that cannot be read, UndecodablePage for another version's.
     """

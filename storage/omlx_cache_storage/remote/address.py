@@ -1,4 +1,4 @@
-"""Where a remote store is: one URL, read into what an engine is opened with."""
+"""The address of a remote store: one URL, read into the arguments that open an engine."""
 
 import re
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class RemoteAddress:
     """A store's address. `shown` and the `repr` name no password.
 
     `path` is the database of a single server, the service of a Sentinel, the prefix in a bucket, or
-    a directory. `options` are what the URL's query said.
+    a directory. `options` are those of the URL's query.
     """
 
     kind: Kind
@@ -72,7 +72,7 @@ def names_password(url: str) -> bool:
 
 
 def parse_address(url: str) -> RemoteAddress:
-    """Return what a URL says; raises ValueError, whose text names no password, for anything
+    """Return the address in a URL; raises ValueError, whose text names no password, for anything
     else."""
     text = url.strip()
     scheme = text.partition("://")[0].lower() if "://" in text else ""

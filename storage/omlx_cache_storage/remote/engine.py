@@ -26,10 +26,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RemoteOptions:
-    """Where a remote store is, and how it is used. No field with a secret is in its `repr`.
+    """The use of a remote store. No field with a secret is in its `repr`.
 
-    `lookup_seconds` is what a request waits at most for a lookup, `read_seconds` for the next page
-    to come. Pages are read at once over so many `connections`: while one waits, others bring bytes.
+    A request waits `lookup_seconds` at most for a lookup, and `read_seconds` for the next page.
+    Pages are read at once over so many `connections`: while one waits, others bring bytes.
     `ttl_seconds` 0: values have no time to live. `secret` authenticates every page; `encrypts`
     makes pages unreadable without it. `architecture` stands in every name: machines share pages
     only where it is equal. `packs`: dense pages are packed losslessly for the way.
@@ -53,8 +53,8 @@ class ExtraMissing(ImportError):
 
 
 def check_extra(address: RemoteAddress, *, signs: bool = False) -> None:
-    """Raise ExtraMissing unless what an address and a shared secret need is installed; imports
-    nothing."""
+    """Raise ExtraMissing unless the libraries for an address and a shared secret are installed;
+    imports nothing."""
     needed = ["obstore" if address.kind in ("s3", "file") else "redis"]
     needed += ["cryptography"] if signs else []
     for package in needed:
@@ -70,7 +70,7 @@ would otherwise get as many, all of which every lookup brings."""
 
 
 class RemoteError(CacheError):
-    """An engine did not do what it was asked. The text names no password."""
+    """An engine failed at a request. The text names no password."""
 
     def __init__(self, reason: Trouble, text: str = "") -> None:
         super().__init__(text[:500])
@@ -80,8 +80,8 @@ class RemoteError(CacheError):
 def meaning(
     error: Exception, texts: Mapping[str, T], kinds: Mapping[type[BaseException], T]
 ) -> T | None:
-    """Return what an error of a client means, by what it says, or else by what kind it or its first
-    cause is; None when neither is known."""
+    """Return the meaning of a client's error by its text, or else by its kind or its first cause's;
+    None when neither is known."""
     cause: BaseException = error
     while (before := cause.__cause__ or cause.__context__) is not None:
         cause = before
@@ -93,8 +93,7 @@ def meaning(
 
 
 def known_error(error: Exception) -> RemoteError:
-    """Return what an engine raised; of a client's bug only what kind it is: its text may quote
-    anything."""
+    """Return an engine's error; of a client's bug only its kind: its text may quote anything."""
     return error if isinstance(error, RemoteError) else RemoteError("error", type(error).__name__)
 
 
@@ -145,7 +144,7 @@ class RemoteEngine(Protocol):
         """Delete values with all their parts, and return how many there were."""
 
     def close(self) -> None:
-        """Close connections; what is in flight on other threads fails. Never raises."""
+        """Close connections; calls in flight on other threads fail. Never raises."""
 
 
 def all_of(pool: ReaderPool, calls: Sequence[Callable[[], T]]) -> list[T]:

@@ -163,8 +163,8 @@ class Envelope(NamedTuple):
 def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> list[Buffer]:
     """Return the value of a page under a name, in pieces; copies the payload only to encrypt it.
 
-    The page may be one as it is stored: what is packed is not packed again. With `packs` a dense
-    one is, where that pays.
+    The page may be one as it is stored: a packed page is not packed again. With `packs` a dense one
+    is packed, where that pays.
     """
     stored = wrap(page) if packs else page
     payload = flat(stored.payload)
@@ -192,7 +192,7 @@ def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> lis
 
 
 def read_envelope(name: str, first: Buffer, keys: RemoteKeys) -> Envelope:
-    """Return what a value's first `WIRE_BYTES` say.
+    """Return the envelope in a value's first `WIRE_BYTES`.
 
     Raises UndecodablePage for an envelope of a later version, ForeignPage for one that this secret,
     or the want of one, does not accept, CorruptPage for anything else.

@@ -18,7 +18,7 @@ SHUNNED_SECONDS = 300.0
 """How long the tier backs off from a page that turned out to be another one, damaged, or
 missing."""
 SPOILT = (CorruptPage.reason, reasons.LOST)
-"""Words for pages of which the store had something, and not what it should have."""
+"""Words for pages of which the store had another value than it should."""
 MOST_PAGES = 200_000
 """Some 100 MB."""
 MOST_TAILS = 4096
@@ -77,7 +77,7 @@ class Knowledge:
         *,
         was_read: bool = False,
     ) -> bool:
-        """Know a page with what it holds and its value's length; return whether it is news."""
+        """Remember a page's tokens and its value's length; return whether that is news."""
         with self._lock:
             before = self.seen(page)
             until = self._clock() + KNOWN_SECONDS
@@ -123,12 +123,12 @@ class Knowledge:
         return [one.info if isinstance(one, Seen) and one.until > now else None for one in found]
 
     def unknown(self, pages: Iterable[PageId]) -> list[PageId]:
-        """Return those of the pages of which nothing is known now."""
+        """Return the pages of which nothing is known now."""
         now = self._clock()
         return [page for page in pages if self._pages.get(page, _NOTHING).until <= now]
 
     def why_absent(self, pages: Iterable[PageId]) -> dict[PageId, str]:
-        """Return the word for those of the pages that cannot be had."""
+        """Return the word for each page that is unavailable."""
         now = self._clock()
         found = ((page, self._pages.get(page)) for page in pages)
         return {
@@ -145,7 +145,7 @@ class Knowledge:
         return not is_ours and known.until > self._clock()
 
     def note_tails(self, parent: BlockKey, tails: Iterable[Tail]) -> None:
-        """Know where pages end in the block after a boundary, beside what is known already."""
+        """Remember where pages end in the block after a boundary, beside the known ones."""
         with self._lock:
             self._tails[parent] = self._tails.pop(parent, set()).union(tails)
             _trim(self._tails, MOST_TAILS)

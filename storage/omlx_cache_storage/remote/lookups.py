@@ -1,11 +1,11 @@
-"""Lookups: what a remote store has of a chain, in at most three sequential phases, on threads of
-their own that requests wait for no longer than until a deadline.
+"""Lookups: find a remote store's pages of a chain, in at most three sequential phases, on threads
+of their own. Requests wait for them until a deadline at most.
 
 A chain is written root first. An engine that answers any number of names in one round trip (Redis)
-is asked for all blocks at once; one that takes a request for each name (object stores) for evenly
-spread blocks, then for those in the gap where the chain ends, and what lies before a block that is
+is asked for all blocks at once; one that takes a request for each name (object stores) is asked for
+evenly spread blocks, then for blocks in the gap where the chain ends. A block before one that is
 there is taken to be there too: if it is not, the read is a miss. Then other groups and tails up to
-where the blocks end are asked for, or near there, where each costs a request.
+the last block are asked for, or near it, where each costs a request.
 """
 
 import threading
@@ -31,7 +31,7 @@ NEAR = 2
 
 
 class Inquiry(NamedTuple):
-    """A chain and what a remote tier is to say of it.
+    """A chain, for a lookup by a remote tier.
 
     `keys` are its boundaries from the namespace (of no block) on: `keys[n]` is the key of the first
     n blocks. `paged` is the group of which every block is needed, None for a model without one; the
@@ -62,7 +62,7 @@ class Asked(NamedTuple):
 
 class Lookups:
     """Asks a store on at most `THREADS` threads, which may hang; the same inquiry in flight is
-    joined. Any thread may call. `_lock` guards what is added to `_in_flight`."""
+    joined. Any thread may call. `_lock` guards additions to `_in_flight`."""
 
     def __init__(self, store: RemoteStore, lookup_seconds: float) -> None:
         self._store = store
@@ -73,8 +73,8 @@ class Lookups:
 
     @uninterrupted
     def ask(self, inquiry: Inquiry, timeout: float | None) -> Asked:
-        """Return what came of it, waiting at most `timeout` seconds and `lookup_seconds`. It goes
-        on, and what it finds becomes known."""
+        """Return the result, after `timeout` seconds and `lookup_seconds` at most. The inquiry goes
+        on, and its findings become known."""
         groups, end = (inquiry.paged, *inquiry.others), inquiry.key(inquiry.length)
         same = (inquiry.namespace, inquiry.keys[-1], inquiry.known, groups, inquiry.length, end)
         with self._lock:
@@ -127,11 +127,10 @@ class Lookups:
 
 
 class Asking:
-    """One inquiry in flight. Used by one thread; what it finds becomes known at once.
+    """One inquiry in flight. Used by one thread; its findings become known at once.
 
     `phases` followed each other; `asked` names were asked for, and `found` of them were there;
-    `news` says that pages are known now that were not; `trouble` is the word for values that are
-    another secret's.
+    `news` says that it found new pages; `trouble` is the word for values that are another secret's.
     """
 
     def __init__(self, store: RemoteStore, inquiry: Inquiry) -> None:
@@ -188,7 +187,7 @@ class Asking:
         return {PageId(key, TAILS): n * size for n, key in enumerate(keys, first)}
 
     def _ask(self, of_pages: Iterable[PageId], of_sets: Mapping[PageId, int]) -> None:
-        """Ask one phase, of what is not known: blocks and tails at once where the engine can."""
+        """Ask one phase for unknown names: blocks and tails at once where the engine can."""
         pages, sets = self._known.unknown(of_pages), self._known.unknown(of_sets)
         if not pages and not sets:
             return

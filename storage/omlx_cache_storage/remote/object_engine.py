@@ -85,7 +85,7 @@ class ObjectEngine:
     """Values in a bucket or below a directory. Connects when it is first asked, tries nothing
     again, and ends each request in time; a file system that hangs cannot be made to.
 
-    The threads of `_pool` carry out what one call asks at once. `_closed` is set once, by any
+    The threads of `_pool` send the requests of one call at once. `_closed` is set once, by any
     thread.
     """
 
@@ -184,7 +184,7 @@ class ObjectEngine:
             mode: Any = "overwrite" if replace else "create"
             obstore.put(self._writes, name, body, mode=mode, use_multipart=False)
         except (failures.NotSupportedError, NotImplementedError):
-            # A store of objects may not know how to make only what is not there.
+            # A store of objects may be unable to create only a missing object.
             if replace:
                 raise
             return self._head(name, 1) is None and self._put(name, body, replace=True)
@@ -262,7 +262,7 @@ def _stretch(file: Path, part: Part) -> Buffer | None:
 
 
 def verdict(error: Exception) -> Verdict:
-    """Return what an error of the client means."""
+    """Return the meaning of a client's error."""
     return meaning(error, _BY_TEXT, _BY_KIND) or "error"
 
 

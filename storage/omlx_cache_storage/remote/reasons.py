@@ -33,4 +33,4 @@ WORDS: dict[Trouble, str] = {
     "error": FAILED,
     "resting": RESTING,
 }
-"""The word for what an engine raised."""
+"""The word for each error of an engine."""

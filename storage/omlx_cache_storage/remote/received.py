@@ -83,7 +83,7 @@ class ReceivedPage:
         self.was_read = True
 
     def _fill(self, pieces: Sequence[memoryview]) -> None:
-        """Copy the payload and digest what was copied, while it is in a core's cache."""
+        """Copy the payload and digest the copy, while it is in a core's cache."""
         # Authenticated bytes are those of which the writer made the checksum.
         digest = None if self._cipher is not None else PayloadDigest()
         for piece in pieces:

@@ -27,8 +27,9 @@ from omlx_cache_storage.remote.engine import MEMBERS, RemoteError, meaning
 from omlx_cache_storage.remote.reasons import Trouble
 
 PART_BYTES = 4 << 20
-"""A server answers one command at a time: what is longer holds up everybody else's. Parts of 8 MiB
-came at half the rate on loopback. Writers and readers have to cut alike: it is never changed."""
+"""A server answers one command at a time: a longer part delays all other clients' commands. Parts
+of 8 MiB came at half the rate on loopback. Writers and readers have to cut alike: it is never
+changed."""
 _MEMBER_BYTES = 512
 """No member of a set is as long: a tail's key, its group and three numbers."""
 _WORD_BYTES = 512
@@ -114,7 +115,7 @@ Commands = Sequence[Sequence[Any]]
 
 
 def allowed(seconds: float, commands: Commands) -> AnswerLimit:
-    """Return what the answers to commands may take: values have longer than words."""
+    """Return the limit of the answers to commands: values have longer than words."""
     values = sum(command[0] == "GET" for command in commands)
     return AnswerLimit(sum(map(_most_bytes, commands)), seconds + values * PART_BYTES / _LEAST_RATE)
 

@@ -163,7 +163,7 @@ class RedisEngine:
         return gone
 
     def info(self, section: str = "default") -> dict[str, str]:
-        """Return what a server says of itself; of a cluster, one of its nodes."""
+        """Return a server's description of itself; of a cluster, one node's."""
         return {name: str(value) for name, value in self._ask("INFO", section).items()}
 
     def close(self) -> None:
@@ -367,7 +367,7 @@ class ClusterEngine(RedisEngine):
             answers = self._piped(node.redis_connection, commands)
         except RemoteError as error:
             if error.reason != "resting":
-                # A replica may take over what the node had.
+                # A replica may take over the node's values.
                 self._stale = True
                 back_off.failed(f"{node.name}: {error}")
             return error
@@ -381,14 +381,14 @@ def part_name(name: str, number: int) -> str:
 
 
 def _typed(answer: Any, kind: Any) -> Any:
-    """Return what a server answered, if it is of a kind, or None."""
+    """Return a server's answer if it is of a kind, or None."""
     if answer is not None and not isinstance(answer, kind):
         raise RemoteError("lost", "the server answered something else than was asked")
     return answer
 
 
 def _nothing(command: Command) -> Any:
-    """Return what a node answers that has nothing, and takes nothing."""
+    """Return the answer of a node that has nothing, and takes nothing."""
     return [] if command[0] == "ZRANGE" else None if command[0] in ("GET", "GETRANGE", "SET") else 0
 
 

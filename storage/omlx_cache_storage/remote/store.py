@@ -52,7 +52,7 @@ from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, Knowledge
 from omlx_cache_storage.remote.received import ReceivedPage
 
 RECENT = 32
-"""Answers that say what the way to the store takes."""
+"""Answers that tell how long the way to the store takes."""
 LARGE_BYTES = 256 * 1024
 """Reads of less say more of the round trip than of the rate."""
 
@@ -85,8 +85,8 @@ class RemoteStore:
         self.events = events
 
     def look(self, pages: Sequence[Placed], sets: Sequence[Placed] = ()) -> list[list[str]]:
-        """Know what the envelope of each page says, or that it is absent, and return the members of
-        sets: by one question."""
+        """Remember each page's envelope, or that the page is absent, and return the members of
+        sets, by one request."""
         names, asked = ([self.names.page(*one) for one in some] for some in (pages, sets))
         with self._asked():
             began = time.perf_counter()
@@ -97,7 +97,7 @@ class RemoteStore:
         return members
 
     def _describe(self, placed: Placed, head: bytes | None) -> None:
-        """Know what a value's first bytes say of it."""
+        """Remember a value's first bytes."""
         why = ""
         try:
             if head is not None:
@@ -255,9 +255,9 @@ def _cut(name: str, start: int, nbytes: int, size: int) -> list[Part]:
 
 
 class RemoteTally:
-    """Counts of a remote tier, by the names of `RemoteUsage`, and what the latest answers took.
+    """Counts of a remote tier, by the names of `RemoteUsage`, and the times of the latest answers.
 
-    `_lock` guards all; `_reads` are when reads began and ended, and the bytes that they brought.
+    `_lock` guards all; `_reads` are the times at which reads began and ended, and their bytes.
     """
 
     def __init__(self) -> None:
@@ -289,8 +289,8 @@ class RemoteTally:
             self._reads.append((began, time.monotonic(), nbytes))
 
     def usage(self) -> dict[str, Any]:
-        """Return what was counted, the shortest of the latest round trips, and the rate of the
-        latest reads together, while some were in flight; what is left out is 0."""
+        """Return the counts, the shortest of the latest round trips, and the rate of the latest
+        reads together, while some were in flight; a missing figure is 0."""
         busy = Intervals()
         with self._lock:
             for began, ended, _ in self._reads:

@@ -100,8 +100,8 @@ class RemoteTier:
         return set() if self.resting else self._known.tails_of(parents)
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
-        """Return those of the pages that the store has and that `info` is silent about, with the
-        word for why: the tier backs off, or they were not what they should be."""
+        """Return the pages that the store has and that `info` hides, with the word for why: the
+        tier backs off, or their values were wrong."""
         hidden = self._known.why_absent(pages)
         if self.resting:
             there = zip(pages, self._known.find_all(pages), strict=True)
@@ -109,8 +109,8 @@ class RemoteTier:
         return hidden
 
     def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
-        """Look up what the store has of a chain. Waits at most `timeout` and `lookup_seconds`; with
-        0 it begins that and returns at once. The same inquiry in flight is joined, and a late
+        """Look up a chain's pages in the store. Waits at most `timeout` and `lookup_seconds`; with
+        0 it begins the lookup and returns at once. The same inquiry in flight is joined, and a late
         answer becomes known all the same. Raises nothing."""
         if self.resting:
             return Asked(False, reasons.RESTING)
@@ -136,7 +136,7 @@ class RemoteTier:
             self._events.timings.observe("remote_page_read_seconds", took)
 
     def meta(self, page: PageId, nbytes: int = WIRE_BYTES + HEADER_BYTES) -> PageMeta:
-        """Return what a page's header says, of which `nbytes` are read, and more if it is longer.
+        """Return the meta of a page's header, of which `nbytes` are read, and more if it is longer.
         Raises PageError as `reading`."""
         seen = self._seen(page)
         with self._judged(page, seen):
@@ -193,7 +193,7 @@ class RemoteTier:
 
     @contextmanager
     def _judged(self, page: PageId, seen: Seen) -> Iterator[None]:
-        """Count a page that does not come or turns out to be bad, and know it for what it is."""
+        """Count a page that does not come or turns out to be bad, and remember that."""
         try:
             yield
         except PageError as error:

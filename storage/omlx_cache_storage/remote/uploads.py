@@ -40,24 +40,25 @@ SENDING = 0.9
 `SENDING` of that."""
 
 UploadPolicy = Literal["all", "reused", "shared"]
-"""Which pages other machines get: `all`, what is used here and was lost there too; `reused`, what a
-later request than the one that stored it has used; `shared`, what prompts have in common that go on
-differently: the used pages up to the last one from which another sequence leaves."""
+"""The pages that other machines get. `all`: pages that are used here and were missing there.
+`reused`: pages that a later request than the storing one has used. `shared`: the common part of
+prompts that go on differently, the used pages up to the last one from which another sequence
+leaves."""
 
 Branches = Callable[[Collection[BlockKey]], set[BlockKey]]
 """Says of a chain's keys where other chains leave it."""
 
 
 class Uploads:
-    """Sends what the disk has, else what memory has, to a remote store, behind all that requests
-    wait for.
+    """Sends pages of the disk, else of memory, to a remote store, behind all that requests wait
+    for.
 
     `stored` and `used` are for the threads that compute: they take no lock and wait for nothing.
-    The thread asks what the store has of some pages by one question and sends the others, root
+    The thread asks for some pages in the store by one request and sends the missing ones, root
     first; one page's bytes are in memory at a time. Mutable: `_noted` (chains), `_flushes` (waiting
-    callers; any thread appends to both), `_dropped`; and what the thread alone changes: `_queue`
-    (pages in order, each with its number), `_added` (how many pages ever came into it), `_tries`
-    (how often in a row its first page has failed), `_failed`.
+    callers; any thread appends to both), `_dropped`; and the thread's own fields: `_queue` (pages
+    in order, each with its number), `_added` (how many pages ever came into it), `_tries` (how
+    often in a row its first page has failed), `_failed`.
     """
 
     def __init__(
@@ -96,8 +97,8 @@ class Uploads:
             self._note([page])
 
     def used(self, chain: Sequence[PageId]) -> None:
-        """Note that a request has used pages, root first. When too many are noted, this is not:
-        what is used so often is used again."""
+        """Note that a request has used pages, root first. When too many are noted, these are not: a
+        page with so many uses is used again."""
         if chain and len(self._noted) < MOST_CHAINS:
             self._note(tuple(chain))
 
@@ -106,8 +107,8 @@ class Uploads:
         self._wake.set()
 
     def counted(self, usage: RemoteUsage) -> RemoteUsage:
-        """Return what a tier says of itself, with the pages that wait here, were dropped for want
-        of room or gone meanwhile, and were not taken there."""
+        """Return a tier's usage, with the pages that wait here, were dropped for want of room or
+        missing meanwhile, and were rejected there."""
         return replace(
             usage,
             pending_pages=self.pending,
@@ -131,8 +132,8 @@ class Uploads:
         return wait_in_turns(done.wait, timeout) and not self._ending.is_set()
 
     def close(self, timeout: float) -> bool:
-        """Send what is left, and end, within `CLOSE_SECONDS` at most; False when something was
-        left, which is counted as dropped. A write that hangs is left behind, and ends when its
+        """Send the pending pages, and end, within `CLOSE_SECONDS` at most. False when some are
+        left: they are counted as dropped. A write that hangs is left behind, and ends when its
         store is closed. May be called again."""
         timeout = min(CLOSE_SECONDS, timeout)
         deadline = time.monotonic() + timeout
@@ -153,7 +154,7 @@ class Uploads:
         waiting: deque[tuple[int, threading.Event]] = deque()
         while not self._ending.is_set():
             self._wake.clear()
-            # Before what was noted is taken in: who waits has noted it before.
+            # Before the notes are taken in: a caller that waits has noted its pages before.
             came = [self._flushes.popleft() for _ in range(len(self._flushes))]
             try:
                 self._take_in()
@@ -190,7 +191,7 @@ class Uploads:
         self._ending.wait(PAUSE_SECONDS * random.uniform(0.5, 1.5))
 
     def _take_in(self) -> None:
-        """Queue what was noted, as the policy wants it."""
+        """Queue the noted pages, as the policy wants it."""
         while self._noted:
             for page in self._wanted(self._noted.popleft()):
                 if page in self._queue:
@@ -210,8 +211,8 @@ class Uploads:
         return chain[: last + 1]
 
     def _send(self, batch: Sequence[PageId]) -> None:
-        """Send those of some pages that the store lacks; what fails stays in the queue for a while.
-        Raises RemoteError."""
+        """Send the pages that the store lacks; a failed one stays in the queue for a while. Raises
+        RemoteError."""
         here = {page: held for page in batch if (held := self._held(page)) is not None}
         asked = [Placed(held.namespace, page) for page, held in here.items()]
         there = dict(zip(here, self._target.present(asked), strict=True))
@@ -228,7 +229,7 @@ class Uploads:
         self._tries = 0
 
     def _held(self, page: PageId) -> StoredPage | PageMeta | None:
-        """Return what is known of a page here, None for one that is gone; reads nothing."""
+        """Return the file or the meta of a page here, None for a missing one; reads nothing."""
         stored = None if self._cold is None else self._cold.stored(page)
         if stored is not None or self._hot is None:
             return stored
