@@ -1,4 +1,4 @@
-"""Prefix caching for MLX models: what a scheduler embeds.
+"""Prefix caching for MLX models, for a scheduler to embed.
 
 A name is imported when it is first used, so that a program that needs none of MLX (the command
 line) does not wait for it.

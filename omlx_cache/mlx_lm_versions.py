@@ -21,7 +21,8 @@ _CACHES = "mlx_lm.models.cache"
 
 
 class UntestedVersion(CacheError, RuntimeError):
-    """mlx-lm is not there, or in a version that nobody has tried this with; says what to do."""
+    """mlx-lm is missing, or in a version with which this package was not tested; the text says what
+    to do."""
 
 
 def installed() -> str:
@@ -111,5 +112,5 @@ def _sees_images(server: Any) -> bool:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return a version's first numbers, three at most: those of a release candidate too."""
+    """Return a version's first numbers, three at most, also those of a release candidate."""
     return tuple(map(int, re.findall(r"\d+", text)[:3]))

@@ -1,5 +1,5 @@
-"""Why no more was restored, or a page was not stored: the words that stats and sessions use, and
-what the first kind is for people."""
+"""The miss reasons, and why a page was not stored: the words of stats and sessions, and the
+sentences of miss reasons for people."""
 
 from typing import Final, NamedTuple
 
@@ -46,7 +46,7 @@ CLOSED: Final = "closed"
 
 
 NEW_TEXT: Final = "new_text"
-"""All that is known of the prompt was restored; what is left was never asked for. No miss."""
+"""The cache had no more of the prompt: the remaining tokens were never asked for. No miss."""
 DIVERGED: Final = "diverged"
 """It parts from an earlier prompt and goes on alike; what they share was restored."""
 REWRITTEN: Final = "rewritten"
@@ -179,5 +179,5 @@ MISS_REASONS = {
 
 
 def described(word: str) -> MissReason:
-    """Return what a miss reason is for people; the word itself for one that is not known."""
+    """Return a miss reason's sentence and remedy for people; the word itself for an unknown one."""
     return MISS_REASONS.get(word, MissReason(word))

@@ -90,7 +90,7 @@ ENDING_SECONDS = 1.0
 OPEN_SECONDS = 1.8
 """How long a store waits for its directory to be read; after that it goes on in the background."""
 QUERY_SECONDS = 0.5
-"""How long a query of people waits for a small file; then it shows what is known."""
+"""How long a person's query waits for a small file; then it shows the known values."""
 RECORD_SECONDS = 5.0
 """How long a choice of pages by their last use waits for this process's uses to be recorded."""
 
@@ -99,19 +99,19 @@ class BlockStore(ReadingTiers):
     """Keeps pages for every model of the process, within the budgets of its settings.
 
     Opens the cold directory and starts the writer and control threads; `close`, or leaving the
-    `with` block, writes what is pending and ends them. Any thread may call any method; only
+    `with` block, writes the pending pages and ends them. Any thread may call any method; only
     `flush`, `clear`, `close` and `reading` wait for a disk, and `meta` of a page that is not in
     memory. A directory that is not read after `OPEN_SECONDS` is read on in the background.
 
-    Raises ConfigError for bad settings only: a directory or socket that cannot be had is logged and
-    shown in `stats`. A store that is lost without `close` is closed by a thread of its own. In the
-    child of a fork it is closed.
+    Raises ConfigError for bad settings only: an unavailable directory or socket is logged and shown
+    in `stats`. A store that is lost without `close` is closed by a thread of its own. In the child
+    of a fork it is closed.
 
-    `_lock` guards `closed` (nothing is taken any more). `_labels` has the models' names in order,
-    `told` what models have complained of, so that it is said once, `service` what the server that
-    made the store says of itself, for `omlx-cache ps`; each operation on them is atomic.
-    `decoder` is anybody's to set: it turns tokens of a model, given by its label, into text for
-    `omlx-cache why`.
+    `_lock` guards `closed` (no page is accepted any more). `_labels` has the models' names in
+    order, and `told` the models' warnings, so that each is logged once. `service` is the
+    description by the server that made the store, for `omlx-cache ps`. Each operation on them is
+    atomic. Any caller may set `decoder`: it turns tokens of a model, given by its label, into text
+    for `omlx-cache why`.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class BlockStore(ReadingTiers):
         self.close()
 
     def register(self, namespace: Namespace) -> Namespace:
-        """Remember what a namespace's digest was made from, for its document on the disk.
+        """Remember the content of a namespace's digest, for its document on the disk.
 
         The store knows it for as long as the returned object lives. Raises TypeError for anything
         else: a `PrefixCache` registers its own, and a cache class has
@@ -344,17 +344,16 @@ class BlockStore(ReadingTiers):
             return within(clear, "omlx-cache-clear", timeout, 0)
 
     def choose(self, asked: Pruning) -> Chosen:
-        """Return the pages that `prune` would delete, by everybody's uses; reads the directory.
-
-        Records this store's own uses for others first, and waits `RECORD_SECONDS` at most for it.
-        """
+        """Return the pages that `prune` would delete, by the uses of all processes; reads the
+        directory. Records this store's own uses for peer processes first, and waits
+        `RECORD_SECONDS` at most for it."""
         if self.writer is not None and asked.by_use:
             self.writer.settle(RECORD_SECONDS)
         pages = self.listing()
         if self.cold is None:
             return choose(pages, asked, self.readable_document, self.pins)
         directory, document_of = self.settings.cold_dir, self.readable_document
-        # A directory that cannot be read keeps what is in it.
+        # A directory that cannot be read keeps its pages.
         with contextlib.suppress(OSError):
             pins = cold_files.pins_in(
                 directory, read_pins(directory), {page.namespace for page in pages}
@@ -473,9 +472,9 @@ class BlockStore(ReadingTiers):
         return usage if uploads is None else uploads.counted(usage)
 
     def flush_remote(self, timeout: float = FLUSH_SECONDS) -> bool:
-        """Wait until other machines can have what was stored here before the call, as far as
-        `remote_writes` says; False after `timeout` seconds, and where their store does not answer.
-        True at once without a remote tier."""
+        """Wait until other machines can have the pages that were stored here before the call, as
+        far as `remote_writes` says; False after `timeout` seconds, and where their store does not
+        answer. True at once without a remote tier."""
         uploads = self._parts.uploads
         return uploads is None or uploads.flush(timeout)
 
@@ -504,12 +503,12 @@ class BlockStore(ReadingTiers):
 
     @uninterrupted
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
-        """Write what is pending, end the threads, remove the socket, free the hot tier; within
+        """Write the pending pages, end the threads, remove the socket, free the hot tier; within
         `timeout` seconds.
 
-        Idempotent, and callable from a handler of a signal: one that was interrupted is continued
-        by the next. False when the time was not enough to write everything. A thread that a disk
-        does not answer is left behind, and keeps no process from ending.
+        Idempotent, and callable from a handler of a signal: the next call continues an interrupted
+        one. False when the time was not enough to write everything. A thread that a disk does not
+        answer is left behind, and keeps no process from ending.
         """
         timeout = self.arguments.known("timeout", timeout, is_seconds, CLOSE_SECONDS, SECONDS)
         deadline = time.monotonic() + timeout
@@ -536,7 +535,7 @@ class BlockStore(ReadingTiers):
         if allowed is not None:
             notes = [*notes, *allowed.notes()]
             if allowed.given_bytes is None:
-                # A share of the disk's free space counts what the cache itself takes as free.
+                # A share of the disk's free space counts the cache's own bytes as free.
                 limit = allowed.limit_bytes
                 settings["cold_bytes"] |= {"value": limit, "rendered": render("cold_bytes", limit)}
                 if allowed.origin:
@@ -544,7 +543,7 @@ class BlockStore(ReadingTiers):
         return {"settings": settings, "notes": notes}
 
     def budget_of_disk(self) -> int | None:
-        """Return what the directory may take now, for all processes; None without one."""
+        """Return the bytes that the directory may take now, for all processes; None without one."""
         return None if self.cold is None else self.cold.usage().limit_bytes
 
     def allowance(self) -> Allowance | None:
@@ -602,7 +601,7 @@ def _cold(
 def _open(
     cold: ColdTier | None, s: CacheSettings, documents: dict[BlockKey, Mapping[str, object]]
 ) -> None:
-    """Read the directory, and the documents of what is in it; waits for the disk."""
+    """Read the directory, and the documents of its namespaces; waits for the disk."""
     if cold is not None:
         cold.open(s.cold_budget)
         with contextlib.suppress(OSError):

@@ -36,7 +36,7 @@ MOST_PAGES = 1 << 40
 MOST_DAMAGED = 1000
 """An archive with more damaged pages is not read on."""
 READ_BYTES = 1024 * 1024
-"""Read at a time: memory grows with what came, not with what was announced."""
+"""Bytes read at a time: memory grows with the bytes that came, not with the announced ones."""
 _SHARDS = 300
 """Directories that an archive may name for each namespace, when another program wrote it."""
 _BUFFER_BYTES = 16 * 1024
@@ -104,7 +104,7 @@ def decode_manifest(raw: bytes) -> Manifest:
 
 
 def _is_its_own(digits: str, document: Document) -> bool:
-    """True unless a document is whole, and is not what a digest was made from."""
+    """True unless a document is whole, and is not the content of a digest."""
     fields = {name: value for name, value in document.items() if name != "label"}
     if not fields or any(isinstance(v, dict) and "omitted" in v for v in fields.values()):
         return _DIGITS.fullmatch(digits) is not None
@@ -153,8 +153,8 @@ def in_order(pages: Iterable[ColdEntry]) -> list[ColdEntry]:
 def pack(
     pages: Iterable[ColdEntry], manifest: Manifest, to: IO[bytes], fs: FileSystem = DISK
 ) -> Iterator[Packed]:
-    """Write an archive page by page, and yield what is written so far after each; it is whole when
-    this ends. One page is in memory at a time. Raises OSError as the stream does."""
+    """Write an archive page by page, and yield the counts so far after each; it is whole when this
+    ends. One page is in memory at a time. Raises OSError as the stream does."""
     done = Packed()
     _write(MANIFEST_FILE, encode_manifest(manifest), time.time_ns(), to)
     for entry in pages:
@@ -238,11 +238,8 @@ class PageTarget(Protocol):
 
 @dataclass(slots=True)
 class Unpacked:
-    """How far an archive was read: pages by what became of them, and their bytes.
-
-    `refused` ones found no room among pages that were used later. `damage` says what is wrong with
-    the first damaged ones.
-    """
+    """How far an archive was read: pages by their fate, and their bytes. `refused` ones found no
+    room among pages that were used later. `damage` describes the first damaged ones."""
 
     pages: Counter[Fate] = field(default_factory=Counter)
     nbytes: int = 0
@@ -264,7 +261,7 @@ class Archive:
         self.manifest = decode_manifest(self._read(first))
 
     def unpack(self, target: PageTarget) -> Iterator[Unpacked]:
-        """Hand the pages to a target in their order, and yield what is done after each; a page that
+        """Hand the pages to a target in their order, and yield the counts after each; a page that
         cannot be used is counted and passed over. Raises OSError as the target does."""
         # Numbers take a fifth of the memory, and two pages with one are a matter of theory.
         done, seen, now, directories = Unpacked(), set[int](), time.time_ns(), 0

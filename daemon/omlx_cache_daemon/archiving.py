@@ -45,7 +45,7 @@ def chosen_pages(cold_dir: Path, target: Target | None) -> tuple[list[ColdEntry]
 
 
 def _named(selection: Selection) -> str:
-    """Return what is exported, in words for people; of a salt not the salt."""
+    """Return the exported selection in words for people; of a salt not the salt."""
     if selection.chain:
         return f"the chain to {selection.chain[-1].hex()}"
     if selection.kind == "model":
@@ -77,10 +77,10 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 class Directory:
-    """A cold directory into which pages go as a store's would: within its budget, told to all
-    others, durably. A context manager; raises CommandError for one that cannot be used.
+    """A cold directory into which pages go as a store's would: within its budget, announced to peer
+    processes, durably. A context manager; raises CommandError for one that cannot be used.
 
-    `evicted`: pages that left for these; `lost`: those of these that left for later ones.
+    `evicted`: pages evicted for these; `lost`: pages of these that were evicted for later ones.
     """
 
     def __init__(self, cold_dir: Path) -> None:

@@ -1,4 +1,5 @@
-"""Reads page files whole, past the system's file cache, and says which are not what was written.
+"""Reads page files whole, past the system's file cache, and reports the ones that are not as
+written.
 
 It needs no store and takes no lock: files are immutable, so that one that vanishes meanwhile was
 evicted, and one without its name yet is being written; neither is a trouble.
@@ -42,7 +43,7 @@ _DATA: Final = {"good": "verified", "damaged": "damaged", "unread": "not verifie
 class Checked:
     """The verdict on a page's file, or on a directory (`page` is None) that cannot be listed.
 
-    `trouble` says what is wrong, "" for nothing.
+    `trouble` describes the damage, "" for none.
     """
 
     file: str

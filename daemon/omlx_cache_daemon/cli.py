@@ -51,7 +51,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "simulate": "replay a trace through tiers of other sizes",
     },
 }
-"""Each command, and what it does."""
+"""Each command, and its purpose."""
 
 OLD_NAMES: Final[Mapping[str, str]] = {
     "bench-kv": "bench kv",

@@ -1,7 +1,7 @@
-"""Asks one store through its control socket, and checks the shape of what it answers, which may
-come from another version of this program. It takes of HTTP what our server sends.
+"""Asks one store through its control socket, and checks the shape of its answers, which may come
+from another version of this program. It takes of HTTP what our server sends.
 
-The standard library's client would take as long to import as the rest of `omlx-cache ps`.
+The standard library's client would take as long to import as all else in `omlx-cache ps`.
 """
 
 import json
@@ -37,8 +37,8 @@ class Client:
     def call(self, op: str, **args: object) -> object:
         """Return the store's result; blocks for `timeout` seconds at most.
 
-        Raises NobodyThere when nobody answers, ControlError when the store refuses, CommandError
-        when it is of a version that speaks something else.
+        Raises NobodyThere when no process answers, ControlError when the store rejects the request,
+        CommandError when it is of a version with another protocol.
         """
         try:
             request = encode_request(op, args)

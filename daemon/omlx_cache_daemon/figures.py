@@ -1,4 +1,4 @@
-"""Figures of stores: sums of several, and what one did between two looks."""
+"""Figures of stores: sums of several, and one store's between two looks."""
 
 import os
 import time

@@ -71,7 +71,7 @@ class Lookout:
         told = _recent(client, _REQUESTS)
         if told and told[-1].number > max(known, default=0) + 1:
             told = _recent(client, _ALL_REQUESTS)
-        # Numbers that begin again are those of another store in the same place.
+        # Numbers that begin again belong to another store in the same place.
         newest, oldest = told[0].number if told else 0, time.time() - STEP_SECONDS * STEPS
         kept = {
             number: one
@@ -93,7 +93,7 @@ class Lookout:
 
 
 def name_of(reply: StoreReply) -> str:
-    """Return what a store is called."""
+    """Return a store's title."""
     return text(reply.answer.known.title) if reply.answer else "store"
 
 

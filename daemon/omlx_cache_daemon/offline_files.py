@@ -81,8 +81,8 @@ class Files:
             raise CommandError(f"{error} in {self.directory}") from error
 
     def details(self, key_prefix: str, limit: int) -> list[PageDetails]:
-        """Return what the headers of the pages say whose keys begin so; one that cannot be read is
-        in the list with an `error`."""
+        """Return the details in the headers of pages whose keys begin so; one that cannot be read
+        is in the list with an `error`."""
         return detail_rows(self._pages(), key_prefix, limit)
 
     def prune(self, asked: Mapping[str, object], *, dry_run: bool) -> Map:
@@ -95,7 +95,7 @@ class Files:
             pruning = Pruning(**asked)  # type: ignore[arg-type]
             chosen = choose(pages, pruning, self._document, pins, root_bytes(self.directory))
             if not dry_run:
-                # Only here, and in `clear`: it brings what a directory is changed with.
+                # Only here, and in `clear`: the import brings the code that changes a directory.
                 from omlx_cache_daemon.changing import remove_pages
 
                 every = (*chosen.stale, *chosen.older, *chosen.surplus)
@@ -123,7 +123,7 @@ class Files:
 
 @contextmanager
 def reading(cold_dir: Path) -> Iterator[None]:
-    """Say what is wrong with a directory that cannot be read, or with a disk; raises NobodyThere
+    """Describe the trouble of a directory that cannot be read, or of a disk; raises NobodyThere
     where there is none, CommandError for everything else."""
     try:
         # Not `is_dir`, which answers False for some errors and raises others.

@@ -34,7 +34,7 @@ def load(name: str) -> ModuleType:
 
 
 def parse(command: ModuleType, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return what a command line says; the first argument is the command's name. Raises UsageError,
+    """Return the parsed command line; the first argument is the command's name. Raises UsageError,
     ConfigError for a misspelt variable, and SystemExit for --help."""
     whole: argparse.ArgumentParser = OneLineParser(prog="omlx-cache")
     subparsers = whole.add_subparsers(prog="omlx-cache", dest="command")

@@ -76,7 +76,7 @@ def used_directory(args: argparse.Namespace) -> Path:
 
 
 def existing(directory: Path) -> Path:
-    """Return the path if something is there; what it is, its reader finds out."""
+    """Return the path if it exists; its reader finds out its kind."""
     try:
         directory.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -87,8 +87,8 @@ def existing(directory: Path) -> Path:
 
 
 def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
-    """Return the names of what a directory holds, for a shell: models and namespaces. Empty where
-    that cannot be read."""
+    """Return the names in a directory, for a shell: models and namespaces. Empty where it cannot be
+    read."""
     from omlx_cache_daemon.offline_files import Files, configured_directory
 
     with contextlib.suppress(CommandError, CacheError):
@@ -147,8 +147,8 @@ class Users:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "Users":
-        """Return what a command line means. Raises CommandError when a store does not say where its
-        pages are: it may use the directory."""
+        """Return the users of a command line's directory. Raises CommandError when a store does not
+        say where its pages are: it may use the directory."""
         directory = _said_directory(args)
         if directory is not None:
             return cls(directory, _users(directory, args.timeout))
@@ -176,7 +176,8 @@ class Users:
     def clear(self, digest: str, timeout: float) -> int:
         """Delete a namespace; return the pages of the store that had most of it, with the pages
         that no store knew of."""
-        # A store waits for what it is writing; the other half of the time is for the deletion.
+        # A store waits for the page that it is writing; the other half of the time is for the
+        # deletion.
         asked: Map = {"namespace": digest, "timeout": timeout / 2}
         replies = [as_map(client.call("clear", **asked)) for client in self.clients]
         deleted = max((count_of(reply, "pages") for reply in replies), default=0)
@@ -188,7 +189,7 @@ class Users:
         if not self.clients:
             return self.files().prune(asked, dry_run=dry_run)
         asked_of_stores: Map = {**asked, "dry_run": dry_run, "timeout": timeout / 2}
-        # Of several, each records what it used, so that all of them know what any of them did.
+        # Of several stores, each records its uses, so that all of them know the uses of each.
         for _ in range(2 if dry_run and len(self.clients) > 1 else 1):
             replies = [as_map(client.call("prune", **asked_of_stores)) for client in self.clients]
         most = max(replies, key=lambda reply: count_of(reply, "pages"))

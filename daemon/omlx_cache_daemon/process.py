@@ -1,4 +1,4 @@
-"""The process of a command that runs for long: what it logs, and how it ends."""
+"""The process of a command that runs for long: its log, and its end."""
 
 import atexit
 import logging
@@ -33,7 +33,7 @@ def show_logs(
     word = (asked or "").strip().lower()
     level = (flag or (word if word in LEVELS else default)).lower()
     number = logging.getLevelNamesMapping()[level.upper()]
-    # transformers would say that it did not find PyTorch, which nobody here looks for.
+    # transformers would say that it did not find PyTorch, which is not needed here.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     logging.basicConfig(level=number if flag else max(number, logging.INFO), format=_FORMAT)
     set_level(level)
@@ -42,8 +42,8 @@ def show_logs(
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP raise SystemExit in the main thread, which undoes what was done
-    to a terminal. Does nothing in another thread, nor where somebody handles them already."""
+    """Within it SIGTERM and SIGHUP raise SystemExit in the main thread, which restores the
+    terminal. Does nothing in another thread, nor where the signals have handlers already."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

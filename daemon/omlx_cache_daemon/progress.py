@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class Progress:
     """Counts work on standard error, and never fails for want of a reader.
 
-    `title` is a verb ("verifying"), `unit` "bytes" or the plural of what is counted. `shown=False`
-    tells nothing, which is for `--format json`. A bar takes the terminal's last line, which rich
-    draws from a thread of its own; what is printed on the same terminal meanwhile stands above it.
+    `title` is a verb ("verifying"), `unit` "bytes" or the plural of the counted things.
+    `shown=False` tells nothing, which is for `--format json`. A bar takes the terminal's last line,
+    which rich draws from a thread of its own; other output on the same terminal stands above it.
     One thread may use it.
     """
 
@@ -39,11 +39,11 @@ class Progress:
         self._shown = False
 
     def advance(self, count: int = 1) -> None:
-        """Add to what is done."""
+        """Add to the work that is done."""
         self.update(self._done + count)
 
     def update(self, done: int) -> None:
-        """Say what is done."""
+        """Set the work that is done."""
         self._done = done
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, counted=self._counted())

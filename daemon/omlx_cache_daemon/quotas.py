@@ -67,7 +67,7 @@ def change(cold_dir: Path, nbytes: int | None, *, make: bool) -> None:
 
 
 def pin(cold_dir: Path, added: Iterable[PinRecord]) -> None:
-    """Have pins in a directory, in place of those of the same pages; raises ChangeRefused."""
+    """Set pins in a directory, in place of other pins of the same pages; raises ChangeRefused."""
     pins = list(added)
     with reading(cold_dir):
         change_pins(cold_dir, lambda known: (*_without(known, pins), *pins))
@@ -94,8 +94,7 @@ def pins_of(cold_dir: Path | None, digests: Iterable[str]) -> list[PinRecord]:
 
 
 def forget(cold_dir: Path, pins: Iterable[PinRecord]) -> None:
-    """End those of some pins that keep nothing of what a directory still has; raises
-    ChangeRefused."""
+    """End each given pin that covers no page of a directory; raises ChangeRefused."""
     left = {page.namespace for page in Files(cold_dir).entries()}
     with reading(cold_dir):
         ended = [p for p in pins if not pins_in(cold_dir, [p], left).namespaces & left]

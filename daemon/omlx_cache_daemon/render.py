@@ -35,7 +35,7 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
 
 
 def print_answer(as_json: bool, document: object, shown: str) -> None:
-    """Print an answer: as a JSON document for programs, or as what is shown to people."""
+    """Print an answer: as a JSON document for programs, or as text for people."""
     if as_json:
         print_json(document)
     else:
@@ -101,13 +101,13 @@ def quantity(name: str, value: object) -> str:
 
 
 def local_time(value: object) -> str:
-    """Return a date of ISO 8601 as this machine's clock has it; "-" for what is none."""
+    """Return a date of ISO 8601 as this machine's clock has it; "-" for a value that is none."""
     moment = moment_of(value)
     return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def moment_of(value: object) -> datetime | None:
-    """Return the local time that a date of ISO 8601 says, None for what is no date."""
+    """Return the local time that a date of ISO 8601 says, None for a value that is no date."""
     try:
         return datetime.fromisoformat(value if isinstance(value, str) else "").astimezone()
     except (ValueError, OverflowError, OSError):

@@ -46,7 +46,8 @@ def names() -> list[str]:
 
 
 def schema_of(name: str) -> Schema:
-    """Return a schema for the output of one command, with what it refers to and nothing else."""
+    """Return a schema for the output of one command, with the definitions that it refers to and no
+    others."""
     document = whole()
     known: Mapping[str, Any] = document["$defs"]
     wanted, found = [name], {}

@@ -196,8 +196,8 @@ class Screen:
 
 
 def _figures(known: Sequence[Watched], width: int, ink: str) -> Iterator[Text]:
-    """Yield what the tiers hold of their budgets, and what was asked of them: lately, and since
-    the stores' start."""
+    """Yield the tiers' share of their budgets, and the requests' tokens: lately, and since the
+    stores' start."""
     if not known:
         return
     stats = total([one.known[1:] for one in known])
@@ -271,7 +271,7 @@ def _losses(usage: object, *names: str) -> Iterator[Part]:
 
 
 def _troubles(here: Sequence[StoreReply]) -> Iterator[str]:
-    """Yield what is wrong with each store: no answer, or a disk or remote store that is off."""
+    """Yield the trouble of each store: no answer, or a disk or remote store that is off."""
     for reply in here:
         stats, pid = reply.answer and reply.answer.known.stats, reply.store.pid
         if reply.error is not None:
@@ -283,7 +283,7 @@ def _troubles(here: Sequence[StoreReply]) -> Iterator[str]:
 
 
 def _words(name: str, *parts: Part) -> Text:
-    """Return a line: a name, and what there is to say with commas between."""
+    """Return a line: a name, and its parts with commas between."""
     line = Text(f" {name:<8} ", "bold", no_wrap=True, overflow="ellipsis")
     for at, part in enumerate(part for part in parts if part[0]):
         line.append(", " if at else "", "not bold")

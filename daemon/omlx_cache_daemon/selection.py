@@ -34,7 +34,7 @@ class Selection:
     is_whole: bool = True
 
     def pins(self, since_ns: int, until_ns: int | None) -> list[PinRecord]:
-        """Return what pins these pages, and those of that name that come later."""
+        """Return pins of these pages, and of later pages of that name."""
         make: Callable[..., PinRecord] = partial(PinRecord, since_ns=since_ns, until_ns=until_ns)
         match self.kind:
             case "key":

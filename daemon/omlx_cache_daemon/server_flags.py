@@ -64,7 +64,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def _without_password(url: str) -> str:
     if names_password(url):
-        # Others could read it in the list of processes; what was given is not said again.
+        # Others could read it in the list of processes; the message does not repeat the value.
         raise argparse.ArgumentTypeError(
             "a URL on the command line has no password: set OMLX_CACHE_REMOTE_PASSWORD, or "
             "--remote-password file:PATH"
@@ -206,7 +206,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """Add the rest of `mlx_lm.server`'s flags, with its defaults."""
+    """Add the other flags of `mlx_lm.server`, with its defaults."""
     _add(parser.add_argument_group("server", "As mlx_lm.server has them."), _SERVER)
 
 

@@ -29,7 +29,7 @@ _INTRODUCTION_SECONDS = 1.0
 
 
 class RunningStore(NamedTuple):
-    """A socket on which somebody listens; the process id when the socket's name has it."""
+    """A socket on which a process listens; the process id when the socket's name has it."""
 
     path: Path
     pid: int | None
@@ -67,8 +67,8 @@ def services(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
 
 
 def candidates(args: argparse.Namespace) -> list[RunningStore]:
-    """Return the stores that --pid and --socket leave, whether anybody listens or not, in the order
-    of their process ids."""
+    """Return the stores that --pid and --socket leave, whether a process listens or not, in the
+    order of their process ids."""
     if args.socket is not None:
         return [RunningStore(args.socket, None)]
     return [store for store in known() if args.pid in (None, store.pid)]
@@ -122,7 +122,7 @@ def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
 
 
 def process_of(client: Client) -> "ProcessRow":
-    """Return what a store says of itself."""
+    """Return a store's description of itself."""
     from omlx_cache.control.replies import ProcessRow
 
     return as_answer(ProcessRow, client.call("ps"))
@@ -136,7 +136,7 @@ def _introduced(store: RunningStore) -> "ProcessRow | None":
 
 
 def known(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
-    """Return the sockets of this user's stores, whether anybody listens or not, in the order of
+    """Return the sockets of this user's stores, whether a process listens or not, in the order of
     their process ids."""
     found = _each(name for place in search_places(environ) for name in sockets_in(place))
     setting = environ.get(SOCKET_VARIABLE, "").strip()

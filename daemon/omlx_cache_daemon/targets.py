@@ -27,8 +27,8 @@ ABOUT: Final = (
 
 
 class Target(NamedTuple):
-    """A name, and of which kind it is, if that was said; `shown` stands for it in what is said of
-    it: a salt may be a secret."""
+    """A name, and of which kind it is, if that was said; `shown` stands for it in messages: a salt
+    may be a secret."""
 
     name: str
     kind: str | None
@@ -52,7 +52,7 @@ def add_kind(parser: argparse.ArgumentParser, *, with_key: bool) -> None:
 
 
 def given_target(given: str, kind: str | None) -> Target:
-    """Return what was named; raises UsageError for nothing."""
+    """Return the named target; raises UsageError for none."""
     target = Target(given, kind, text(given))
     if given == "-":
         target = Target(sys.stdin.readline().rstrip("\r\n"), kind, "what was given")
@@ -99,7 +99,7 @@ def _unknown(target: Target) -> str:
 
 
 def _there_are(rows: Sequence[NamespaceRow]) -> str:
-    """Return the models that there are; what was typed may be a salt, and names no other one."""
+    """Return the existing models; the typed name may be a salt, so the text names no other salt."""
     labels = sorted({text(row.label) for row in rows if row.label})
     if not labels:
         return "; there are no pages" if not rows else ""

@@ -84,7 +84,7 @@ def find_servers(args: argparse.Namespace, wanted: "CacheSettings") -> Found:
 def _mismatch(
     info: ProcessRow, theirs: object, args: argparse.Namespace, wanted: "CacheSettings"
 ) -> str:
-    """Return in words why a store cannot prefill what is wanted, empty when it can."""
+    """Return in words why a store cannot prefill the prompts, empty when it can."""
     service = info.service
     if not service:
         return "and is no server"
@@ -185,7 +185,7 @@ def _prompt(line: str, where: str) -> Prompt:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        # Not only what is no JSON: a number of thousands of digits, or lists without end.
+        # Not only text that is no JSON: a number of thousands of digits, or lists without end.
         raise CommandError(f"{where}: {error}") from None
     if isinstance(value, str):
         value = {"text": value}
@@ -296,7 +296,7 @@ def _ask(server: Server, body: Mapping[str, object], what: str) -> Usage:
 
 
 def _flushed(server: Server) -> bool:
-    """Wait until what the server has stored is on its disk; False when that fails, or takes too
+    """Wait until the server's stored pages are on its disk; False when that fails, or takes too
     long. In steps, since each answer must come in time."""
     deadline = time.monotonic() + _FLUSH_SECONDS
     while True:

@@ -1,6 +1,6 @@
 """Adapters: one for each class of live cache, and the registry that finds them.
 
-The classes below are what an adapter of another package is made from: see docs/embedding.md.
+Adapters of other packages are made from the classes below: see docs/embedding.md.
 """
 
 from omlx_cache.adapters.base import (

@@ -61,7 +61,7 @@ class KVCacheAdapter(Adapter):
 
 
 class ConcatenateKVCacheAdapter(KVCacheAdapter):
-    """A ConcatenateKVCache, a KVCache without slack: what it was trimmed by stays in its buffer."""
+    """A ConcatenateKVCache, a KVCache without slack: trimmed tokens stay in its buffer."""
 
     def arrays(self, cache: Any) -> dict[str, Array]:
         arrays = super().arrays(cache)
@@ -191,8 +191,8 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
         """Return a cache of one row of a batch as far as it is surely the row's; changes none.
 
         Where rows of different lengths are padded, mlx-lm's batch of windows loses count of a row's
-        padding once the window has moved on: the oldest tokens of what it extracts may be padding.
-        The last `max_size` are always the row's, and no attention has looked at more.
+        padding once the window has moved on: the oldest tokens that it extracts may be padding. The
+        last `max_size` are always the row's, and no attention has looked at more.
         """
         most = cache.max_size
         if cache.keys is None or cache.keep:

@@ -77,7 +77,8 @@ class VlmArraysCacheAdapter(ArraysCacheAdapter):
 
 @dataclass(frozen=True, slots=True)
 class PoolingCacheAdapter(FieldsAdapter):
-    """mlx-vlm's PoolingCache: pooled tokens, and a buffer with those that do not fill a window yet.
+    """mlx-vlm's PoolingCache: pooled tokens, and a buffer with the tokens that do not fill a window
+    yet.
 
     The buffer is kept whole; how much of it counts follows from the position, since every `ratio`
     tokens fill it.

@@ -26,7 +26,7 @@ _INFINITIES = {
     mx.bfloat16: (mx.uint16, mx.int16, 0x7F80),
     mx.float32: (mx.uint32, mx.int32, 0x7F80_0000),
 }
-"""The bits of infinity, as an integer: what is larger without its sign is a NaN."""
+"""The bits of infinity, as an integer: a number that is larger without its sign is a NaN."""
 
 
 class PartSpec(NamedTuple):

@@ -136,7 +136,7 @@ def codec_named(text: str) -> Codec:
 def warm_up(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
     """Encode and decode one token now; evaluates MLX and may block for seconds the first time.
 
-    MLX keeps what it compiled on the disk. Call this where waiting is expected, not in a request.
+    MLX keeps compiled kernels on the disk. Call this where waiting is expected, not in a request.
     """
     parts = codec.encode(mx.ones((1, 1, 1, dim), dtype))
     mx.eval(codec.decode(parts, dtype))

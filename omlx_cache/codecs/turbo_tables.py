@@ -139,7 +139,8 @@ class Rounder:
     A search would branch, and comparing with each of fifteen boundaries takes thirty kernels on a
     GPU (fused into one they take half a minute to compile on CUDA). So the range is cut into 256
     equal slots, narrow enough to hold one boundary at most: the slot says how many boundaries lie
-    below it, and one comparison decides the rest. Scaling is monotone in float32, so it is exact.
+    below it, and one comparison decides whether its own boundary does. Scaling is monotone in
+    float32, so it is exact.
     """
 
     def __init__(self, boundaries: Table) -> None:

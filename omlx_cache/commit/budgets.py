@@ -45,8 +45,8 @@ class Budgets:
         told: set[tuple[str, str]],
         budget_of_disk: Callable[[], int | None],
     ) -> None:
-        """`budget_of_disk` returns what the directory may take, which other processes and people
-        change, or None where `cold_bytes` alone counts."""
+        """`budget_of_disk` returns the directory's budget, which other processes and people change,
+        or None where `cold_bytes` alone counts."""
         self._settings = settings
         self._label = label
         self._told = told

@@ -32,7 +32,7 @@ RUN_PAGES = 64
 
 
 class _Planned(NamedTuple):
-    """A page to be made: what it says of itself, and where its bytes come from."""
+    """A page to be made: its description, and the source of its bytes."""
 
     meta: PageMeta
     cut: PageCut
@@ -41,11 +41,11 @@ class _Planned(NamedTuple):
 class Committer:
     """One sequence's way into the tiers, root first. Use it on the model's thread.
 
-    `groups` are those of the sequence's caches. `start` tokens of `prompt_length` were restored,
-    `local` of them from this machine. `stops` are where windows and recurrent state are wanted,
-    those to come. The paged group is stored up to `done`: complete blocks before it need not be
-    offered again. A page that a tier has is never written again, and cut again only to have it in
-    memory: paged ones that were computed though the disk has them.
+    `groups` are the layer groups of the sequence's caches. `start` tokens of `prompt_length` were
+    restored, `local` of them from this machine. `stops` are the coming positions at which windows
+    and recurrent state are wanted. The paged group is stored up to `done`: complete blocks before
+    it need not be offered again. A page that a tier has is never written again, and cut again only
+    to have it in memory: paged ones that were computed though the disk has them.
 
     Mutable by that thread: `done` and `stops`.
     """
@@ -98,8 +98,8 @@ class Committer:
         self.stops = sorted(wanted)
 
     def advance(self, layout: Layout, extent: LiveExtent, row: Source | None = None) -> None:
-        """Store the complete blocks of a live cache, and windows and state of the stops that it
-        has reached. Evaluates what it copies; does not wait.
+        """Store the complete blocks of a live cache, and windows and state of the stops that it has
+        reached. Evaluates its copies; does not wait.
 
         `row` has the paged group's tokens from `done` on, when `layout` is costly to read.
         """

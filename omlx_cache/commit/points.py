@@ -44,7 +44,7 @@ class StridePolicy:
 
 
 def window_start(chain: KeyChain, group: GroupSpec, end: int) -> int:
-    """Return the first token of a window page: of its block, only what a restore to the page's
+    """Return the first token of a window page: the part of its block that a restore to the page's
     end, or to one token before it, can need."""
     first = end - (group.window - group.keep) - 1
     block = 0 if end == group.keep else chain.block_start(end)
@@ -61,8 +61,8 @@ def needed(chain: KeyChain, groups: Iterable[GroupSpec], end: int) -> list[PageI
 def superseded(
     chain: KeyChain, end: int, tails_of: Callable[[list[BlockKey]], set[Tail]]
 ) -> list[PageId]:
-    """Return paged tails of this chain whose block is complete now, those of restore points
-    excepted: windows and snapshots are restored where they were taken only."""
+    """Return paged tails of this chain whose block is complete now, except the tails of restore
+    points: windows and snapshots are restored only where they were taken."""
     size = chain.block_size
     found = []
     for start in range(0, end - size + 1, size):

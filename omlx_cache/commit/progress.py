@@ -97,8 +97,8 @@ class LiveProgress:
             self._doubt(live if live is not None and live < after else self._trusted(live))
 
     def agreed(self) -> LiveExtent | None:
-        """Return what is beyond doubt now, None when what was recorded and the live cache did not
-        agree the last time."""
+        """Return the extent that is beyond doubt now, None when the recorded tokens and the live
+        cache did not agree the last time."""
         if self._doubtful is not None:
             return None
         return LiveExtent(self._agreed, True, self._rewound)
@@ -112,7 +112,8 @@ class LiveProgress:
         return LiveExtent(end, live == end, self._rewound)
 
     def _trusted(self, live: int | None) -> int:
-        """Return what was agreed upon; where layers disagree now, before one stood for all."""
+        """Return the agreed position; where layers disagree now, the one before one layer stood for
+        all."""
         return self._sure if live is None else self._agreed
 
     def _agree(self, position: int) -> None:

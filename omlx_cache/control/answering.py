@@ -53,16 +53,16 @@ class Answering(Protocol):
         """Return every page once, in no order."""
 
     def records(self) -> Mapping[str, Sequence[Record]]:
-        """Return what the tiers know of their pages, by tier."""
+        """Return the tiers' records of their pages, by tier."""
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
-        """Return what is known of each page, None for one that is not held."""
+        """Return the info of each page, None for one that no tier has."""
 
     def registered(self) -> Sequence[Namespace]:
         """Return the namespaces that were used, the latest last."""
 
     def readable_document(self, digest: BlockKey) -> Mapping[str, object]:
-        """Return what a namespace's digest was made from, {} for an unknown one."""
+        """Return the document of a namespace's digest, {} for an unknown one."""
 
     def created_ns(self, digest: BlockKey) -> int | None:
         """Return when a namespace came to the disk, None for one that is not there."""
@@ -71,7 +71,7 @@ class Answering(Protocol):
         """Compare memory with the disk."""
 
     def flush(self, timeout: float) -> bool:
-        """Wait until what was accepted is on the disk; False after `timeout` seconds."""
+        """Wait until all accepted pages are on the disk; False after `timeout` seconds."""
 
     def clear(self, namespace: BlockKey, timeout: float) -> int:
         """Delete a namespace's pages, and return how many."""

@@ -43,7 +43,7 @@ ROOT_FILES = frozenset((*EXPECTED_FILES, KEEPER_FILE, PINS_FILE))
 
 
 def root_bytes(cold_dir: Path, fs: FileSystem = DISK) -> int:
-    """Return what a directory takes without its namespaces, as a tier counts it: nothing of files
+    """Return the bytes of a directory without its namespaces, as a tier counts them: without files
     that no cache wrote. Raises OSError."""
     files = dict.fromkeys(EXPECTED_FILES, SMALL_FILE_BYTES)
     for entry in fs.scan(cold_dir):
@@ -62,7 +62,8 @@ def namespaces(cold_dir: Path) -> dict[BlockKey, dict[str, object]]:
 
 
 def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[BlockKey]) -> Pins:
-    """Return those pins that have not ended, with what they mean of namespaces of a directory."""
+    """Return the pins that have not ended, with the pages that they cover in a directory's
+    namespaces."""
     pins = Pins(partial(read_namespace, cold_dir))
     pins.go_by(living(records, time.time_ns()), ())
     pins.learn(namespaces)

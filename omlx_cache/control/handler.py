@@ -123,8 +123,9 @@ class Received(io.RawIOBase):
 
 
 def linger(connection: socket.socket, seconds: float, most: int) -> None:
-    """Read what a client still sends, and drop it: a close with unread bytes resets the connection,
-    and the client may lose its answer. Reads so many bytes at most, until a deadline."""
+    """Read the bytes that a client still sends, and ignore them: a close with unread bytes resets
+    the connection, and the client may lose its answer. Reads so many bytes at most, until a
+    deadline."""
     with suppress(OSError, RequestTooLarge):
         connection.shutdown(socket.SHUT_WR)
         left = Received(connection, seconds, most)

@@ -122,7 +122,7 @@ def page_rows(pages: Iterable[ListedPage], namespace: BlockKey, limit: int) -> l
 
 
 def detail_rows(pages: Iterable[ListedPage], key_prefix: str, limit: int) -> list[PageDetails]:
-    """Return what is known of the pages whose keys begin so; reads their files' headers.
+    """Return the details of the pages whose keys begin so; reads their files' headers.
 
     A page that cannot be read is in the list with an `error`.
     """
@@ -185,7 +185,7 @@ def _page(page: ListedPage, now_ns: int) -> PageRow:
 
 
 def _details(page: ListedPage, now_ns: int) -> PageDetails:
-    """Return what a page's file says of itself, else what memory knows."""
+    """Return a page's details from its file, else from memory."""
     row, meta, header, error = _page(page, now_ns), page.meta, None, None
     if page.cold is not None:
         try:
@@ -265,8 +265,8 @@ def choose(
     pins: Pins,
     root_bytes: int = _ROOT_BYTES,
 ) -> Chosen:
-    """Return which of all pages go. Of a chain the deep end goes before the root. `root_bytes` are
-    what the directory takes without any namespace; what is pinned stays."""
+    """Return the pages to delete. Of a chain the deep end is deleted before the root. `root_bytes`
+    are the directory's bytes without any namespace; pinned pages stay."""
     keep, before_ns, now_ns = asked.keep, asked.before_ns or 0, time.time_ns()
     old = {
         name

@@ -23,7 +23,7 @@ class OtherShape(ValueError):
 
 def document(answer: Any) -> dict[str, object]:
     """Return an answer's fields and properties by name, with answers in it as they are. Raises
-    TypeError for what is no answer."""
+    TypeError for a value that is no answer."""
     kind: Any = type(answer)
     return {name: getattr(answer, name) for name in _hints(kind)}
 
@@ -36,7 +36,7 @@ def extended(kind: type[T], answer: Any, **more: object) -> T:
 
 def encoded(answer: object) -> bytes:
     """Return answers and plain values as JSON that every reader takes: on one line, in ASCII, with
-    null for what is no number. Raises TypeError for other values."""
+    null for a float that is no number. Raises TypeError for other values."""
     try:
         text = json.dumps(answer, allow_nan=False, default=document)
     except ValueError:
@@ -77,7 +77,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if origin in (tuple, Sequence) and isinstance(value, list):
         return tuple(_read(inner[0], one, where) for one in value)
     if kind is float and (value is None or isinstance(value, int)):
-        # JSON has null for what is no number.
+        # JSON has null for a float that is no number.
         return math.nan if value is None else float(value)
     if origin is None and isinstance(value, kind):
         return value

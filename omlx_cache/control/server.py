@@ -68,10 +68,10 @@ class ApiServer(ThreadingMixIn, TCPServer):
     At most `most` clients are served at once: a newcomer takes the place of the one that has been
     slowest, so that a silent client costs no other one an answer. On a Unix socket (`path` says
     where) only this user is answered, on a port (`url`) each client that the routes allow. After a
-    fork the child holds nothing of it.
+    fork the child has nothing of it.
 
-    `_changed`, a condition, guards `_open` (in the order in which they came), what a client of it
-    is at, and `_closed`.
+    `_changed`, a condition, guards `_open` (clients in the order in which they came), the state of
+    each client, and `_closed`.
     """
 
     def __init__(

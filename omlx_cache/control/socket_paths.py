@@ -156,7 +156,8 @@ def sockets_in(directory: Path, pattern: re.Pattern[str] = _STORE) -> list[Socke
 
 
 def services_in(directory: Path) -> list[SocketName]:
-    """Return the control sockets of services in a directory, as `sockets_in` those of stores."""
+    """Return the control sockets of services in a directory, as `sockets_in` returns those of
+    stores."""
     return sockets_in(directory, _SERVICE)
 
 

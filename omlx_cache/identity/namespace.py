@@ -166,7 +166,8 @@ def named(extra: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def software() -> dict[str, str]:
-    """Return the versions of what computes KV; empty text for what is not installed."""
+    """Return the versions of the packages that compute KV; empty text for one that is not
+    installed."""
     return {name: version_of(name) for name in (MLX, MLX_LM)}
 
 

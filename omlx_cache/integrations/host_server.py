@@ -27,7 +27,7 @@ SHOWN = 3
 class HostName:
     """An attribute of a module, dotted for a class's: `Scheduler._create_batch_generator`. An
     attribute of instances counts where the class's `__init__` names it. `versions` of the host have
-    it, as pip takes them: other versions are not asked for it. `why` says what it is needed for."""
+    it, in pip's form: other versions are not asked for it. `why` says why the cache needs it."""
 
     module: str
     attribute: str
@@ -48,7 +48,7 @@ def missing(names: Iterable[HostName], version: str) -> list[HostName]:
 
 
 def lacks(host: str, version: str, names: Iterable[HostName]) -> str:
-    """Return the line that says which names a host lacks, and what it does without them."""
+    """Return the line that says which names a host lacks, and how it runs without them."""
     told = [f"`{name.module}.{name.attribute}`" for name in names]
     if len(told) > SHOWN:
         told[SHOWN:] = [f"nor {len(told) - SHOWN} more"]
@@ -121,7 +121,7 @@ class HostServer:
 
 
 def has(target: object, attribute: str) -> bool:
-    """True where an object has what is named behind the last dot."""
+    """True where an object has the attribute behind the last dot."""
     return hasattr(target, attribute.split(".")[-1])
 
 

@@ -6,7 +6,7 @@ a draft model a lane holds the target's caches and the draft's, restored to the 
 Imports no mlx-lm.
 
 Block keys say nothing about a block's first tokens. `Siblings` of this process do, so that two
-prompts that part inside a block still share what they have in common.
+prompts that part inside a block still share their common tokens.
 """
 
 import logging
@@ -100,7 +100,7 @@ class Bits(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A sequence that was stored: its keys, its last position, and what the tiers took."""
+    """A stored sequence: its keys, its last position, and the result of the tiers."""
 
     chain: KeyChain
     result: CommitResult
@@ -137,8 +137,8 @@ class Lane:
         return found
 
     def awaited(self, tokens: Tokens) -> PromptFlight | None:
-        """Return the prompt in flight that brings a block or more of another beyond what is kept of
-        it, or beyond what of that is worth reading; None without one. Any thread may ask."""
+        """Return the prompt in flight that brings a block or more of another, beyond the part that
+        the store has and that is worth reading. None without one. Any thread may ask."""
         flights = self.view.store.flights
         if not self.view.supported or flights.idle:
             return None
@@ -151,8 +151,8 @@ class Lane:
         return flights.awaited(chain, worth) if worth < found else None
 
     def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> PromptFlight | None:
-        """Note a prompt that is about to be computed from `start` on, kept at `stops` at least and
-        where it is told to; None without keys. Its owner ends the flight."""
+        """Note a prompt that is about to be computed from `start` on, stored at `stops` at least
+        and where its owner says so; None without keys. Its owner ends the flight."""
         if not self.view.supported:
             return None
         flights, kept = self.view.store.flights, None if self.view.trims else stops
@@ -183,7 +183,7 @@ class Lane:
         ended: Ended | None = None,
     ) -> Stored | None:
         """Store a sequence's caches, the target's and the draft's; None for another kind's. `along`
-        says what was stored while it grew, `ended` how its answer ended."""
+        are the pages stored while it grew, `ended` says how its answer ended."""
         stored, rest = None, prompt_cache
         for scope in self.scopes:
             size = len(rest) if scope is self.scopes[-1] else len(scope.fresh())
@@ -198,7 +198,8 @@ class Lane:
         return stored
 
     def prepare(self, tokens: Tokens, most: int) -> Preparation:
-        """Return what computes `most` tokens at most of what a prompt will begin with."""
+        """Return a preparation that computes at most `most` tokens of a coming prompt's
+        beginning."""
 
         def along(chain: KeyChain) -> tuple[KeyChain, int]:
             found = find_along(self.view, self._siblings, chain.tokens, len(chain), wait=0.0)
@@ -255,7 +256,7 @@ def restored_from(
     exact: bool = False,
 ) -> Restored:
     """Restore as much of a prompt as there is, where that is `useful`, which is asked of its
-    length; counts the request, and never raises. Of a miss the caches are nobody's."""
+    length; counts the request, and never raises. The caches of a miss have no owner."""
     began = time.perf_counter()
     try:
         restored = _restored(lanes, tokens, asked, useful, exact)

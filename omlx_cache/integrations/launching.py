@@ -47,7 +47,7 @@ class Launch(Protocol):
 
     @property
     def HOST(self) -> HostServer:
-        """The server, and what is needed of it."""
+        """The server, and the names that it must have."""
 
     def place(self, open_store: OpenStore, **options: Any) -> None:
         """Put the cache where the server's own command will use it."""
@@ -59,7 +59,7 @@ class Launch(Protocol):
 def launch(
     name: str, arguments: Sequence[str], settings: CacheSettings | None = None, **options: object
 ) -> int:
-    """Run a server until it ends, write what is pending, and return the exit code. `settings` are
+    """Run a server until it ends, write the pending pages, and return the exit code. `settings` are
     those of the variables, unless others are given; `options` are for the server's `place`.
 
     A server that lacks a name runs with its own cache. Raises UnknownServer, CannotRun, ConfigError
@@ -152,8 +152,8 @@ def show_logs(settings: CacheSettings) -> None:
 
 
 def put(install: Callable[[Any, "BlockStore"], object], target: Any, open_store: OpenStore) -> None:
-    """Put the cache into what a server has made; what fails is logged, and leaves it its own cache.
-    Raises UnusableHost only."""
+    """Put the cache into a server's object; a failure is logged, and leaves the object its own
+    cache. Raises UnusableHost only."""
     try:
         install(target, open_store())
     except UnusableHost:
@@ -203,8 +203,8 @@ def serve_status(store: "BlockStore", settings: CacheSettings) -> None:
 
 
 def close_store(timeout: float = CLOSE_SECONDS) -> bool:
-    """Write what is pending and close this process's store; False when not all of it was written in
-    time. Nothing to do where none was opened."""
+    """Write the pending pages and close this process's store; False when not all of them were
+    written in time. Does nothing where none was opened."""
     with _lock:
         store = _store
     return store is None or store.close(timeout)

@@ -43,7 +43,7 @@ def _as(kind: type, cache: Any) -> Any:
 
 
 class _Extends:
-    """Mixin of a batch: rows without tokens have the type of those that have some."""
+    """Mixin of a batch: rows without tokens have the type of rows with some."""
 
     @classmethod
     def merge(cls, caches: Any) -> Any:

@@ -1,6 +1,6 @@
-"""oMLX with this cache: what its scheduler calls of its block-aware prefix cache, on a store.
+"""oMLX with this cache: its scheduler's calls of a block-aware prefix cache, on a store.
 
-Written from its public source; `docs/servers.md` says what was run.
+Written from its public source; `docs/servers.md` says which tests were run.
 """
 
 import hashlib
@@ -104,9 +104,9 @@ class OmlxPrefixCache:
     """Serves the calls of oMLX's scheduler, on its thread and on the one that stores.
 
     A prefix is restored when it is fetched, to at most all tokens but the last, so that the
-    scheduler's cases of exact hits do not come up. `block_size` is what its boundary snapshots are
-    taken at; blocks are the store's. A request ends when it is cleared or released; of its answer
-    the tokens that are stored count. No method raises for what it is given.
+    scheduler's cases of exact hits do not come up. Its boundary snapshots are taken at multiples of
+    `block_size`; blocks are the store's. A request ends when it is cleared or released; of its
+    answer the tokens that are stored count. No method raises for its arguments.
 
     `_lock` guards `_cache`, which one thread at a time may call. The scheduler's thread alone
     changes `_statistics`; each change of `_under_way` and `_answered` is one operation of a dict.
@@ -165,7 +165,7 @@ class OmlxPrefixCache:
         self, block_table: RestoredBlocks, promote_to_hot_cache: bool = True
     ) -> list[Any] | None:
         """Return the caches of a fetched prefix, once: they are the caller's own; then None.
-        Without `promote_to_hot_cache`, what the disk has of the model's pages leaves memory."""
+        Without `promote_to_hot_cache`, memory evicts the model's pages that the disk has."""
         caches, block_table.caches = block_table.caches, None
         if not promote_to_hot_cache:
             self._leave_memory()
@@ -200,17 +200,17 @@ class OmlxPrefixCache:
         extra_key_ranges: ExtraRanges | None = None,
         hot_cache_write_back: bool = True,
     ) -> RestoredBlocks | None:
-        """Store a sequence as far as its caches hold it, and what cannot be cut at each boundary:
-        `boundary_snapshots` has layers by the number of tokens that they hold, None where they
-        cannot be read back, and cannot be iterated.
-        Copies what it keeps; None where its caches are of classes that are not known. Without
-        `hot_cache_write_back`, what the disk has of the model's pages leaves memory."""
+        """Store a sequence as far as its caches hold it, and at each boundary the layers that
+        cannot be cut: `boundary_snapshots` has layers by the number of tokens that they hold, None
+        where they cannot be read back, and cannot be iterated. Copies the new blocks; None where
+        its caches are of unknown classes. Without `hot_cache_write_back`, memory evicts the model's
+        pages that the disk has."""
         stored = keyed(tokens, extra_keys, extra_key_token_start, extra_key_ranges)
         asked = self._under_way.get(request_id)
         if asked is not None:
             self._answered[request_id] = max(0, len(stored) - asked.record.prompt_tokens)
         try:
-            # oMLX's object of snapshots answers `in`; its own disk may have lost what it names.
+            # oMLX's object of snapshots answers `in`; its own disk may have lost the snapshot.
             for at in range(self.block_size, len(stored), self.block_size):
                 snapshot = None
                 if boundary_snapshots and at in boundary_snapshots:
@@ -275,7 +275,8 @@ class OmlxPrefixCache:
 
 
 def install(scheduler: Any, store: BlockStore) -> OmlxPrefixCache | None:
-    """Have a scheduler that has no request yet keep its prompts in `store`; returns what it calls.
+    """Have a scheduler that has no request yet keep its prompts in `store`; returns the cache that
+    it calls.
 
     Its own managers of blocks and of the SSD are taken out, the latter closed: where it has none it
     asks none. None, and a line of the log, where this version of oMLX cannot have the cache: the
@@ -324,7 +325,7 @@ def caches_at(
     snapshot's layers, and the beginning of the layers that it lacks because they can be cut.
 
     Keys and values may be longer: beside states of a boundary oMLX hands over all that it has.
-    Raises UnsupportedCache for other classes, and for what is missing and cannot be cut.
+    Raises UnsupportedCache for other classes, and for layers that are missing and cannot be cut.
     """
     taken = layers if snapshot is None else snapshot
     filled = [*taken, *[None] * (len(layers) - len(taken))]

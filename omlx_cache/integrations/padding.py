@@ -22,7 +22,7 @@ CLOSE = 0.02
 
 def heeds_padding(model: Any, make_cache: Callable[[], list[Any]] | None = None) -> bool:
     """Return False for a model whose states depend on the padding behind a row, and for one with
-    states of which that cannot be told. Never raises.
+    states for which the answer is unknown. Never raises.
 
     `make_cache` makes other empty caches than mlx-lm would.
     Computes a few tokens twice for a model with recurrent states, with other padding: call it on

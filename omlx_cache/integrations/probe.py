@@ -1,8 +1,8 @@
-"""Whether restored caches are right with versions of a server that nobody has tested.
+"""A probe of whether restored caches are right with untested versions of a server.
 
 A probe prefills 300 tokens, stores them in a directory of its own, restores them and compares both,
 bit for bit: keys, values and states, and the logits of the next tokens. It takes seconds, once for
-a model and a set of versions: the user's state directory remembers what it found.
+a model and a set of versions: the user's state directory remembers the result.
 """
 
 import hashlib
@@ -44,10 +44,10 @@ def is_right(
     *,
     remembered: Path | None = None,
 ) -> bool:
-    """Return whether what is restored of a model is what an uninterrupted run holds; never raises.
+    """Return whether a model's restored caches equal an uninterrupted run's; never raises.
 
     `package` is the server, whose version counts beside MLX's, mlx-lm's and this package's.
-    `remembered` is where findings are kept, by default in the user's state directory. Computes 600
+    `remembered` is the place of results, by default in the user's state directory. Computes 600
     tokens where nothing is remembered: call it on the thread that runs the model. Logs why not.
     """
     try:
@@ -74,8 +74,8 @@ def _state_directory() -> Path:
 
 
 def difference(model: Any, make_cache: Callable[[], list[Any]] | None = None) -> str:
-    """Return what differs between a restored and an uninterrupted run, "" for nothing, and for a
-    model whose caches are not kept. Raises what the model does, and OSError."""
+    """Return the difference between a restored and an uninterrupted run, "" for none, and for a
+    model whose caches are not stored. Raises the model's exceptions, and OSError."""
     tokens = [1 + (7 * i * i + 11 * i) % 100 for i in range(TOKENS + NEXT)]
     with TemporaryDirectory(prefix="omlx-cache-probe-") as folder:
         settings = CacheSettings(
@@ -158,7 +158,7 @@ def _logits(model: Any, tokens: Sequence[int], caches: Sequence[Any]) -> mx.arra
 
 
 def _same(one: mx.array, other: mx.array) -> bool:
-    """True where shape, type and every bit agree: those of a NaN too."""
+    """True where shape, type and every bit agree, also the bits of a NaN."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     one, other = mx.contiguous(one), mx.contiguous(other)

@@ -1,9 +1,9 @@
-"""One row of mlx-lm's batched caches: what is new of it, without extracting the whole prefix.
+"""The new blocks of one row of mlx-lm's batched caches, without extracting the whole prefix.
 
 `BatchGenerator.extract_cache` copies a prefix from its first token on, so it is too dear for every
-chunk. This looks at the batch itself, which the generator keeps to itself; where it cannot, the
-answer is None, and blocks are stored when the sequence ends. `BatchTimer` tells of each row what
-of its prompt was computed.
+chunk. This module reads the batch itself, which is private to the generator; where it cannot, the
+answer is None, and blocks are stored when the sequence ends. `BatchTimer` counts each row's
+computed tokens of its prompt.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -118,7 +118,7 @@ def _leaves(caches: Sequence[Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 class BatchTimer:
-    """Tells requests what the steps of a batch have computed of their prompts.
+    """Tells requests how many tokens of their prompts the steps of a batch have computed.
 
     Rows that share a step share its time, which the store's sums count once. `asked` gives a row's
     request. Mutable, by the model's thread: `_fed`, tokens by row.
@@ -129,8 +129,8 @@ class BatchTimer:
         self._fed: dict[Hashable, int] = {}
 
     def step(self, prompts: Iterable[Any], seconds: float) -> None:
-        """Count what a step of so many seconds has computed, which ends now; `prompts` are its
-        responses."""
+        """Count the tokens that a step of so many seconds has computed, which ends now; `prompts`
+        are its responses."""
         for response in prompts:
             fed, total = response.progress
             before = self._fed.get(response.uid, 0)

@@ -1,4 +1,4 @@
-"""Working caches: what a running request appends to, and a restored prefix is put into.
+"""Working caches: running requests append to them, and restored prefixes are put into them.
 
 Drop-in subclasses of mlx-lm's caches that can allocate once, and a pool of slots.
 """

@@ -65,9 +65,9 @@ _KeysAndValues: Any = object if hasattr(upstream.KVCache, "keys_and_values") els
 class Independent(_KeysAndValues):  # type: ignore[misc]
     """Mixin: copies, and a cache made from another's state, are independent, at no bytes.
 
-    The buffers stay shared until one of the two is written, and MLX copies what is
-    written then. Upstream's shallow copy, and its state, share the Python handles instead,
-    so that both caches see the bytes of whichever wrote last.
+    The buffers stay shared until one of the two is written: then MLX copies the written buffer.
+    Upstream's shallow copy, and its state, share the Python handles instead, so that both caches
+    see the bytes of the last writer.
     """
 
     def __copy__(self) -> Any:

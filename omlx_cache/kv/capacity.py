@@ -1,8 +1,7 @@
 """How long the buffers of KVCache and QuantizedKVCache become when they must grow.
 
-A buffer that holds n tokens is copied whole each time it grows. Fixed steps copy
-O(n^2 / step) tokens in all; a geometric policy copies O(n) and wastes at most
-`factor - 1` of what it holds.
+A buffer that holds n tokens is copied whole each time it grows. Fixed steps copy O(n^2 / step)
+tokens in all; a geometric policy copies O(n) and wastes at most `factor - 1` of its tokens.
 """
 
 import math
@@ -49,10 +48,10 @@ class FixedStep:
 
 @dataclass(frozen=True, slots=True)
 class Geometric:
-    """Grow to `factor` times what is needed, in multiples of `step`, never past `limit`.
+    """Grow to `factor` times the needed tokens, in multiples of `step`, never past `limit`.
 
-    `limit` is a ceiling on the slack, not on the cache: a cache that needs more than
-    `limit` tokens gets what it needs, rounded up to `step`.
+    `limit` is a ceiling on the slack, not on the cache: a cache that needs more than `limit` tokens
+    gets as many as it needs, rounded up to `step`.
     """
 
     factor: float = 1.25

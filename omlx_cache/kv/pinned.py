@@ -1,10 +1,10 @@
 """PinnedWindows: a batch of rotating windows whose first tokens stay.
 
-Every row is laid out as RotatingKVCache lays out one sequence: the token at position p
-is in column p while p < max_size, then in column keep + (p - keep) % (max_size - keep).
-Rows are aligned at the front and have their own write position, so there is no padding
-to move, and what a row retains does not depend on the others. Counts are host integers, and where
-tokens lie and who sees whom is host arithmetic: nothing here waits for the device.
+Every row is laid out as RotatingKVCache lays out one sequence: the token at position p is in column
+p while p < max_size, then in column keep + (p - keep) % (max_size - keep). Rows are aligned at the
+front and have their own write position, so there is no padding to move, and a row's tokens do not
+depend on the others. Counts are host integers, and places of tokens and masks are host arithmetic:
+nothing here waits for the device.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,8 @@ class PinnedWindows(BatchWindows):
         self.keys, self.values, self._counts, self.keep, self.max_size = shared(state)
 
     def update_and_fetch(self, keys: Array, values: Array) -> Pair:
-        """Append n tokens per row, less its padding; return what the chunk attends to; lazy."""
+        """Append n tokens per row, less its padding; return the keys and values that the chunk
+        attends to; lazy."""
         length = keys.shape[2]
         ends = self._ends_after(length)
         before = None if self.keys is None else self.keys_and_values()
@@ -90,7 +91,8 @@ class PinnedWindows(BatchWindows):
     def make_mask(
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> Array:
-        """Return the boolean mask (B, 1, N, columns) of what the next `N` tokens see."""
+        """Return the boolean mask (B, 1, N, columns) of the columns that the next `N` tokens
+        see."""
         window = window_size or self.max_size
         if N == 1:
             ends = self._ends_after(1)
@@ -205,7 +207,7 @@ class PinnedWindows(BatchWindows):
         return seen
 
     def _chunk_mask(self, length: int, window: int) -> Mask:
-        """Return (B, length, held columns + length): what the tokens of a chunk see.
+        """Return (B, length, held columns + length): the mask of a chunk's tokens.
 
         RotatingKVCache masks by the index in temporal order after eviction, kept tokens
         included; the same indices are computed here for tokens in ring order.

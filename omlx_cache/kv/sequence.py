@@ -1,4 +1,4 @@
-"""One sequence's place in the pool, and how far it has come; what the pool raises. No MLX."""
+"""One sequence's place in the pool, its length, and the pool's errors. No MLX."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -40,7 +40,7 @@ class SequenceState(Enum):
 @dataclass(slots=True)
 class Sequence:
     """Mutable: `length`, committed tokens; `pending`, tokens appended beyond it per layer;
-    `_leftover`, whether `pending` is the rest of a round that was partly committed."""
+    `_leftover`, whether `pending` is the uncommitted part of a round."""
 
     seq_id: int
     slot: int

@@ -1,8 +1,8 @@
-"""Cutting pages out of live arrays: what pages of the same arrays have in common, planned once;
-which pieces make each; and payloads that own their bytes.
+"""Cutting pages out of live arrays: a common plan for pages of the same arrays, the pieces of each,
+and payloads that own their bytes.
 
-Layers of one group hold the same tokens and differ in little else, so their tensors fall into a
-few runs: what is planned for a page grows with the runs, not with the layers.
+Layers of one group hold the same tokens and differ in little else, so their tensors fall into a few
+runs: the plan of a page grows with the runs, not with the layers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ DEVICE_BATCH_BYTES = 256 << 20
 """How much of several pages a GPU joins at once: it is twice in memory for a moment."""
 
 NOTHING = mx.array([], dtype=mx.uint8)
-"""Not lazy: what is made on one thread cannot be evaluated on another."""
+"""Not lazy: an array that one thread made lazily cannot be evaluated on another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,9 @@ class Cutter:
     """Plans pages of sources that together hold a group's tokens, the last source's names and
     shapes deciding, and copies them into payloads that pin no source.
 
-    Planning evaluates nothing; a copy evaluates what it copies. Use it for one commit or
-    capture and drop it before the live cache goes on: on the CPU it holds views of the live
-    buffers. Mutable by the model's thread: `_views`.
+    Planning evaluates nothing; a copy evaluates its tensors. Use it for one commit or capture and
+    drop it before the live cache goes on: on the CPU it holds views of the live buffers. Mutable by
+    the model's thread: `_views`.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -277,7 +277,7 @@ def batched(items: Iterable[T], joins: Callable[[Sequence[T], T], bool]) -> Iter
 
 
 def _are_neighbours(batch: Sequence[PageCut], cut: PageCut) -> bool:
-    """True for a cut that is like those of a batch, which it lies behind, and not too much."""
+    """True for a cut that is like the cuts of a batch, follows them, and is not too much."""
     return (len(batch) + 1) * cut.nbytes <= DEVICE_BATCH_BYTES and _follows(batch[-1], cut)
 
 

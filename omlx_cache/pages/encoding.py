@@ -1,6 +1,5 @@
-"""Codecs on pages: which tensors a policy encodes, and the page that comes of it; what the writer
-does to one before it goes to the disk, and kernels that are compiled before a request needs them.
-"""
+"""Codecs on pages: the tensors that a policy encodes, and the encoded page; the writer's own
+encoding before the disk, and kernels that are compiled before a request needs them."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,7 +59,7 @@ DEVICE_RUN_BYTES = 1 << 30
 def codecs_for(meta: PageMeta, policy: CodecPolicy) -> Mapping[str, Codec]:
     """Return the codec of each dense tensor of a page that the policy encodes; cheap, pure.
 
-    Only leaves with plain keys and values are encoded: what is packed already stays as it is.
+    Only leaves with plain keys and values are encoded: packed tensors stay as they are.
     """
     kind: LayerKind = (
         "paged" if meta.group == PAGED.name else "state" if meta.held == 0 else "window"
@@ -131,7 +130,7 @@ def encode_run(
     """Return pages of one length, each behind the one before it, with the tensors named in
     `codecs` encoded; owned and evaluated. A page with a value out of a codec's range stays dense.
 
-    Takes some `DEVICE_RUN_BYTES` beside what it returns, on the CPU a page or `HOST_RUN_BYTES`.
+    Takes some `DEVICE_RUN_BYTES` beside its result, on the CPU a page or `HOST_RUN_BYTES`.
     """
     step = max(1, run_bytes() // max(1, run[0][0].nbytes))
     pages: list[Page] = []
@@ -259,8 +258,8 @@ def _in_host_memory(page: Page) -> Page:
 def warm_codecs(
     model: Any, make_cache: Callable[[], list[Any]], policies: Sequence[CodecPolicy]
 ) -> None:
-    """Compile what the policies' codecs need for a model's pages: blocks for seconds the first time
-    on a machine, and does nothing where no kernel is made from source. Never raises.
+    """Compile the kernels of the policies' codecs for a model's pages: blocks for seconds the first
+    time on a machine, and does nothing where no kernel is made from source. Never raises.
 
     Computes one token, as only that tells the sizes: call it on the model's thread.
     """
@@ -279,7 +278,7 @@ def warm_codecs(
 
 
 def _needed(layout: Layout, policies: Iterable[CodecPolicy]) -> list[tuple[Codec, int, mx.Dtype]]:
-    """Return the codecs of a used cache's growing leaves, with what they are applied to."""
+    """Return the codecs of a used cache's growing leaves, with their dims and dtypes."""
     shapes = []
     for leaf in layout.leaves:
         arrays = leaf.arrays()

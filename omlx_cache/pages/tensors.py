@@ -28,7 +28,7 @@ _CODECS = 32
 
 
 class Tag(NamedTuple):
-    """How one tensor was encoded, and what it was before."""
+    """A tensor's codec, and its form before encoding."""
 
     codec: str
     dtype: str
@@ -45,7 +45,7 @@ def tags_of(meta: PageMeta) -> Tags:
 
 @lru_cache(8)
 def _read_tags(codec: str) -> Tags:
-    """Return what the pages of a group say that were encoded alike."""
+    """Return the tags of pages of a group that were encoded alike."""
     try:
         tags = {name: Tag(*fields) for name, fields in json.loads(codec).items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:

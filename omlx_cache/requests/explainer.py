@@ -1,6 +1,9 @@
-"""Why no more of a prompt was restored: from what a lookup met, what left the tiers, and the
-tokens of recent prompts, which this process keeps in memory only. On the path of a request, so in
-bounded time."""
+"""Finds why no more of a prompt was restored: from the lookup, the pages that left the tiers, and
+the tokens of recent prompts.
+
+This process keeps those tokens in memory only. It runs on the path of a request, so in bounded
+time.
+"""
 
 import logging
 import threading
@@ -99,8 +102,8 @@ class Nearest(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """A lookup along a chain, in a scope of these layer groups. `lacking` is what was missed at
-    its end beside blocks: `window`, `state` or nothing."""
+    """A lookup along a chain, in a scope of these layer groups. `lacking` is the kind of page that
+    is missing at its end beside blocks: `window`, `state` or nothing."""
 
     chain: KeyChain
     groups: Sequence[str]
@@ -150,8 +153,8 @@ class Explainer:
     def store(
         self, namespace: BlockKey, tokens: Tokens, end: int, skipped: Mapping[str, int]
     ) -> None:
-        """Note that the first `end` tokens of a sequence were handed to the tiers, and what was
-        left out; what goes on from a known prompt is its answer."""
+        """Note that the first `end` tokens of a sequence were handed to the tiers, and the tokens
+        that were left out; a sequence that continues a known prompt is its answer."""
         tokens = compact(tokens)
         with self._lock:
             own = (
@@ -187,7 +190,7 @@ class Explainer:
             nbytes -= self._prompts.pop(0).tokens.nbytes
 
     def _compared(self, namespace: BlockKey, tokens: Tokens) -> Iterator[Nearest]:
-        """Yield the prompts of a namespace with what they share, the latest first."""
+        """Yield the prompts of a namespace with the tokens that they share, the latest first."""
         left = COMPARED_TOKENS
         for known in reversed(self._prompts):
             if known.namespace == namespace and left > 0:

@@ -64,7 +64,8 @@ class AskedRequest:
 
     @uninterrupted
     def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
-        """Note what was restored, explain why it was not more, and count it in the store's sums."""
+        """Note the restored tokens, explain why they are not more, and count them in the store's
+        sums."""
         walked, self.walked = self.walked, None
         if self._log.trace is not None and walked is not None:
             self.chain = walked.chain

@@ -36,7 +36,7 @@ WAITING = 1024
 
 class RequestTrace:
     """Appends requests to a private file, on a thread of its own. No method raises or waits, but
-    `close`; what the disk refuses is left out, and said once.
+    `close`; a request that the disk rejects is left out, and logged once.
 
     `_room` counts the lines that may still wait. `_started` belongs to the thread that writes; each
     operation on `_said` and `_sizes` is atomic.
@@ -83,12 +83,13 @@ class RequestTrace:
         self._queue({}, "stored", chain, end)
 
     def note_size(self, namespace: BlockKey, bytes_per_token: int) -> None:
-        """Note what a token of a namespace takes, in the layers that keep all of them."""
+        """Note the bytes of a token of a namespace, in the layers that keep all of them."""
         if bytes_per_token and (namespace in self._sizes or len(self._sizes) < NAMESPACES):
             self._sizes[namespace] = bytes_per_token
 
     def close(self, timeout: float) -> None:
-        """Block until what was added is written, for `timeout` seconds at most; the last call."""
+        """Block until all added requests are written, for `timeout` seconds at most; the last
+        call."""
         self._pool.stop(timeout, cancel_futures=False)
 
     def _name(self, key: bytes) -> bytes:

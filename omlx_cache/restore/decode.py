@@ -168,7 +168,7 @@ class DecodedPiece(NamedTuple):
 
 
 def in_order(pieces: Iterable[DecodedPiece]) -> list[DecodedPiece]:
-    """Order pieces by target index and cut away what an earlier one fills already."""
+    """Order pieces by target index and cut away the parts that an earlier one fills already."""
     ordered: list[DecodedPiece] = []
     filled = 0
     for piece in sorted(pieces):
@@ -278,7 +278,7 @@ def decode_joined(
         specs = [targets[name] for name in names if (name in only) == straight]
         for batch in batches_of(specs, DEVICE_BATCH_BYTES):
             arrays = (_straight if straight else _joined)(batch, columns, codecs)
-            # In smaller steps: a decoder's intermediate arrays are several times what it makes.
+            # In smaller steps: a decoder's intermediate arrays are several times its output.
             for step in batches_of([targets[name] for name in arrays], DEVICE_STEP_BYTES):
                 evaluate([arrays[spec.name] for spec in step])
             made |= arrays
@@ -288,7 +288,7 @@ def decode_joined(
 def _straight(
     batch: Sequence[TensorSpec], columns: Sequence[Columns], codecs: Mapping[str, Codec]
 ) -> dict[str, Array]:
-    """Return lazy targets that are what a codec makes: zeros around the parts decode to zeros."""
+    """Return lazy targets made by a codec: zeros around the parts decode to zeros."""
     (column,) = columns
     after = batch[0].shape[TOKEN_AXIS] - column.stop
     return _converted_of(batch, column, codecs, column.start, after)
@@ -308,7 +308,7 @@ def _joined(
         filled = column.stop
     for spec in batch:
         pieces[spec.name].append(_gap(spec, tokens - filled))
-    # Joining copies, so that no target is a view of what was joined for several.
+    # Joining copies, so that no target is a view of an array that was joined for several.
     return {name: mx.concatenate(parts, axis=TOKEN_AXIS) for name, parts in pieces.items()}
 
 

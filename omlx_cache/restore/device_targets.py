@@ -1,10 +1,10 @@
 """The buffers of a restore on a GPU, filled in place, a batch of pages at a time.
 
-One MLX operation costs about 8 us whatever it moves, so the pages of a batch are joined by one, and
-one more brings them to their places in the buffers of several tensors, which are made owned one by
-one in the end. In place: evaluated before the next batch, as an update of what is still to be
-evaluated would copy the buffer.
-A host view of an array that the device has written moves it through the host: none is taken.
+One MLX operation costs about 8 us for any size, so the pages of a batch are joined by one, and one
+more brings them to their places in the buffers of several tensors, which are made owned one by one
+in the end. In place: evaluated before the next batch, as an update of an unevaluated array would
+copy the buffer. A host view of an array that the device has written moves it through the host: none
+is taken.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,9 +44,9 @@ class DeviceTargets(Targets):
     """The arrays that a plan fills, and which pages are in them. Use it on the model's thread.
 
     Mutable: `filled`, and the arrays of groups of targets, which are rows of items of some width:
-    (targets and their outer axes as one, tokens, the rest). Plain pages wait aside until they are
-    some, and encoded ones until all are there, as they are decoded together. Groups that a shorter
-    plan wants alike are taken over from `before`.
+    (targets and their outer axes as one, tokens, the other axes). Plain pages wait aside until they
+    are some, and encoded ones until all are there, as they are decoded together. Groups that a
+    shorter plan wants alike are taken over from `before`.
     """
 
     def __init__(self, plan: Plan, *, before: Targets | None = None, apart: bool = False) -> None:

@@ -13,7 +13,7 @@ from omlx_cache_storage.page import COLD, REMOTE
 CLEARLY = 1.25
 """Computing must be so many times faster: it takes the device from other requests."""
 LEAST_SECONDS = 0.05
-"""A difference that nobody would notice is no reason to compute."""
+"""Seconds of a difference that no user would notice: no reason to compute."""
 PROBE_EVERY = 8
 """One in so many restores that would be rejected reads all the same: the link may be free."""
 READS = 3
@@ -102,8 +102,8 @@ class RestoreGate:
         return "" if self._probing else reason
 
     def took(self, nbytes: int, seconds: float, read: Mapping[str, int]) -> None:
-        """Note a restore of `nbytes`, of which tiers gave what is `read`. It says nothing of a tier
-        that gave less than half."""
+        """Note a restore of `nbytes`, of which tiers gave `read`. It says nothing of a tier that
+        gave less than half."""
         for tier, size in read.items():
             if 2 * size >= nbytes:
                 self._gate.note_read(tier, size, seconds)

@@ -319,7 +319,8 @@ def collect(
     size, blocks = chain.block_size, len(chain) // chain.block_size
 
     def note(group: GroupSpec, ends: Sequence[int], keys: Sequence[BlockKey]) -> int:
-        """Take what there is of pages, paged ones up to the first gap; return how many to that."""
+        """Note the pages of a group that exist, paged ones up to the first gap; return how many
+        there are up to it."""
         pages = list(map(PageId, keys, repeat(group.name)))
         infos = view.find_all(pages)
         taken = {

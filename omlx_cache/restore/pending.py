@@ -52,11 +52,11 @@ def missed(reason: str | None) -> RestorePoint:
 class PendingRestore:
     """A request's prefix, in flight into buffers of its own; made by any thread, at once.
 
-    Nothing raises for what a disk, a page or a deadline does. `start` begins to read, `ready` says
-    when `take` would not wait for a disk, and `cancel` gives the memory back; a handle that is
-    lost does so too. One thread takes it, once; `cancel` may come from any, any number of times.
-    Until then the chain of `new_walk`, which is asked for fresh caches each time, belongs to it.
-    Counts no miss: the point's reason is the taker's to count.
+    Nothing raises for a disk, a page or a deadline. `start` begins to read, `ready` says when
+    `take` would not wait for a disk, and `cancel` releases the memory; a handle that is lost does
+    so too. One thread takes it, once; `cancel` may come from any, any number of times. Until then
+    the chain of `new_walk`, which is asked for fresh caches each time, belongs to it. Counts no
+    miss: the point's reason is the taker's to count.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class PendingRestore:
     @uninterrupted
     def look(self, stamp: int | None = None) -> int:
         """Return how many tokens can be restored now, to be used at `stamp`. Reads and holds
-        nothing; what was started before goes on."""
+        nothing; an earlier start goes on."""
         self._stamp = stamp if stamp is not None else self._stamp
         self._looked = BackgroundReading(self._queue, self._new_walk(self._stamp))
         assert self._looked.wanted is not None
@@ -182,11 +182,10 @@ def _finish(reading: Reading, spent: float = 0.0) -> Restored:
 def restore(reading: Reading) -> Restored:
     """Rebuild the fresh caches of a walk as far as possible and return how far that was.
 
-    Evaluates MLX, reads the disk unless the reading took over what another brought, and marks what
-    it used as used, at the walk's stamp of the store's clock. Never raises for what a disk or a
-    page does: the prefix before such a page is restored, after a bounded number of reads, and the
-    point's reason says why. The caches are untouched on a miss. Counts no miss: the reason is the
-    caller's to count.
+    Evaluates MLX, reads the disk unless the reading took over another's pages, and marks its pages
+    as used, at the walk's stamp of the store's clock. Never raises for a disk or a page: the prefix
+    before such a page is restored, after a bounded number of reads, and the point's reason says
+    why. The caches are untouched on a miss. Counts no miss: the reason is the caller's to count.
     """
     walk = reading.walk
     while plan := reading.make_plan(DISK_PASSES + MEMORY_PASSES):
@@ -238,9 +237,9 @@ def _tokens(point: RestorePoint, read: Sequence[PageUse]) -> int:
 
 
 def mark_used(walk: Walk, point: RestorePoint) -> None:
-    """Mark what was restored as used, with the shallower points that stay beside it; and the blocks
-    behind that are known and are computed all the same: they are stored already, and what is stored
-    next must not push out its own root."""
+    """Mark the restored pages as used, with the shallower points that stay beside them. Known
+    blocks behind them that are computed all the same are marked too: new pages of the request must
+    not evict their own root."""
     groups, size, touch = walk.layout.groups, walk.chain.block_size, walk.source.touch
     if point.position:
         kept = partial(fallbacks, walk.chain, groups, limit=walk.limit)

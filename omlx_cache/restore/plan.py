@@ -87,7 +87,7 @@ class ReadGeometry:
 
 
 class PageRead(NamedTuple):
-    """One page, what is expected in it, and what goes where."""
+    """One page, its expected tensors, and their places."""
 
     use: PageUse
     geometry: ReadGeometry
@@ -220,8 +220,8 @@ class Targets:
         self.filled |= {read.use.page: read.use.info for read in reads}
 
     def gaps(self) -> dict[str, list[slice]]:
-        """Return by buffer that was kept where no page of the plan puts a token: room to grow must
-        not show what a longer plan put there."""
+        """Return the gaps, by buffer that was kept, where no page of the plan puts a token: room to
+        grow must not show tokens of a longer plan."""
         spans: dict[int, list[Span]] = {}
         for read in self.plan.reads:
             for span in read.spans:
@@ -284,7 +284,7 @@ def _target(spec: TensorSpec, leaf: Leaf, ranges: Ranges, capacity: int) -> Tens
 
 
 def _with_tokens(spec: TensorSpec, tokens: int) -> TensorSpec:
-    # Pages that hold as many tokens share their specs, and what was computed of them.
+    # Pages that hold as many tokens share their specs, and the values computed from them.
     same = spec.shape[TOKEN_AXIS] == tokens
     return spec if same else replace(spec, shape=with_tokens(spec.shape, tokens))
 

@@ -66,7 +66,7 @@ class BackgroundReading(Reading):
         return (self._stopped or time.perf_counter()) - self._began if self._began else 0.0
 
     def run(self) -> None:
-        """Plan, and read what is planned; raises nothing. Waits for memory and for its turn."""
+        """Plan, and read the planned pages; raises nothing. Waits for memory and for its turn."""
         try:
             while (plan := self.make_plan()) and self._queue.wait_for_turn(self):
                 self._began = self._began or time.perf_counter()
@@ -86,7 +86,7 @@ class BackgroundReading(Reading):
         self.pass_turn()
 
     def answers(self, read: Future[Any]) -> bool:
-        """Wait for a read for as long as anybody wants it."""
+        """Wait for a read for as long as a request wants it."""
         assert isinstance(read, Read)
         while not done_within(read, min(LOOK_SECONDS, self.walk.left)):
             if not self.walk.left:

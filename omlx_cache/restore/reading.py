@@ -41,7 +41,7 @@ from omlx_cache_storage.prefetch import ReadingTiers, read_page
 DISK_PASSES = 2
 """Passes that may read the disk: the first, and one below the page that failed it."""
 MEMORY_PASSES = 3
-"""Passes after that which use what is in memory only."""
+"""Passes after that which use only pages in memory."""
 READ_AHEAD = 12
 """Pages asked for at a time: enough to keep a disk busy, few enough that encoded ones stay
 small."""
@@ -137,8 +137,8 @@ class Reading:
         return found
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
-        """Return what needs no disk: what is where it belongs, or in memory. That is held: eviction
-        takes none of it away before it is copied."""
+        """Return the pages that need no disk: in their place already, or in memory. They are
+        referenced: eviction frees none of them before it is copied."""
         filled = {} if self.targets is None else self.targets.filled
         found: list[PageInfo | None] = []
         for page in pages:
@@ -153,10 +153,10 @@ class Reading:
         return self.walk.source.tails_of(parents)
 
     def take_over(self, other: "Reading", *, late: bool) -> None:
-        """Restore what another reading has brought, and what else is in memory; it has ended, or
-        comes too `late`: then it was closed, and what it still reads goes nowhere."""
+        """Restore another reading's pages, and others in memory. The other has ended, or comes too
+        `late`: then it was closed, and its later reads go nowhere."""
         self.passes, self.is_late = DISK_PASSES, late
-        # A plan names the caches that it fills, which are those of its walk.
+        # A plan names the caches that it fills, which are its walk's.
         self.plan = other.plan if other.walk is self.walk else None
         self.wanted, self.targets = other.wanted, other.targets
         self.arrived, self.read = dict(other.arrived), set(other.read)
@@ -284,8 +284,9 @@ class Reading:
     def _place(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
         """Stage pages that are in memory, or bring them into the host's targets.
 
-        Read ahead, a page waits for the model's thread: on a GPU each, on the host those of windows
-        and states, which another restore point may want in another order."""
+        Read ahead, a page waits for the model's thread: on a GPU each, on the host the pages of
+        windows and states, which another restore point may want in another order.
+        """
         targets = self.targets
         staged = {
             read.use.page: pages[read.use.page]
@@ -338,8 +339,8 @@ class Reading:
         return {use.page for use in point.all_uses} == {read.use.page for read in self.plan.reads}
 
     def _worded(self, point: RestorePoint) -> RestorePoint:
-        """Return a point with what the disk's lookup said of what lies beyond: a lookup in memory
-        knows less."""
+        """Return a point with the reason that the disk's lookup gave for its end: a lookup in
+        memory knows less."""
         wanted = self.wanted
         assert wanted is not None
         if self.is_late:

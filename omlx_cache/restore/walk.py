@@ -105,9 +105,9 @@ class Walk:
 
     def find(self, memory: Pages | None = None, *, waits: bool = True) -> RestorePoint:
         """Return the longest prefix that memory can restore, or of all tiers the longest that the
-        gate admits. Reads nothing. It waits for what peer processes changed, and if it `waits` for
-        other machines to say what they have, each for a part of the time that is left, so that
-        there is time to read what is here."""
+        gate admits. Reads nothing. It waits for changes of peer processes, and with `waits` for
+        answers of other machines. Each wait takes a part of the time that is left, so that there is
+        time to read the pages of this machine."""
         point = find_restore_point(
             self.chain,
             self.layout.groups,
@@ -171,7 +171,7 @@ def _phases(meta: PageMeta) -> dict[str, Phase]:
 
 
 def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form | None:
-    """Return what a page means for its group's leaves; None if it fits none."""
+    """Return a page's form for its group's leaves; None if it fits none."""
     try:
         refuse_tensors_of_no_leaf(meta, members)
         specs = [spec for leaf in members for spec in wanted_specs(leaf, meta).values()]
@@ -185,12 +185,10 @@ def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form | None:
 def _misfits(
     failed: PageId, point: RestorePoint, leaves: Sequence[Leaf], meta_of: MetaOf
 ) -> set[PageId]:
-    """Return the pages to forget after pages did not join: those unlike most of their group.
-
-    Without a majority all that were compared are to blame: which one is right cannot be told, and
-    a commit writes right ones again. A page that only this build cannot decode is never to blame.
-    Reads the headers of a few pages that are not in memory. Raises nothing.
-    """
+    """Return the pages to forget after pages did not join: the ones unlike most of their group.
+    Without a majority all compared pages are to blame: the right one is unknown, and a commit
+    writes right ones again. A page that only this build cannot decode is never to blame. Reads the
+    headers of a few pages that are not in memory. Raises nothing."""
     members = [leaf for leaf in leaves if leaf.group.name == failed.group]
     others = [u for u in point.all_uses if u.page != failed and u.page.group == failed.group]
     others.sort(key=lambda use: not use.info.in_memory)

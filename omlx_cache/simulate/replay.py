@@ -38,7 +38,7 @@ class Replayed:
 
 @dataclass(slots=True)
 class _Sequence:
-    """One request's way: its chain, how much of it was restored, and what it has stored."""
+    """One request's way: its chain, its restored pages, and its stored ones."""
 
     chain: list[int]
     ids: list[PageId]
@@ -55,7 +55,7 @@ class Replay:
     """Serves requests from tiers whose writer writes at once. Use it on one thread.
 
     The caller sets the time of their clock. `step` tokens of a prompt are computed at once.
-    Mutable: what the tiers hold.
+    Mutable: the tiers' pages.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Replay:
         self._step = step
 
     def serve(self, request: Request) -> Replayed:
-        """Look a request's prompt up, restore it, and store what is new of its sequence."""
+        """Look a request's prompt up, restore it, and store the new pages of its sequence."""
         tiers, pages = self._tiers, self._pages
         ids = [pages.ids[page] for page in request.pages]
         stamp = tiers.stamp()
@@ -90,7 +90,7 @@ class Replay:
     def _restore(
         self, request: Request, ids: Sequence[PageId], found: int, cold: Sequence[int], stamp: int
     ) -> Replayed:
-        """Bring what was found to memory, where that has room, and mark it as used."""
+        """Promote the found pages to memory, where that has room, and mark them as used."""
         tiers, pages = self._tiers, self._pages
         for at in cold:
             page = pages.page(request.pages, at)

@@ -88,7 +88,7 @@ def advice(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _step(before: Outcome, after: Outcome, tier: str, name: str) -> str:
-    """Return what a step is worth, "" for next to nothing."""
+    """Return the worth of a step, "" for next to nothing."""
     gained, often = after.saved_seconds - before.saved_seconds, "on this trace"
     if before.saved_each_day is not None and after.saved_each_day is not None:
         gained, often = after.saved_each_day - before.saved_each_day, "a day"

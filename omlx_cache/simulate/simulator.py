@@ -46,15 +46,13 @@ def next_uses(workload: Workload) -> list[list[int]]:
 
 
 def optimum(workload: Workload, room: int, uses: list[list[int]]) -> int:
-    """Return how many of the pages that were asked for a cache of `room` pages could have served.
-
-    `uses` are those of `next_uses`.
-    """
+    """Return how many of the requested pages a cache of `room` pages could have restored. `uses`
+    are those of `next_uses`."""
     longest = max((len(request.pages) for request in workload.requests), default=0)
     depth_bits, page_bits = (longest + 1).bit_length(), workload.pages.bit_length() + 1
     page_mask, use_shift = (1 << page_bits) - 1, depth_bits + page_bits
     deepest = (1 << depth_bits) - 1
-    # The next use of what is kept, 0 for what is not; smaller is farther away.
+    # The next use of a page in the cache, 0 for any other page; smaller is farther away.
     kept = [_NEVER] * workload.pages
     held = served = 0
     # The farthest and deepest first: (next use, depth from below, page), stale ones among them.
@@ -196,7 +194,8 @@ class Outcome:
 
 
 class SimulatedMachine:
-    """One machine's tiers, whose writer writes at once, in virtual time, and what they serve."""
+    """One machine's tiers, whose writer writes at once, in virtual time, and the tokens that they
+    restore."""
 
     def __init__(self, setup: Setup, workload: Workload, pages: SimulatedPages) -> None:
         nbytes, size = pages.nbytes, workload.block_size
@@ -235,7 +234,7 @@ class SimulatedMachine:
 
 
 class Simulator:
-    """Replays one workload with pages of one model. Mutable: what it has computed once."""
+    """Replays one workload with pages of one model. Mutable: results that were computed once."""
 
     def __init__(self, workload: Workload, token_bytes: int, costs: Costs) -> None:
         if not workload.references:
@@ -245,7 +244,7 @@ class Simulator:
         self._uses = next_uses(workload)
 
     def run(self, setup: Setup) -> Outcome:
-        """Return what the workload is served by these tiers."""
+        """Return the outcome of the workload on these tiers."""
         machine = SimulatedMachine(setup, self._workload, self._pages)
         outcome = Outcome(setup, self._workload, machine.hot_bytes, machine.cold_bytes)
         with uncollected():

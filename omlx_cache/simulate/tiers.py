@@ -54,7 +54,7 @@ class VirtualClock(Clock):
 
 
 class DirectWriter(Writer):
-    """Writes what is offered at once, on the caller's thread: a disk that is never behind."""
+    """Writes offered pages at once, on the caller's thread: a disk that is never behind."""
 
     def start(self) -> None:
         """Start nothing."""
@@ -141,7 +141,7 @@ class VirtualCold(ColdTier):
         )
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
-        """Take a page, and say what was done; raises nothing."""
+        """Take a page, and return the result; raises nothing."""
         meta = page.meta
         candidate = Candidate(meta.id, meta.position, time_ns)
         result = self._writing.decided(candidate, meta.held)
@@ -161,7 +161,7 @@ class VirtualCold(ColdTier):
 
 
 def file_bytes(payload_bytes: int) -> int:
-    """Return about what a page's file takes on a disk."""
+    """Return about how many bytes a page's file takes on a disk."""
     return payload_bytes + HEADER_BYTES
 
 

@@ -54,7 +54,7 @@ class Request(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Requests in the order of their times, of pages numbered from 0, each of `block_size` tokens.
-    `bytes_per_token` is what the trace says of its model, 0 when it does not."""
+    `bytes_per_token` is the trace's figure for its model, 0 without one."""
 
     requests: list[Request]
     pages: int
@@ -256,7 +256,7 @@ def _session(line: Mapping[str, Any], _file: str, numbers: Numbers) -> Iterator[
 
 
 def _chat(line: Mapping[str, Any], file: str, numbers: Numbers) -> Iterator[Traced]:
-    # Numbers are those of one file.
+    # Numbers belong to one file.
     base = _base((file, "chat"), numbers)
     ids = [base + _number(one, "hash_ids") for one in line["hash_ids"]]
     tokens = _number(line["input_length"], "input_length")

@@ -22,12 +22,12 @@ def refused(
 def _refusals(
     headers: Mapping[str, str], peer: str, token: str | None, *, is_page: bool
 ) -> Iterator[Answer]:
-    """Yield each refusal; what is checked later may need what was checked before."""
+    """Yield each refusal; a later check may need the result of an earlier one."""
     hosts = [value for name, value in headers.items() if name.lower() == "host"]
     if len(hosts) != 1:
         yield refusal(400, f"one Host header was expected; {len(hosts)} came")
     said, (host,) = {name.lower(): value for name, value in headers.items()}, hosts
-    # From another machine, or under a name that may be anybody's.
+    # From another machine, or under a name that may be any host's.
     if token is None and not is_loopback(peer):
         text = "without a token this answers its own machine only: set OMLX_CACHE_STATUS_TOKEN"
         yield refusal(403, text)
@@ -73,8 +73,8 @@ def is_loopback(address: str) -> bool:
 
 
 def is_safe_host(host: str) -> bool:
-    """Tell whether a `Host` header names an address or this machine. Any other name may be one that
-    its owner points at this machine, so that a page of theirs may read what is here."""
+    """Tell whether a `Host` header names an address or this machine. The owner of any other name
+    may point it at this machine, so that a page of that owner could read the status."""
     try:
         parts = urlsplit(f"//{host.strip()}")
         is_plain = parts.netloc == host.strip() and "@" not in host and (parts.port or 0) >= 0

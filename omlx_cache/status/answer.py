@@ -25,7 +25,7 @@ ALWAYS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""No header lets another origin in: what a browser shows of this comes from here."""
+"""No header lets another origin in: all that a browser shows comes from here."""
 
 
 @dataclass(frozen=True, slots=True)

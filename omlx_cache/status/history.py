@@ -54,10 +54,10 @@ class StatusHistory:
         self._totals: dict[int, tuple[float, ...]] = {}
 
     def sample(self, now: float) -> None:
-        """Ask the processes, and note what they say of a moment, in seconds since the epoch;
-        nothing if that is less than `SAMPLE_SECONDS` after the last one. A process that does not
-        answer has no sample, and what it counts meanwhile is in its next. Samples of a time that is
-        yet to come are forgotten: the clock was set back."""
+        """Ask the processes, and note their samples of a moment, in seconds since the epoch; none
+        if that is less than `SAMPLE_SECONDS` after the last one. A process that does not answer has
+        no sample, and its counts of that time are in its next. Samples of a future time are
+        forgotten: the clock was set back."""
         with self._lock:
             for series in self._series.values():
                 while series.samples and series.samples[-1].at > now:
@@ -107,8 +107,8 @@ class StatusHistory:
             return rows if len(rows) > 2 else rows[:1]
 
     def _sample(self, process: ProcessStatus, now: float) -> Sample:
-        """Return what a process has counted since it answered last: of one that is seen for the
-        first time nothing, unless it has just begun."""
+        """Return a process's counts since its last answer. A process that is seen for the first
+        time has none, unless it has just begun."""
         assert process.stats is not None
         stats, requests = process.stats, process.stats.requests
         total = (requests.asked_tokens, requests.restored_tokens, requests.saved_seconds)

@@ -62,11 +62,9 @@ def kv_document(log: EventLog, after: int | None, limit: int) -> dict[str, Any]:
 def kv_events(
     events: Iterable[Event], paged: Collection[bytes], *, gap: bool = False
 ) -> Sequence[KvEvent]:
-    """Return what events mean for a router; a pure function.
-
-    `paged` are the namespaces of models that have a paged group. With `gap` events were missed:
-    what is known of this store is to be forgotten first.
-    """
+    """Return events in a router's form; a pure function. `paged` are the namespaces of models that
+    have a paged group. With `gap` events were missed: the router must first forget this store's
+    blocks."""
     found: list[KvEvent] = [_cleared(medium) for medium in MEDIA.values()] if gap else []
     for event in events:
         one = _kv_event(event, paged)
@@ -109,7 +107,7 @@ def _cleared(medium: str, namespace: str = "") -> KvEvent:
 
 
 def _extends(found: Sequence[KvEvent], new: KvEvent) -> bool:
-    """Put a block behind those of its own chain that the last event tells of, where it may be."""
+    """Put a block behind the last event's blocks of its own chain, where that is possible."""
     alike = ("type", "medium", "namespace", "block_size")
     if not found or any(found[-1].get(name) != new.get(name) for name in alike):
         return False

@@ -38,11 +38,11 @@ class PrefixLevels:
     def level(
         self, namespace: BlockKey | None, parent: BlockKey | None, limit: int, *, text: bool = False
     ) -> Row:
-        """Return the namespaces, the beginnings of one's prefixes, or what follows the block
+        """Return the namespaces, the beginnings of one's prefixes, or the runs behind the block
         `parent`, used last first: `rows`, and how many `more` there are than `limit`.
 
         `found` is False when the block is cached no longer, or the run goes on behind it by now.
-        With `text` the rows have the first `TEXT_CHARACTERS` of what they say, where this process
+        With `text` the rows have the first `TEXT_CHARACTERS` of their text, where this process
         remembers it. Reads documents of other processes' namespaces, and nothing else.
         """
         tree, limit = self._tree(), max(1, min(limit, MOST_ROWS))
@@ -153,6 +153,6 @@ def _tiers(pages: Numbers, nbytes: Numbers) -> Row:
 
 
 def _seconds(stamp_ns: int) -> float | None:
-    """Return when something was used, None for what was superseded and leaves first."""
+    """Return the time of a use, None for a superseded page, which is evicted first."""
     # A pin's stamp is yet to come.
     return None if stamp_ns <= SUPERSEDED_NS else min(stamp_ns / 1e9, time.time())

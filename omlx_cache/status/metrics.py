@@ -1,7 +1,7 @@
-"""The catalogue of metrics: what each is called, what it counts, and where `Stats` has it.
+"""The catalogue of metrics: the name of each, its meaning, and its place in `Stats`.
 
-Names and units are Prometheus' conventions: base units, `_total` for what only grows. The
-exposition, the documents and the dashboard go by these rows.
+Names and units are Prometheus' conventions: base units, `_total` for a number that only grows. The
+exposition, the documents and the dashboard follow these rows.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ class Metric(NamedTuple):
     """Numbers of each process, and the paths to them in `Stats`, by the value of a `label`; without
     a label there is one path, and one number.
 
-    At a path lies a number; a text out of `words`, which is 1 for what it is now and 0 for the
+    At a path lies a number; a text out of `words`, which is 1 for the present word and 0 for the
     others; or a map from `words` to numbers. Unknown words are `other`; a map of a metric without
     words is by model.
     """

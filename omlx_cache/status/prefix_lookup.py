@@ -14,8 +14,8 @@ from omlx_cache_storage.page import PAGED, PageId, PageInfo
 
 MOST_NAMESPACES = 100
 MOST_KEYS = 100
-"""How many block keys a lookup takes: what a request's line has room for. A longer prompt is asked
-about by every n-th key."""
+"""Block keys of one lookup: a request's line has room for so many. A longer prompt is asked about
+by every n-th key."""
 
 
 class TierTokens(NamedTuple):
@@ -28,7 +28,7 @@ class TierTokens(NamedTuple):
 
 
 def namespaces_document(store: Answering, model: str | None) -> Mapping[str, object]:
-    """Return what a router needs to compute keys: this process's namespaces, the latest first, of
+    """Return the namespaces of this process, by which a router computes keys: the latest first, of
     one model or all."""
     every = reversed(store.registered())
     known = [_described(one) for one in every if model in (None, one.document.get("label"))]
@@ -46,7 +46,7 @@ def prefix_document(
 
 
 def described(store: Answering, namespace: BlockKey | None) -> dict[str, Any]:
-    """Return what every answer has: who answers, how busy it is, and what the namespace is."""
+    """Return the common part of answers: the process, how busy it is, and the namespace."""
     if namespace is None:
         return _busy(store)
     known = next((one for one in store.registered() if one.digest == namespace), None)

@@ -10,7 +10,7 @@ from omlx_cache_storage.stats import Stats
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStatus:
     """A process with its statistics, as the status page and the metrics show it. One that does not
-    answer has an `error`, no `stats`, and what it said of itself last."""
+    answer has an `error`, no `stats`, and its last description of itself."""
 
     pid: int
     name: str

@@ -1,4 +1,5 @@
-"""Every path and what answers it: plain functions of operations and a request, for any server.
+"""Every path and the function that answers it: plain functions of operations and a request, for any
+server.
 
 /metrics                Prometheus' text, or OpenMetrics
 /                       leads to the page
@@ -12,7 +13,7 @@
 /status/events          ?after= &kv=1, as Server-Sent Events
 /store/OPERATION        what commands ask, on the Unix socket only
 
-A list in a query has commas between its items; what is asked by POST has a map of JSON as its body.
+A list in a query has commas between its items; a POST has a map of JSON as its body.
 
 The page is one file with nothing from elsewhere; a policy holds it to that.
 """
@@ -101,7 +102,7 @@ _SHOWN = 100
 class Routes:
     """The paths over a process's operations, with a token or without, for a server's lifetime.
 
-    With `samples` a thread of its own takes those of the page's history, until `close`.
+    With `samples` a thread of its own takes samples for the page's history, until `close`.
     """
 
     def __init__(
@@ -122,7 +123,8 @@ class Routes:
             self._sampling.start()
 
     def ask(self, name: str, values: Mapping[str, object]) -> Any:
-        """Return an operation's answer; raises what it raises, and ControlError for none."""
+        """Return an operation's answer; raises its exceptions, and ControlError for an unknown
+        operation."""
         operation = self._operations.get(name)
         if operation is None:
             raise ControlError("not_found", f"{name} is answered by each store for itself")
@@ -136,11 +138,11 @@ class Routes:
         peer: str | None,
         body: bytes = b"",
     ) -> Answer:
-        """Return what a request gets; raises nothing, and waits as long as the operation does.
+        """Return the answer to a request; raises nothing, and waits as long as the operation does.
 
         `peer` is None for this user, who gets everything. Any other is shown the status: without a
         token the peer must be this machine and the `Host` an address or a name of it; with one it
-        must be in `Authorization`, but for the page itself, which holds nothing of anybody's.
+        must be in `Authorization`, but for the page itself, which has no one's data.
         """
         path = asked_path(target)
         if peer is not None:

@@ -210,7 +210,7 @@ def _sum_up(runs: Runs, parent: Numbers) -> None:
 
 def _reduced(how: np.ufunc, count: int, at: Numbers, values: Numbers) -> Numbers:
     """Return the sums, or another reduction, of the values that belong at each place."""
-    # Columns of their own: those of a row are spread, and several times as slow.
+    # Columns of their own: the columns of a row are spread, and several times as slow.
     reduced = np.zeros(count, np.int64)
     how.at(reduced, at, values)
     return reduced

@@ -1,4 +1,4 @@
-"""A small model for what is shown and measured: mlx-lm's Qwen3 class with drawn weights."""
+"""A small model for demonstrations and measurements: mlx-lm's Qwen3 class with drawn weights."""
 
 from typing import Any
 

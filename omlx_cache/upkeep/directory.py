@@ -19,7 +19,7 @@ from omlx_cache_storage.io_threads import DiskThread
 _log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 60.0
-"""A policy changes its mind slowly: what a killed process had learned since is no loss."""
+"""A policy changes its mind slowly: the learning that a killed process loses does not matter."""
 
 
 class Allowance(NamedTuple):
@@ -72,7 +72,8 @@ def known_budget(directory: Path) -> Budget | None:
 
 
 def allowance(settings: CacheSettings, limit_bytes: int, budget: Budget | None) -> Allowance:
-    """Return what a store goes by whose directory has a budget, or else one of `limit_bytes`."""
+    """Return the allowance of a store whose directory has a budget, or else one of
+    `limit_bytes`."""
     set_by: SetBy | None = None
     if budget is not None:
         limit_bytes, set_by = budget.nbytes, budget.set_by
@@ -82,11 +83,11 @@ def allowance(settings: CacheSettings, limit_bytes: int, budget: Budget | None) 
 
 
 class ReuseKeeper:
-    """Writes what the policies of a store have learned, when that is news, on a thread of its own.
-    Any thread may call; nothing raises.
+    """Writes the learning of a store's policies, when that is news, on a thread of its own.
 
-    `known` is what was read at the start: a tier that learns nothing leaves its part as it was.
-    `_after`, before which `step` begins no other write, belongs to the thread that calls `step`.
+    Any thread may call; nothing raises. `known` is the learning read at the start: a tier that
+    learns nothing leaves its part as it was. `_after`, before which `step` begins no other write,
+    belongs to the thread that calls `step`.
     """
 
     def __init__(
@@ -99,19 +100,19 @@ class ReuseKeeper:
         self._after = 0.0
 
     def step(self) -> None:
-        """Have what was learned written, once a minute at most; returns at once."""
+        """Have the learning written, once a minute at most; returns at once."""
         if time.monotonic() >= self._after and self._keep(0.0):
             self._after = time.monotonic() + PAUSE_SECONDS
 
     @uninterrupted
     def close(self, timeout: float) -> None:
-        """Keep what was learned since, and end the thread; within `timeout` seconds."""
+        """Write the learning since, and end the thread; within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         self._keep(timeout)
         self._thread.stop(max(0.0, deadline - time.monotonic()))
 
     def _keep(self, seconds: float) -> bool:
-        """Have the thread write what is news, and wait for it for so long; False without news."""
+        """Have the thread write the news, and wait for it for so long; False without news."""
         if self._cold_dir is None or self._news() == self._known:
             return False
         self._thread.ask(partial(self._write, self._cold_dir), seconds, None)

@@ -1,4 +1,4 @@
-"""How short memory is, as the platform tells it each second, and giving back what a hot tier holds.
+"""How short memory is, by the platform's word each second, and freeing pages of a hot tier.
 
 Imports no MLX: `omlx-cache doctor` asks the platform, too.
 """
@@ -21,7 +21,7 @@ from omlx_cache_storage.tiers import Tiers
 _log = logging.getLogger(__name__)
 
 STALLED = 0.1
-"""A tenth of the time spent waiting for memory is felt by everybody on the machine."""
+"""A tenth of the time spent waiting for memory is felt by every user of the machine."""
 STEPS = 8
 """The hot tier is given back, and taken again, in so many steps; at `warn` the last one stays."""
 GROW_SECONDS = 10.0
@@ -108,7 +108,7 @@ class Relief:
     """Lowers a store's hot tier step by step at `warn`, at once at `critical`, and lets it grow
     again slowly. `hot_bytes` stays the ceiling.
 
-    One thread calls `step`; any may read `usage`, what was done so far.
+    One thread calls `step`; any may read `usage`, the count of its steps so far.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Relief:
         self._plentiful_since = clock()
 
     def step(self, figures: MemoryFigures) -> int:
-        """Act on what the platform says now; return the bytes that were given back."""
+        """Act on the platform's figures; return the bytes that were freed."""
         level, given = level_of(figures, self.wanted_bytes), 0
         if level is Level.NORMAL:
             self._grow(figures)
@@ -167,7 +167,8 @@ class Relief:
 
 
 def _room(limit_file: Path) -> int | None:
-    """Return what a control group may still take: file pages that can be dropped are not taken."""
+    """Return the bytes that a control group may still take: file pages that can be dropped are not
+    taken."""
     limit, is_first = read_limit(limit_file), limit_file.name == "memory.limit_in_bytes"
     used = limit_file.with_name("memory.usage_in_bytes" if is_first else "memory.current")
     taken = text_of(used).strip()

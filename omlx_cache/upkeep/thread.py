@@ -56,14 +56,14 @@ class StoreParts:
     ended: bool = False
 
     def settle(self) -> None:
-        """Give back what lost sessions and lost restores held, which may hold the store; have
-        kept what was learned."""
+        """Release the memory of lost sessions and lost restores, which may hold the store; have the
+        learning written."""
         self.restores.settle()
         self.tiers.counters.requests()
         self.reuse.step()
 
     def close(self, timeout: float) -> bool:
-        """Write what is pending, end the threads, remove the socket, free the hot tier; within
+        """Write the pending pages, end the threads, remove the socket, free the hot tier; within
         `timeout` seconds. False when that was not enough to write everything.
 
         Each step may be done again, by several threads at once: after an interrupted one the next
@@ -196,10 +196,8 @@ class UpkeepThread:
 
 
 def release_freed_memory() -> None:
-    """Have MLX's allocator and the C library give what they keep for later to the system.
-
-    MLX's allocators guard their caches themselves, so this may be called on any thread.
-    """
+    """Have MLX's allocator and the C library return their spare memory to the system. MLX's
+    allocators guard their caches themselves, so this may be called on any thread."""
     mx.clear_cache()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -1,4 +1,4 @@
-"""`omlx-cache bench`: what the cache does, beside the limits of this machine."""
+"""`omlx-cache bench`: the speed of the cache, beside the limits of this machine."""
 
 import argparse
 import sys

@@ -116,7 +116,7 @@ def _store(args: argparse.Namespace) -> RunningStore | None:
 
 
 def _of_shell() -> dict[str, Any]:
-    """Return what a store that is started here would have; raises ConfigError."""
+    """Return the settings of a store that is started here; raises ConfigError."""
     from omlx_cache.settings import CacheSettings
 
     settings = CacheSettings()
@@ -125,7 +125,7 @@ def _of_shell() -> dict[str, Any]:
 
 
 def _of_store(store: RunningStore, timeout: float) -> dict[str, Any]:
-    """Return what a running store has, and where this shell differs; raises CommandError."""
+    """Return the settings of a running store, and where this shell differs; raises CommandError."""
     try:
         reply = as_map(store.client(timeout).call("config"))
     except ControlError as error:
@@ -170,5 +170,5 @@ def _agree(name: str, theirs: Map, ours: Map) -> bool:
         return True
     if theirs.get("origin") == _DEFAULT_OF_SERVER:
         return ours["kind"] == "default"
-    # A share of what is free on the disk is another one each time.
+    # A share of the disk's free space is another one each time.
     return name == "cold_bytes" and theirs.get("kind") == ours["kind"] == "derived"

@@ -1,4 +1,4 @@
-"""`omlx-cache doctor`: what is not as it should be, what it means, and what helps."""
+"""`omlx-cache doctor`: the troubles found, their meaning, and the remedies."""
 
 import argparse
 import os
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _directories(given: Path | None, processes: "Iterable[AskedProcess]") -> list[Path]:
-    """Return the directory that was named, those of the running stores, or the configured one."""
+    """Return the named directory, the directories of the running stores, or the configured one."""
     from omlx_cache_daemon.offline_files import configured_directory
 
     if given is not None:
@@ -134,7 +134,7 @@ def _directories(given: Path | None, processes: "Iterable[AskedProcess]") -> lis
 
 
 def _read_all(contexts: "list[Context]", args: argparse.Namespace) -> bool:
-    """Read every page; False when somebody did not wait for the end."""
+    """Read every page; False when the person did not wait for the end."""
     from omlx_cache_daemon.doctor.pages import read_all
 
     contexts = [context for context in contexts if context.exists]
@@ -156,7 +156,7 @@ def _show(
     shown: str,
     found: "list[Finding]",
 ) -> int:
-    """Print what was examined and found; return the exit code."""
+    """Print the examined places and the findings; return the exit code."""
     left = [one.severity for one in found if one.fixed is None]
     if args.format == "json":
         counts = {"errors": left.count("error"), "warnings": left.count("warning")}

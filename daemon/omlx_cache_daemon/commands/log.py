@@ -113,8 +113,8 @@ class _Log:
         return Requests(shows_begun=args.begin or not args.follow)
 
     def _print(self, most: int | None) -> None:
-        """Print the latest of what was read, `most` of it; what was missed goes to standard error,
-        in JSON as a line of its own too."""
+        """Print the latest of the rows, `most` of them; a note of missed ones goes to standard
+        error, in JSON as a line of its own too."""
         rows = sorted((self._rows.get() for _ in range(self._rows.qsize())), key=attrgetter("at"))
         for row in rows if most is None else rows[len(rows) - min(most, len(rows)) :]:
             if not row.cells:

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _change_login(args: argparse.Namespace) -> int:
-    """Have this command line start at login, or no server; raises what a wrong setting does."""
+    """Have this command line start at login, or no server; raises the error of a wrong setting."""
     from omlx_cache.settings import CacheSettings
     from omlx_cache_daemon.service.units import end_at_login, start_at_login
 

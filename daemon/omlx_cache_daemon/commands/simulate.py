@@ -157,7 +157,7 @@ def _simulated(args: argparse.Namespace) -> "tuple[list[Outcome], Shape]":
 
 
 def _shape(args: argparse.Namespace, work: "Workload") -> "Shape":
-    """Return what a token takes: as asked, as the trace says, or of the usual model."""
+    """Return a token's bytes: as requested, from the trace, or of the usual model."""
     from omlx_cache.simulate.shapes import DEFAULT_SHAPE, SHAPES, Shape
     from omlx_cache.tools.size.estimate import SizingError, caches_of, estimate
 

@@ -1,4 +1,4 @@
-"""`omlx-cache stats`: what the cache gives and holds, in three lines; all counters; or rates."""
+"""`omlx-cache stats`: the cache's gains and holdings, in three lines; all counters; or rates."""
 
 import argparse
 import sys
@@ -85,7 +85,7 @@ def _process(reply: StoreReply) -> Map:
 
 
 def _brief(stats: Stats) -> str:
-    """Return what the cache gives and holds: the share of tokens, the time, the budgets."""
+    """Return the cache's gains and holdings: the share of tokens, the time, the budgets."""
     requests, hot, cold = stats.requests, stats.hot, stats.cold
     gave = [
         (requests.restored_hot_tokens, "memory"),

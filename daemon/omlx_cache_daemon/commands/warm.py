@@ -89,8 +89,9 @@ def _wanted(given: dict[str, object]) -> "CacheSettings":
 
 
 def _running(args: argparse.Namespace, wanted: "CacheSettings") -> Server | None:
-    """Return the running server that restores what is warmed, None to work without one; says on
-    standard error who else uses the directory. Raises UsageError when several might be meant."""
+    """Return the running server that restores the warmed pages, None to work without one; names
+    other users of the directory on standard error. Raises UsageError when several might be
+    meant."""
     servers, others = find_servers(args, wanted)
     if args.pid is not None:
         servers = [server for server in servers if server.client.pid == args.pid]
@@ -105,7 +106,7 @@ def _running(args: argparse.Namespace, wanted: "CacheSettings") -> Server | None
         )
     chosen = [] if args.beside else servers[:1]
     beside = [f"{server.title} uses this directory" for server in servers[len(chosen) :]]
-    # Through a server, those of other models are no concern.
+    # Through a server, servers of other models are no concern.
     beside += [] if chosen else others
     for other in beside:
         sys.stderr.write(

@@ -92,7 +92,7 @@ class Answers:
         }
 
     def doings(self) -> dict[str, float | bool]:
-        """Return what the service has done, and where its checks of checksums are."""
+        """Return the service's counts, and the state of its checks of checksums."""
         kept = self._upkeep.state.kept
         return {
             **self._upkeep.figures,

@@ -20,7 +20,7 @@ from omlx_cache.settings.values import Allowed, config_error, lower, render
 
 FILE_NAME = "omlx-cached.toml"
 PREFIX = "OMLX_CACHED_"
-"""Not that of a store's variables: a store refuses what it does not know."""
+"""Not the prefix of a store's variables: a store refuses unknown ones."""
 SECRETS = ("remote_password", "remote_secret")
 """In no flag, which others see, and no file that is shown around: in files of their own, which
 `file:PATH` names, or in the environment."""
@@ -123,7 +123,7 @@ class ServiceConfiguration:
         return read_secret(file, "status_token_file")
 
     def notes(self) -> list[str]:
-        """Return what is likely to be wrong though it is valid. Reads the disk."""
+        """Return the values that are likely to be wrong though they are valid. Reads the disk."""
         found = self.settings.removals() + self.settings.unusable_directory()
         if self.options.status_token_file != "off" and self.options.status_port == "off":
             found.append("status_token_file has no effect: status_port is off")
@@ -178,7 +178,7 @@ def read_configuration(
         troubles += _named(config_error(error, fields, lambda name: (name, own[name])), given)
     writes = "off" if settings is None else settings.remote_writes
     if settings is not None and settings.has_remote and writes in ("reused", "shared"):
-        # Requests show what is used again and what prompts have in common, and files do not.
+        # Requests show which pages are used again and which parts prompts share, and files do not.
         troubles.append(
             f"{given['remote_writes'].shown}: got {writes!r}; allowed here: all, off. It goes by "
             "requests, and none come to the service: give it to the servers, which then send by "
@@ -190,7 +190,7 @@ def read_configuration(
 
 
 def _read(path: Path, *, required: bool, troubles: list[str]) -> dict[str, Any]:
-    """Return what the file says of settings that exist."""
+    """Return the file's values of settings that exist."""
     said: dict[str, Any] = {}
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -50,7 +50,7 @@ class Feeding:
         return all(getattr(settings, name) == getattr(self._settings, name) for name in names)
 
     def step(self) -> None:
-        """Have sent what is due; returns at once, and raises nothing."""
+        """Have the due pages sent; returns at once, and raises nothing."""
         if not self._settings.has_remote or self._settings.remote_writes == "off":
             return
         trouble = ""
@@ -65,7 +65,7 @@ class Feeding:
         self._trouble = trouble
 
     def usage(self) -> RemoteUsage | None:
-        """Return what the tiers did together; None without. Any thread may call."""
+        """Return the sum of the tiers' usages; None without any. Any thread may call."""
         known = [uploads.counted(remote.usage()) for remote, uploads in list(self._tiers.values())]
         return reduce(added_up, known) if known else None
 
@@ -78,7 +78,7 @@ class Feeding:
             remote.close(max(0.0, deadline - time.monotonic()))
 
     def _follow(self) -> None:
-        """Take in what was stored since, or begin with all that there is where not all is known."""
+        """Take in the pages stored since, or begin with all pages where not all are known."""
         while True:
             page = self._events.page(self._upto, EVENTS, {"stored", "resynced"})
             # A sent page is an event too.

@@ -61,12 +61,12 @@ class _KeepingOpening(Opening):
 
 
 class KeepingTier(ColdTier):
-    """Follows a directory that stores use, evicts to its budget and to `min_free_bytes`, and stays
-    out of what the budget is: a store that is alone beside this one is alone.
+    """Follows a directory that stores use, evicts to its budget and to `min_free_bytes`, and does
+    not count as a user of the directory: a store that is alone beside this one is alone.
 
-    A budget that is there stays, but one that was derived from free space where this one was given
-    a figure, and the figure that this one set itself (`set_before`). All but lookups belongs to
-    one thread.
+    An existing budget stays, with two exceptions: one derived from free space, where this tier was
+    given a figure, and the figure that it set itself (`set_before`). All but lookups belongs to one
+    thread.
     """
 
     _limits: _KeepingLimits
@@ -126,8 +126,8 @@ class KeepingTier(ColdTier):
         return freed
 
     def _free_some(self) -> int:
-        """Evict a part of what the disk lacks; 0 when it lacks nothing, or when it does not help.
-        Raises OSError."""
+        """Evict for a part of the bytes that the disk lacks; 0 when it lacks none, or when it does
+        not help. Raises OSError."""
         short, lacks_files = self.evictor.lacking(0)
         if short <= 0 and not lacks_files:
             return 0

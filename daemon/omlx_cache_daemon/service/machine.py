@@ -24,7 +24,7 @@ from omlx_cache_storage.stats import Stats
 
 ASK_SECONDS = 1.0
 TOLD_SECONDS = 30.0
-"""So old may be what is shown of a process's models."""
+"""The greatest age of a process's models as they are shown."""
 REMEMBERED = 10_000
 """Events of all processes."""
 _NOBODY = os.curdir
@@ -84,9 +84,9 @@ class MachineStatus:
     """The operations of the status port, over the sockets of all processes and the service's own.
 
     Any thread may call; nothing waits for longer than `ASK_SECONDS`, and for events one waits for
-    the other. A process that does not answer is shown with its error and with what it said of
-    itself last, which is in `_told`. Each process numbers its events, and so does this; `_lock`
-    guards what is about them.
+    the other. A process that does not answer is shown with its error and with its last description,
+    which is in `_told`. Each process numbers its events, and so does this; `_lock` guards the
+    fields about them.
     """
 
     def __init__(self, own: Operations, peers: Peers | None = None) -> None:
@@ -127,7 +127,7 @@ class MachineStatus:
         return as_answer(Stats, client.call("stats"))
 
     def _row(self, reply: StoreReply) -> ProcessRow | None:
-        """Return what a process said of itself last."""
+        """Return a process's last description of itself."""
         _, row = self._told.get(str(reply.store.path), (0.0, None))
         return row
 
@@ -172,15 +172,15 @@ class MachineStatus:
                 self._followers[path] = follower
                 for document in (row.document for row in rows):
                     self._dropped += count_of(document, "missed")
-                    # A peer process tells its own events; without `detail` none of another's was
-                    # told.
+                    # A peer process tells its own events; a document without `detail` is no
+                    # event.
                     if document.get("detail", OTHER_PROCESS) != OTHER_PROCESS:
                         self._count += 1
                         self._events.append({**document, "number": self._count})
             return self._sequence(args.get("after"), args["limit"])
 
     def _news_of(self, client: Client) -> tuple[Events, list[Row]]:
-        """Return who follows a process from now on, and what it did since it was asked last: an
+        """Return the follower of a process from now on, and its events since the last time: an
         answer that comes too late changes nothing."""
         follower = deepcopy(self._followers.get(str(client.path)) or Events())
         return follower, list(follower.news(client))

@@ -157,8 +157,8 @@ class Service:
 
 
 class Manager:
-    """The service manager: it is told by datagrams to the socket that `$NOTIFY_SOCKET` names, and
-    by nothing without one. Never waits and raises nothing.
+    """The service manager: it gets datagrams at the socket that `$NOTIFY_SOCKET` names, and none
+    without one. Never waits and raises nothing.
 
     `watchdog_seconds`: how often the manager wants to hear of this process.
     """

@@ -75,7 +75,7 @@ class StateFile:
         return True
 
     def take(self) -> KeeperState:
-        """Have the file, and return what it says; raises AlreadyKept when another service has it,
+        """Lock the file, and return its state; raises AlreadyKept when another service has it,
         OSError as the disk does. Without the file the last state goes on."""
         if self.is_held:
             return self.kept
@@ -97,11 +97,11 @@ class StateFile:
         return self.kept
 
     def note(self, **changes: object) -> None:
-        """Change what is kept; the file has it after the next `save`."""
+        """Change the state; the file has it after the next `save`."""
         self.kept = replace(self.kept, **changes)  # type: ignore[arg-type]
 
     def save(self) -> None:
-        """Have what is kept in the file, as far as the disk takes it. Raises nothing."""
+        """Write the state to the file, as far as the disk takes it. Raises nothing."""
         raw = json.dumps(asdict(self.kept)).encode()
         if self.is_held and len(raw) <= MOST_BYTES:
             with contextlib.suppress(OSError):
@@ -118,7 +118,7 @@ class StateFile:
 
 
 def _parsed(raw: bytes) -> KeeperState:
-    """Return what a file says, nothing where it cannot be understood."""
+    """Return the state in a file, an empty one where it cannot be understood."""
     with contextlib.suppress(ValueError, RecursionError):
         return read(KeeperState, json.loads(raw))
     return KeeperState()

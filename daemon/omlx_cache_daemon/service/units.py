@@ -37,8 +37,8 @@ def unit(kind: str, serve: Sequence[str] | None = None) -> str:
 
 
 def start_at_login(serve: Sequence[str]) -> str:
-    """Have `omlx-cache serve` with these arguments run now and after each login; return what a
-    person should know. Raises CommandError, OSError."""
+    """Have `omlx-cache serve` with these arguments run now and after each login; return a note for
+    the person. Raises CommandError, OSError."""
     kind, path = _place()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(unit(kind, serve))
@@ -53,8 +53,8 @@ def start_at_login(serve: Sequence[str]) -> str:
 
 
 def end_at_login() -> str:
-    """Undo `start_at_login`, and end the server; return what a person should know. Raises
-    CommandError, OSError."""
+    """Undo `start_at_login`, and end the server; return a note for the person. Raises CommandError,
+    OSError."""
     kind, path = _place()
     if kind == "launchd":
         _call("launchctl", "bootout", f"gui/{os.getuid()}/{SERVER}", required=False)

@@ -46,8 +46,8 @@ class Upkeep:
     """Keeps a directory within its budget and its disk's free space, checks it and sweeps it.
 
     Its thread runs from `start` to `stop`. `tier`, `state`, `feeding` and `scrubber` are its;
-    `wanted` is handed over by `reload`, `_applied` is what it goes by; `beat` is when it was last
-    seen alive, `ended` why it stopped. `tell` is called by it when there is news of these.
+    `reload` hands over `wanted`, and `_applied` is the configuration in use; `beat` is when it was
+    last seen alive, `ended` why it stopped. It calls `tell` when there is news of these.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Upkeep:
 
     def stop(self, timeout: float) -> bool:
         """End the thread, and leave the directory to others; False if `timeout` seconds were not
-        enough for what it is doing."""
+        enough for its present work."""
         deadline = time.monotonic() + timeout
         self._stopping = True
         self._wake.set()
@@ -118,7 +118,7 @@ class Upkeep:
                 except AlreadyKept:
                     raise
                 except Exception:
-                    # A fault of this program's own costs a turn, and not what the service shows.
+                    # A fault of this program's own costs a turn, and not the service's answers.
                     _log.exception("the directory is not looked after")
                     self.figures["failures"] += 1
                     pause = LONGEST_SECONDS
@@ -145,7 +145,7 @@ class Upkeep:
         return 0.0
 
     def _step(self) -> float:
-        """Do what is due; return for how long nothing is."""
+        """Do the due work; return for how long none is due."""
         self.tier.refresh()
         wanted, sharing = self.wanted, self.tier.sharing
         if wanted is not self._applied and self._apply(wanted):
@@ -199,8 +199,8 @@ class Upkeep:
         return trouble
 
     def _take_state(self) -> None:
-        """Have the directory's file for services; raises AlreadyKept. Without one that can be had,
-        what is known is kept in memory."""
+        """Have the directory's file for services; raises AlreadyKept. Without an available file,
+        the state stays in memory."""
         with contextlib.suppress(OSError):
             if self._fs.exists(self.directory):
                 self.state.take()

@@ -1,6 +1,7 @@
 """mlx-lm with this cache: its server's prompt cache, and its `generate` and `stream_generate`.
 
-A name is imported when it is used: another version of mlx-lm may lack what one of them needs.
+A name is imported when it is used: another version of mlx-lm may lack a name that one of them
+needs.
 """
 
 from importlib import import_module

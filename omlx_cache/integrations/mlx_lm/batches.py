@@ -107,7 +107,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             if flight is None:
                 flight = self._cache.flight(self._cache.key, prompt, len(held), ends)
             else:
-                # It began, before it was known what is restored, at the first token.
+                # It began at the first token, before the restored part was known.
                 flight.reach(len(held))
             self._rows[uid] = _Row(prompt, ends, most, tuple(sampling), until, request, flight)
         return uids

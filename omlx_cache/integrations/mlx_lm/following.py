@@ -34,8 +34,8 @@ class Following:
 
     Windows and recurrent state are kept every `snapshot_stride` tokens, as chunks end, and where
     the caller says so. `part` says which of a request's caches it follows, `began_ns` is the stamp
-    of what it stores. Mutable by that thread: `_kept`, the last such place, `_offered`, the
-    boundary up to which a row's blocks were offered, `_stored`, and `_closed`.
+    of its pages. Mutable by that thread: `_kept`, the last such place, `_offered`, the boundary up
+    to which a row's blocks were offered, `_stored`, and `_closed`.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Following:
             self._give_up()
 
     def caches(self, tokens: Sequence[int], caches: Sequence[Any], *, keep: bool) -> None:
-        """Store what a request's caches, which hold exactly these tokens, have completed; with
-        `keep` windows and recurrent state too."""
+        """Store the blocks that a request's caches, which hold exactly these tokens, have
+        completed; with `keep` windows and recurrent state too."""
         if self._closed:
             return
         caches = caches[self.part]
@@ -109,7 +109,7 @@ class Following:
             self._give_up()
 
     def close(self) -> None:
-        """Free what was cut and not stored, and remember no tokens."""
+        """Free the pages that were cut and not stored, and remember no tokens."""
         self._staging.release()
         if not self._closed:
             self._closed = True
@@ -144,7 +144,8 @@ class FollowedRows:
         self._followed: dict[Hashable, Following | None] = {}
 
     def store(self, generator: Any, uid: int, stops: Collection[int] = ()) -> None:
-        """Store what a row has completed; at a stop its windows and recurrent state too."""
+        """Store the blocks that a row has completed; at a stop its windows and recurrent state
+        too."""
         row = row_of(generator, uid)
         if row is None:
             return
@@ -160,7 +161,7 @@ class FollowedRows:
             following.row(row, lambda: generator.extract_cache([uid])[uid][0], keep=keep)
 
     def end(self, uid: Hashable) -> None:
-        """Free what was cut of a row and not stored; the blocks that it had completed stay."""
+        """Free a row's pages that were cut and not stored; its completed blocks stay."""
         following = self._followed.pop(uid, None)
         if following is not None:
             following.close()

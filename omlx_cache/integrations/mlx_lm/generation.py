@@ -167,7 +167,7 @@ def _with_lanes(
     told = options.get("prompt_progress_callback")
 
     def progress(done: int, total: int) -> None:
-        """Have the computing measured, and not what is stored of it."""
+        """Have the computing measured, and not the storing."""
         asked.end_chunk(cached + done)
         if told is not None:
             told(done, total)
@@ -186,7 +186,7 @@ def _with_lanes(
                 fed.append(response.token)
                 yield replace(response, prompt_tokens=len(tokens))
     except GeneratorExit:
-        # Closed by now, so that speculation has taken back what was not accepted.
+        # Closed by now, so that speculation has taken back the tokens that were not accepted.
         store(fed)
         raise
     finally:

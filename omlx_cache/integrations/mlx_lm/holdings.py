@@ -14,8 +14,8 @@ from omlx_cache_storage.stats import WriterUsage
 
 
 def inventory(store: BlockStore, model: str) -> str:
-    """Return what the store holds, what of it is of `model` and what of other versions, and what it
-    is granted. Reads a document for each namespace, and no page."""
+    """Return the store's holdings, the part of `model` and of other versions, and the store's
+    budgets. Reads a document for each namespace, and no page."""
     return f"{_holdings(store, model)}; {_grants(store)}"
 
 
@@ -92,8 +92,8 @@ def unwritten(store: BlockStore) -> Unwritten:
 
 
 def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
-    """Return what to say of a closed store: `left` is what was unwritten before, `clean` what
-    `close` returned."""
+    """Return the last line about a closed store: `left` was dirty before, `clean` is the result of
+    `close`."""
     cold = store.stats().cold
     if cold is None:
         kept = f" {_amount(left)} end with this process." if left.pages else ""

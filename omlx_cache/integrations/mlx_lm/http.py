@@ -42,8 +42,8 @@ _LINGER_BYTES = 1 << 30
 
 class Handler(APIHandler):  # type: ignore[misc]
     """Answers one request of one connection, and ends it. `_has_begun` says whether headers were
-    sent, `_is_unread` that the client may still be sending. `_sent` is what it was answered, to the
-    messages of `_request`, and `_is_whole` whether that is all."""
+    sent, `_is_unread` that the client may still be sending. `_sent` is the answer to the messages
+    of `_request`, and `_is_whole` whether it is complete."""
 
     server: "HttpServer"
     timeout = _CLIENT_SECONDS
@@ -80,7 +80,7 @@ class Handler(APIHandler):  # type: ignore[misc]
             self._refuse(BadRequest(f"{type(error).__name__}: {error}"))
 
     def _check_length(self) -> None:
-        """Raise Refused for a body that is too large; what is no number is for mlx-lm to refuse."""
+        """Raise Refused for a body that is too large; mlx-lm rejects a length that is no number."""
         most = self.server.body_bytes
         with suppress(ValueError):
             length = int(self.headers.get("Content-Length") or 0)
@@ -183,7 +183,7 @@ class HttpServer(ThreadingHTTPServer):
     count of requests in flight: requests that were received whole.
     """
 
-    # The system shortens it to what it gives: 4096 on Linux, 128 on macOS.
+    # The system reduces it to its own limit: 4096 on Linux, 128 on macOS.
     request_queue_size = 4096
     # They end with the process.
     daemon_threads = True
@@ -238,7 +238,7 @@ class HttpServer(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what went wrong on a connection; what a client may cause is no error of ours."""
+        """Log the error of a connection; an error that a client may cause is none of ours."""
         level = logging.DEBUG if isinstance(sys.exc_info()[1], OSError) else logging.ERROR
         _log.log(level, "a connection ended", exc_info=True)
 
@@ -278,8 +278,8 @@ class HttpServer(ThreadingHTTPServer):
 
 
 def _most_connections() -> int:
-    """Raise this process's limit of descriptors to what the system lets it, and return how many
-    connections leave enough of them to the cold tier."""
+    """Raise this process's limit of descriptors to the system's, and return how many connections
+    leave enough of them to the cold tier."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * CONNECTIONS if hard == resource.RLIM_INFINITY else min(4 * CONNECTIONS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 def look_up(store: BlockStore, responses: Any, body: Any) -> Mapping[str, object]:
-    """Return what a response generator could restore of a prompt, marking nothing as used; raises
-    Refused. Any thread may ask."""
+    """Return how much of a prompt a response generator could restore, marking nothing as used;
+    raises Refused. Any thread may ask."""
     if not isinstance(body, dict) or not (body.get("messages") or body.get("prompt")):
         raise BadRequest("the body must be an object with messages or a prompt")
     messages, prompt = body.get("messages") or [], body.get("prompt", "")
@@ -60,8 +60,8 @@ class Furthest(NamedTuple):
 
 
 def furthest(lanes: Iterable[Lane], tokens: Tokens, *, asks: bool) -> Furthest:
-    """Return what the lane has that has most of a prompt, the first of several; with `asks` other
-    machines are asked too. Any thread may ask."""
+    """Return the lookup of the lane that has most of a prompt, the first of several; with `asks`
+    other machines are asked too. Any thread may ask."""
     best = Furthest(RestorePoint(0, {}, None, 0), None)
     for lane in lanes:
         if lane.view.supported:

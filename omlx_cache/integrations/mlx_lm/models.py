@@ -55,7 +55,8 @@ class CannotLoad(CacheError):
 
 
 def load_default(provider: Any) -> None:
-    """Load what a provider's flags name, on the calling thread; raises CannotLoad, in one line."""
+    """Load the model of a provider's flags, on the calling thread; raises CannotLoad, in one
+    line."""
     flags = provider.cli_args
     try:
         for place in filter(None, (flags.model, flags.adapter_path, flags.draft_model)):
@@ -94,7 +95,7 @@ def served(
 
 
 def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
-    """Return what is loaded now; evaluates samples of the weights."""
+    """Return the caches of the loaded model; evaluates samples of the weights."""
     parts = source.model_key if isinstance(source.model_key, tuple) else (source.model_key,)
     path, adapter, draft_path = (*(str(p) if p else None for p in parts), None, None, None)[:3]
     bound = getattr(source, "max_kv_size", None)
@@ -113,10 +114,8 @@ def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
 def cache_of(
     model: Any, store: BlockStore, model_path: str | None, adapter_path: str | None = None
 ) -> PrefixCache:
-    """Return a prefix cache that the server finds the pages of: `warm` writes what it reads.
-
-    Does not keep the model alive.
-    """
+    """Return a prefix cache whose pages the server finds: `warm` writes the pages that it reads.
+    Does not keep the model alive."""
     return PrefixCache(model, store, **served(model, model_path, adapter_path))
 
 

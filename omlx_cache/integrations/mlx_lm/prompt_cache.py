@@ -91,22 +91,22 @@ class _Known:
 
 
 REMEMBERED = 64
-"""How many sequences, in flight or ended, are known for what was stored of them along the way."""
+"""Sequences, in flight or ended, of which the pages stored along the way are known."""
 
 
 class TieredPromptCache:
     """Stands in for mlx-lm's LRUPromptCache: the same calls, on the server's generation thread.
 
     `source` says which model is loaded (mlx-lm's ModelProvider does). Sequences of a key that it
-    does not know are kept for this object only. Models share the store's budgets, and are not
-    kept alive. Without a store it makes one of its own, in memory only. `max_size` (sequences) and
-    `max_bytes` are LRUPromptCache's; None leaves it to the store's budgets.
-    Raises ValueError for `kv_bits` that MLX lacks; `fetch_nearest_cache` and `insert_cache` never
-    raise: what goes wrong is a miss, or nothing stored.
+    does not know are kept for this object only. Models share the store's budgets, and are not kept
+    alive. Without a store it makes one of its own, in memory only. `max_size` (sequences) and
+    `max_bytes` are LRUPromptCache's; None leaves it to the store's budgets. Raises ValueError for
+    `kv_bits` that MLX lacks; `fetch_nearest_cache` and `insert_cache` never raise: a failure is a
+    miss, or nothing stored.
 
-    A fetch on another thread sees what an insert that has begun stores: `_lock` is held by one, and
-    guards the ledger. Mutable, by that one thread: `_known`, `_followed`, `_unended`, and `last`,
-    the request of the latest fetch.
+    A fetch on another thread sees the pages of an insert that has begun: `_lock` is held by one,
+    and guards the ledger. Mutable, by that one thread: `_known`, `_followed`, `_unended`, and
+    `last`, the request of the latest fetch.
     """
 
     insert_ends_request = True
@@ -179,7 +179,7 @@ class TieredPromptCache:
         cache_type: str = "assistant",
         ended: str | None = None,
     ) -> None:
-        """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps.
+        """Store the caches of a sequence, as far as they hold its tokens; copies the new blocks.
         `ended` is a hint, as for `Session.commit`."""
         how = self._store.arguments.known("ended", ended, is_ended, None, ENDED)
         try:
@@ -256,14 +256,14 @@ class TieredPromptCache:
         return known.lanes[None].prepare(tokens, most)
 
     def note_prepared(self, model: Any, tokens: Tokens) -> None:
-        """Have prompts found that part from what was prepared inside a block."""
+        """Make prepared tokens findable for prompts that part from them inside a block."""
         known = self._known.get(model)
         if known is not None:
             known.lanes[None].remember(tokens)
 
     def _along(self, chain: KeyChain) -> Along:
-        """Return what was stored of a sequence while it grew: a server that inserts it when it has
-        ended knows nothing of that."""
+        """Return the pages of a sequence that were stored while it grew: a server that inserts it
+        at its end knows nothing of them."""
         found = [(following.began_ns, following.stored_of(chain)) for following in self._followed]
         pages = {page for _, stored in found for page in stored}
         return Along(pages, max((began for began, stored in found if stored), default=0))
@@ -293,8 +293,8 @@ class TieredPromptCache:
 
     @uninterrupted
     def clear(self, model: Any) -> None:
-        """Give back the memory that a model's pages have; the disk keeps what it has of them, and
-        what is not written yet stays. Without a disk they are deleted."""
+        """Evict a model's pages from memory. The disk keeps its copies, and dirty pages stay.
+        Without a disk they are deleted."""
         known = self._known.get(model)
         for lane in [] if known is None else known.lanes.values():
             for scope in lane.scopes:
@@ -346,7 +346,7 @@ class TieredPromptCache:
             return self._sequences.by_type()
 
     def _lanes(self, key: Any) -> _Known | None:
-        """Return what is known of a model key; looks at the model when it was loaded anew."""
+        """Return the lanes of a model key; looks at the model when it was loaded anew."""
         known = self._known.get(key)
         source = self._source
         if source is None or source.model is None or source.model_key != key:

@@ -52,12 +52,12 @@ class _Lacking(NamedTuple):
 
 
 class KeptReasoning:
-    """Remembers the reasoning of answers, and with `gives` puts into a prompt what its client
-    dropped; without, it knows what was dropped. `template_args` are those of every request.
+    """Remembers the reasoning of answers, and with `gives` puts the reasoning that a client dropped
+    back into its prompt; without, it only knows it. `template_args` are those of every request.
 
-    An answer is found by the ids of its tool calls, or by its text and all that was said before it:
-    the same words in another conversation have reasons that are not for this one. In memory only,
-    `BYTES` at most; the latest used stay. Any thread may call; `_lock` guards `_kept` and `nbytes`.
+    An answer is found by the ids of its tool calls, or by its text and all messages before it: the
+    same words in another conversation have other reasons. In memory only, `BYTES` at most; the
+    latest used stay. Any thread may call; `_lock` guards `_kept` and `nbytes`.
     """
 
     def __init__(self, gives: bool, template_args: Mapping[str, Any]) -> None:
@@ -137,7 +137,8 @@ class KeptReasoning:
 
 
 def _keys(messages: Sequence[Message], tools: Any) -> Iterator[bytes]:
-    """Yield for each message what an answer at its place is found by, nothing for what is none."""
+    """Yield the keys by which an answer at each message's place is found, none for a message that
+    is no answer."""
     seed = sha256(_canonical(tools or None))
     said = seed.copy()
     for message in messages:
@@ -185,7 +186,7 @@ def _helps(
 
 
 def _template_of(tokenizer: Any) -> _Template:
-    """Return what the chat template of mlx-lm's tokenizer reads."""
+    """Return the parts that the chat template of mlx-lm's tokenizer reads."""
     source = tokenizer.chat_template
     if isinstance(source, dict):
         source = "\n".join(source.values())

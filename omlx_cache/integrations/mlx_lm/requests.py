@@ -193,7 +193,7 @@ class ServedRequest:
 
 
 def check_tokens(tokens: Iterable[Any], tokenizer: Any) -> None:
-    """Raise ValueError for what is no token: MLX would read or write beyond its arrays."""
+    """Raise ValueError for a number that is no token: MLX would read or write beyond its arrays."""
     vocabulary = _vocabulary(tokenizer)
     if any(type(token) is not int or not 0 <= token < vocabulary for token in tokens):
         raise ValueError(f"tokens are whole numbers from 0 to {vocabulary - 1}")

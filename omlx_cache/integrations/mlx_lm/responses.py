@@ -57,20 +57,21 @@ _log = logging.getLogger(__name__)
 
 PACKING = ("kv_bits", "kv_group_size", "quantized_kv_start")
 AHEAD_SECONDS = 30.0
-"""A request is queued by then, whatever has come: what is missing is read when its turn comes."""
+"""A request is queued by then, whatever pages have come: missing ones are read when its turn
+comes."""
 LOOK_SECONDS = 1.0
 """A waiting request looks again after so long although nothing happened: a flight may stall."""
 PAUSES = 10.0
 """A look takes at most one part in so many of the time that a request waits, as processor time."""
 ALIVE_SECONDS = 5.0
-"""How often a client that waits is told that its request is alive."""
+"""How often a waiting client learns that its request is alive."""
 CHARACTERS = 16
 """Characters of a token, at most, in a prompt: tokenising a longer text takes gigabytes."""
 _HURRY_SECONDS = 2.0
 
 
 class Responses(ResponseGenerator):  # type: ignore[misc]
-    """Answers requests with what a store keeps.
+    """Answers requests with a store's pages.
 
     A client's thread tokenises its prompt, reads ahead, and waits while another request computes
     the next blocks; then the request is queued. `_arriving` makes one of several alike the first,
@@ -169,8 +170,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             _log.debug("nothing was read ahead", exc_info=True)
 
     def _is_first(self, served: ServedRequest, *, last: bool = False) -> bool:
-        """Return False while another request computes what this one needs next; else note that this
-        one computes it. With `last` it waits no more. Never raises: who cannot be told is first."""
+        """Return False while another request computes the blocks that this one needs next; else
+        note that this one computes them. With `last` it waits no more. Never raises: a request
+        whose prompt cannot be compared is first."""
         assert served.parts is not None
         key, prompt = self.model_provider.model_key, served.parts[0]
         with self._arriving:
@@ -302,7 +304,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         return at_work or self.cutting or not self.requests.empty()
 
     def stop(self, seconds: float, hurry: threading.Event) -> bool:
-        """End what is computed, and the thread; False when that takes longer than `seconds`, or
+        """End the running requests, and the thread; False when that takes longer than `seconds`, or
         than a moment after `hurry` is set."""
         self.cutting = self._stop = True
         deadline = time.monotonic() + seconds
@@ -321,7 +323,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 return not self._generation_thread.is_alive()
 
     def generation_available(self) -> bool:
-        """True while the thread that computes is alive, and has not given up."""
+        """True while the thread that computes is alive, and has not stopped."""
         return self._generation_thread.is_alive() and not self._generation_failed
 
     def tokens_of(self, request: Any, args: Any) -> list[int]:
@@ -382,7 +384,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             ):
                 self.prompt_cache = server.LRUPromptCache(self.cli_args.prompt_cache_size)
             elif provider.model is not None:
-                # So that the first request does not wait for what is done once for each model.
+                # So that the first request does not wait for work that is done once for each model.
                 self.cache.fresh(provider.model_key)
         except Exception as error:
             self.failure = error
@@ -434,7 +436,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         served.lacks_reasoning = getattr(request, "lacks_reasoning", False)
         self._made(tokenizer, args)
         parts = served.parts
-        # mlx-lm cuts what was restored off the segments.
+        # mlx-lm cuts the restored tokens off the segments.
         return as_prompt_parts((parts[0], list(map(list, parts[1])), list(parts[2]), *parts[3:]))
 
     def _is_batchable(self, args: Any) -> bool:
@@ -469,7 +471,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             super()._serve_single(request, *stream)
 
     def _computed_alone(self, served: ServedRequest, item: Any) -> None:
-        """Measure and store what was computed before an item of a request served alone: progress,
+        """Measure and store the tokens computed before an item of a request served alone: progress,
         a token, or the end. Raises Unavailable for one that is cut off: mlx-lm would go on."""
         if self.cutting and item is not None:
             raise Unavailable("the server is ending")

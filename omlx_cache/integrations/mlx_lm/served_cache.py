@@ -1,4 +1,4 @@
-"""ServedPromptCache: the prompt cache of mlx-lm's server, told what the server computes."""
+"""ServedPromptCache: the prompt cache of mlx-lm's server, which follows the server's computing."""
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,8 @@ from omlx_cache_storage.eviction.order import Ended
 
 
 class ServedPromptCache(TieredPromptCache):
-    """Also keeps what is computed alone, and hears how answers end. On the generation thread.
+    """Also stores sequences that are computed alone, and learns how answers end. On the generation
+    thread.
 
     `key` is the model that was asked for last, `_prompt` its prompt, `_how_ended` the end of the
     answer that is inserted next, and `_lent` the caches that mlx-lm feeds alone, within `lending`.
@@ -67,14 +68,14 @@ class ServedPromptCache(TieredPromptCache):
         self._how_ended = how_ended
 
     def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
-        """Return what is kept of a sequence that is computed again after an error."""
+        """Return the stored caches of a sequence that is computed again after an error."""
         found = super().fetch_nearest_cache(self.key, tokens)
         if self.last is not None:
             self.last.ended(0)
         return found
 
     def prefilled(self, count: int) -> None:
-        """Store what the lent caches hold, now that `count` tokens were fed to them."""
+        """Store the blocks of the lent caches, now that `count` tokens were fed to them."""
         lent = self._lent
         if lent is None or not 0 < count < len(lent.tokens) - lent.start:
             return
@@ -88,8 +89,8 @@ class ServedPromptCache(TieredPromptCache):
         return found[0] if len(found) == 1 else None
 
     def room_for(self, count: int) -> str:
-        """Return in words what the budgets do not hold of so many tokens of the model that was
-        asked for last; empty when they hold all."""
+        """Return in words which of so many tokens of the latest model the budgets cannot hold;
+        empty when they hold all."""
         lanes = self.lanes_of(self.key)
         fit = lanes[0].view.budgets.fit() if lanes else None
         block = self._store.settings.block_size

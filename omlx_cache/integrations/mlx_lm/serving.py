@@ -156,11 +156,11 @@ class Signals:
 
 
 def attended(work: Callable[[threading.Event], bool], signals: Signals) -> bool:
-    """Run `work` on a thread and return what it returns; False when people would not wait for it.
+    """Run `work` on a thread and return its result; False when people would not wait for it.
 
     The main thread can answer a signal at any moment meanwhile: a second one sets the event that
-    `work` is called with, and leaves it `HURRY_SECONDS`; a third leaves it nothing. A thread that
-    is left behind ends with the process.
+    `work` gets, and leaves it `HURRY_SECONDS`; a third leaves it no time. A thread that is left
+    behind ends with the process.
     """
     hurry = threading.Event()
     answers: list[bool] = []
@@ -186,7 +186,7 @@ def attended(work: Callable[[threading.Event], bool], signals: Signals) -> bool:
 
 
 class _Run:
-    """One run of the server: what it needs from its start to its end."""
+    """One run of the server: its parts from its start to its end."""
 
     def __init__(
         self, serving: Serving, store: BlockStore, responses: Responses, signals: Signals
@@ -249,7 +249,7 @@ class _Run:
         return Routes(self._store.operations, settings.token, samples=True)
 
     def _end(self, httpd: HttpServer | None, listener: threading.Thread | None) -> int:
-        """End what was begun, within deadlines; returns the exit code."""
+        """End the parts that have begun, within deadlines; returns the exit code."""
 
         def work(hurry: threading.Event) -> bool:
             try:
@@ -269,8 +269,8 @@ class _Run:
         return 0 if attended(work, self._signals) else 1
 
     def _close(self) -> bool:
-        """Write what is pending, say what is on the disk and what is not, and return whether all
-        that the disk accepted is there."""
+        """Write the pending pages, log which pages are on the disk and which are not, and return
+        whether all pages that the disk accepted are there."""
         deadline = time.monotonic() + CLOSE_SECONDS
         self._store.end_soon()
         self._store.flush(CLOSE_SECONDS - CLOSE_MARGIN_SECONDS)
@@ -282,7 +282,7 @@ class _Run:
 
 
 def _service(args: Any, serving: Serving, bound: socket.socket) -> dict[str, object]:
-    """Return what a server says of itself to `omlx-cache ps`; its `url` comes once it listens."""
+    """Return a server's description for `omlx-cache ps`; its `url` comes once it listens."""
     is_folder = args.model and Path(args.model).is_dir()
     return {
         "port": bound.getsockname()[1],

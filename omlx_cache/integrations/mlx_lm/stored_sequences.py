@@ -7,7 +7,7 @@ from omlx_cache.store import BlockStore
 from omlx_cache_storage.page import PageId
 
 TYPES = ("assistant", "user", "system")
-"""Answers are given up first and system prompts last, as in mlx-lm's own cache."""
+"""Answers are forgotten first and system prompts last, as in mlx-lm's own cache."""
 REMEMBERED = 256
 
 
@@ -37,7 +37,8 @@ class StoredSequences:
         return len(self._live())
 
     def keep_newest(self, count: int) -> list[PageId]:
-        """Forget all but `count` sequences, answers first, and return the last pages of those."""
+        """Forget all but `count` sequences, answers first, and return the last pages of the
+        forgotten ones."""
         # Types that are not known come first, as answers do.
         rank = {name: place for place, name in enumerate(TYPES)}
         order = sorted(self._live().items(), key=lambda item: rank.get(item[1].cache_type, 0))

@@ -100,7 +100,7 @@ class _Requests:
         return with_media(known, prompt_kwargs or {})
 
     def batch(self, sequences: Sequence[Any]) -> Any:
-        """Make a batch whose penalties look at whole prompts, what was restored included."""
+        """Make a batch whose penalties look at whole prompts, restored tokens included."""
         batch = self._kind._build_mixed_prompt_batch(self._generator(), sequences)
         if batch is not None and getattr(batch, "_token_context", None):
             batch._token_context = [list(sequence[1]) for sequence in sequences]
@@ -126,7 +126,7 @@ class _Requests:
             _log.exception("what was computed is not kept")
 
     def _note(self, prompts: Sequence[Any], generated: Sequence[Any]) -> None:
-        """Tell the store's log what a step computed and answered."""
+        """Tell the store's log which tokens a step computed and answered."""
         rows = [(row, row.prompt_tokens - row.cached_tokens) for row in prompts]
         everything = sum(own for _row, own in rows)
         for row, own in rows:
@@ -161,8 +161,8 @@ class _Requests:
             request.record.ended(len(request.answer))
 
     def _watch(self, batch: Any) -> None:
-        """Have rows that end in a step kept before the batch drops them: its caches hold what it
-        has said, the last token included, which nobody has been told yet."""
+        """Have rows that end in a step stored before the batch drops them. Its caches hold their
+        answers, also the last token, which no client has received yet."""
         if type(batch) is not GenerationBatch or "filter" in vars(batch):
             return
         requests, alive = weakref.ref(self), weakref.ref(batch)

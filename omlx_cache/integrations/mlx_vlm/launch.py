@@ -1,5 +1,5 @@
-"""`omlx-cache run mlx_vlm.server`: its own command, with this cache for what it loads; and
-`install`, which puts it into what exists already."""
+"""`omlx-cache run mlx_vlm.server`: its own command, with this cache for each model that it loads;
+and `install`, which puts it into an existing object."""
 
 import logging
 import sys
@@ -49,7 +49,7 @@ def place(open_store: OpenStore) -> None:
 
 def _use_generator() -> None:
     """Have the server's worker make generators that know an ApcManager. With another manager they
-    are what they were."""
+    stay unchanged."""
     from omlx_cache.integrations.mlx_vlm.generator import ApcBatchGenerator
 
     generation: Any = import_module("mlx_vlm.server.generation")
@@ -73,10 +73,10 @@ def install(
 ) -> "ApcManager | None":
     """Put the cache into a BatchGenerator, a ResponseGenerator or a ServerRuntime, and return it.
 
-    Call it before the first request. A ResponseGenerator is waited for until its model is loaded.
-    A BatchGenerator knows its language model only: `model` is the whole one, without which prompts
-    with images are kept for this generator alone. A runtime has it in what it has loaded, and
-    loads from now on. The store stays the caller's to close.
+    Call it before the first request. A ResponseGenerator is waited for until its model is loaded. A
+    BatchGenerator knows its language model only: `model` is the whole one, without which prompts
+    with images are kept for this generator alone. A runtime has the cache in all models that it has
+    loaded, and loads from now on. The store stays the caller's to close.
 
     None, and a line of the log, where this version of mlx-vlm cannot have the cache: its own stays.
     Raises UnusableHost instead with the setting `require`, and TypeError for another target.

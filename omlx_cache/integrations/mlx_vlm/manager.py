@@ -30,8 +30,8 @@ class ApcManager(APCManager):  # type: ignore[misc]
     `whole` returns the model around a language model, None when it is not known. `model_id` names
     the model for people. `own` makes mlx-vlm's manager, for a version that cannot have this one. A
     generator that it was given to (`ApcBatchGenerator`, or `install`) keeps whole prompts through
-    `sequences`; others find nothing in it and store nothing, as it has no blocks: what they say of
-    a cache does not tell packed KV from dense. Does not end the store.
+    `sequences`; others find nothing in it and store nothing, as it has no blocks: their
+    descriptions of a cache do not tell packed KV from dense. Does not end the store.
 
     Mutable, by the generation thread: `sequences`. `stats` is guarded by `lock`.
     """
@@ -71,7 +71,8 @@ class ApcManager(APCManager):  # type: ignore[misc]
         return known
 
     def stats_snapshot(self) -> dict[str, object]:
-        """Return what the server shows as its cache's figures; of the store what is its own."""
+        """Return the figures that the server shows as its cache's; of the store only its own
+        part."""
         stats = self.store.stats()
         names = ("hits", "misses", "matched_tokens", "restored_tokens", "memory_skips")
         with self.lock:
@@ -93,9 +94,9 @@ class ApcManager(APCManager):  # type: ignore[misc]
 
 class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
     """APCCoordinator's calls for one generator. `plain` says that a prompt computed alone has the
-    model's own caches, and not a batch's. Nothing here raises: what goes wrong is a miss.
+    model's own caches, and not a batch's. Nothing here raises: a failure is a miss.
 
-    Mutable, by the generation thread: `_looked_up`, and `asked`, what was looked up last.
+    Mutable, by the generation thread: `_looked_up`, and `asked`, the last lookup.
     """
 
     enabled = True
@@ -222,7 +223,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         extra_hash: int = 0,
         batch_idx: int | None = None,
     ) -> bool:
-        """Store what a row of a batch holds, which is `token_ids`."""
+        """Store the caches of a batch's row, which hold `token_ids`."""
         try:
             row: Sequence[Any] | None = prompt_cache
             rows = any(int(getattr(leaf, "batch_size", 1)) > 1 for leaf in _leaves(prompt_cache))
@@ -245,7 +246,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         extra_hash: int = 0,
         **_options: Any,
     ) -> bool:
-        """Store what a row of a batch holds, which is `token_ids`."""
+        """Store the caches of a batch's row, which hold `token_ids`."""
         return self.store_checkpoint(
             token_ids, prompt_cache, extra_hash=extra_hash, batch_idx=batch_idx
         )

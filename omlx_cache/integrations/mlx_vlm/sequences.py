@@ -148,8 +148,8 @@ def form_of(generator: Any) -> KvForm:
 
 
 def row_of(batch: Sequence[Any], row: int) -> list[Any]:
-    """Return a batch's row as caches of one sequence, which are views: what a page is cut from them
-    copies that much, and no whole row. Raises AttributeError for a class that has no rows."""
+    """Return a batch's row as caches of one sequence, which are views: a page that is cut from them
+    copies its own part, and no whole row. Raises AttributeError for a class that has no rows."""
     module = import_module(CACHES)
     return [_row(module, cache, row) for cache in batch]
 
@@ -257,7 +257,7 @@ class Sequences:
         return self._accepting(caches) is not None
 
     def store(self, tokens: Sequence[int], caches: Sequence[Any], extra_hash: int) -> bool:
-        """Store a sequence's caches, which hold exactly `tokens`; copies what it keeps."""
+        """Store a sequence's caches, which hold exactly `tokens`; copies the new blocks."""
         lane = self._accepting(caches)
         if lane is None:
             unsupported = self.unsupported_reason is not None

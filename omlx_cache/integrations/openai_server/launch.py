@@ -15,7 +15,7 @@ from omlx_cache.integrations.openai_server.host import HOST
 
 def place(open_store: OpenStore) -> None:
     """Have text models' handlers keep their prompts in the store that `open_store` opens, in this
-    process and in those that the server spawns. Imports no MLX: the parent of those has none."""
+    process and in the ones that the server spawns. Imports no MLX: their parent has none."""
     from app import server
     from app.core import handler_process
 

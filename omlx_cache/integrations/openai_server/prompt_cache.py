@@ -26,10 +26,11 @@ BATCHED = "batch"
 class HandlerPromptCache(TieredPromptCache):
     """Stands in for mlx-openai-server's LRUPromptCache; one model, `source`, in a shared store.
 
-    The server calls from the thread of its scheduler, of its worker and of its event loop: what a
-    fetch returns is evaluated and private, so that any of them may use it, and `allowed_sources`
-    need not keep them apart. `max_size` is kept for the server to read, `max_bytes` is memory; the
-    store's budgets come first. `fetch_nearest_cache` and `insert_cache` never raise.
+    The server calls from the thread of its scheduler, of its worker and of its event loop: the
+    caches of a fetch are evaluated and private, so that any of them may use it, and
+    `allowed_sources` need not keep them apart. `max_size` is there for the server to read,
+    `max_bytes` is memory; the store's budgets come first. `fetch_nearest_cache` and `insert_cache`
+    never raise.
 
     `_lock` guards everything mutable.
     """
@@ -76,15 +77,15 @@ class HandlerPromptCache(TieredPromptCache):
         cache_type: str = "assistant",
         source: str = "nonbatch",
     ) -> None:
-        """Store the caches of a sequence, as far as they hold its tokens; copies what it keeps."""
+        """Store the caches of a sequence, as far as they hold its tokens; copies the new blocks."""
         super().insert_cache(self._key, tokens_ids, prompt_cache, cache_type=cache_type)
 
     def clear(self) -> None:  # type: ignore[override]
-        """Empty the memory; what the disk has stays, for `omlx-cache rm`."""
+        """Empty the memory; pages on the disk stay, for `omlx-cache rm`."""
         self.trim_to(n_sequences=0, n_bytes=0)
 
     def close(self) -> None:
-        """Write what is pending; the store stays open for the other models of the process."""
+        """Write the pending pages; the store stays open for the other models of the process."""
         if not self._store.flush(FLUSH_SECONDS):
             _log.warning("not everything was written in %g seconds", FLUSH_SECONDS)
 

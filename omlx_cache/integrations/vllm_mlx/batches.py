@@ -114,7 +114,7 @@ class _Rows:
         return self._kind.remove(self._generator(), uids, *args, **options)
 
     def end(self) -> None:
-        """Free what was cut and not stored."""
+        """Free the pages that were cut and not stored."""
         for uid in list(self._stops):
             self._forget(uid)
 

@@ -61,7 +61,7 @@ def _after_init(kind: Any, open_store: OpenStore) -> None:
     @functools.wraps(own)
     def init(self: Any, *args: Any, **options: Any) -> None:
         own(self, *args, **options)
-        # Schedulers of text say in their configuration what those of images have or have not.
+        # A scheduler of text has the switch in its configuration; of images, a cache or none.
         config = getattr(self, "config", None)
         if getattr(config, "enable_prefix_cache", getattr(self, "prefix_cache", True) is not None):
             put(install, self, open_store)
@@ -133,7 +133,8 @@ def _into_scheduler(
     scheduler._close_batch_generator()
     scheduler.config = config
     scheduler.prefix_cache = scheduler.block_aware_cache = scheduler.paged_cache_manager = None
-    # A prompt is stored again once it has grown by more than this. Here that writes what is new.
+    # A prompt is stored again once it has grown by more than this. Here that writes the new blocks
+    # only.
     scheduler.SNAPSHOT_REFRESH_TOKENS = 0
     scheduler.memory_aware_cache = cache
     scheduler._current_sampler_params = None

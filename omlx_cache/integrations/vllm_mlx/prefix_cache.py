@@ -66,9 +66,9 @@ class TieredPrefixCache:
     the SSD tier of the server is not used: the store has its own.
 
     Models share the store's budgets. `make_cache` makes the empty caches that the server makes.
-    Nothing is asked of the model before the first `fetch` or `store`. Those evaluate MLX, so they
-    belong on the thread that runs the model; every other method may be called from any thread. No
-    method raises for what the cache does.
+    Nothing is asked of the model before the first `fetch` or `store`. `fetch` and `store` evaluate
+    MLX, so they belong on the thread that runs the model; every other method may be called from any
+    thread. No method raises for failures of the cache.
 
     `_lock` guards `_tally`, `_besides`, `_given`, `_reserved` and the prompt cache.
     """
@@ -125,7 +125,7 @@ class TieredPrefixCache:
             return caches, rest
 
     def fetch_exact_auxiliary(self, tokens: Sequence[int]) -> dict[str, Any] | None:
-        """Return what was kept beside exactly these tokens; None once the caches are gone."""
+        """Return the auxiliary of exactly these tokens; None once their caches are evicted."""
         key = digest_of(tokens)
         with self._lock:
             kept = self._besides.pop(key, None)
@@ -172,8 +172,8 @@ class TieredPrefixCache:
     def store(
         self, tokens: Sequence[int], cache: Sequence[Any], evict_prefixes: bool = True
     ) -> bool:
-        """Store the caches of a sequence; True when a later request can use some of it. Copies what
-        is new, and evaluates it."""
+        """Store the caches of a sequence; True when a later request can use some of it. Copies the
+        new blocks, and evaluates them."""
         if not tokens or not cache:
             return False
         with self._lock:
@@ -216,15 +216,15 @@ class TieredPrefixCache:
             return stored
 
     def remove(self, tokens: Sequence[int], *, include_ssd: bool = False) -> bool:
-        """Forget what was kept beside a prompt; True when a request could have used the prompt. Its
-        pages leave when the store needs the room."""
+        """Forget the auxiliary of a prompt; True when a request could have used the prompt. Its
+        pages are evicted when the store needs the room."""
         with self._lock:
             self._besides.pop(digest_of(tokens), None)
             return tokens in self
 
     def clear(self) -> None:
-        """Give back the model's memory and count anew. The disk keeps what it has; without one
-        everything of the model is deleted."""
+        """Evict the model's pages from memory and reset the counts. The disk keeps its copies;
+        without one all pages of the model are deleted."""
         with self._lock:
             self._besides.clear()
             try:
@@ -236,8 +236,8 @@ class TieredPrefixCache:
     # Between processes: the store is on the disk all the time.
 
     def save_to_disk(self, cache_dir: str) -> bool:
-        """Write what is pending to the store's own directory, and wait for that; False without one,
-        or when not all was written. The folder that is named stays empty."""
+        """Write the pending pages to the store's own directory, and wait for that; False without
+        one, or when not all were written. The named folder stays empty."""
         return self._store.cold_dir is not None and self._store.flush()
 
     def load_from_disk(self, cache_dir: str) -> int:
@@ -264,7 +264,7 @@ class TieredPrefixCache:
             return True
 
     def release_reserved_memory(self, nbytes: int) -> None:
-        """Give back what was set aside."""
+        """Release reserved bytes."""
         with self._lock:
             self._reserved = max(0, self._reserved - nbytes)
 
@@ -320,8 +320,8 @@ class TieredPrefixCache:
 
 
 def _twin(cache: Any) -> Any:
-    """Return a cache of the same class and content; what is written to the one is not seen in the
-    other. Evaluates and copies nothing: MLX copies a buffer when one of its two owners writes."""
+    """Return a cache of the same class and content; a write to the one is not seen in the other.
+    Evaluates and copies nothing: MLX copies a buffer when one of its two owners writes."""
     twin = copy.copy(cache)
     for name, value in vars(cache).items():
         setattr(twin, name, shared(value))

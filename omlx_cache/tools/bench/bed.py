@@ -22,7 +22,7 @@ from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta, TensorSpec
 
 WAIT_SECONDS = 600.0
 RUN = "run"
-"""The salt of what is committed again and again."""
+"""The salt of sequences that are committed again and again."""
 
 
 class LayersOnly:

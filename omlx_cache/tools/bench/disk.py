@@ -35,7 +35,7 @@ SCAN = "bare scandir and stat"
 
 
 def measure_disk(size: Size, directory: Path) -> Measured:
-    """Measure each durability level, and what a large directory costs."""
+    """Measure each durability level, and the cost of a large directory."""
     writes = [_written(size, directory, level) for level in LEVELS]
     return Measured([*writes, *_index(size, directory / "index")])
 

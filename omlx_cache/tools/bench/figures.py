@@ -1,4 +1,4 @@
-"""A figure beside what it is compared with: sizes, rows, and how they are timed."""
+"""A figure beside its reference: sizes, rows, and how they are timed."""
 
 import datetime
 import os
@@ -27,7 +27,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A bfloat16 KV cache of `tokens` (whole blocks), and what the other cases take.
+    """A bfloat16 KV cache of `tokens` (whole blocks), and the sizes of the other cases.
 
     `model_tokens` are prefilled by the small real model, `chain_tokens` looked up, `files` scanned.
     """
@@ -148,7 +148,7 @@ Work = Callable[[], object] | PreparedWork
 
 
 def seconds(work: Work) -> float:
-    """Return the seconds of one run; what it returns is freed outside the measured time."""
+    """Return the seconds of one run; its result is freed outside the measured time."""
     if isinstance(work, PreparedWork):
         work = partial(work.work, work.prepare())
     began = time.perf_counter()

@@ -52,7 +52,8 @@ class RawClient(NamedTuple):
 
 
 def measure_remote(size: Size, directory: Path, say: Callable[[str], None]) -> Measured:
-    """Measure a directory, and a Redis server where one is installed; says what is left out."""
+    """Measure a directory, and a Redis server where one is installed; reports the parts that are
+    left out."""
     share = directory / "share"
     share.mkdir(parents=True)
     try:
@@ -65,7 +66,7 @@ def measure_remote(size: Size, directory: Path, say: Callable[[str], None]) -> M
             else:
                 rows += _rows(size, "redis", f"redis://127.0.0.1:{port}", _redis_client(port))
     except (ExtraMissing, CacheError) as error:
-        # A server that does not start shall not cost what was measured before.
+        # A server that does not start must not cost the earlier measurements.
         say(f"remote stores are left out: {error}")
         return Measured()
     return Measured(rows)
@@ -166,7 +167,8 @@ class _Remote:
             opened.read_into([target])
 
     def forget(self) -> Inquiry:
-        """Return what asks for all of the chain; what is known is not asked again until then."""
+        """Return an inquiry for all of the chain; a known page is not asked for again until
+        then."""
         self._ahead += 2 * KNOWN_SECONDS
         chain = chain_of(2, len(self._ids))
         keys = chain.boundaries(0, len(self._ids))

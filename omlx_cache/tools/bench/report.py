@@ -21,7 +21,7 @@ _TEXTS = {"what", "compared with", "codec"}
 
 
 def write_report(results: Results, path: Path) -> None:
-    """Write a page of its own, in the place of what was there; raises OSError where it cannot."""
+    """Write a page of its own, in place of an earlier one; raises OSError where it cannot."""
     path.write_text(f"# Figures of `omlx-cache bench`\n{markdown(results)}", encoding="utf-8")
 
 
@@ -111,7 +111,7 @@ def _closing(results: Results) -> list[str]:
 def run(size: Size, parts: list[str], workspace: Path, say: Callable[[str], None]) -> Results:
     """Measure some of the parts (restore, kv, disk, remote); takes disk for some copies of the KV.
 
-    Raises RuntimeError for what a store did not do, and what the disk raises.
+    Raises RuntimeError for a store's failure, and the disk's exceptions.
     """
     found: list[Measured] = []
     measures: dict[str, Callable[[Size, Path], Measured]] = {

@@ -34,7 +34,7 @@ CHUNKS = 4
 
 
 def measure_restores(size: Size, directory: Path) -> Measured:
-    """Measure both tiers, and what a model that computes pays for them."""
+    """Measure both tiers, and their cost for a model that computes."""
     pages = directory / "pages"
     hot_rows, hot_peak = _hot(size, pages)
     cold_rows, cold_peak = _cold(size, pages, directory / "mlx-lm.safetensors")
@@ -66,8 +66,8 @@ def _hot(size: Size, pages: Path) -> tuple[list[BenchRow], Peak]:
 
 
 def _cold(size: Size, pages: Path, saved: Path) -> tuple[list[BenchRow], Peak]:
-    """Restore from files, in the system's memory and dropped from it; and what is left to do for
-    the model's thread when a restore was begun ahead, and when nothing is new."""
+    """Restore from files, in the system's memory and dropped from it. Also measure the remaining
+    work of the model's thread when a restore was begun ahead, and when nothing is new."""
     bed = Bed(size, pages, hot=False)
     live, nbytes, rows = bed.live_arrays(), size.kv_bytes, []
     caches = make_prompt_cache(LayersOnly(size.layers))
@@ -111,7 +111,7 @@ def _cold(size: Size, pages: Path, saved: Path) -> tuple[list[BenchRow], Peak]:
 
 
 def _load_with_mlx_lm(path: Path) -> Any:
-    """Load and evaluate: what it returns is lazy, and no data has been read by then."""
+    """Load and evaluate: the result is lazy, and no data has been read by then."""
     caches = load_prompt_cache(str(path))
     mx.eval([cache.state for cache in caches])
     return caches
@@ -133,7 +133,7 @@ def _peak(what: str, bed: Bed) -> Peak:
 
 
 def _beside_a_model(size: Size, directory: Path) -> list[BenchRow]:
-    """Prefill mlx-lm's Qwen3 class with the cache and without, and restore what was computed."""
+    """Prefill mlx-lm's Qwen3 class with the cache and without, and restore the computed tokens."""
     model = small_model()
     tokens = [(7 * i * i + i) % VOCABULARY for i in range(size.model_tokens)]
     step = size.model_tokens // CHUNKS

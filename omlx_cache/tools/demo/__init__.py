@@ -1,1 +1,2 @@
-"""`omlx-cache demo`: what the cache restores, how fast, and that the tokens stay the same."""
+"""`omlx-cache demo`: the cache's restores, their speed, and a check that the tokens stay the
+same."""

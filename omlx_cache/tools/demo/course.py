@@ -1,4 +1,4 @@
-"""The demo's course: two prompts, one model, two processes; and what it tells."""
+"""The demo's course: two prompts, one model, two processes; and its report."""
 
 import argparse
 import random
@@ -153,7 +153,7 @@ class DemoRow:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """All rows, and what was measured beside them."""
+    """All rows, and the measurements beside them."""
 
     model: str
     new_tokens: int
@@ -267,7 +267,7 @@ class _Course:
 
 
 def print_report(report: DemoReport, console: Console) -> None:
-    """Print the table, then what went wrong or what it shows."""
+    """Print the table, then the failures or the finding."""
     table = Table(
         title=f"{report.model}: {report.rows[0].prompt_tokens} prompt tokens",
         box=SIMPLE_HEAD,

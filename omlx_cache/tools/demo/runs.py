@@ -1,7 +1,7 @@
 """One request, with the cache or without: timed, and with the tokens that came out.
 
 `python -m omlx_cache.tools.demo.runs` is the demo's second process: requests on standard input. It
-knows nothing but the model, the prompts and the directory, so what it restores came from disk.
+knows nothing but the model, the prompts and the directory, so its restored pages came from disk.
 """
 
 import json
@@ -34,7 +34,7 @@ Advance = Callable[[int], object]
 
 
 class DemoError(CacheError):
-    """The demo cannot run on what it was given; the text says what to change."""
+    """The demo cannot run with these arguments; the text says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _run(
     advance: Advance,
     session: Session | None = None,
 ) -> DemoRun:
-    """Feed what is not restored, step by step, then generate greedily."""
+    """Feed the tokens that are not restored, step by step, then generate greedily."""
     mx.reset_peak_memory()
     restored = start = 0 if session is None else session.cached_tokens
     for end in (end for end in prompt.ends if end > restored):

@@ -43,8 +43,8 @@ class Sides(NamedTuple):
 class GroupBytes:
     """The caches of one model that age alike, together.
 
-    `window` is how many tokens they hold, 0 for all of them; `token_bytes` what a token takes
-    under each codec; `snapshot_bytes` what does not grow with the tokens.
+    `window` is how many tokens they hold, 0 for all of them; `token_bytes` are a token's bytes
+    under each codec; `snapshot_bytes` do not grow with the tokens.
     """
 
     kind: Kind
@@ -71,7 +71,7 @@ TRACED: TypeAdapter[TracedModel | str] = TypeAdapter(TracedModel | str)
 def caches_of(
     model: str | Path | Config, *, memory: int = MEMORY_BYTES, seconds: float = SECONDS
 ) -> TracedModel:
-    """Return what the model's caches hold; blocks for about a second, at most for `seconds`.
+    """Return the contents of the model's caches; blocks for about a second, at most for `seconds`.
 
     model: a config.json, a folder that holds one, an id in the local hub cache, or the parsed
         configuration. Raises SizingError: nothing readable there, or not understood, and why.
@@ -137,7 +137,7 @@ def config_path(model: str | Path) -> Path:
     # mlx-lm depends on it. Its import takes longer than all that is here.
     from huggingface_hub import constants, try_to_load_from_cache
 
-    # It raises ValueError for what is no id.
+    # It raises ValueError for a text that is no id.
     with suppress(ValueError):
         found = try_to_load_from_cache(str(model), "config.json")
         if isinstance(found, str):
@@ -150,11 +150,10 @@ def config_path(model: str | Path) -> Path:
 class GroupEstimate:
     """The caches of one kind, window and shape, as bytes.
 
-    `token_bytes` is what a token adds while it is held, over all layers of the group;
-    `block_bytes` what one page of it takes (a state page is a snapshot, whatever the block
-    size); `held_tokens` of the context are held, at `context_bytes`, for the whole batch.
-    `reserved_bytes` is the same with room to grow: what an allocation for the full context
-    takes.
+    `token_bytes` are a held token's bytes, over all layers of the group; `block_bytes` are one
+    page's (a state page is a snapshot, for any block size). `held_tokens` of the context are held,
+    at `context_bytes`, for the whole batch. `reserved_bytes` include room to grow: an allocation
+    for the full context takes so many.
     """
 
     kind: Kind
@@ -184,8 +183,7 @@ class Estimate:
     notes: tuple[str, ...]
 
     def total(self, name: str) -> int:
-        """Return the sum over all groups of what one of their fields says, such as
-        `context_bytes`."""
+        """Return the sum over all groups of one of their fields, such as `context_bytes`."""
         return sum(getattr(group, name) for group in self.groups)
 
 

@@ -45,10 +45,11 @@ _WATCH_SECONDS = 0.01
 
 
 def trace(config: Config) -> TracedModel:
-    """Return what the model's caches hold; evaluates only what the model's class evaluates itself.
+    """Return the contents of the model's caches; evaluates only the arrays that the model's class
+    evaluates itself.
 
-    Raises SizingError for what mlx-lm does not have or this project cannot keep, and whatever
-    the model's class raises.
+    Raises SizingError for a model that mlx-lm lacks or whose caches this project cannot store, and
+    the exceptions of the model's class.
     """
     named = _dtype_of(config)
     dtype = getattr(mx, named or "bfloat16")
@@ -121,7 +122,7 @@ def _groups(used: dict[Leaf, int]) -> Iterator[GroupBytes]:
 
 
 def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
-    """Return what a token takes in each cache under a codec, zero for recurrent state."""
+    """Return a token's bytes in each cache under a codec, zero for recurrent state."""
     plan = CodecPolicy(codec).plan([_shape(leaf) for leaf in leaves])
     sizes = []
     for leaf, chosen in zip(leaves, plan, strict=True):
