@@ -255,3 +255,24 @@ def test_white_space_alone_comes_back_empty_from_who_sent_none() -> None:
     blank = {"role": "assistant", "content": "\n\n"}
     assert as_returned(blank, [{"role": "assistant", "content": ""}])["content"] == ""
     assert as_returned(blank, [])["content"] == "\n\n"
+
+
+def test_arguments_that_mlx_lm_has_parsed_are_sent_as_text_again() -> None:
+    call = {"type": "function", "function": {"name": "look", "arguments": {"where": "in memory"}}}
+    messages = [
+        {"role": "user", "content": "what"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "1", **call}]},
+        {"role": "tool", "tool_call_id": "1", "content": "17"},
+    ]
+    render, before = renders("plain"), copy.deepcopy(messages)
+
+    def old(messages: list[Message]) -> list[int]:
+        """As versions before 0.32 do."""
+        for function in (one["function"] for m in messages for one in m.get("tool_calls", ())):
+            function["arguments"] = json.loads(function["arguments"])
+        return render(messages)
+
+    answer = {"role": "assistant", "content": "the old tests"}
+    found = predicted(old, messages, answer, special("plain"))
+    assert found == predicted(render, messages, answer, special("plain")) != []
+    assert messages == before

@@ -6,6 +6,7 @@ depend on the content.
 """
 
 import copy
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ def predicted(
     try:
         known = [*map(dict, messages), as_returned(answer, messages)]
         one, other = (
-            render(copy.deepcopy([*known, *_following(answer, messages, content)]))
+            render(_as_sent([*known, *_following(answer, messages, content)]))
             for content in _PLACEHOLDERS
         )
     except Exception:
@@ -48,6 +49,17 @@ def predicted(
     while end and not is_special(one[end - 1]):
         end -= 1
     return one[:end]
+
+
+def _as_sent(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return a copy of messages as clients send them: mlx-lm parses a call's arguments in place,
+    and before 0.32 takes no parsed ones."""
+    copies = copy.deepcopy([*map(dict, messages)])
+    for call in (call for message in copies for call in message.get("tool_calls") or ()):
+        arguments = (function := call.get("function") or {}).get("arguments")
+        if isinstance(arguments, dict):
+            function["arguments"] = json.dumps(arguments)
+    return copies
 
 
 def as_returned(answer: Message, messages: Sequence[Message]) -> dict[str, Any]:
