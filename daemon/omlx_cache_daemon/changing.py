@@ -1,9 +1,9 @@
-"""Changing a directory from outside of its stores: running stores are told.
+"""Changing a directory from outside of its stores: running stores learn of it.
 
-It is done as stores do it: while no other process changes the directory, a few files at a time,
-each noted in the ledger. Stores miss deleted pages from their next lookup on, and their byte counts
-go on. They follow another budget or other pins from their next write or idle moment on. Functions
-raise OSError when the disk refuses, or others keep the directory for too long.
+A change is made as stores make it: while no other process changes the directory, a few files at a
+time, each noted in the ledger. Stores miss deleted pages from their next lookup on, and their byte
+counts go on. They follow another budget or other pins from their next write or idle moment on.
+Functions raise OSError when the disk refuses, or others keep the directory for too long.
 """
 
 import contextlib

@@ -24,9 +24,9 @@ class Row(NamedTuple):
 
 
 class Follower:
-    """Reads one store's log. Mutable: `_arguments` of the next question, `_after`, up to which
-    number all is known, None before the first answer, and `_began`, which tells the log from that
-    of another store in its place."""
+    """Reads one store's log. Mutable: `_arguments` of the next question, `_after` (the number up to
+    which all is known, None before the first answer), and `_began`, which tells the log from
+    another store's in its place."""
 
     operation = ""
     columns: Sequence[tuple[str, int]] = ()
@@ -39,8 +39,8 @@ class Follower:
         self._began: object = None
 
     def news(self, client: Client) -> Iterator[Row]:
-        """Yield the news since the last time, in the order in which it was told. A store that ends
-        meanwhile takes nothing back."""
+        """Yield the news since the last time, in the store's order. A store that ends meanwhile
+        takes nothing back."""
         while True:
             before, is_whole = self._after, "after" not in self._arguments
             reply = as_map(client.call(self.operation, **self._arguments))

@@ -37,8 +37,8 @@ class StoreQuestion:
         self._replies: dict[str, StoreReply] = {}
 
     def ask(self, stores: Sequence[RunningStore], seconds: float | None = None) -> list[StoreReply]:
-        """Ask the stores that owe no answer, wait for all for so long (else for longer than each
-        may take), and return the latest reply of each that has given one, in the order of the
+        """Ask the stores that owe no answer, and wait for all for so long (else for longer than
+        each may take). Return the latest reply of each that has given one, in the order of the
         stores. Ctrl-C ends the waiting."""
         paths = [str(store.path) for store in stores]
         for path, store in zip(paths, stores, strict=True):

@@ -66,9 +66,9 @@ def _named(cache_class: object) -> str:
 
 
 def register(name: str, adapter: Adapter, *, same_as: str | None = None) -> None:
-    """Add a class: `name` is `module.QualName`. With `same_as`, a drop-in subclass shares the
-    pages of the class of that name. Raises ValueError when the name is taken, and TypeError for a
-    name that is no text, and for an adapter that lacks a method or is a class."""
+    """Add a class: `name` is `module.QualName`. With `same_as`, a drop-in subclass shares the pages
+    of the class of that name. Raises ValueError when the name is taken. Raises TypeError for a name
+    that is no text, and for an adapter that lacks a method or is a class."""
     if not isinstance(name, str):
         raise TypeError(
             f"a cache class is registered by its full name, as text: {_named(name)}, not {name!r}"

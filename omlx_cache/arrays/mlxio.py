@@ -196,8 +196,8 @@ def allocate_payload(nbytes: int) -> Array:
     """Return an evaluated, owned, flat byte buffer that the host is to fill, every byte of it;
     callable from any thread.
 
-    Made by the CPU: nothing waits for a GPU that is at work, and where that has memory of its own
-    the buffer comes to it with the first use, filled.
+    Made by the CPU: nothing waits for a busy GPU. Where the GPU has memory of its own, the filled
+    buffer comes to it with the first use.
     """
     payload = _blank(TensorSpec("", "U8", (nbytes,)), mx.cpu)
     mx.eval(payload)

@@ -1,9 +1,9 @@
 """The constants of TurboQuant-MSE: codebook, signs and dense rotation, cached; and the rounding of
 coordinates to a codebook's levels.
 
-They follow the dialect of mlx-vlm 0.4.4 and later bit for bit, including its float32 arithmetic
-and its early stop, because stored indices mean nothing without the same tables. Their digests are
-part of the codec's identity. Source of the algorithm: arXiv 2504.19874.
+They follow the dialect of mlx-vlm 0.4.4 and later bit for bit, including its float32 arithmetic and
+its early stop: stored indices mean nothing without the same tables. Their digests are part of the
+codec's identity. Source of the algorithm: arXiv 2504.19874.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Restore points: which positions of a prompt deserve one, for windows and recurrent state, which
-pages a restore to the end of a chain uses, and which it has left behind; and what windows need."""
+"""Restore points: the positions of a prompt that deserve one, for windows and recurrent state. Also
+the pages that a restore to the end of a chain uses, the superseded ones, and the tokens that
+windows need."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence

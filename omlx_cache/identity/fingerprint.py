@@ -28,8 +28,8 @@ FILE_SAMPLE_BYTES = 4096
 def fingerprint_model(model: Any) -> str:
     """Return the hex digest of a model in memory; evaluates samples of its parameters.
 
-    Two models differ when a configuration value, a parameter's name, shape or dtype, any value of a
-    parameter of up to 1 MiB, or a sampled value of a larger one differs.
+    Two models differ when a configuration value differs, or a parameter's name, shape or dtype. All
+    values of a parameter of up to 1 MiB count, and sampled ones of a larger one.
     """
     digest = hashlib.sha256()
     _feed(digest, type(model).__module__, type(model).__qualname__, _configuration(model))

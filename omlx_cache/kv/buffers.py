@@ -30,8 +30,8 @@ def regrow(buffer: Array | None, used: int, columns: int, like: Array) -> Array:
 def owned(view: Array) -> Array:
     """Return a copy of `view` that pins no parent; lazy.
 
-    When the parent's last handle goes before the copy is evaluated, MLX may take over
-    a parent that is at most 16 KiB longer instead of copying; hold it to be exact.
+    When the parent's last handle is freed before the copy is evaluated, MLX may take over a parent
+    that is at most 16 KiB longer. Keep that handle to be exact.
     """
     return mx.array(view)
 

@@ -1,9 +1,8 @@
 """KVCacheManager: one pre-allocated pool of KV memory, handed out in slots to sequences.
 
-Per layer, keys and values are one buffer (slots, kv heads, max_seq_len, head_dim). A
-sequence owns one slot, and the lowest free slot is taken first, so that sequences that
-run together tend to lie side by side and a batch of them is a slice of the pool. A model
-sees a layer of it as a LayerView.
+Per layer, keys and values are one buffer (slots, kv heads, max_seq_len, head_dim). A sequence owns
+one slot, and the lowest free slot is taken first. So sequences that run together tend to lie side
+by side, and a batch of them is a slice of the pool. A model sees a layer of it as a LayerView.
 """
 
 from collections.abc import Sequence as Many

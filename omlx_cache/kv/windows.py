@@ -76,7 +76,7 @@ class BatchWindows(Windowed, upstream.BatchRotatingKVCache):  # type: ignore[mis
         return row
 
     def finalize(self) -> None:
-        """Move right padding to the front, then give back what exceeds the window."""
+        """Move right padding to the front, then free the columns that exceed the window."""
         super().finalize()
         self._give_back_surplus()
 

@@ -108,8 +108,8 @@ class PageCut(NamedTuple):
 
 
 class Cutter:
-    """Plans pages of sources that together hold a group's tokens, the last source's names and
-    shapes deciding, and copies them into payloads that pin no source.
+    """Plans pages of sources that together hold a group's tokens, and copies them into payloads
+    that pin no source. The last source's names and shapes count.
 
     Planning evaluates nothing; a copy evaluates its tensors. Use it for one commit or capture and
     drop it before the live cache goes on: on the CPU it holds views of the live buffers. Mutable by

@@ -16,11 +16,11 @@ class RequestRecord:
     `held_seconds` of one that is held.
 
     `restored_tokens` include the `cold_tokens` that the disk gave and the `remote_tokens` that came
-    from other machines; `reason` says why no more was restored, None when nothing was left.
-    Of those `prepared_tokens` were computed before anybody had asked for them.
-    It waited `held_seconds` for the blocks that another request computed; `waited_for` is the
-    number of that one, None when it is not known. `computed_tokens` of the prompt were fed in
-    `compute_seconds`; the prompt had been fed whole after `first_token_seconds`, None before that.
+    from other machines. `prepared_tokens` of them were computed before any request for them.
+    `reason` says why no more was restored, None when nothing was left. It waited `held_seconds` for
+    the blocks that another request computed; `waited_for` is the number of that one, None when it
+    is not known. `computed_tokens` of the prompt were fed in `compute_seconds`; the prompt had been
+    fed whole after `first_token_seconds`, None before that.
     """
 
     number: int

@@ -176,7 +176,7 @@ class AskedRequest:
 class RequestLog:
     """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count`,
     the records, `_followed` (when a reader last asked for a page) and `untold` (a request has ended
-    since a page without news was given), and is held over no I/O; the explainer guards itself."""
+    since the last page without news). It is held over no I/O; the explainer guards itself."""
 
     def __init__(
         self,

@@ -78,8 +78,8 @@ class RequestTrace:
         )
 
     def add_stored(self, chain: KeyChain, end: int) -> None:
-        """Note the complete blocks of a sequence that was stored up to `end`, of a request that is
-        added with its prompt's only, before or after."""
+        """Note the complete blocks of a sequence that was stored up to `end`. Its request is added,
+        before or after, with its prompt's blocks only."""
         self._queue({}, "stored", chain, end)
 
     def note_size(self, namespace: BlockKey, bytes_per_token: int) -> None:

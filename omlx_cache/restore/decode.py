@@ -2,8 +2,8 @@
 
 A page that cannot be brought into it exactly raises ForeignPage: a miss. Some tensors NumPy decodes
 faster than MLX does on a CPU, straight into the buffers. On a GPU the stored tensors of many pages
-are joined by few operations, then decoded once a tensor, straight into the restored buffer: tensors
-that lie side by side in their pages, alike but for the layer, are joined together, so that the
+are joined by few operations, then decoded once a tensor, straight into the restored buffer. Tensors
+that lie side by side in their pages, alike but for the layer, are joined together. So the
 operations of MLX grow with pages and with tensors, not with their product.
 """
 

@@ -1,6 +1,6 @@
 """The buffers of a restore on a GPU, filled in place, a batch of pages at a time.
 
-One MLX operation costs about 8 us for any size, so the pages of a batch are joined by one, and one
+One MLX operation costs about 8 us for any size, so one operation joins the pages of a batch. One
 more brings them to their places in the buffers of several tensors, which are made owned one by one
 in the end. In place: evaluated before the next batch, as an update of an unevaluated array would
 copy the buffer. A host view of an array that the device has written moves it through the host: none

@@ -1,8 +1,8 @@
 """The buffers of a restore in host memory, filled page by page.
 
-Used on the CPU back end for everything, and on a GPU that shares the host's memory for restores
-that are all on the disk and not encoded: the host may write arrays that the device has not used
-yet.
+The CPU back end uses them for everything. A GPU that shares the host's memory uses them for
+restores that are all on the disk and not encoded: the host may write arrays that the device has not
+used yet.
 """
 
 import threading

@@ -77,8 +77,8 @@ class RestorePoint:
 class GroupPages:
     """The pages of one group, by end position, indexed so that a cover is judged in O(1).
 
-    Only the last block of a span can be covered by a page that ends inside a block, and only the
-    first by one that begins inside it: `_gap` leads over all the whole blocks between.
+    A page that ends inside a block can cover only the last block of a span, and one that begins
+    inside it only the first: `_gap` leads over all the whole blocks between.
     """
 
     def __init__(self, group: GroupSpec, block_size: int) -> None:

@@ -109,9 +109,9 @@ class RestoreQueue:
     Each is planned by a worker of its own. Memory is reserved in the order of `add`; a restore that
     finds no room waits until others are taken or abandoned. One reads at a time, and the next
     begins while the last pages of the one before it come. `reads` has the threads that wait for the
-    disk. Mutable: `_waiting` (in order, with those that have memory), `_reader` (the restore whose
-    turn it is) and `_hung` (reads that hang or were abandoned), guarded by `_lock` without I/O; and
-    `lost`, to which finalizers append without a lock.
+    disk. Mutable: `_waiting` (in order, with the restores that have memory), `_reader` (the restore
+    whose turn it is) and `_hung` (reads that hang or were abandoned), guarded by `_lock` without
+    I/O; and `lost`, to which finalizers append without a lock.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -168,7 +168,7 @@ class RestoreQueue:
 
     @uninterrupted
     def settle(self) -> None:
-        """Give back the bytes of handles that were lost; called by every other operation."""
+        """Release the bytes of handles that were lost; called by every other operation."""
         with contextlib.suppress(IndexError):
             while self.lost:
                 self.drop(self.lost.popleft())

@@ -1,8 +1,8 @@
 """The restore engine: pages come from the tiers to where a restore wants them, each read once.
 
 One `Reading` brings the pages of a plan to one of three places: on the host straight into the final
-buffers, on a GPU into buffers that are joined batch by batch, and, when the model's thread is busy
-with other requests, into staged pages that it joins later. Pages for which memory has room go to
+buffers, on a GPU into buffers that are joined batch by batch. When the model's thread is busy with
+other requests, they go into staged pages that it joins later. Pages for which memory has room go to
 the hot tier on the way.
 """
 

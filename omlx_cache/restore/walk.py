@@ -1,5 +1,5 @@
-"""Where a restore stands: the prefix that it can still hope for, the plan for it, and which page is
-to blame when pages that are sound do not fit together."""
+"""The state of a restore: the prefix that it can still reach, the plan for it, and the page to
+blame when sound pages do not fit together."""
 
 import contextlib
 import json

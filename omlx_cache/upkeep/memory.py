@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 STALLED = 0.1
 """A tenth of the time spent waiting for memory is felt by every user of the machine."""
 STEPS = 8
-"""The hot tier is given back, and taken again, in so many steps; at `warn` the last one stays."""
+"""Steps in which the hot tier shrinks, and grows again; at `warn` the last one stays."""
 GROW_SECONDS = 10.0
 """How long memory must have been plentiful before a step is taken again."""
 

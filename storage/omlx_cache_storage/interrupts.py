@@ -53,8 +53,8 @@ class _Deferral:
     `_replaced`, those of them in whose place another was set meanwhile; `_came`, the signals since,
     and `_since`, when the first of them came. `_reminding` is true while a thread watches how long
     they wait, `_restoring` while handlers are put back to run. A handler of ours passes its signal
-    on when an interrupt left it in place, or other code took it for the one before and put it back:
-    every state between two instructions is a good one.
+    on when it is still called: an interrupt left it in place, or other code put it back as the one
+    before. So every state between two instructions is a good one.
     """
 
     def __init__(self) -> None:

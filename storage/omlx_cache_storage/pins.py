@@ -43,9 +43,9 @@ PinKind = Literal["namespace", "model", "salt", "key"]
 class PinRecord:
     """Pages that stay from a time to another (nanoseconds since the epoch; None: until unpinned).
 
-    `name` is a namespace's digest in hex, a model as listings name it, a salt's digest as
-    documents have it, or a block's key in hex; then `namespace` is that of the block and `keys` are
-    its chain, the root first, which does not tell it from others.
+    `name` is a namespace's digest in hex, a model as listings name it, a salt's digest as documents
+    have it, or a block's key in hex. For a block, `namespace` is its own and `keys` are its chain,
+    the root first; `keys` do not tell it from other pins.
     """
 
     kind: PinKind
@@ -74,7 +74,7 @@ class Pins:
     """Knows a store's pins: those in the directory's file, and those that this process has added.
 
     Any thread may call. `_lock` guards `_filed` (what the file says, or is to say), `_own` (this
-    process's pins, several for one target), `_written` (those that the file has had), `_known`
+    process's pins, several for one target), `_written` (pins that the file has had), `_known`
     (namespaces whose documents were read), `is_unwritten` (the file is to be changed) and `version`
     (rises with each change). `until` and `chain_until` take no lock: `_keys` and `_namespaces` are
     replaced, and entries of theirs only added. `merged`, `go_by` and `learn` belong to one thread.

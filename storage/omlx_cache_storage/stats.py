@@ -92,14 +92,14 @@ class RemoteUsage:
     """The counts of a remote tier, and the state of its store. `where` names no password.
 
     `state` is `ok`, or `resting: ` and why: the store failed, and the tier backs off. Asked, found
-    and missed are pages of lookups; `late_lookups` were not answered in time, `late_reads` pages
-    did not come in time, `lost_pages` were found and gone when they were read, and `bad_pages` were
-    not what they should be. `errors` counts the store's failures, by reason. Bytes are as on the
-    wire. `pending_pages` wait to be written; `present_pages` were there already when they came to
-    be, `dropped_pages` did not fit into the queue or left this machine before, `failed_pages` the
-    store did not take. `lookup_phases` followed each other, in all lookups; `held_bytes` are in
-    flight: requested, or received and not restored yet. Seconds are the store's time to answer
-    about nothing, bytes a second its recent rate: both 0 before they are known.
+    and missed are pages of lookups; `late_lookups` were not answered in time. `late_reads` pages
+    did not come in time, `lost_pages` were found and missing when they were read, and `bad_pages`
+    had wrong bytes. `errors` counts the store's failures, by reason. Bytes are as on the wire.
+    `pending_pages` wait to be written; `present_pages` were there already when their turn came,
+    `dropped_pages` did not fit into the queue or left this machine before, `failed_pages` the store
+    did not take. `lookup_phases` followed each other, in all lookups; `held_bytes` are in flight:
+    requested, or received and not restored yet. Seconds are the store's time to answer about
+    nothing, bytes a second its recent rate: both 0 before they are known.
     """
 
     engine: str

@@ -546,8 +546,8 @@ class Tiers:
         return twin
 
     def forget(self, page: PageId) -> None:
-        """Drop a page that proved useless from both tiers, and leave what other machines have of it
-        alone for a while, if it may have come from there."""
+        """Delete a page that proved useless from both tiers. If it may have come from other
+        machines, back off from their copy of it for a while."""
         self.departures.note([page], "damaged")
         held = self.hot.get(page)
         if held is not None:

@@ -29,9 +29,9 @@ class Feeding:
     """Follows a directory and has its pages sent, by the settings that it was made with; belongs to
     the service's upkeep, but for `usage`.
 
-    Machines of another kind have names of their own in the store, and each page's namespace says of
-    which kind those are that may use it: there is a tier in `_tiers` for each kind that comes up.
-    `_upto` is the last event, `_backlog` has pages that were there before.
+    Machines of another kind have names of their own in the store, and each page's namespace says
+    which kind may use it. `_tiers` has a tier for each kind in use. `_upto` is the last event,
+    `_backlog` has pages that were there before.
     """
 
     def __init__(self, tier: KeepingTier, events: EventLog, settings: CacheSettings) -> None:

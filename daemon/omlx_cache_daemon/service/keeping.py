@@ -22,8 +22,8 @@ EVICTED_BYTES = 256 * 1024 * 1024
 
 
 class _KeepingLimits(SharedLimits):
-    """Leaves the budget to stores, but one that was derived from free space where a figure was
-    given, and the figure that this one set itself (`set_before`)."""
+    """Leaves the budget to stores, with two exceptions: a budget that was derived from free space
+    where a figure was given, and the figure that this one set itself (`set_before`)."""
 
     set_before: int | None = None
 

@@ -230,9 +230,8 @@ class Upkeep:
 
 
 def give_back_memory() -> None:
-    """Have freed memory given back to the system, after work that took much of it. Raises
-    nothing."""
+    """Have freed memory returned to the system, after work that took much of it. Raises nothing."""
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
-        # glibc's own; elsewhere memory is given back as it is freed.
+        # glibc's own; elsewhere memory returns to the system as it is freed.
         ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))

@@ -85,9 +85,9 @@ class KeptReasoning:
                 self._forget(next(iter(self._kept)))
 
     def rendered(self, request: Any, args: Any, tokenizer: Any, render: Callable[[], T]) -> T:
-        """Return what `render` makes of a request to which the reasoning was given that its
-        template reads and lacks, or of the request as it is where the template refuses that; raises
-        what `render` does. Says on the request whether its prompt lacks what might be given."""
+        """Return the result of `render` for a request with the reasoning that its template reads
+        and lacks. Where the template rejects that, render the request as it is; raises the
+        exceptions of `render`. Says on the request whether its prompt lacks what might be given."""
         request.lacks_reasoning = False
         options, messages = args.chat_template_kwargs, request.messages
         try:
@@ -176,8 +176,8 @@ def _canonical(value: Any) -> bytes:
 def _helps(
     messages: Sequence[Message], names: Sequence[str], lacking: Sequence[_Lacking], is_kept: bool
 ) -> bool:
-    """True when reasoning is lacking since the last question, where templates write it, or when
-    there is some that a template drops, and has a switch to keep: it `is_kept` without."""
+    """True when a message since the last question lacks reasoning, or when the template drops some
+    that it could keep. `is_kept`: its switches to keep reasoning are set, or it has none."""
     asked = max((at for at, m in enumerate(messages) if m.get("role") == "user"), default=-1)
     if any(one.place > asked for one in lacking):
         return True

@@ -86,11 +86,12 @@ class SentAnswer:
 class ServedRequest:
     """Stands in for the queue on which mlx-lm's generation thread answers one client.
 
-    The client's thread makes it, and sets, before it is queued, `parts`, its tokenised prompt,
-    `tokenizer`, by which, `flight`, `held_seconds` and `waited_for`, the number of the request that
-    it waited for, where that has one. After that the generation thread sets them, `queue`, `asked`,
-    `lacks_reasoning`, `is_over`, `_context`, `_text`, the answer, and `alone`, which takes what is
-    computed of a request that is served alone. `note_end` hears how the answer ended.
+    The client's thread makes it, and sets some fields before it is queued: `parts` (its tokenised
+    prompt), `tokenizer`, `flight`, `held_seconds` and `waited_for` (the number of the request that
+    it waited for, if it has one). After that the generation thread sets these fields. It also sets
+    `queue`, `asked`, `lacks_reasoning`, `is_over`, `_context`, `_text` (the answer), and `alone`,
+    which takes the computed tokens of a request that is served alone. `note_end` gets the end of
+    the answer.
     """
 
     def __init__(self, note_end: Callable[[Ended | None], None], offered_tools: bool) -> None:

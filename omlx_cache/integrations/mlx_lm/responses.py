@@ -262,8 +262,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             _log.info("%s", served.line(count, first, early, notes))
 
     def expect(self, request: Any, answer: SentAnswer) -> None:
-        """Note how the next prompt of a conversation begins, now that a client has its answer,
-        where that is likely to come, and no other request is there. Raises nothing."""
+        """Note how the next prompt of a conversation begins, now that its client has an answer.
+        Only where that prompt is likely to come, and no other request is there. Raises nothing."""
         if self._is_busy or not self._predicting.acquire(blocking=False):
             return
         try:

@@ -16,7 +16,7 @@ class ServedPromptCache(TieredPromptCache):
     """Also stores sequences that are computed alone, and learns how answers end. On the generation
     thread.
 
-    `key` is the model that was asked for last, `_prompt` its prompt, `_how_ended` the end of the
+    `key` is the model of the latest request, `_prompt` its prompt. `_how_ended` is the end of the
     answer that is inserted next, and `_lent` the caches that mlx-lm feeds alone, within `lending`.
     """
 

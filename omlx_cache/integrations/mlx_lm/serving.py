@@ -92,14 +92,14 @@ def serve(
     *_: Any,
     **__: Any,
 ) -> None:
-    """Answer requests until SIGINT or SIGTERM, then finish those in flight and write; `host` and
-    all after it are what mlx-lm calls its `run` with.
+    """Answer requests until SIGINT or SIGTERM, then finish the requests in flight and write; mlx-lm
+    calls its `run` with `host` and all after it.
 
     Raises SystemExit: 0 when everything that was accepted is on the disk, 1 when not, or when the
     generation thread died, and a line when the model could not be loaded. A second signal may leave
     threads behind: the caller is to end the process. Raises ConfigError for bits that MLX lacks,
-    CannotRun for a directory that cannot be opened, and OSError for an address that cannot be had,
-    before any thread runs MLX.
+    CannotRun for a directory that cannot be opened, and OSError for an unavailable address, before
+    any thread runs MLX.
     """
     if mx.distributed.init().size() > 1:
         # The ranks must restore the same prefix at the same time; their tiers may differ.

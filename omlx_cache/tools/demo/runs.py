@@ -148,8 +148,8 @@ def _greedy(logits: Any) -> int:
 
 
 def warm_up(model: Any, length: int, cache: PrefixCache | None = None) -> None:
-    """Let MLX load the kernels of a short prefill, and with a cache of a commit and of whole and
-    partial restores, so that no run pays for them; leaves nothing in the store."""
+    """Let MLX load the kernels of a short prefill, so that no run pays for them. With a cache also
+    load those of a commit and of whole and partial restores. Leaves nothing in the store."""
     half = length // 2
     ends = half, length - 1, length
     first = DemoPrompt([0] * length, ends, half, 2)

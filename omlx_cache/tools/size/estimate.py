@@ -1,8 +1,8 @@
 """How much memory a model's KV takes: per token, per block, and for a context and a batch.
 
 Imports no MLX. A model is traced in a process of its own, with limited memory and time: a few of
-mlx-lm's classes evaluate weights on the way, and what happens to the child then is the answer for
-such a model, and nothing to the process that asked.
+mlx-lm's classes evaluate weights on the way. The child's failure is the answer for such a model,
+and does not touch the process that asked.
 """
 
 import json

@@ -170,9 +170,9 @@ def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
 def uncollected() -> Iterator[None]:
     """Have no automatic garbage collection until the block ends; one that was off stays off.
 
-    An index of many files is nothing but objects that stay, and the collector would go through all
-    of them several times over while they become more: a third of a start-up. Two threads may be in
-    such blocks at once: the first that found it on puts it on again.
+    An index of many files is nothing but objects that stay. The collector would go through all of
+    them several times while they become more: a third of a start-up. Two threads may be in such
+    blocks at once: the first that found it on puts it on again.
     """
     enabled = gc.isenabled()
     gc.disable()

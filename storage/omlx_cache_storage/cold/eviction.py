@@ -34,9 +34,10 @@ LOOKED_AHEAD = 1024
 class Writing:
     """A page in flight to the disk. Belongs to the thread that writes.
 
-    `wanted` is as large as its file may become. Room is made in turns with others: `reserves` some
-    under the name of its temporary file, `described` bytes of it for its namespace's document, and
-    `short` of so many on the disk itself (None: not asked yet). `opened` is its file.
+    `wanted` is as large as its file may become. Room is made in turns with peer processes. The page
+    `reserves` some under the name of its temporary file, `described` bytes of it for its
+    namespace's document. The disk itself is `short` of so many bytes (None: not asked yet).
+    `opened` is its file.
     """
 
     candidate: Candidate
@@ -284,7 +285,7 @@ class Evictor:
                 self.impatience -= 1
 
     def _until(self, candidate: Candidate) -> int:
-        """Return the last stamp of pages that a candidate may push out."""
+        """Return the last stamp of pages that a candidate may evict."""
         if self.impatience:
             return sys.maxsize
         return (

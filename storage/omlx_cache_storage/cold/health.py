@@ -65,8 +65,8 @@ class Health:
         return self._reads.is_open or (known is not None and known.is_open)
 
     def is_unreadable(self, page: PageId) -> bool:
-        """True when a page could not be read and was not read or written since, or when reads of
-        other pages fail one after the other: a page that is computed again is then better written
+        """True when a page could not be read and was not read or written since. True for all pages
+        when reads fail one after the other: a page that is computed again is then better written
         again."""
         return page in self._unreadable or (self._reads.tripped and self._blames_disk)
 

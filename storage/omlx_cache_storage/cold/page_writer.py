@@ -65,10 +65,10 @@ class PageWriter:
         """Publish a page whole or not at all, and return the result.
 
         Evicts only pages before this one in the order: never its chain's root for its deep end.
-        Raises OSError when the disk refuses, for want of room only after some were evicted, and
-        ValueError for a payload of another size than the page's tensors; nothing is left behind
-        then. An unreadable page is written again, except one that only this process cannot decode.
-        It waits a moment for a page that a peer process is writing. Writer thread only.
+        Raises OSError when the disk fails, for want of room only after some pages were evicted.
+        Raises ValueError for a payload of another size than the page's tensors. Nothing is left
+        behind then. An unreadable page is written again, except one that only this process cannot
+        decode. It waits a moment for a page that a peer process is writing. Writer thread only.
         """
         self._load()
         candidate = Candidate(page.meta.id, page.meta.position, time_ns)

@@ -1,10 +1,10 @@
 """The small JSON files of a cold directory: each is read with doubt, and replaced as a whole.
 
-`namespace.json` says what a namespace's digest was made from. Beside the namespaces lie
-`budget.json` (how many bytes the directory may take, and who said so), `pins.json` (the pinned
-pages) and `reuse.json` (the learning of eviction policies, for later processes: the last one that
-measured replaces it). A file that is missing, torn or another user's says nothing. Names of files
-being written tell their writer, so that leftovers are known as such.
+`namespace.json` says what a namespace's digest was made from. Three files lie beside the
+namespaces. `budget.json` says how many bytes the directory may take, and who set that; `pins.json`
+names the pinned pages. `reuse.json` is the learning of eviction policies, for later processes: the
+last one that measured replaces it. A file that is missing, torn or another user's says nothing.
+Names of files being written tell their writer, so that leftovers are known as such.
 """
 
 import contextlib

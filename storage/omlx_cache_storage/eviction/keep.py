@@ -1,9 +1,8 @@
 """The eviction policy: for how long a page that was used is not evicted for a new one.
 
 Pages are ordered by their last use, a chain's deep end first. The policy rejects a new page when
-the first in that order was used a short while ago: agents come back after some seconds, and when
-more of them are active than there is room for, evicting the one that is about to return helps no
-agent (docs/reuse.md).
+the first in that order was used a short while ago. Agents come back after some seconds: when more
+of them are active than there is room for, evicting the next to return helps none (docs/reuse.md).
 
 The policy counts, by log-age, how old pages were when they were used again, and how many wait at
 each age. NumPy is imported where it is used: a command that lists files does not wait for it.
@@ -60,8 +59,8 @@ _AFTER_BURST: Final = bucket_of(BURST_SECONDS)
 
 
 def worth_waiting_until(uses: Ages, waiting: Ages, share: float) -> int:
-    """Return the last bucket from which waiting gives as many uses a second as from the beginning,
-    at most the one by whose end that `share` of the uses had come.
+    """Return the last bucket from which waiting gives as many uses a second as from the beginning.
+    It is at most the bucket by whose end that `share` of the uses had come.
 
     `uses` has the uses by age, `waiting` the pages by age that were not used again so far.
     """

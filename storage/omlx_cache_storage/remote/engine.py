@@ -124,8 +124,8 @@ class RemoteEngine(Protocol):
     def look(
         self, names: Sequence[str], nbytes: int, sets: Sequence[str] = ()
     ) -> tuple[list[bytes | None], list[list[str]]]:
-        """Return the first `nbytes` of each value (fewer of a shorter one), None for one that is
-        not there, and the members of each set, [] for one that is not there. One sequential phase:
+        """Return the first `nbytes` of each value (fewer of a shorter one), None for a missing one.
+        Return the members of each set as well, [] for a missing one. One sequential phase:
         pipelined, or at once on several connections."""
 
     def read(self, parts: Sequence[Part]) -> list[Buffer | None]:

@@ -194,8 +194,8 @@ def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> lis
 def read_envelope(name: str, first: Buffer, keys: RemoteKeys) -> Envelope:
     """Return the envelope in a value's first `WIRE_BYTES`.
 
-    Raises UndecodablePage for an envelope of a later version, ForeignPage for one that this secret,
-    or the want of one, does not accept, CorruptPage for anything else.
+    Raises UndecodablePage for an envelope of a later version, ForeignPage for one that does not
+    match this secret, or its absence, CorruptPage for anything else.
     """
     raw = bytes(memoryview(first)[:WIRE_BYTES])
     if raw[:7] == _MAGIC[:7] and raw[:8] != _MAGIC:

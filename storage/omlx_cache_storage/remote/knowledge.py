@@ -87,8 +87,8 @@ class Knowledge:
         return before is None or before.info != info
 
     def assume(self, namespace: BlockKey, page: PageId, info: PageInfo) -> bool:
-        """Take a page to be there on the word of others, unless something is known of it, or it was
-        found to be absent, or bad, lately; return whether it is news."""
+        """Assume a page to be there on another page's evidence; return whether that is news. A
+        known page, and one that was found absent, or bad, lately, stays as it is."""
         known = self._pages.get(page, _NOTHING)
         until = max(known.until, known.shunned) if isinstance(known, _Absent) else known.until
         return until <= self._clock() and self.note(namespace, page, info)

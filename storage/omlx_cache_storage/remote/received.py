@@ -22,7 +22,8 @@ CHECKED_BYTES = 256 * 1024
 
 
 class ReceivedPage:
-    """A received value whose envelope and header were checked; `read_into` checks the rest, once.
+    """A received value whose envelope and header were checked; `read_into` checks the payload,
+    once.
 
     The constructor raises PageError for a value that is not the requested page. `parts` are the
     value's bytes in order, cut anywhere; they are not changed, and released as they are read. With
