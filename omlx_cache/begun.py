@@ -136,8 +136,7 @@ class Begun:
         For blocks that its own thread computes it does not wait: it is held no more.
         """
         pending = self._pending
-        known = self.scope.store.arguments.known
-        timeout = known("timeout", timeout, is_timeout, 0.0, SECONDS)
+        timeout = self.scope.store.arguments.known("timeout", timeout, is_timeout, 0.0, SECONDS)
         deadline = inf if timeout is None else time.monotonic() + timeout
         while pending and not self.ready and (left := deadline - time.monotonic()) > 0:
             if self.held:

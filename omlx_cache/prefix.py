@@ -213,18 +213,19 @@ class PrefixCache(Scopes):
             return Pin(scope.unsupported_reason or "these are no tokens")
         # Returns at once: what only others have cannot be pinned here.
         found = scope.find(chain, len(chain), wait=0.0)
-        is_short = not found.position and len(chain) < chain.block_size
         pages = [*found.root_first, *needed(chain, scope.groups, len(chain))]
         seconds = float(min(ttl, MOST_PIN_SECONDS))
         record, tiers = store.pin(chain.namespace, list(dict.fromkeys(pages)), seconds)
         if record is None:
             return Pin(f"all pins together name {MOST_KEYS:,} blocks at most")
         memory, disk = tiers[0], tiers[1] if len(tiers) > 1 else None
-        short = f"longer prompts find no part of a block, and one has {chain.block_size} tokens"
+        part = (
+            f"longer prompts find no part of a block, and one has {chain.block_size} tokens"
+            if found.position == 0 and len(chain) < chain.block_size
+            else None
+        )
         return Pin(
-            _why_less("memory", memory)
-            or _why_less("the disk's budget", disk)
-            or (short if is_short else None),
+            _why_less("memory", memory) or _why_less("the disk's budget", disk) or part,
             found_tokens=found.position,
             memory=memory,
             disk=disk,

@@ -158,11 +158,10 @@ def salt_digest(salt: str | bytes | None) -> str:
 def named(extra: Mapping[str, str] | None) -> dict[str, str]:
     """Return what separates runs beside the salt, {} for none; raises TypeError for anything but
     texts by name."""
-    if extra is None:
-        return {}
-    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
+    parts = {} if extra is None else extra
+    if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
         raise TypeError(f'extra names what differs, as {{"rope": "yarn-4x"}}; got {extra!r}')
-    return dict(extra)
+    return dict(parts)
 
 
 def software() -> dict[str, str]:

@@ -28,6 +28,8 @@ from omlx_cache_storage.stats import Counters
 _log = logging.getLogger(__name__)
 
 REMEMBERED = 512
+PROGRESS_SECONDS = 10.0
+"""How often a prompt that takes long is said to go on."""
 FOLLOWED_SECONDS = 1.0
 """A reader that asked for records so lately is expected to ask again, and is waited for so long."""
 
@@ -38,14 +40,14 @@ class AskedRequest:
     Mutable: `record`, and `explanation` (why no more was restored; None before `restored`) are
     replaced, guarded by the log's lock. The thread that looks up says before `restored` what
     explains it: `walked`, along which keys the prompt was looked up, and how many `remote_tokens`
-    other machines gave; and before `ended`, for the trace, `how_ended`. `chain`, `_began` and
-    `_fed`, where a chunk began and when, are its own.
+    other machines gave; and before `ended`, for the trace, `how_ended`. `chain`, `_began`,
+    `_told` (when its progress was logged) and `_fed`, where a chunk began and when, are its own.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
         self._log = log
         self._work = work
-        self._began = time.perf_counter()
+        self._began = self._told = time.perf_counter()
         self.record = record
         self.walked: Walked | None = None
         self.remote_tokens = 0
@@ -115,10 +117,14 @@ class AskedRequest:
         """Note tokens of the prompt that were computed in the last `seconds`; 0 seconds for one
         that a step of decoding took along."""
         record = self.record
-        done = record.computed_tokens + tokens
+        done, now = record.computed_tokens + tokens, time.perf_counter()
         self._note(computed_tokens=done, compute_seconds=record.compute_seconds + seconds)
         if done + record.restored_tokens >= record.prompt_tokens:
-            self._note(first_token_seconds=time.perf_counter() - self._began)
+            self._note(first_token_seconds=now - self._began)
+        elif now - self._told >= PROGRESS_SECONDS:
+            self._told = now
+            rest = record.prompt_tokens - record.restored_tokens
+            _log.info("request %d: %d of %d tokens computed so far", record.number, done, rest)
         self._log.counters.add(prefilled_tokens=tokens)
         self._work.computed(tokens, seconds)
 

@@ -342,12 +342,12 @@ class CacheSettings(RemoteSettings):
             return ["hot_bytes is 0 and hot_cache_only is set: nothing will be kept"] * empty
         if self.cold_bytes < SMALLEST_COLD_BYTES:
             size = format_size(self.cold_bytes)
-            if self.is_derived("cold_bytes"):
-                return [
-                    f"the disk of {self.cold_dir} leaves the cache no room ({size}): nothing will "
-                    "be kept on disk until it is free; `omlx-cache doctor` looks at it"
-                ]
-            return [f"cold_bytes ({size}) has no room for a file: nothing will be kept on disk"]
+            return [
+                f"the disk of {self.cold_dir} leaves the cache no room ({size}): nothing will be "
+                "kept on disk; `omlx-cache doctor` looks at it"
+                if self.is_derived("cold_bytes")
+                else f"cold_bytes ({size}) has no room for a file: nothing will be kept on disk"
+            ]
         return [] if self.queue_bytes else ["queue_bytes is 0: nothing will be kept on disk"]
 
     def cold_budget(self, used_bytes: int) -> int:

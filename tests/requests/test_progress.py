@@ -1,0 +1,22 @@
+"""A prompt that takes long says how far it is, so that silence means an end."""
+
+from typing import Any
+
+import pytest
+
+from kit.drive import random_tokens, request
+from omlx_cache import PrefixCache
+
+
+def test_a_long_prompt_says_how_far_it_is(
+    model: Any,
+    cache: PrefixCache,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "omlx_cache")
+    for pause in (3600.0, 0.0):
+        monkeypatch.setattr("omlx_cache.requests.log.PROGRESS_SECONDS", pause)
+        request(model, cache, random_tokens(96, int(pause)), step=32)
+    said = [line for line in caplog.messages if "so far" in line]
+    assert said == [f"request 2: {done} of 96 tokens computed so far" for done in (32, 64)]
