@@ -21,27 +21,27 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_NEW_TOKENS = 256
 WAIT_SECONDS = 2.0
-"""Seconds that a session waits for a restore that was begun: a disk that works has begun to deliver
-long before, and nobody waits much longer for a first token."""
+"""Seconds that a session waits for a restore that was begun. A disk that works begins to deliver
+long before, and no client waits much longer for a first token."""
 WAIT_SECONDS_PER_TOKEN = 0.001
-"""Seconds for each token of the prompt: about what it costs to compute one instead."""
+"""Seconds for each token of the prompt: computing one takes about as long."""
 MAX_NEW_TOKENS = 65_536
 """Room beyond this is not allocated ahead: "no limit" must not take all memory at once."""
 
 
 class Begun:
-    """What `PrefixCache.begin` returns, and a session takes over; made by any thread.
+    """A request that `PrefixCache.begin` has begun, for a session to take over; made by any thread.
 
-    `start` reads the prefix into buffers of its own, within the memory that all that wait may take.
+    `start` reads the prefix into buffers of its own, within the memory of all waiting restores.
     While another request computes a block or more beyond it, it is `held`, and nothing is read.
-    `ready` says that a session would not be quicker later. `cancel`, or losing the object, gives
-    the memory back. Nothing raises: tokens that are none, and models that are not supported, are
-    ready at once, and their session says why nothing was restored.
+    `ready` says that a session would not be quicker later. `cancel`, or losing the object, releases
+    the memory. Nothing raises: tokens that are none, and models that are not supported, are ready
+    at once, and their session says why nothing was restored.
 
-    `priority` says when its pages leave; one that is none counts as normal.
+    `priority` says how early its pages are evicted; an invalid one counts as normal.
 
-    `_lock` guards `_began`, `stamp`, `_over` (nobody looks again) and `_wait`; no payload is read
-    and nothing is waited for under it.
+    `_lock` guards `_began`, `stamp`, `_over` (no thread looks again) and `_wait`; no thread reads a
+    payload or waits under it.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Begun:
                 self._pending.cancel()
 
     def _look_if_stale(self) -> None:
-        """Look again when what others computed may have changed what was found."""
+        """Look again when blocks that other requests computed may have changed the result."""
         with self._lock:
             if not self._over and not self.scope.store.closed and self._wait.is_stale():
                 self._look()
@@ -191,10 +191,8 @@ class Begun:
             pending.cancel()
 
     def take(self, deadline: float | None) -> Restored:
-        """Return what has come after `deadline` seconds at most; once, on the model's thread.
-
-        One that is held takes what is there now: no other request is waited for.
-        """
+        """Return the restored prefix after `deadline` seconds at most; once, on the model's thread.
+        A held one takes the pages that are there now, and waits for no other request."""
         pending = self._pending
         if pending is None:
             return Restored(self.scope.fresh(), missed(self.miss_reason))
@@ -211,8 +209,8 @@ class Begun:
 
 
 def listed(tokens: Any) -> list[Any]:
-    """Return tokens of any kind of sequence as a list; raises TypeError for what is none, as text
-    and bytes are none of tokens."""
+    """Return tokens of any kind of sequence as a list; raises TypeError for anything else, such as
+    text and bytes."""
     plain = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     if isinstance(plain, str | bytes | bytearray | Mapping | Set) or not isinstance(
         plain, Iterable

@@ -95,14 +95,14 @@ class PrefixCache(Scopes):
         priority: str = "normal",
         **options: Unpack[ScopeOptions],
     ) -> Session:
-        """Restore what is cached of a prompt and return the session; never raises for a miss.
+        """Restore a prompt's cached prefix and return the session; never raises for a miss.
 
         Waits for pages that are not in memory, `deadline` seconds at most, and without one until
-        the disk gives no byte for two: what has not come by then is left to be computed. `begun` is
-        what `begin` returned for these tokens and options; the deadline is then that of the
-        settings, unless another is given. Restored buffers have room for the prompt and
+        the disk gives no byte for two. The model computes the tokens whose pages have not come by
+        then. `begun` is what `begin` returned for these tokens and options; the deadline is then
+        that of the settings, unless another is given. Restored buffers have room for the prompt and
         `max_new_tokens` more (None: 256; at most 65,536). `priority` is a hint, `low`, `normal` or
-        `high`: what it uses counts as used ten minutes earlier or later than it is. With `begun` it
+        `high`: its pages count as used ten minutes earlier or later than they are. With `begun` it
         is that one's.
         """
         scope, arguments = self.scope(**options), self.store.arguments
@@ -124,7 +124,7 @@ class PrefixCache(Scopes):
         priority: str = "normal",
         **options: Unpack[ScopeOptions],
     ) -> Begun:
-        """Begin to read what is cached of a prompt, into buffers of its own; returns at once.
+        """Begin to read a prompt's cached prefix into buffers of its own; returns at once.
 
         Callable from any thread, while others compute. `session(tokens, begun=...)` takes it over
         on the model's thread. Raises for no request: TypeError and ValueError are for options that
@@ -182,10 +182,10 @@ class PrefixCache(Scopes):
     def prepare(
         self, tokens: Sequence[int], *, most: int | None = None, **options: Unpack[ScopeOptions]
     ) -> Preparation:
-        """Return a prompt's beginning that will be asked for, to be computed while nothing else is:
-        of what is not cached the first `most` tokens, all by default.
+        """Return a preparation of a coming prompt's beginning, which is computed while no request
+        is: the first `most` tokens that are not cached, all by default.
 
-        Any thread may call, and nothing begins before the model's thread steps what it returns.
+        Any thread may call, and nothing begins before the model's thread steps the preparation.
         Tokens that are none, a model that is not supported and a store that keeps nothing in memory
         prepare nothing.
         """
@@ -194,13 +194,13 @@ class PrefixCache(Scopes):
 
     @uninterrupted
     def pin(self, tokens: Sequence[int], ttl: float, **options: Unpack[ScopeOptions]) -> Pin:
-        """Keep a prefix from being evicted for `ttl` seconds, as far as half of each tier's budget
-        holds it, the root first; returns at once, reads no payload.
+        """Pin a prefix for `ttl` seconds, as far as half of each tier's budget holds it, the root
+        first; returns at once, reads no payload.
 
-        Holds in this process's memory at once, and for all processes of the directory and over a
-        restart from a moment later. What is stored of it later is pinned then. Tokens that are
-        none, a `ttl` that is no time, and a model that is not supported pin nothing: `reason` says
-        so, as it does where not all has room.
+        The pin counts in this process's memory at once, and a moment later for all processes of the
+        directory and over a restart. Later pages of the prefix are pinned when they are stored.
+        Invalid tokens, an invalid `ttl`, and an unsupported model pin nothing: `reason` says so. It
+        also says when not all pages have room.
         """
         scope, store = self.scope(**options), self.store
         if store.closed:
@@ -234,11 +234,11 @@ class PrefixCache(Scopes):
 
     @uninterrupted
     def retire(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> int:
-        """Say that a conversation is over for good: what no other sequence goes on from leaves
-        before everything else. Returns how many of its first tokens stay as they were.
+        """Mark a conversation as over for good: its pages that no other sequence uses are evicted
+        before all others. Returns how many of its first tokens stay as they were.
 
-        Deletes nothing, and reads no payload; whoever asks for it again makes it as good as any
-        other. Tokens that are none, and a model that is not supported, retire nothing.
+        Deletes nothing, and reads no payload; the next request for it makes it as good as any
+        other. Invalid tokens, and an unsupported model, retire nothing.
         """
         scope, store = self.scope(**options), self.store
         chain = _chain(scope, tokens)

@@ -39,15 +39,15 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_GROUP_SIZE = 64
 CHUNK_SECONDS = 0.1
-"""What a chunk may take that is computed while nobody waits: somebody may come."""
+"""Seconds that a chunk of a preparation may take: a request may arrive meanwhile."""
 SLOW_SECONDS = 0.5
-"""Where the smallest chunk takes longer, or the restore before it, nothing is computed that nobody
-has asked for: neither is given up half-way when a request arrives."""
+"""Seconds of the smallest chunk, or of the restore before it, from which on nothing is prepared:
+neither can be stopped half-way when a request arrives."""
 FEWEST_TOKENS = 32
 """Fewer tokens take hardly less time than so many."""
 MOST_TOKENS = 256
 """More tokens are hardly quicker each. Recurrent layers count their blocks from the start of a
-chunk: those that end at multiples of it give the same bits."""
+chunk: chunks that end at multiples of it give the same bits."""
 NOWHERE = Namespace(BlockKey(b""), {})
 """Where the sequences of a model that is not supported are."""
 
@@ -95,10 +95,10 @@ class Pace:
 
 
 class ScopeOptions(TypedDict, total=False):
-    """What separates the sequences of one model from each other.
+    """The options that separate the sequences of one model from each other.
 
     `salt` and `extra` separate tenants. With `kv_bits` a sequence's KVCaches are QuantizedKVCaches,
-    kept packed; it shares pages with others of these bits, and with dense ones of a store with
+    kept packed; it shares pages with sequences of these bits, and with dense ones of a store with
     that codec.
     """
 
@@ -111,10 +111,10 @@ class ScopeOptions(TypedDict, total=False):
 class Scope:
     """Restores and stores the sequences of one scope. Use it on the model's thread.
 
-    No method raises for what the cache, the disk or an unsupported model does. Chains come from
-    `chain` and belong to this scope. `groups` are the layer groups, paged first, () for a model
-    that is not `supported`; `trims` says that a stored sequence can be restored to any shorter
-    length.
+    No method raises for a failure of the cache or the disk, or for an unsupported model. Chains
+    come from `chain` and belong to this scope. `groups` are the layer groups, paged first, () for a
+    model that is not `supported`; `trims` says that a stored sequence can be restored to any
+    shorter length.
     """
 
     def __init__(
@@ -194,8 +194,8 @@ class Scope:
         asks: bool = True,
     ) -> RestorePoint:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
-        would be; reads no payload. Waits for other machines to say what they have, `wait` seconds
-        at most; without `asks` they are not asked."""
+        would be; reads no payload. Waits for the answers of other machines, `wait` seconds at most;
+        without `asks` they are not asked."""
         point = find_restore_point(
             chain,
             self.groups,
@@ -290,13 +290,13 @@ class Scope:
         since_ns: int = 0,
         ended: Ended | None = None,
     ) -> CommitResult:
-        """Hand a finished sequence's pages to the tiers; copies, and evaluates what it copies.
+        """Hand a finished sequence's pages to the tiers; copies, and evaluates its copies.
 
-        Window groups are kept as far as the ring still holds them, recurrent state at the
-        position where the cache is. The end of the prompt gets a page of its own, so that the
-        same prompt is found up to there. `along` are pages that were stored while it grew: they
-        share its place in the eviction order, which depends on how the answer ended, but for pages
-        with a stamp later than `since_ns`, which others have used.
+        Window groups are kept as far as the ring still holds them, recurrent state at the position
+        where the cache is. The end of the prompt gets a page of its own, so that the same prompt is
+        found up to there. `along` are pages that were stored while it grew. They share its place in
+        the eviction order, which depends on how the answer ended. Pages with a stamp later than
+        `since_ns`, which others have used, keep theirs.
         """
         staging = Staging(self.store.counters, self.store.snapshot_bytes)
 
@@ -322,8 +322,8 @@ class Scope:
     def finish(
         self, committer: Committer, layout: Layout, extent: LiveExtent, ended: Ended | None
     ) -> CommitResult:
-        """Have the rest of a sequence stored, and note how far it went: for layouts whose pages do
-        not tell, and for people."""
+        """Have the remaining pages of a sequence stored, and note how far it went: for layouts
+        whose pages do not tell, and for people."""
         result = self.finish_unasked(committer, layout, extent, ended)
         chain, requests = committer.chain, self.store.requests
         if requests.trace is not None:
@@ -334,14 +334,15 @@ class Scope:
     def finish_unasked(
         self, committer: Committer, layout: Layout, extent: LiveExtent, ended: Ended | None = None
     ) -> CommitResult:
-        """`finish` for a sequence that no request has asked for: nobody is told of it."""
+        """`finish` for a sequence without a request: neither the explainer nor the trace notes
+        it."""
         result = committer.finish(layout, extent, ended)
         if all(group.kind != "paged" for group in self.groups):
             self._kinds.boundaries.remember(committer.chain, result.tokens)
         return result
 
     def counted(self, finish: Callable[[], CommitResult]) -> CommitResult:
-        """Call what ends a commit, and count what it stored; whatever it raises is logged, and a
+        """Call the end of a commit, and count its stored pages. An exception is logged, and is a
         reason to have stored nothing."""
         began = time.perf_counter()
         try:
@@ -358,11 +359,11 @@ class Scope:
 
 
 class Scopes:
-    """What a model, its adapter, the kind of its caches and a salt are to a store.
+    """The scopes of a model in a store, by adapter, kind of caches and salt.
 
     Evaluates samples of the weights, once; they must not change while the object lives. On a GPU it
-    computes a token to compile the kernels of the store's codecs. What the arguments mean is said
-    by `PrefixCache`.
+    computes a token to compile the kernels of the store's codecs. `PrefixCache` describes the
+    arguments.
     """
 
     def __init__(
@@ -469,10 +470,10 @@ class Scopes:
     def clear(
         self, *, salt: str | bytes | None = None, extra: Mapping[str, str] | None = None
     ) -> int:
-        """Delete all that is cached for this model under a salt; return the number of pages.
+        """Delete all pages of this model under a salt; return their number.
 
-        Quantised sessions' pages and those of every `extra` go too, unless `extra` names one; pages
-        of earlier processes as well. Waits for the disk. A closed store deletes nothing.
+        This includes pages of quantised sessions, and of every `extra` unless `extra` names one;
+        pages of earlier processes as well. Waits for the disk. A closed store deletes nothing.
         """
         if self.store.closed:
             return 0

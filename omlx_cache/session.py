@@ -36,12 +36,13 @@ INT64 = range(-(2**63), 2**63)
 
 
 class Session:
-    """Restores on construction; stores blocks while they are computed, and the rest on `commit`.
+    """Restores on construction; stores blocks while they are computed, and the last ones on
+    `commit`.
 
     Use it as a context manager, on the thread that runs the model; only `abort` may come from
-    another. No method raises for what the cache, the disk or an unsupported model does: that is
-    a miss, or a skipped page, with a reason. Leaving without commit frees all that it held; the
-    blocks that it passed on stay stored.
+    another. No method raises for a failure of the cache or the disk, or for an unsupported model:
+    that is a miss, or a skipped page, with a reason. Leaving without commit frees all that it held;
+    the blocks that it passed on stay stored.
 
     Attributes: `cached_tokens` (int, at most len(tokens) - 1), `miss_reason` (None, or why no more
     was restored), `prompt_cache` (the list for `model(..., cache=...)`), `asked` (the request's
@@ -93,7 +94,7 @@ class Session:
         )
 
     def _begin(self, begun: Begun, deadline: float | None) -> None:
-        """Take what was restored; a failure leaves a session that restores and stores nothing."""
+        """Take the restored prefix; a failure leaves a session that restores and stores nothing."""
         scope, chain = self._scope, begun.chain
         restored = begun.take(deadline)
         point = restored.point
@@ -114,7 +115,7 @@ class Session:
                 priority=begun.priority,
             )
             progress = LiveProgress(layout, start)
-            # Nobody waits for less than a block.
+            # No request waits for less than a block.
             if self._prompt_length - start >= chain.block_size:
                 stops = None if scope.trims else committer.stops
                 self._flight = scope.store.flights.begin(chain, start, stops)
@@ -133,12 +134,12 @@ class Session:
 
     @property
     def explanation(self) -> Explanation | None:
-        """Why no more was restored, with what is known of earlier prompts; `str()` says it."""
+        """Why no more was restored, with the knowledge of earlier prompts; `str()` says it."""
         return self.asked.explanation
 
     @property
     def tokens(self) -> list[int]:
-        """The prompt and what was appended."""
+        """The prompt and the appended tokens."""
         return list(self._prompt_tokens)
 
     @property
@@ -192,8 +193,8 @@ class Session:
 
     @uninterrupted
     def reach(self, position: int) -> None:
-        """Say that `position` tokens were computed, and offered to the tiers: those who wait for
-        them look again. `checkpoint` says it by itself."""
+        """Note that `position` tokens were computed, and offered to the tiers: requests that wait
+        for them look again. `checkpoint` does this by itself."""
         position = self._arguments.known("position", position, is_whole, 0, TOKENS)
         flight, committer = self._flight, self._committer
         if flight is None or committer is None:
@@ -245,7 +246,7 @@ class Session:
             yield self._prompt_tokens[self._fed : stop]
             with deferred:
                 self.checkpoint(stop)
-                # Whatever the cache says: a loop that feeds another cache must end too.
+                # Even when the cache is elsewhere: a loop that feeds another cache must end too.
                 self._fed = stop
 
     @uninterrupted
@@ -256,17 +257,17 @@ class Session:
         *,
         row: Source | None = None,
     ) -> None:
-        """Store the blocks that are complete, and what would not last: windows, and recurrent
+        """Store the complete blocks, and the pages that would not last: windows, and recurrent
         state at a wanted position.
 
-        Call it when `position` tokens (default: as the cache says, else what `next_stop` asked
-        for) have been fed. Evaluates the arrays it copies; waits for nothing. Skips, counted, when
-        the cache is elsewhere. `row` has the growing caches' tokens from `stored` on, for a batch
-        whose extracted caches are costly to read. What was fed since `next_stop` counts as computed
-        from there to here.
+        Call it when `position` tokens (default: as the cache says, else what `next_stop` asked for)
+        have been fed. Evaluates its copies; waits for nothing. Skips, counted, when the cache is
+        elsewhere. `row` has the growing caches' tokens from `stored` on, for a batch whose
+        extracted caches are costly to read. The tokens fed since `next_stop` count as computed from
+        there to here.
         """
         told = position = self._arguments.known("position", position, is_whole, None, TOKENS)
-        self._due_at = 0  # What follows moves it.
+        self._due_at = 0  # The code below moves it.
         layout, committer = self._live_layout(prompt_cache), self._committer
         if layout is None or committer is None:
             self._fed = self._planned if position is None else position
@@ -364,7 +365,7 @@ class Session:
     @uninterrupted
     def _recorded(self, before: int) -> None:
         """Look where the live cache is now that more than `before` tokens are recorded, and store
-        what is due."""
+        the due blocks."""
         after, committer = len(self._prompt_tokens), self._committer
         if self._progress is None or committer is None:
             self._due_at = sys.maxsize
@@ -391,13 +392,13 @@ class Session:
         release: bool = False,
         ended: str | None = None,
     ) -> CommitResult:
-        """Hand the remaining blocks to the tiers and return what was stored in all.
+        """Hand the remaining blocks to the tiers and return the result of all stores.
 
-        Copies on this thread; the disk is written behind its back, and waited for as long as the
-        settings allow when memory has no room left. `prompt_cache` is one extracted from a batch;
+        Copies on this thread; another thread writes to the disk. When memory has no room left, this
+        waits for that as long as the settings allow. `prompt_cache` is one extracted from a batch;
         with `release` it is consumed, as is the session's own. `ended` is a hint, how the answer
-        ended (`Ended`): after a "turn" any new page may push these out; after a "tool_call", or
-        without a hint, they are kept as the store has learned. A second commit, or one after
+        ended (`Ended`): after a "turn" any new page may evict these; after a "tool_call", or
+        without a hint, they stay as long as the store has learned. A second commit, or one after
         `abort`, stores nothing.
         """
         if self._pid != os.getpid():
@@ -455,7 +456,7 @@ class Session:
         """Free all that the session holds; safe from any thread, any number of times."""
         self._committer = None
         if self._pid != os.getpid():
-            # What its locks guard is the parent's.
+            # Its locks guard the parent's objects.
             return
         self._end_flight()
         self._due_at = 0
@@ -469,7 +470,7 @@ class Session:
 
 
 def _finish(staging: Staging, counters: Counters, asked: AskedRequest, answered: int) -> None:
-    """Free what a session held, and end its record with the tokens of its answer."""
+    """Free the session's memory, and end its record with the tokens of its answer."""
     asked.ended(answered)
     staging.release()
     counters.add(live_sessions=-1)
