@@ -116,6 +116,7 @@ uninstall() {
         echo "What it kept stays. Each line deletes what it names:"
         echo "$left"
     fi
+    echo "Models stay in huggingface_hub's cache: other programs use them, too."
 }
 
 # Prints a command for each thing of this user's that exists, with what it is.
@@ -147,10 +148,17 @@ leftovers() {
     done
     line "$config" "configuration, tokens and secrets" "rm -rf"
     line "$state" "$kept" "rm -rf"
-    line "$HOME/.config/fish/completions/omlx-cache.fish" "completions" rm
+    line "${OMLX_CACHE_RUNTIME_DIR:-}" "sockets of stores" "rm -rf"
+    for other in "${XDG_RUNTIME_DIR:-/run/user/$(id -u)}" "${TMPDIR:-}"; do
+        if [ -n "$other" ]; then line "${other%/}/omlx-cache" "sockets of stores" "rm -rf"; fi
+    done
+    line "/tmp/omlx-cache-$(id -u)" "sockets of stores" "rm -rf"
+    line "${OMLX_CACHE_TRACE:-}" "a trace of requests" rm
+    line "${XDG_CONFIG_HOME:-$HOME/.config}/fish/completions/omlx-cache.fish" "completions" rm
     line "$root/.venv" "what make set up in this checkout" "rm -rf"
-    for start in "$HOME/.zshrc" "$HOME/.bashrc" "$HOME/.bash_profile"; do
-        if grep -q omlx-cache "$start" 2>/dev/null; then
+    for name in .zshrc .zshenv .zprofile .bashrc .bash_profile .profile .config/fish/config.fish; do
+        start=$HOME/$name
+        if grep -qi 'omlx.cache' "$start" 2>/dev/null; then
             echo "    (edit $start, which names omlx-cache)"
         fi
     done

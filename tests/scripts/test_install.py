@@ -43,17 +43,20 @@ def test_the_commands_are_linked_and_what_it_kept_is_listed_with_its_remedy(home
     assert "PATH" not in again.stdout
     assert {path.name for path in links.iterdir()} == {"omlx-cache", "omlx-cached"}
     pages, config = home / "user's pages", home / ".config" / "omlx-cache"
-    for directory in (pages, config):
+    sockets, shell = home / "run" / "omlx-cache", home / ".zprofile"
+    for directory in (pages, config, sockets):
         directory.mkdir(parents=True)
+    shell.write_text("export OMLX_CACHE_HOT_BYTES=4GiB\n")
     (config / "omlx-cached.toml").write_text('cold_dir = "~/user\'s pages"\n')
-    told = run(home, "uninstall", XDG_CONFIG_HOME=str(home / ".config")).stdout
+    runs = {"XDG_CONFIG_HOME": str(home / ".config"), "XDG_RUNTIME_DIR": str(home / "run")}
+    told = run(home, "uninstall", **runs).stdout
     assert not list(links.iterdir())
     assert not (home / ".local" / "share" / "omlx-cache").exists()
-    lines = [line for line in told.splitlines() if str(home) in line]
-    assert len(lines) >= 2
+    assert f"(edit {shell}, which names omlx-cache)" in told
+    lines = [line for line in told.splitlines() if str(home) in line and "(edit" not in line]
+    assert len(lines) == 3
     subprocess.run(["sh", "-c", "\n".join(lines)], check=True)
-    assert not pages.exists()
-    assert not config.exists()
+    assert not any(directory.exists() for directory in (pages, config, sockets))
 
 
 def test_a_command_of_somebody_else_stays(home: Path) -> None:
