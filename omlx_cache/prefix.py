@@ -99,9 +99,9 @@ class PrefixCache(Scopes):
 
         Waits for pages that are not in memory, `deadline` seconds at most, and without one until
         the disk gives no byte for two. The model computes the tokens whose pages have not come by
-        then. `begun` is what `begin` returned for these tokens and options; the deadline is then
-        that of the settings, unless another is given. Restored buffers have room for the prompt and
-        `max_new_tokens` more (None: 256; at most 65,536). `priority` is a hint, `low`, `normal` or
+        then. `begun` is what `begin` returned for these tokens and options, and without a
+        `deadline` its own counts. Restored buffers have room for the prompt and `max_new_tokens`
+        more (None: 256; at most 65,536). `priority` is a hint, `low`, `normal` or
         `high`: its pages count as used ten minutes earlier or later than they are. With `begun` it
         is that one's.
         """
@@ -237,6 +237,7 @@ class PrefixCache(Scopes):
         """Mark a conversation as over for good: its pages that no other sequence uses are evicted
         before all others. Returns how many of its first tokens stay as they were.
 
+        `tokens` are all of it, the last answer too: of a prompt alone the answer's pages stay.
         Deletes nothing, and reads no payload; the next request for it makes it as good as any
         other. Invalid tokens, and an unsupported model, retire nothing.
         """

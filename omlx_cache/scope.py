@@ -97,9 +97,9 @@ class Pace:
 class ScopeOptions(TypedDict, total=False):
     """The options that separate the sequences of one model from each other.
 
-    `salt` and `extra` separate tenants. With `kv_bits` a sequence's KVCaches are QuantizedKVCaches,
-    kept packed; it shares pages with sequences of these bits, and with dense ones of a store with
-    that codec.
+    `salt` and `extra` separate tenants; the salt "" is one, None is none. With `kv_bits` a
+    sequence's KVCaches are QuantizedKVCaches, kept packed; it shares pages with sequences of these
+    bits, and with dense ones of a store with that codec.
     """
 
     salt: str | bytes | None

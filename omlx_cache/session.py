@@ -327,7 +327,8 @@ class Session:
         return actual
 
     def append(self, token: int) -> None:
-        """Record one token that was generated and fed to the model; as `extend`."""
+        """Record one token that was generated and fed to the model, as `extend`: one that completes
+        a block stores it."""
         recorded = len(self._prompt_tokens) + 1
         if recorded >= self._due_at or type(token) is not int or token not in INT64:
             self.extend([token])
