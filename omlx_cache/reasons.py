@@ -87,8 +87,9 @@ MISS_REASONS = {
     ),
     EVICTED: MissReason(
         "the next page was stored, and is gone",
-        "what was deleted is stored again by itself; a larger hot_bytes keeps more in memory, and "
-        "`omlx-cache quota SIZE` more on the disk",
+        "what was deleted is stored again by itself; a larger hot_bytes keeps more in memory, "
+        "`omlx-cache quota SIZE` more on the disk, and `omlx-cache doctor` says whether that has "
+        "room",
     ),
     NO_DISK: MissReason(
         "memory had no room for the page, and the disk takes none",

@@ -378,15 +378,14 @@ class BlockStore(ReadingTiers):
             )
 
     def _prune(self, asked: Pruning, timeout: float) -> Chosen:
+        if self.cold is not None and not os.access(self.settings.cold_dir, os.W_OK):
+            text = "read-only, away, or not yours to write: nothing was deleted"
+            raise ControlError("failed", f"{self.cold_dir}: {text}")
         chosen = self.choose(asked)
         whole = {page.page: page.used_ns for page in (*chosen.stale, *chosen.older)}
-        try:
-            if whole:
-                self.delete(whole, timeout)
-            self.delete({page.page: page.used_ns for page in chosen.surplus}, disk_only=True)
-        except OSError as error:
-            text = f"{self.cold_dir}: {error.strerror}: nothing was deleted"
-            raise ControlError("failed", text) from error
+        if whole:
+            self.delete(whole, timeout)
+        self.delete({page.page: page.used_ns for page in chosen.surplus}, disk_only=True)
         return chosen
 
     @uninterrupted

@@ -135,7 +135,8 @@ def reading(cold_dir: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise NobodyThere(
-            f"no store is running, and there is no cold directory at {cold_dir}"
+            f"there is no cold directory at {cold_dir}: no store has made one, or its disk is not "
+            "mounted"
         ) from error
     except OSError as error:
         raise CommandError(f"{cold_dir}: {error.strerror}") from error

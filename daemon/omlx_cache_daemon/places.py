@@ -175,7 +175,9 @@ class Users:
 
     def clear(self, digest: str, timeout: float) -> int:
         """Delete a namespace; return the pages of the store that had most of it, with the pages
-        that no store knew of."""
+        that no store knew of. Raises CommandError, and drops nothing, where no file can go."""
+        if self.directory and self.directory.is_dir() and not os.access(self.directory, os.W_OK):
+            raise CommandError(f"{self}: read-only, or not yours to write: nothing was deleted")
         # A store waits for the page that it is writing; the other half of the time is for the
         # deletion.
         asked: Map = {"namespace": digest, "timeout": timeout / 2}

@@ -229,7 +229,7 @@ class Explainer:
         where they part."""
         word, restored, size = told.reason, told.restored, walked.chain.block_size
         departure = self._departure(walked, restored, near, word)
-        trouble = self._tiers.disk_trouble
+        trouble = self._tiers.disk_trouble.partition(":")[0]
         no_disk = replace(told, reason=reasons.NO_DISK, detail=trouble)
         if departure is not None:
             if trouble and departure.how in ("memory", "removed"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal
 
 from omlx_cache_storage.breaker import CircuitBreaker
+from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import NEVER_NS, HotTier
@@ -376,7 +377,9 @@ class Writer:
         if result == "full":
             # Once, not for each of the thousands of pages that a full disk refuses.
             level = logging.WARNING if fault is None else logging.ERROR
-            level = logging.DEBUG if self._failing else level
+            # The tier says itself that it is unavailable.
+            told = self._failing or self._cold.trouble.startswith(UNAVAILABLE)
+            level = logging.DEBUG if told else level
             _log.log(level, _UNTIL_WRITTEN, trouble, exc_info=fault)
             self._failing = True
         elif result == "written" and self._failing:

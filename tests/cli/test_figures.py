@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from kit.status import figures
+from kit.status import figures, statistics
 from omlx_cache_daemon.client import as_answer
+from omlx_cache_daemon.commands.stats import _brief
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.figures import COLUMNS, cells, rates, total
 from omlx_cache_storage.measures import Histogram
@@ -118,3 +119,25 @@ def test_another_versions_answer_is_one_line(stats: object) -> None:
     with pytest.raises(CommandError, match="another version of omlx-cache: Stats") as refused:
         as_answer(Stats, stats)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "held"),
+    [
+        ("ok", ", disk 8.79 KiB of 97.66 KiB"),
+        ("opening", ", disk 8.79 KiB of 97.66 KiB; the disk is opening"),
+        (
+            "full",
+            ", disk 8.79 KiB of 97.66 KiB; the disk is full; the next try comes within a minute",
+        ),
+        (
+            "unavailable: gone",
+            "; the disk is unavailable: gone; the next try comes within a minute",
+        ),
+    ],
+)
+def test_stats_say_how_the_disk_is_and_no_size_of_one_that_is_away(state: str, held: str) -> None:
+    cold = statistics().cold
+    assert cold is not None
+    shown = _brief(statistics(cold=replace(cold, state=state)))
+    assert shown.endswith(f"memory 3.91 KiB of 7.81 KiB{held}\n")

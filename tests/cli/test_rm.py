@@ -15,6 +15,7 @@ import pytest
 from kit.children import Process, embedded_stores, told
 from kit.examples import some
 from kit.storage import Story, disk_usage, files_in, open_cold, write_pages
+from kit.storage.mounts import small_disk
 from omlx_cache.identity.namespace import salt_digest, software
 
 from .conftest import Cli
@@ -327,6 +328,24 @@ def test_a_running_store_keeps_in_memory_what_its_disk_had_too_much_of(
     assert cli("rm", "--to", "0", "--yes").code == 0
     assert files_in(tmp_path / "cold") == []
     assert told(process, "look mine") == "disk memory 1 2 3 4 5 6"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--to", "0"], ["--older", "30d"], [Story("mine").namespace.hex()]]
+)
+def test_a_disk_that_is_read_only_costs_a_running_store_nothing(
+    cli: Cli, start: Callable[..., Process], tmp_path: Path, arguments: list[str]
+) -> None:
+    with small_disk(tmp_path / "cold", "size=4m") as disk:
+        process = start()
+        disk.remount("ro")
+        ended = cli("rm", *arguments, "--yes")
+        assert (ended.code, "nothing was deleted" in ended.err) == (1, True)
+        assert told(process, "look mine") == "disk 1 2 3 4 5 6 memory 1 2 3 4 5 6"
+        disk.remount("rw")
+        assert cli("rm", *arguments, "--yes").code == 0
+        assert told(process, "look mine").startswith("disk memory")
+        process.communicate(timeout=60)
 
 
 def test_what_a_running_store_of_other_versions_uses_is_not_stale(

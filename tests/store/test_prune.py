@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from kit.storage import Story, commit, files_in, open_store
-from kit.storage.mounts import small_disk
-from omlx_cache.control.errors import ControlError
 from omlx_cache.control.operations import operations
 from omlx_cache.control.serialization import encoded
 from omlx_cache.identity.namespace import Namespace, software
@@ -57,19 +55,3 @@ def test_a_request_of_another_shape_deletes_nothing(
         answer = Routes(store.operations).answer("POST", "/store/prune", {}, None, body)
         assert answer.status == 400
         assert len(files_in(tmp_path)) == 1
-
-
-@pytest.mark.parametrize("asked", [{"to_bytes": 0}, {"before_ns": 2**62}])
-def test_a_disk_that_deletes_nothing_costs_no_page(tmp_path: Path, asked: dict[str, int]) -> None:
-    story = Story()
-    with small_disk(tmp_path / "disk", "size=1m") as disk, open_store(disk.path / "cold") as store:
-        commit(store, story, 1, 2)
-        assert store.flush()
-        disk.remount("ro")
-        with pytest.raises(ControlError, match="Read-only file system: nothing was deleted"):
-            _ask(store, "prune", dry_run=False, **asked)
-        assert all(page in store.cold and store.held(page) for page in story.ids(1, 2))
-        disk.remount("rw")
-        assert store.flush()
-        assert _ask(store, "prune", dry_run=False, **asked)["pages"] == 2
-        assert files_in(disk.path) == []

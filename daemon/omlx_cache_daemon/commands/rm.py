@@ -9,7 +9,7 @@ from omlx_cache.settings.sizes import counted, duration
 from omlx_cache_daemon.argument_types import add_format_option, complete_by, period_seconds, size
 from omlx_cache_daemon.client import Map, as_map, count_of
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
-from omlx_cache_daemon.places import Users, add_source_options, known_names
+from omlx_cache_daemon.places import Users, add_source_options, existing, known_names
 from omlx_cache_daemon.render import lines, print_json, quantity, text
 from omlx_cache_daemon.stores import process_of
 from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, current_versions, given_target, meant
@@ -128,6 +128,8 @@ class _Unwanted:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.users = Users.of(args)
+        if self.users.directory is not None:
+            existing(self.users.directory)
         self._args = args
         before_ns = None if args.older is None else time.time_ns() - int(args.older * 1e9)
         self._asked: Map = {

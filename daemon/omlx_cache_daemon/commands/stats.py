@@ -25,6 +25,7 @@ from omlx_cache_daemon.watching import (
     say_who_is_silent,
     until_interrupted,
 )
+from omlx_cache_storage.cold.health import OPENING, UNAVAILABLE
 from omlx_cache_storage.stats import Stats
 
 
@@ -97,8 +98,10 @@ def _brief(stats: Stats) -> str:
         share += f": {parts}"
     held = f"memory {format_size(hot.nbytes)} of {format_size(hot.limit_bytes)}"
     if cold is not None:
-        held += f", disk {format_size(cold.nbytes)} of {format_size(cold.limit_bytes)}"
-        held += "" if cold.state == "ok" else f"; the disk is {text(cold.state)}"
+        if not cold.state.startswith(UNAVAILABLE):
+            held += f", disk {format_size(cold.nbytes)} of {format_size(cold.limit_bytes)}"
+        tried = "" if cold.state == OPENING else "; the next try comes within a minute"
+        held += "" if cold.state == "ok" else f"; the disk is {text(cold.state)}{tried}"
     if stats.remote is not None and stats.remote.state != "ok":
         held += f"; the remote store is {text(stats.remote.state)}"
     told = [("tokens", share), ("time", time_saved(requests)), ("holds", held)]

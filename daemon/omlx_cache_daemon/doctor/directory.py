@@ -74,9 +74,7 @@ def file_system(context: Context) -> Iterator[Finding]:
 def free_space(context: Context) -> Iterator[Finding]:
     """The disk has what is to stay free, and the budget can be reached."""
     known = context.settings
-    own = known.min_free_bytes if isinstance(known, CacheSettings) else 0
-    said = (process.min_free_bytes for process in context.users)
-    least = max((nbytes for nbytes in said if nbytes is not None), default=own)
+    least = known.min_free_bytes if isinstance(known, CacheSettings) else 0
     spare = context.fs.free_bytes(_existing(context.directory)) - least
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
     if spare < 0:

@@ -151,14 +151,12 @@ class Finding:
 class AskedProcess:
     """A store, or a service, with what it says of itself; `error` says why that is nothing.
     `unbacked`: pages that its memory takes for written, and the disk does not have. `rewritten`:
-    its requests with a changed history. `min_free_bytes`: what it leaves free, None where it says
-    nothing of that."""
+    its requests with a changed history."""
 
     store: RunningStore
     row: ProcessRow | None = None
     unbacked: int = 0
     rewritten: int = 0
-    min_free_bytes: int | None = None
     error: str | None = None
 
     @property
@@ -183,7 +181,7 @@ def asked() -> list[AskedProcess]:
 
 def ask(store: RunningStore) -> AskedProcess:
     """Return what a process says of itself; waits for some seconds at most."""
-    client, unbacked, rewritten, min_free = store.client(ASK_SECONDS), 0, 0, None
+    client, unbacked, rewritten = store.client(ASK_SECONDS), 0, 0
     try:
         row = process_of(client)
         # A service, and an earlier version, do not know the question.
@@ -191,11 +189,9 @@ def ask(store: RunningStore) -> AskedProcess:
             unbacked = count_of(as_map(client.call("compare")), "unbacked")
             requests = as_map(as_map(client.call("stats")).get("requests", {}))
             rewritten = count_of(as_map(requests.get("misses", {})), reasons.REWRITTEN)
-            settings = as_map(as_map(client.call("config")).get("settings", {}))
-            min_free = count_of(as_map(settings.get("min_free_bytes", {})), "value")
     except (CommandError, ControlError) as error:
         return AskedProcess(store, error=str(error))
-    return AskedProcess(store, row, unbacked, rewritten, min_free)
+    return AskedProcess(store, row, unbacked, rewritten)
 
 
 @dataclass

@@ -204,8 +204,8 @@ def disks_of_stores(context: Context) -> Iterator[Finding]:
             yield Finding(
                 "error" if cold.state.startswith("unavailable") else "warning",
                 f"the disk of {process} is not as it should be: {cold.state}",
-                "it works from memory, or writes nothing, until that is over",
-                f"omlx-cache stats --pid {process.pid}",
+                "it works from memory, writes nothing, and tries again within a minute",
+                "mend the disk, or free room on it: the findings about it say how",
             )
 
 

@@ -396,11 +396,6 @@ class ColdTier:
         """The directory's budget."""
         return self._index.limit_bytes
 
-    def require_deletable(self) -> None:
-        """Raise OSError for a directory whose names cannot be changed, as disk and mode say."""
-        if not self._fs.is_writable(self.directory):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.directory))
-
     def discard(self, pages: Iterable[PageId], *, later: bool = False) -> int:
         """Delete pages, as `Deleter.discard` does."""
         return self._deleter.discard(pages, later=later)
