@@ -120,8 +120,9 @@ class Begun:
     @property
     @uninterrupted
     def ready(self) -> bool:
-        """True when waiting longer makes the session no quicker: all has come, or nothing is read
-        ahead because it is larger than all of that memory, or the store closed. Cheap to poll."""
+        """True when waiting longer makes the session no quicker. Either all pages have come, or
+        none is read ahead: they are larger than all of that memory, or the store closed. Cheap to
+        poll."""
         pending = self._pending
         if pending is None or self.scope.store.closed or self.pid != os.getpid():
             return True

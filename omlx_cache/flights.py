@@ -16,8 +16,8 @@ STALLED_SECONDS = 120.0
 """A flight without progress for so long is not waited for any more: its request may have
 stalled."""
 WAIT_SECONDS = 600.0
-"""So long a request waits in its queue for blocks that others compute: a prompt of a million tokens
-takes about as long; then the request computes them itself."""
+"""The longest wait of a request in its queue for blocks that others compute: a prompt of a million
+tokens takes about as long. Then the request computes them itself."""
 REFUSALS = 2
 """After so many chunks in a row whose blocks found no room it is not waited for either: there is
 nothing to restore. One alone is often made good by the next."""
@@ -190,9 +190,9 @@ class QueueWait:
 
     `is_on` while it is better not to begin; in all for `flights.wait_seconds`, or until `give_up`.
     `found` tokens of its prompt can be restored by now; `waited_for` is the number of the request
-    that it waited for last. Mutable, guarded by its owner's lock; but
-    `has_news`, by the flights' lock: since `mark` a request has computed what may take this one a
-    block or more beyond that.
+    that it waited for last. Mutable, guarded by its owner's lock; but `has_news`, by the flights'
+    lock. It says that since `mark` a request has computed tokens that may take this one a block or
+    more beyond.
     """
 
     def __init__(self, flights: Flights, chain: KeyChain) -> None:

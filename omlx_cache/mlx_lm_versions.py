@@ -72,8 +72,8 @@ def quantized(prompt_cache: list[Any], group_size: int, bits: int) -> list[Any]:
 
 def is_old() -> bool:
     """True before 0.32; False where there is none. Before 0.32 a ChunkedKVCache drops tokens by the
-    length of its buffer, so that what it holds depends on when it grew; a batch computes a row
-    otherwise than alone, unless `old_batches` helps; and the server cannot pack caches."""
+    length of its buffer, so that its tokens depend on when it grew. A batch computes a row
+    otherwise than alone, unless `old_batches` helps. The server cannot pack caches."""
     return () < _numbers(installed()) < (0, 32)
 
 
@@ -102,8 +102,9 @@ def as_prompt_parts(parts: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def context_fields(machine: Any, state: str) -> dict[str, Any]:
-    """Return what a `GenerationContext` has of `_make_state_machine`'s second part and a prompt's
-    initial state: before 0.32 that part is the texts of the sequences that are looked for."""
+    """Return the fields of a `GenerationContext` for `_make_state_machine`'s second part and a
+    prompt's initial state. Before 0.32 that part is the texts of the sequences that are looked
+    for."""
     return {"sequences": machine} if is_old() else {"text_sm": machine, "initial_state": state}
 
 

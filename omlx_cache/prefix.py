@@ -55,7 +55,7 @@ class Pin:
 
     `found_tokens` of it could be restored when it was pinned. `memory` and `disk` (None without
     one) say how many of its pages each had then, and how many of them, root first, and bytes are
-    pinned: all pins together take half of a tier at most. `reason` says why that is less than there
+    pinned. All pins together take half of a tier at most. `reason` says why that is less than there
     is, or nothing; None where all is pinned that there is. `unpin()` ends it: any thread, any
     number of times.
     """
@@ -68,9 +68,9 @@ class Pin:
 
 
 class PrefixCache(Scopes):
-    """Sessions, lookups and prefetches for one model; evaluates samples of its weights once,
-    and on a GPU computes one token, to compile a TurboQuant codec's kernels for it: seconds, the
-    first time on a machine.
+    """Sessions, lookups and prefetches for one model; evaluates samples of its weights once. On a
+    GPU it computes one token, to compile a TurboQuant codec's kernels for it: seconds, the first
+    time on a machine.
 
     `model_id` names the model for people; `adapter` is part of its identity (a directory is
     fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`, `policy` the rule

@@ -113,7 +113,7 @@ class Scope:
 
     No method raises for a failure of the cache or the disk, or for an unsupported model. Chains
     come from `chain` and belong to this scope. `groups` are the layer groups, paged first, () for a
-    model that is not `supported`; `trims` says that a stored sequence can be restored to any
+    model that is not `supported`. `trims` says that a stored sequence can be restored to any
     shorter length.
     """
 

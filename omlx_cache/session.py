@@ -40,8 +40,8 @@ class Session:
     `commit`.
 
     Use it as a context manager, on the thread that runs the model; only `abort` may come from
-    another. No method raises for a failure of the cache or the disk, or for an unsupported model:
-    that is a miss, or a skipped page, with a reason. Leaving without commit frees all that it held;
+    another. No method raises for a failure of the cache or the disk, or for an unsupported model.
+    That is a miss, or a skipped page, with a reason. Leaving without commit frees all that it held;
     the blocks that it passed on stay stored.
 
     Attributes: `cached_tokens` (int, at most len(tokens) - 1), `miss_reason` (None, or why no more
@@ -238,8 +238,8 @@ class Session:
     def prefill_chunks(self, step: int = 2048) -> Iterator[list[int]]:
         """Yield the prompt's remaining tokens in chunks of at most `step`.
 
-        Chunks end where recurrent state needs a snapshot; that is taken, new blocks are stored,
-        and MLX is evaluated for it, when the loop asks for the next chunk.
+        Chunks end where recurrent state needs a snapshot. When the loop asks for the next chunk,
+        that is taken, new blocks are stored, and MLX is evaluated for it.
         """
         while count := self.next_stop(step):
             stop = self._fed + count
@@ -398,7 +398,7 @@ class Session:
         Copies on this thread; another thread writes to the disk. When memory has no room left, this
         waits for that as long as the settings allow. `prompt_cache` is one extracted from a batch;
         with `release` it is consumed, as is the session's own. `ended` is a hint, how the answer
-        ended (`Ended`): after a "turn" any new page may evict these; after a "tool_call", or
+        ended (`Ended`). After a "turn" any new page may evict these; after a "tool_call", or
         without a hint, they stay as long as the store has learned. A second commit, or one after
         `abort`, stores nothing.
         """

@@ -390,8 +390,8 @@ class BlockStore(ReadingTiers):
 
     @uninterrupted
     def why(self, last: int = 1, number: int | None = None) -> WhyReply:
-        """Return the latest requests, or the one of a number, and why no more of them was restored;
-        what prompts part at as text, if there is a `decoder`."""
+        """Return the latest requests, or the one of a number, and why no more of them was restored.
+        The place where prompts part is text, if there is a `decoder`."""
         return answer(self.requests, self.decoder, last, number)
 
     @uninterrupted
@@ -472,7 +472,7 @@ class BlockStore(ReadingTiers):
 
     def flush_remote(self, timeout: float = FLUSH_SECONDS) -> bool:
         """Wait until other machines can have the pages that were stored here before the call, as
-        far as `remote_writes` says; False after `timeout` seconds, and where their store does not
+        far as `remote_writes` says. False after `timeout` seconds, and where their store does not
         answer. True at once without a remote tier."""
         uploads = self._parts.uploads
         return uploads is None or uploads.flush(timeout)

@@ -24,8 +24,8 @@ from omlx_cache_storage.page import Page, PageId, WriteResult
 
 
 def chosen_pages(cold_dir: Path, target: Target | None) -> tuple[list[ColdEntry], Manifest, bool]:
-    """Return the pages that a target names, all of them for None, in the order of an archive, with
-    its manifest; and whether the chain is whole that they are. Raises CommandError for none."""
+    """Return the pages that a target names, all pages for None, in the order of an archive, with
+    its manifest. Also return whether their chain is whole. Raises CommandError for none."""
     if target is None:
         what, found, is_whole = "everything", Files(cold_dir).entries(), True
     else:

@@ -1,7 +1,7 @@
 """Reads page files whole, past the system's file cache, and reports the ones that are not as
 written.
 
-It needs no store and takes no lock: files are immutable, so that one that vanishes meanwhile was
+It needs no store and takes no lock: files are immutable. A file that vanishes meanwhile was
 evicted, and one without its name yet is being written; neither is a trouble.
 """
 

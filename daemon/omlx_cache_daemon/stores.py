@@ -96,8 +96,8 @@ def passed_over() -> list[str]:
 def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
     """Return a client of the store that the command line means; raises UsageError for several.
 
-    With `on_disk` it is about a directory: stores without one are passed over, which is said on
-    standard error, and of several that share one any will do.
+    With `on_disk` it is about a directory. Stores without one are skipped, with a note on standard
+    error, and of several that share one any will do.
     """
     stores = chosen(args)
     if len(stores) == 1:

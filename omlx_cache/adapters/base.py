@@ -1,7 +1,7 @@
 """The adapter protocol: the cache's view of one class of live cache.
 
-A live cache is cut and rebuilt by the same two facts: which named arrays it has, and which
-tokens their buffers hold in which order (`TokenRange`s, index 0 first).
+A live cache is cut and rebuilt by the same two facts: its named arrays, and the order of the tokens
+in their buffers (`TokenRange`s, index 0 first).
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,7 @@
 """The caches of keys and values: of every token, of a chunk, and of a window in a ring.
 
-An adapter of mlx-lm's own classes has also `blank`: an empty cache of the same class and
-parameters; and `own_row`, where mlx-lm's batch extracts more than a row's own tokens.
+An adapter of mlx-lm's own classes also has `blank`: an empty cache of the same class and
+parameters. It has `own_row` where mlx-lm's batch extracts more than a row's own tokens.
 """
 
 import copy
@@ -139,7 +139,7 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
 
     Three buffer orders occur. Before anything is lost: all tokens. After a multi-token update: the
     sinks, then the recent tokens in temporal order. After single-token updates: a ring, whose next
-    slot `_idx` depends on when decoding began, so it is carried as the phase: attention sums in
+    slot `_idx` depends on when decoding began. So it is carried as the phase: attention sums in
     buffer order, and another order gives other last bits.
     """
 
@@ -191,7 +191,7 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
         """Return a cache of one row of a batch as far as it is surely the row's; changes none.
 
         Where rows of different lengths are padded, mlx-lm's batch of windows loses count of a row's
-        padding once the window has moved on: the oldest tokens that it extracts may be padding. The
+        padding once the window has moved on. The oldest tokens that it extracts may be padding. The
         last `max_size` are always the row's, and no attention has looked at more.
         """
         most = cache.max_size

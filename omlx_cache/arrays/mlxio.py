@@ -5,8 +5,8 @@ MLX sees the buffer as shared, so views are taken, used and dropped inside one f
 
 Memory that is about to be overwritten ("blank"): MLX zeroes new memory, which costs as much as the
 copy that follows. Its safetensors loader does not, with a file object that leaves the memory as it
-is; but a stream then waits for the interpreter's lock, and `mx.clear_cache` holds that lock while
-it waits for all streams: a process whose model is fed meanwhile stands still for ever.
+is. But a stream then waits for the interpreter's lock, and `mx.clear_cache` holds that lock while
+it waits for all streams. A process whose model is fed meanwhile stands still for ever.
 
 A small array of bytes is copied from NumPy's memory, which has anything in it: MLX does that on the
 spot, without its stream's thread. Large ones are zeroed by several streams: one core writes new
@@ -137,7 +137,7 @@ def feed(model: Any, tokens: Sequence[int], prompt_cache: Sequence[Any]) -> None
 
 def host_views(arrays: Sequence[Array]) -> list[HostView]:
     """Return the memory of evaluated arrays, unsigned items of their width, in their shape and
-    strides; MLX is asked once for all, which costs it as much as for one.
+    strides. One call of MLX for all costs as much as for one.
 
     Writing through a view changes the array. Drop it before MLX updates the array in place.
     """
@@ -211,8 +211,8 @@ def owned_copy(flat: Array) -> Array:
 
 
 def on_device(payload: Array) -> Array:
-    """Return a payload that the host has filled where the device has it, evaluated on the calling
-    thread: in memory of the device's own if it has any, or else as it is."""
+    """Return a payload that the host has filled as one in the device's own memory, evaluated on the
+    calling thread. Where the device has none of its own, return the payload as it is."""
     if not has_memory_of_its_own():
         return payload
     copy = owned_copy(payload)

@@ -29,8 +29,8 @@ HALVES: Final[dict[CodecName, tuple[str, str]]] = {
 """The codecs of each name, for keys and for values."""
 
 DENSE_LAST: Final[dict[CodecName, int]] = {"affine4": 1, "turbo4": 1, "turbo3": 1, "turbo2": 1}
-"""How many of the last KV layers a codec leaves dense unless told otherwise: the last one feeds
-the logits with nothing behind it to average an error away."""
+"""How many of the last KV layers a codec leaves dense by default. The last one feeds the logits
+with nothing behind it to average an error away."""
 
 
 def check_codec_name(text: str) -> CodecName:

@@ -1,9 +1,9 @@
 """TurboQuant decoded on a CPU by NumPy, straight to where the values belong.
 
-Twice as fast as MLX there, whose Hadamard transform takes most of the time, and bit for bit the
-same: each sum is of the same two float32 numbers, and a sign commutes with all rounding.
-A table turns 16 bits, four indices, into four levels that went through the first two steps of the
-transform; for the others the vectors lie side by side, so that each step adds long rows.
+It is twice as fast as MLX there, whose Hadamard transform takes most of the time. The bits are the
+same: each sum is of the same two float32 numbers, and a sign commutes with all rounding. A table
+turns 16 bits, four indices, into four levels that went through the first two steps of the
+transform. For the other steps the vectors lie side by side, so that each step adds long rows.
 """
 
 from __future__ import annotations

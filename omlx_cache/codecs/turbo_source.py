@@ -1,7 +1,7 @@
 """The source of TurboQuant's fused kernels, one text for CUDA and Metal.
 
 A lane holds eight neighbouring coordinates, `dim / 8` lanes a vector. All arithmetic is in float32
-and rounded after each operation, in the order of MLX's own: the transform's strides ascend, and a
+and rounded after each operation, in the order of MLX's own. The transform's strides ascend, and a
 norm is summed in one of the orders of `SUMS`. So the bits are those of the plain form.
 """
 

@@ -137,8 +137,8 @@ class Rounder:
     """Maps a float32 coordinate to the number of boundaries that are smaller, lazily; immutable.
 
     A search would branch, and comparing with each of fifteen boundaries takes thirty kernels on a
-    GPU (fused into one they take half a minute to compile on CUDA). So the range is cut into 256
-    equal slots, narrow enough to hold one boundary at most: the slot says how many boundaries lie
+    GPU. Fused into one they take half a minute to compile on CUDA. So the range is cut into 256
+    equal slots, narrow enough to hold one boundary at most. The slot says how many boundaries lie
     below it, and one comparison decides whether its own boundary does. Scaling is monotone in
     float32, so it is exact.
     """

@@ -30,12 +30,12 @@ class Fit(NamedTuple):
 
 class Budgets:
     """Learns a model's page size from its commits, and logs each budget that is too small for it,
-    once: smaller than a page, or than a sequence that came.
+    once. A budget is too small for a page, or for a sequence that came.
 
     Mutable by the model's thread: `_block_bytes` (of the pages that every token needs),
     `_point_bytes` (of a restore point's other pages, by kind), and `told`: the settings that were
-    complained of, each with the model, which those share who shall not say it again. Others may
-    read `fit`.
+    logged, each with the model. Budgets share `told` so that none logs one again. Others may read
+    `fit`.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Handing a sequence's pages to the tiers: while it is computed, and the last ones at its end.
 
-`advance` stores new pages and never waits: a page that the tiers reject now is tried again at the
+`advance` stores new pages and never waits. A page that the tiers reject now is tried again at the
 next call, since the live cache still holds it. Windows and recurrent state move on, so they are cut
 at the policy's stops and wait in staging. `finish` stores the other pages, and may wait for the
 writer. Pages without room are then the deep end, dropped and counted.
@@ -44,8 +44,8 @@ class Committer:
     `groups` are the layer groups of the sequence's caches. `start` tokens of `prompt_length` were
     restored, `local` of them from this machine. `stops` are the coming positions at which windows
     and recurrent state are wanted. The paged group is stored up to `done`: complete blocks before
-    it need not be offered again. A page that a tier has is never written again, and cut again only
-    to have it in memory: paged ones that were computed though the disk has them.
+    it need not be offered again. A page that a tier has is never written again. It is cut again
+    only to have it in memory: a paged one that was computed though the disk has it.
 
     Mutable by that thread: `done` and `stops`.
     """

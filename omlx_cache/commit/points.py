@@ -45,8 +45,8 @@ class StridePolicy:
 
 
 def window_start(chain: KeyChain, group: GroupSpec, end: int) -> int:
-    """Return the first token of a window page: the part of its block that a restore to the page's
-    end, or to one token before it, can need."""
+    """Return the first token of a window page. It has the part of its block that a restore to the
+    page's end, or to one token before it, can need."""
     first = end - (group.window - group.keep) - 1
     block = 0 if end == group.keep else chain.block_start(end)
     return block if first <= group.keep else max(block, first)

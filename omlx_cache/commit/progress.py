@@ -1,8 +1,8 @@
 """How much of a recorded token sequence the live cache is known to hold.
 
-Tokens are recorded by one call and fed to the model by another, in either order, and a cache can
-be trimmed behind our back. Pages are keyed by the recorded tokens, so a token that was recorded
-but never fed would put the next one's keys and values under a wrong key.
+Tokens are recorded by one call and fed to the model by another, in either order, and a cache can be
+trimmed behind our back. Pages are keyed by the recorded tokens. A token that was recorded but never
+fed would put the next one's keys and values under a wrong key.
 """
 
 from collections import deque
@@ -43,8 +43,8 @@ class LiveProgress:
 
     Mutable; used on the model's thread. Evaluates nothing, raises nothing. A cache that does not
     say where it is is watched instead: whether its first array was replaced tells whether anything
-    was fed. From token to token one layer stands for all, as a step of the model moves all of
-    them; `_sure` is where the others were seen to be as well.
+    was fed. From token to token one layer stands for all, as a step of the model moves all of them.
+    `_sure` is the last position at which all layers were seen.
     """
 
     def __init__(self, layout: Layout, restored: int) -> None:

@@ -333,7 +333,7 @@ COMPARE_SECONDS = 2.0
 class Disagreement(NamedTuple):
     """The pages on which the tiers disagree. `unbacked`: pages that memory has as clean and the
     disk has not. `orphans`: pages on the disk whose parent block neither tier has, so that nothing
-    can be restored from them; a page that was damaged or lost leaves such."""
+    can be restored from them. A page that was damaged or lost leaves orphans."""
 
     unbacked: list[PageId]
     orphans: list[PageId]

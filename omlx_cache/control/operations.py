@@ -123,7 +123,7 @@ def _ls(store: Answering, args: Arguments) -> Sequence[NamespaceRow | PageRow]:
 
 def _requests(store: Answering, args: Arguments) -> RecordPage:
     """Return the records of requests beyond the number `after` (without it: of requests in flight),
-    and the records of `open` that are still remembered; `upto` is what `after` is next."""
+    and the records of `open` that are still remembered. `upto` is the next `after`."""
     after, limit = args.get("after"), min(_limit(args), DEFAULT_LIMIT)
     return store.requests.page(-1 if after is None else after, set(args.get("open", ())), limit)
 

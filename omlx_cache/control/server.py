@@ -65,10 +65,10 @@ class Connected:
 class ApiServer(ThreadingMixIn, TCPServer):
     """Answers on a listening socket, which it owns, from construction to `close`.
 
-    At most `most` clients are served at once: a newcomer takes the place of the one that has been
-    slowest, so that a silent client costs no other one an answer. On a Unix socket (`path` says
-    where) only this user is answered, on a port (`url`) each client that the routes allow. After a
-    fork the child has nothing of it.
+    At most `most` clients are served at once. A newcomer takes the place of the slowest one, so
+    that a silent client costs no other one an answer. On a Unix socket (`path` says where) only
+    this user is answered, on a port (`url`) each client that the routes allow. After a fork the
+    child has nothing of it.
 
     `_changed`, a condition, guards `_open` (clients in the order in which they came), the state of
     each client, and `_closed`.

@@ -79,8 +79,8 @@ def is_by_name(environ: Mapping[str, str] = os.environ) -> bool:
 def search_places(
     environ: Mapping[str, str] = os.environ, system: str = sys.platform
 ) -> list[Path]:
-    """Return where a client looks for stores: where it would listen itself, and where the sessions
-    of this user do that have another environment (ssh, cron, launchd, systemd --user).
+    """Return where a client looks for stores. That is where it would listen itself, and where this
+    user's sessions with another environment listen (ssh, cron, launchd, systemd --user).
 
     Raises ConfigError as `candidates` does.
     """

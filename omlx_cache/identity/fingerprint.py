@@ -1,8 +1,9 @@
 """Which model computed the KV: a digest over its code, its configuration and its weights.
 
-In memory every parameter contributes its name, dtype, shape and values: all of them up to 1 MiB,
-evenly spaced samples (the first and the last among them) beyond. On disk the configuration, the
-safetensors headers and samples of their data do, so that an 8B model takes milliseconds.
+In memory every parameter contributes its name, dtype, shape and values. Up to 1 MiB all values
+count, beyond that evenly spaced samples (the first and the last among them). On disk the
+configuration, the safetensors headers and samples of their data do, so that an 8B model takes
+milliseconds.
 """
 
 import hashlib

@@ -25,7 +25,7 @@ Parts = tuple[Mapping[str, object], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Namespace:
-    """A digest, the first parent of every chain in it, and the document it was made from; and the
+    """A digest, the first parent of every chain in it, and the document it was made from. Also the
     names of the layer groups whose pages are in it, () where they are not known."""
 
     digest: BlockKey
@@ -84,9 +84,9 @@ class KnownNamespaces:
 
     A page's document is written with the first page of its namespace, which may be long after its
     session. A forgotten namespace has its document on the disk, or no page at all. Any thread may
-    call. `in_memory` names the namespaces that memory has pages of. `_lock` guards `_parts`, the
-    document and the groups of each, the latest last, and `_limit`, and is taken before memory's
-    own; `_held`, the objects that stand for them, guards itself.
+    call. `in_memory` names the namespaces that memory has pages of. `_lock` guards `_parts` (the
+    document and the groups of each, the latest last) and `_limit`, and is taken before memory's
+    own. `_held`, the objects that stand for them, guards itself.
     """
 
     def __init__(self, in_memory: Callable[[], Collection[BlockKey]] = tuple) -> None:

@@ -61,8 +61,8 @@ class UnusableHost(CacheError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class HostServer:
-    """A server that this cache is put into: what people type, its distribution, the versions that
-    the tests ran with, as pip takes them, and the names that are needed of it."""
+    """A server that this cache is put into: its command, its distribution, the tested versions in
+    pip's form, and the names that it must have."""
 
     name: str
     package: str

@@ -1,9 +1,9 @@
 """Lanes: the kinds of cache that one model's sequences may have, each restored on its own.
 
-With `kv_bits` a sequence is dense up to `quantized_kv_start` tokens and packed from there, so
-a prompt may be found in either kind; the longer one wins, then the kind that it would have. With
-a draft model a lane holds the target's caches and the draft's, restored to the same position.
-Imports no mlx-lm.
+With `kv_bits` a sequence is dense up to `quantized_kv_start` tokens and packed from there. So a
+prompt may be found in either kind: the longer one wins, then the kind that it would have. With a
+draft model a lane holds the target's caches and the draft's, restored to the same position. Imports
+no mlx-lm.
 
 Block keys say nothing about a block's first tokens. `Siblings` of this process do, so that two
 prompts that part inside a block still share their common tokens.

@@ -24,6 +24,6 @@ def digest_of(tokens: Sequence[int]) -> bytes:
 
 
 def stand_in(digest: bytes) -> int:
-    """Return a negative id, which no vocabulary has, with as many bits of a digest as it holds: it
+    """Return a negative id, which no vocabulary has, with as many bits of a digest as it holds. It
     stands in keys for a token and for the image or sound beside it."""
     return -1 - (int.from_bytes(digest[:8], "little") >> 1)

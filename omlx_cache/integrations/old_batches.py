@@ -1,8 +1,8 @@
 """Rows that mlx-lm before 0.32 computes in a batch as it computes them alone.
 
-There a row that joins a batch before its first token makes the whole batch float32, and the
-recurrent state of an empty batch takes padding for tokens. Both are done by the caches, so a row's
-own caches can do it right: nothing of mlx-lm is changed.
+There a row that joins a batch before its first token makes the whole batch float32. The recurrent
+state of an empty batch takes padding for tokens. Both are done by the caches, so a row's own caches
+can do it right: nothing of mlx-lm is changed.
 """
 
 from collections.abc import Sequence

@@ -103,10 +103,10 @@ class PrefixStatistics:
 class OmlxPrefixCache:
     """Serves the calls of oMLX's scheduler, on its thread and on the one that stores.
 
-    A prefix is restored when it is fetched, to at most all tokens but the last, so that the
-    scheduler's cases of exact hits do not come up. Its boundary snapshots are taken at multiples of
-    `block_size`; blocks are the store's. A request ends when it is cleared or released; of its
-    answer the tokens that are stored count. No method raises for its arguments.
+    A prefix is restored when it is fetched, to at most all tokens but the last. So the scheduler's
+    cases of exact hits do not arise. Its boundary snapshots are taken at multiples of `block_size`;
+    blocks are the store's. A request ends when it is cleared or released; of its answer the tokens
+    that are stored count. No method raises for its arguments.
 
     `_lock` guards `_cache`, which one thread at a time may call. The scheduler's thread alone
     changes `_statistics`; each change of `_under_way` and `_answered` is one operation of a dict.
@@ -201,7 +201,7 @@ class OmlxPrefixCache:
         hot_cache_write_back: bool = True,
     ) -> RestoredBlocks | None:
         """Store a sequence as far as its caches hold it, and at each boundary the layers that
-        cannot be cut: `boundary_snapshots` has layers by the number of tokens that they hold, None
+        cannot be cut. `boundary_snapshots` has layers by the number of tokens that they hold, None
         where they cannot be read back, and cannot be iterated. Copies the new blocks; None where
         its caches are of unknown classes. Without `hot_cache_write_back`, memory evicts the model's
         pages that the disk has."""
@@ -306,8 +306,9 @@ def keyed(
     start: int | None = None,
     ranges: ExtraRanges | None = None,
 ) -> list[int]:
-    """Return tokens of which the one where extra keys begin to count is a negative id made from it
-    and from them: what follows is of another prefix, and what comes before is shared."""
+    """Return tokens in which a negative id replaces the token where extra keys begin to count; it
+    is made from that token and the keys. Later tokens belong to another prefix, and earlier ones
+    are shared."""
     named = list(tokens)
     begins = list(ranges) if ranges else [(start or 0, extra_keys)] if extra_keys else []
     for at, keys in begins:
@@ -321,8 +322,9 @@ def keyed(
 def caches_at(
     position: int, layers: Sequence[Layer], snapshot: Sequence[Layer | None] | None = None
 ) -> list[Any]:
-    """Return the caches of a sequence's first `position` tokens, which share the layers' arrays: a
-    snapshot's layers, and the beginning of the layers that it lacks because they can be cut.
+    """Return the caches of a sequence's first `position` tokens, which share the layers' arrays.
+    They are a snapshot's layers, and the beginning of the layers that it lacks because they can be
+    cut.
 
     Keys and values may be longer: beside states of a boundary oMLX hands over all that it has.
     Raises UnsupportedCache for other classes, and for layers that are missing and cannot be cut.

@@ -1,8 +1,8 @@
 """A probe of whether restored caches are right with untested versions of a server.
 
-A probe prefills 300 tokens, stores them in a directory of its own, restores them and compares both,
-bit for bit: keys, values and states, and the logits of the next tokens. It takes seconds, once for
-a model and a set of versions: the user's state directory remembers the result.
+A probe prefills 300 tokens, stores them in a directory of its own, and restores them. It compares
+both bit for bit: keys, values and states, and the logits of the next tokens. It takes seconds, once
+for a model and a set of versions: the user's state directory remembers the result.
 """
 
 import hashlib

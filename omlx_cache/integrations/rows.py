@@ -41,7 +41,7 @@ def row_of(generator: Any, uid: int) -> BatchRow | None:
 def stop_row_at(generator: Any, uid: int, position: int) -> bool:
     """Have a row's prefill end a segment where its sequence has `position` tokens.
 
-    True when it will stop there; False, with nothing changed, when it is past that, when only the
+    True when it will stop there. False, with nothing changed, when it is past that, when only the
     last token would follow it or less, and for another generator.
     """
     try:

@@ -1,9 +1,9 @@
 """The few MLX operations that the working caches are made of, all lazy.
 
-Buffers are (batch, kv heads, tokens, dim); a column is one token. A Python handle
-(`mx.array` object) and the buffer behind it are different things here: a slice
-assignment changes the handle in place, and copies the buffer only if another handle,
-or work still in flight, refers to it. The mixin gives the caches what upstream's lack.
+Buffers are (batch, kv heads, tokens, dim); a column is one token. A Python handle (`mx.array`
+object) and the buffer behind it are different things here. A slice assignment changes the handle in
+place, and copies the buffer only if another handle, or work still in flight, refers to it. The
+mixin gives the caches what upstream's lack.
 """
 
 import copy

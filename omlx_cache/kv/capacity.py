@@ -50,7 +50,7 @@ class FixedStep:
 class Geometric:
     """Grow to `factor` times the needed tokens, in multiples of `step`, never past `limit`.
 
-    `limit` is a ceiling on the slack, not on the cache: a cache that needs more than `limit` tokens
+    `limit` is a ceiling on the slack, not on the cache. A cache that needs more than `limit` tokens
     gets as many as it needs, rounded up to `step`.
     """
 

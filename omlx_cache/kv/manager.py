@@ -33,7 +33,7 @@ class KVCacheManager:
     Positions follow from the committed length alone: `append_kv` writes behind it, for
     the layers in any order, and `advance_seq_len` commits what all layers have appended.
 
-    Writes are in place while nothing else refers to the pool's buffers: a view from `get_cache`
+    Writes are in place while nothing else refers to the pool's buffers. A view from `get_cache`
     that is still held, or not yet evaluated work on it, makes MLX copy that layer's buffer at the
     next write. The result is right either way.
 

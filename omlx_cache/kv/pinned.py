@@ -2,7 +2,7 @@
 
 Every row is laid out as RotatingKVCache lays out one sequence: the token at position p is in column
 p while p < max_size, then in column keep + (p - keep) % (max_size - keep). Rows are aligned at the
-front and have their own write position, so there is no padding to move, and a row's tokens do not
+front and have their own write position. So there is no padding to move, and a row's tokens do not
 depend on the others. Counts are host integers, and places of tokens and masks are host arithmetic:
 nothing here waits for the device.
 """

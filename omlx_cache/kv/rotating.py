@@ -66,7 +66,7 @@ class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]
         """Attend over the window and the chunk, and retain the window only.
 
         The chunk's first query sees max_size - 1 older tokens and its last query the whole chunk,
-        so a joined array of both is needed; it is the caller's alone and dies with this layer's
+        so a joined array of both is needed. It is the caller's alone and is freed with this layer's
         attention. The cache retains a copy of its end.
         """
         joined_keys = _join([*self._window(self.keys), keys])

@@ -1,8 +1,8 @@
 """The common part of a window and its batches, and the windows of several sequences in one buffer,
 as upstream lays them out.
 
-Columns of such a batch are shared by all rows, padding is on the left, and nothing is kept: a row's
-first tokens lie in other columns in every row, which is what `pinned` is for.
+Columns of such a batch are shared by all rows, padding is on the left, and no first tokens stay. A
+row's first tokens lie in other columns in every row; `pinned` is for those.
 """
 
 from abc import abstractmethod

@@ -2,7 +2,7 @@
 and payloads that own their bytes.
 
 Layers of one group hold the same tokens and differ in little else, so their tensors fall into a few
-runs: the plan of a page grows with the runs, not with the layers.
+runs. The plan of a page grows with the runs, not with the layers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -237,8 +237,8 @@ class Cutter:
         return mx.concatenate([_as_bytes(run) for run, _new in runs] + [NOTHING])
 
     def _split(self, cuts: Sequence[PageCut]) -> list[Array]:
-        """Return the payloads of pages that lie behind each other, not evaluated: one operation
-        joins a run's tensors for all of them, and one more a page cuts its part."""
+        """Return the payloads of pages that follow each other, not evaluated. One operation joins a
+        run's tensors for all of them, and one more a page cuts its part."""
         count = len(cuts)
         parts: list[list[Array]] = [[] for _ in cuts]
         for (run, pieces), (_run, last) in zip(

@@ -1,4 +1,4 @@
-"""Codecs on pages: the tensors that a policy encodes, and the encoded page; the writer's own
+"""Codecs on pages: the tensors that a policy encodes, and the encoded page. Also the writer's own
 encoding before the disk, and kernels that are compiled before a request needs them."""
 
 import logging
@@ -250,7 +250,7 @@ def cold_encoder(name: str, min_quantize_tokens: int) -> Callable[[Page], Page] 
 
 
 def _in_host_memory(page: Page) -> Page:
-    """Return the page with a payload that the host may read: to read the one that restores use
+    """Return the page with a payload that the host may read. Reading the restores' own payload
     would move it out of the device's memory, and the next restore would wait for it."""
     return replace(page, payload=host_copy(page.payload))
 
@@ -258,7 +258,7 @@ def _in_host_memory(page: Page) -> Page:
 def warm_codecs(
     model: Any, make_cache: Callable[[], list[Any]], policies: Sequence[CodecPolicy]
 ) -> None:
-    """Compile the kernels of the policies' codecs for a model's pages: blocks for seconds the first
+    """Compile the kernels of the policies' codecs for a model's pages. Blocks for seconds the first
     time on a machine, and does nothing where no kernel is made from source. Never raises.
 
     Computes one token, as only that tells the sizes: call it on the model's thread.

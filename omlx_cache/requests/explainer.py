@@ -154,7 +154,7 @@ class Explainer:
         self, namespace: BlockKey, tokens: Tokens, end: int, skipped: Mapping[str, int]
     ) -> None:
         """Note that the first `end` tokens of a sequence were handed to the tiers, and the tokens
-        that were left out; a sequence that continues a known prompt is its answer."""
+        that were left out. A sequence that continues a known prompt is its answer."""
         tokens = compact(tokens)
         with self._lock:
             own = (

@@ -52,7 +52,7 @@ class Explanation:
     Of `tokens` the first `restored` were restored. `position` tokens are shared with the prompt of
     request `other` (at `other_at`, seconds since the epoch), which has `other_tokens` with its
     answer. `here` and `there` are the tokens around the place where they part, the first `before`
-    of them equal; `here_text` and `there_text` the same as text, where a decoder is known.
+    of them equal. `here_text` and `there_text` are the same as text, where a decoder is known.
     `gone_at` is when an evicted page left, None for before the record of this process. `str()` has
     it all in words, with token ids for text.
     """

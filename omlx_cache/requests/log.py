@@ -38,10 +38,11 @@ class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
     Mutable: `record`, and `explanation` (why no more was restored; None before `restored`) are
-    replaced, guarded by the log's lock. The thread that looks up says before `restored` what
-    explains it: `walked`, along which keys the prompt was looked up, and how many `remote_tokens`
-    other machines gave; and before `ended`, for the trace, `how_ended`. `chain`, `_began`,
-    `_told` (when its progress was logged) and `_fed`, where a chunk began and when, are its own.
+    replaced, guarded by the log's lock. The thread that looks up sets two fields before `restored`,
+    for its explanation: `walked`, the keys along which the prompt was looked up, and the
+    `remote_tokens` that other machines gave. Before `ended` it sets `how_ended`, for the trace.
+    `chain`, `_began`, `_told` (when its progress was logged) and `_fed`, where a chunk began and
+    when, are its own.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:

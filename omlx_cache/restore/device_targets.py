@@ -34,7 +34,7 @@ from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import ITEM_BYTES, Page, PageId
 
 SHARE = 8
-"""The part of a restore that is a batch of its pages, or a group of its tensors: one of either is
+"""The part of a restore that is a batch of its pages, or a group of its tensors. One of either is
 twice in memory for a moment."""
 
 Names = tuple[str, ...]

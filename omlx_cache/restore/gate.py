@@ -62,7 +62,7 @@ class ReadingGate:
     @uninterrupted
     def slower(self, model: str, tokens: int, nbytes: Mapping[str, int]) -> str:
         """Return the miss reason if reading so many bytes of each tier takes clearly longer than
-        computing so many tokens; "" if it does not, or nothing is known of that."""
+        computing so many tokens. "" if it does not, or when that is unknown."""
         rate = self._work.rate(model)
         if rate is None:
             return ""

@@ -1,7 +1,7 @@
 """The buffers of a restore in host memory, filled page by page.
 
 The CPU back end uses them for everything. A GPU that shares the host's memory uses them for
-restores that are all on the disk and not encoded: the host may write arrays that the device has not
+restores that are all on the disk and not encoded. The host may write arrays that the device has not
 used yet.
 """
 

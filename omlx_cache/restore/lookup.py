@@ -45,8 +45,8 @@ class RestorePoint:
     """The longest restorable prefix: `position` tokens from `uses`, root first per group.
 
     `reason` is None when nothing was left to restore. `matched` counts the leading tokens whose
-    blocks are known, restorable or not; `wanted_state` is where windows or a snapshot were missed,
-    `lacking` the kind of group that was.
+    blocks are known, restorable or not. `wanted_state` is where windows or a snapshot were missed,
+    `lacking` the kind of that group.
     """
 
     position: int
@@ -78,7 +78,7 @@ class GroupPages:
     """The pages of one group, by end position, indexed so that a cover is judged in O(1).
 
     A page that ends inside a block can cover only the last block of a span, and one that begins
-    inside it only the first: `_gap` leads over all the whole blocks between.
+    inside it only the first. `_gap` leads over all the whole blocks between.
     """
 
     def __init__(self, group: GroupSpec, block_size: int) -> None:
@@ -157,8 +157,8 @@ class GroupPages:
 
 @dataclass(slots=True)
 class Collected:
-    """The pages of a chain, and where others of it would end that are `absent`; `matched` leading
-    tokens are known, the first `top` may be restored, and at most `position` can be."""
+    """The pages of a chain, and where its `absent` pages would end. `matched` leading tokens are
+    known, the first `top` may be restored, and at most `position` can be."""
 
     found: dict[GroupSpec, GroupPages]
     absent: dict[PageId, int]
@@ -292,7 +292,7 @@ def _reason(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> st
 
 def _lacking(walked: Collected) -> str:
     """Return the kind of group, `state` or `window`, for want of which nothing beyond its position
-    can be rebuilt; "" when blocks are all that there is, or that is missing."""
+    can be rebuilt. "" when the model has only blocks, or only blocks are missing."""
     aging = [pages for pages in walked.found.values() if pages.group.kind != "paged"]
     if walked.position >= walked.top or not aging:
         return ""

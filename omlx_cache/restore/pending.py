@@ -183,7 +183,7 @@ def restore(reading: Reading) -> Restored:
     """Rebuild the fresh caches of a walk as far as possible and return how far that was.
 
     Evaluates MLX, reads the disk unless the reading took over another's pages, and marks its pages
-    as used, at the walk's stamp of the store's clock. Never raises for a disk or a page: the prefix
+    as used, at the walk's stamp of the store's clock. Never raises for a disk or a page. The prefix
     before such a page is restored, after a bounded number of reads, and the point's reason says
     why. The caches are untouched on a miss. Counts no miss: the reason is the caller's to count.
     """

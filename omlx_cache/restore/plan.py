@@ -173,7 +173,7 @@ def batches(
     reads: Iterable[PageRead], most: int = sys.maxsize, most_bytes: int = BATCH_BYTES
 ) -> Iterator[list[PageRead]]:
     """Yield the reads in order, in batches: `most` small pages of one geometry, or `most_bytes`,
-    that lie behind each other in all targets; a larger page is a batch of its own."""
+    that follow each other in all targets. A larger page is a batch of its own."""
 
     def joins(batch: Sequence[PageRead], read: PageRead) -> bool:
         nbytes = (len(batch) + 1) * read.geometry.tensors.nbytes
@@ -198,7 +198,7 @@ def _continues(before: PageRead, read: PageRead) -> bool:
 class Targets:
     """The targets of a plan, and the pages that are in them; base of the buffers that hold them.
 
-    `kept` are the growing buffers that this plan wants like the one `before` it: a window's have
+    `kept` are the growing buffers that this plan wants like the one `before` it. A window's have
     another order at another position, and a state is valid at one. `filled` are the pages in them.
     """
 
@@ -220,7 +220,7 @@ class Targets:
         self.filled |= {read.use.page: read.use.info for read in reads}
 
     def gaps(self) -> dict[str, list[slice]]:
-        """Return the gaps, by buffer that was kept, where no page of the plan puts a token: room to
+        """Return the gaps, by buffer that was kept, where no page of the plan puts a token. Room to
         grow must not show tokens of a longer plan."""
         spans: dict[int, list[Span]] = {}
         for read in self.plan.reads:
@@ -259,8 +259,8 @@ def is_direct(read: PageRead, meta: PageMeta) -> bool:
 
 @lru_cache(GEOMETRIES)
 def _is_encoding(stored: Tensors, expected: Tensors, plain: bool) -> bool:
-    """True when a page's tensors are those of the same leaves, and in another form if it is not
-    `plain`; remembered, as the pages of a group share their tensors."""
+    """True when a page's tensors belong to the same leaves, and in another form if it is not
+    `plain`. The answer is remembered, as the pages of a group share their tensors."""
     names = {spec.name for spec in expected}
     ours = {spec for spec in stored if spec.name in names}
     differs = plain and bool(ours - set(expected))

@@ -25,8 +25,8 @@ other request. `MOST_THREADS` bounds the reads that hang, and the restores that 
 LOOK_SECONDS = 0.05
 """How often a worker looks whether a request still wants the pages that it waits for."""
 PART = 32
-"""The part of a restore's pages that is read at a time, but two at least, and `THREADS` at most:
-each is twice in memory until it is in its place."""
+"""The part of a restore's pages that is read at a time, but two at least, and `THREADS` at most.
+Each is twice in memory until it is in its place."""
 TOGETHER = 3
 """Small pages that one task reads: at a deadline only whole tasks have come."""
 
@@ -36,8 +36,8 @@ class BackgroundReading(Reading):
     latest; made by any thread.
 
     The thread that runs it uses it, until `ended` is set or it is `closed`. The other flags are the
-    queue's: `needs` is the memory that it takes, None before that is known, which others wait for
-    unless it `is_slow`; `admitted` says that it has it, `refused` that it never will, and
+    queue's: `needs` is the memory that it takes, None before that is known; others wait for that
+    unless it `is_slow`. `admitted` says that it has the memory, `refused` that it never will, and
     `has_begun` that it had its turn to read.
     """
 

@@ -46,8 +46,8 @@ READ_AHEAD = 12
 """Pages asked for at a time: enough to keep a disk busy, few enough that encoded ones stay
 small."""
 READ_TOGETHER = 32
-"""Small pages that one task reads, `READ_BYTES` of them at most: reading one is Python's work more
-than the disk's, and threads that are at that together hold each other up."""
+"""Small pages that one task reads, `READ_BYTES` of them at most. Reading one is Python's work more
+than the disk's, and threads that do so together delay each other."""
 READ_BYTES = 1 << 20
 
 
@@ -284,8 +284,8 @@ class Reading:
     def _place(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
         """Stage pages that are in memory, or bring them into the host's targets.
 
-        Read ahead, a page waits for the model's thread: on a GPU each, on the host the pages of
-        windows and states, which another restore point may want in another order.
+        Read ahead, a page waits for the model's thread. On a GPU each does, on the host the pages
+        of windows and states, which another restore point may want in another order.
         """
         targets = self.targets
         staged = {

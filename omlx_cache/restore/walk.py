@@ -123,8 +123,8 @@ class Walk:
         return point if self.failure is None else replace(point, reason=self.failure)
 
     def learn(self, failed: PageFailed, point: RestorePoint, meta_of: MetaOf) -> None:
-        """Never use a page again that failed, nor what lies behind it; forgets a sound page that
-        does not fit its group, so that a commit writes a right one."""
+        """Never use a failed page again, nor the pages behind it. Forgets a sound page that does
+        not fit its group, so that a commit writes a right one."""
         level = logging.DEBUG if isinstance(failed.cause, PageGone) else logging.WARNING
         _log.log(level, "page %s: %s", failed.page.key.hex()[:16], failed.cause)
         self.failure = failed.cause.reason
@@ -220,10 +220,10 @@ def fallbacks(
     chain: KeyChain, groups: Sequence[GroupSpec], view: TierView, limit: int
 ) -> list[PageId]:
     """Return the pages of the deepest point up to `limit` that a tier can restore by itself, and of
-    shallower ones, evenly spaced: the remains of a chain whose deep end is evicted.
+    shallower ones, evenly spaced. They are the remains of a chain whose deep end is evicted.
 
     Pages of one use share a stamp, and the deepest of them are evicted first. Windows and recurrent
-    state are useful at one position only, so a chain that kept them at its end alone would be worth
+    state are useful at one position only. A chain that kept them at its end alone would be worth
     nothing from the first eviction on. Each tier has its own points: memory may hold the end of a
     sequence for which the disk has no room. Pure but for `view`; nothing for models that trim.
     """

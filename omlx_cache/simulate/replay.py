@@ -108,7 +108,7 @@ class Replay:
 
     def _advance(self, request: Request, sequence: _Sequence) -> None:
         """Store blocks as they are completed, a step of the prompt at a time, and of the answer one
-        by one; what finds no room is tried again with the next."""
+        by one. A block without room is tried again with the next."""
         done, asked, whole = sequence.restored, request.asked, len(sequence.chain)
         first = min(done * self._size + self._step, asked * self._size)
         steps = range(first, asked * self._size, self._step) if done < asked else ()

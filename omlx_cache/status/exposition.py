@@ -81,8 +81,8 @@ class _Families:
 
 
 def _labels(processes: Sequence[ProcessStatus]) -> list[tuple[str, str]]:
-    """Return labels of processes, of which no two are alike: one process may have two stores of
-    the same name, and a scrape with two equal series is refused as a whole."""
+    """Return labels of processes, of which no two are alike. One process may have two stores of the
+    same name, and a scrape with two equal series is refused as a whole."""
     seen: dict[tuple[str, str], None] = {}
     for process in processes:
         pid, name = str(process.pid), bounded(process.name or process.role, NAME_CHARACTERS)

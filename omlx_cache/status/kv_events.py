@@ -4,7 +4,7 @@
 router that knows the prompt computes its keys by itself. `lora_id` is None: an adapter is part of
 the namespace, which stands beside them.
 
-A block counts as stored in a medium when its page of the paged group is: each of them is needed, so
+A block counts as stored in a medium when its page of the paged group is. Each of them is needed, so
 no restore goes further than the last. Pages of windows and recurrent state come and go at some
 positions only; only a lookup finds one where a prompt parts. Of a model without a paged group any
 page counts, and the first that leaves ends it.
@@ -20,7 +20,7 @@ from omlx_cache_storage.page import PAGED
 MEDIA = {"hot": "CPU", "cold": "STORAGE"}
 """The field's words for where a block is: memory that restores at once, and the disk.
 
-A page of a remote store is no event of one machine: all machines that share the store have it
+A page of a remote store is no event of one machine. All machines that share the store have it
 alike, so it helps to choose none of them. The store does not tell when it evicts a page.
 """
 
@@ -30,9 +30,9 @@ KvEvent = dict[str, Any]
 def events_document(
     log: EventLog, after: int | None, limit: int, kinds: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """Return `limit` of the events beyond `after`, oldest first, or without it the latest ones;
-    `upto` for the next question, how many were `dropped` unseen, when the log `began`, and how many
-    there have been of each kind."""
+    """Return `limit` of the events beyond `after`, oldest first, or without it the latest ones.
+    Beside them: `upto` for the next question, how many were `dropped` unseen, when the log `began`,
+    and how many there have been of each kind."""
     page = log.page(after, limit, kinds)
     return {
         "upto": page.upto,

@@ -25,8 +25,8 @@ class Metric(NamedTuple):
     """Numbers of each process, and the paths to them in `Stats`, by the value of a `label`; without
     a label there is one path, and one number.
 
-    At a path lies a number; a text out of `words`, which is 1 for the present word and 0 for the
-    others; or a map from `words` to numbers. Unknown words are `other`; a map of a metric without
+    At a path lies a number, a text out of `words`, or a map from `words` to numbers. A text is 1
+    for the present word and 0 for the others. Unknown words are `other`; a map of a metric without
     words is by model.
     """
 

@@ -140,9 +140,9 @@ class Routes:
     ) -> Answer:
         """Return the answer to a request; raises nothing, and waits as long as the operation does.
 
-        `peer` is None for this user, who gets everything. Any other is shown the status: without a
-        token the peer must be this machine and the `Host` an address or a name of it; with one it
-        must be in `Authorization`, but for the page itself, which has no one's data.
+        `peer` is None for this user, who gets everything. Any other peer sees the status only.
+        Without a token the peer must be this machine and the `Host` an address or a name of it.
+        With one it must be in `Authorization`, but for the page itself, which has no one's data.
         """
         path = asked_path(target)
         if peer is not None:

@@ -38,8 +38,8 @@ RUN = np.dtype(
 )
 """Blocks one after the other, none of which branches: tokens `start` to `end`; or one block.
 
-`key` is that of its last block, by which one asks for what follows, and `number` the key's:
-`children` runs, with `leaves` ends among all that is behind (1 for a run that is one itself).
+`key` is its last block's, by which a reader asks for the runs behind it, and `number` the key's. It
+has `children` runs, with `leaves` ends among all runs behind (1 for a run that is one itself).
 `parent` is the row that it follows, or -1. `rootless`: what leads to it is not cached, so it is of
 no use before that is. `pinned`: a pin of the directory keeps pages of it. `used_ns` is when it was
 used last.
@@ -112,7 +112,7 @@ def _blocks(
     """Return the pages of all tiers and layer groups that end at one key as one row, in the order
     of the keys' numbers.
 
-    Keys are told apart by their first eight bytes, as the names of files tell parents: two of a
+    Keys are told apart by their first eight bytes, as the names of files tell parents. Two of a
     million are alike once in forty million times, and only people look at this.
     """
     keys = np.empty(len(records), np.object_)

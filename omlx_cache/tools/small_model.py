@@ -26,8 +26,8 @@ _SHAPE = {
 }
 _HEAD_NORM = 2.0
 _ATTENTION_SCALE = 3.0
-"""Weight of the query and key norms, and factor on what attention adds: attention picks single
-tokens and matters, so that one other token anywhere in the context changes what comes next."""
+"""Weight of the query and key norms, and factor on attention's output. Attention picks single
+tokens and matters, so that one other token anywhere in the context changes the next tokens."""
 
 
 def small_model() -> Any:

@@ -56,7 +56,7 @@ class PageNotSent(PageUnreadable):
 
 
 class UndecodablePage(PageError):
-    """A page that may well be sound, but that this process cannot decode: zstd is not installed, or
-    a later version of the format or of a packing wrote it. It stays where it is."""
+    """A page that may be sound, and that this process cannot decode. Either zstd is not installed,
+    or a later version of the format or of a packing wrote it. It stays where it is."""
 
     reason = "undecodable"

@@ -2,10 +2,10 @@
 
 Python runs signal handlers on the main thread between any two instructions. One that raises, as
 Ctrl-C does, would leave books half-written and locks held (`with condition` keeps its lock in 4 of
-10 tries); one that asks the store for anything would wait for a lock that its own thread holds. So
-a call of the store on the main thread puts off the handlers that Python has: they run when it ends,
-or at the next point of it where nothing is half-done. Other threads run no handlers. Public entry
-points are guarded, and calls inside them by that guard.
+10 tries). One that asks the store for anything would wait for a lock that its own thread holds. So
+a call of the store on the main thread puts off Python's handlers. They run when it ends, or at its
+next point where nothing is half-done. Other threads run no handlers. Public entry points are
+guarded, and calls inside them by that guard.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -49,12 +49,12 @@ _NUMBERS = (
 class _Deferral:
     """A context manager, to be entered any number of times; without effect on other threads.
 
-    Mutable by the main thread: `_depth`, `_thread`; `_before`, the handlers that were put off, and
-    `_replaced`, those of them in whose place another was set meanwhile; `_came`, the signals since,
-    and `_since`, when the first of them came. `_reminding` is true while a thread watches how long
-    they wait, `_restoring` while handlers are put back to run. A handler of ours passes its signal
-    on when it is still called: an interrupt left it in place, or other code put it back as the one
-    before. So every state between two instructions is a good one.
+    Mutable by the main thread: `_depth`, `_thread`, `_before` (the handlers that were put off),
+    `_replaced` (those of them that another handler replaced meanwhile), `_came` (the signals
+    since), and `_since` (when the first of them came). `_reminding` is true while a thread watches
+    how long they wait, `_restoring` while handlers are put back to run. A handler of ours passes
+    its signal on when it is still called: an interrupt left it in place, or other code put it back
+    as the one before. So every state between two instructions is a good one.
     """
 
     def __init__(self) -> None:
@@ -174,8 +174,9 @@ class _Deferral:
         self._reminding = False
 
     def _deliver(self) -> None:
-        """Run the handlers of what has come, each in its place: one that calls `signal.signal`, as
-        many do for a second Ctrl-C, must find and keep the program's handlers, not ours."""
+        """Run the handlers of the signals that have come, each in its place. One that calls
+        `signal.signal`, as many do for a second Ctrl-C, must find and keep the program's handlers,
+        not ours."""
         if not self._came:
             return
         depth, self._depth = self._depth, 0

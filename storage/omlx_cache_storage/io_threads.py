@@ -1,8 +1,8 @@
 """Threads that wait for disks: daemons, so that a disk that hangs keeps no process from ending.
 
-A thread that has made an MLX array keeps a stream of its own, and MLX an operating system's thread
-for it, for as long as the process lives. So threads are not ended with their pool: the next pool
-employs them.
+A thread that has made an MLX array keeps a stream of its own as long as the process lives. MLX
+keeps an operating system's thread for that stream. So threads are not ended with their pool: the
+next pool employs them.
 """
 
 import contextlib
@@ -103,8 +103,8 @@ def progress() -> LastAnswer:
 
 @contextlib.contextmanager
 def bounded_elsewhere() -> Iterator[None]:
-    """Have the calling thread wait for what has deadlines of its own, or for cores: its disk does
-    not hang, and calls that wait for its thread are not late."""
+    """Mark the calling thread's wait as one for cores, or for calls with deadlines of their own.
+    Its disk does not hang, and calls that wait for its thread are not late."""
     progress().move(math.inf)
     try:
         yield

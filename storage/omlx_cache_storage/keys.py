@@ -36,7 +36,7 @@ def namespace_digest(document: Mapping[str, object]) -> BlockKey:
     """Return the SHA-256 of a JSON document, the same for every order of its fields.
 
     Raises TypeError for values that JSON cannot express, for keys that are not text, and for
-    tuples, and ValueError for NaN and infinities: JSON would write them like something else.
+    tuples. Raises ValueError for NaN and infinities: JSON would write them like something else.
     """
     text = json.dumps(
         document, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False

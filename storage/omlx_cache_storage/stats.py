@@ -38,7 +38,7 @@ class ColdUsage:
 
     `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
     success. `refused_pages` were worth less than all pages there, or would have evicted others that
-    were used less than `patience_seconds` ago; `undecodable_pages` are held now, and were found to
+    were used less than `patience_seconds` ago. `undecodable_pages` are held now, and were found to
     be such by this process. `ignored_files` lay in the directory when it was read, and belong to
     other users or may be changed by them. `written_bytes` are those of the page files that this
     process wrote, `rewritten_bytes` those among them whose page the disk had had before. With
@@ -71,7 +71,7 @@ class ColdUsage:
 @dataclass(frozen=True, slots=True)
 class WriterUsage:
     """The writer's counts, and its pending pages. `refused_pages` were too deep for the disk's
-    budget, `rationed_pages` more than `daily_write_bytes` allows; `dropped_pages` did not fit into
+    budget, `rationed_pages` more than `daily_write_bytes` allows. `dropped_pages` did not fit into
     the queue, or were queued while the writer backed off from a failing disk: memory offers them
     again."""
 
@@ -95,9 +95,9 @@ class RemoteUsage:
     and missed are pages of lookups; `late_lookups` were not answered in time. `late_reads` pages
     did not come in time, `lost_pages` were found and missing when they were read, and `bad_pages`
     had wrong bytes. `errors` counts the store's failures, by reason. Bytes are as on the wire.
-    `pending_pages` wait to be written; `present_pages` were there already when their turn came,
-    `dropped_pages` did not fit into the queue or left this machine before, `failed_pages` the store
-    did not take. `lookup_phases` followed each other, in all lookups; `held_bytes` are in flight:
+    `pending_pages` wait to be written; `present_pages` were there already when their turn came.
+    `dropped_pages` did not fit into the queue or left this machine before, and the store rejected
+    `failed_pages`. `lookup_phases` followed each other, in all lookups; `held_bytes` are in flight:
     requested, or received and not restored yet. Seconds are the store's time to answer about
     nothing, bytes a second its recent rate: both 0 before they are known.
     """

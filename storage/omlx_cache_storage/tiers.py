@@ -181,9 +181,9 @@ class Tiers:
 
     def refresh(self, timeout: float = inf) -> bool:
         """Take over what other processes changed on the disk; False when that was nothing. Another
-        thread asks the disk, and is waited for `NEWS_SECONDS` at most; where more was changed than
-        could be followed, the writer's is for `BEHIND_SECONDS`, which reads the directory. Waits
-        `timeout` seconds at most in all."""
+        thread asks the disk, and this waits `NEWS_SECONDS` at most for it. Where more changed than
+        could be followed, it waits `BEHIND_SECONDS` for the writer's thread, which reads the
+        directory. Waits `timeout` seconds at most in all."""
         deadline = time.monotonic() + timeout
         cold, writer = self.cold, self.writer
         if cold is None or writer is None or self.closed:
@@ -348,8 +348,8 @@ class Tiers:
         began_ns: int = 0,
         prepared: int | None = None,
     ) -> bool:
-        """Take a page, made or read, into its reservation; queue it for the disk as the write
-        policy says, one that was `prepared` once it is used; see `HotTier.put`.
+        """Take a page, made or read, into its reservation. Queue it for the disk as the write
+        policy says, a `prepared` one once it is used; see `HotTier.put`.
 
         The request that wants it began at `began_ns`. False when the disk had it already, so that
         it only came back into memory, or when another thread was faster.
@@ -435,9 +435,9 @@ class Tiers:
             (tier, [*chain, *besides(TierView(self._levels[level:]))])
             for level, tier in enumerate(self._levels)
         ]
-        # A reorder marks the disk first: a page written meanwhile at the new stamp would find its
-        # own chain at the old one, too young to make room. It marks the disk again for pages being
-        # written at the old stamp.
+        # A reorder marks the disk first. Else a page written meanwhile at the new stamp would find
+        # its own chain at the old one, too young to make room. It marks the disk again for pages
+        # being written at the old stamp.
         for tier, pages in marked if used else [*marked[1:], *marked]:
             tier.touch(pages, stamp, since_ns, used=used)
         if used and self.uploads is not None:
@@ -453,8 +453,8 @@ class Tiers:
         since_ns: int,
         besides: Callable[[TierView], Iterable[PageId]] = lambda _: (),
     ) -> None:
-        """Give a sequence that ends one stamp, as `touch` does, but as no access: its `new` pages,
-        which it stored a moment ago, are not used a second time by that, nor are the others."""
+        """Give a sequence that ends one stamp, as `touch` does, but as no access. That is no second
+        use of its `new` pages, which it stored a moment ago, and none of the others."""
         stored = list(dict.fromkeys([*(page for page in chain if page in new), *new]))
         # All of them at once: a page written at the new stamp makes no room among pages of another
         # use.
@@ -634,7 +634,7 @@ class Tiers:
     @uninterrupted
     def flush(self, timeout: float | None = FLUSH_SECONDS) -> bool:
         """Block until each page that was stored before the call has been on the disk, as durable as
-        `durability` says; False after `timeout` seconds, when the disk failed or a day's writes
+        `durability` says. False after `timeout` seconds, when the disk failed or a day's writes
         rejected one of them, or when others keep the queue full.
 
         A page that the disk's budget evicted or rejected is counted, and not waited for. A page
@@ -660,7 +660,7 @@ class Tiers:
         return done and not missing and not self.hot.lost_unnamed
 
     def _write_all(self, writer: Writer, known: set[PageId], timeout: float) -> bool:
-        """Block until the queued pages are done and no known page is dirty; False after `timeout`
+        """Block until the queued pages are done and no known page is dirty. False after `timeout`
         seconds, when the disk failed twice, or when others keep the queue full."""
         deadline = time.monotonic() + timeout
         retried, starved, fewest = False, 0, len(known) + 1

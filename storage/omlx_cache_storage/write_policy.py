@@ -12,7 +12,7 @@ from omlx_cache_storage.page import PageId
 class WritePolicy:
     """When a page that memory has goes to the disk.
 
-    `at_once`: when it is stored, and when it is used again; else when memory is to evict it, and
+    `at_once`: when it is stored, and when it is used again. Else when memory is to evict it, and
     not at all once a longer page has replaced it. `idle_seconds`: when nothing was stored or used
     for so long and the writer is idle, the remaining pages are queued. `delay_seconds`: so long
     after it was stored a page is queued at the latest.

@@ -32,10 +32,10 @@ _LOOK_SECONDS = 0.25
 _AT_ONCE = -1
 Documents = Callable[[BlockKey], dict[str, object]]
 Outcome = Literal["written", "refused", "rationed", "undecodable", "failed", "put off", "gone"]
-"""How a job ended. `refused`: the disk's budget has no room for a page so deep; `rationed`: what
-may be written in a day is spent; `undecodable`: only others can decode the page's
-file, which stays; `put off`: the disk failed a moment ago, and was not asked; `gone`: the page was
-discarded while it was queued."""
+"""How a job ended. `refused`: the disk's budget has no room for a page so deep. `rationed`: a day's
+writes are used up. `undecodable`: only others can decode the page's file, which stays. `put off`:
+the disk failed a moment ago, and was not asked. `gone`: the page was deleted while it was
+queued."""
 
 _UNTIL_WRITTEN = (
     "no page is written to the disk: %s; memory keeps what it can, the next try comes within a "

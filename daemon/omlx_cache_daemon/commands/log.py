@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Log:
-    """The logs of all stores as one. Mutable: `_stores`, which are looked for again when `_due`,
-    `_most`, how many lines of each are shown first, None for all, and `_followers`, by socket;
-    threads fill `_rows`."""
+    """The logs of all stores as one. Mutable: `_stores` (looked for again when `_due`), `_most`
+    (how many lines of each are shown first, None for all), and `_followers`, by socket. Threads
+    fill `_rows`."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args, self._stores, self._due = args, chosen(args), time.monotonic() + _STORES_SECONDS

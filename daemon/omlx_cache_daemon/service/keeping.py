@@ -22,8 +22,9 @@ EVICTED_BYTES = 256 * 1024 * 1024
 
 
 class _KeepingLimits(SharedLimits):
-    """Leaves the budget to stores, with two exceptions: a budget that was derived from free space
-    where a figure was given, and the figure that this one set itself (`set_before`)."""
+    """Leaves the budget to stores, with two exceptions. One is a budget that was derived from free
+    space where a figure was given; the other is the figure that this one set itself
+    (`set_before`)."""
 
     set_before: int | None = None
 
@@ -62,7 +63,7 @@ class _KeepingOpening(Opening):
 
 class KeepingTier(ColdTier):
     """Follows a directory that stores use, evicts to its budget and to `min_free_bytes`, and does
-    not count as a user of the directory: a store that is alone beside this one is alone.
+    not count as a user of the directory. A store that is alone beside this one is alone.
 
     An existing budget stays, with two exceptions: one derived from free space, where this tier was
     given a figure, and the figure that it set itself (`set_before`). All but lookups belongs to one

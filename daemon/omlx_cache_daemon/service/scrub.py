@@ -1,5 +1,5 @@
-"""Checks the checksums of all pages, at a rate, now and again; `keeper.json` in the directory says
-who keeps it and how far that has come, so that a restart goes on there."""
+"""Checks the checksums of all pages, at a rate, now and again. `keeper.json` in the directory says
+which service keeps it and how far the pass has come, so that a restart goes on there."""
 
 import contextlib
 import json
@@ -42,8 +42,8 @@ class AlreadyKept(CommandError):
 
 @dataclass(frozen=True, slots=True)
 class KeeperState:
-    """The state that outlives the service. Times are seconds since 1970, 0 for never; `after`: the
-    page that was checked last in an unfinished pass, "" between passes; `budget_bytes`: the budget
+    """The state that outlives the service. Times are seconds since 1970, 0 for never. `after`: the
+    page that was checked last in an unfinished pass, "" between passes. `budget_bytes`: the budget
     that the service gave the directory, 0 for none."""
 
     pid: int = 0
@@ -58,8 +58,8 @@ class KeeperState:
 
 class StateFile:
     """The file of one directory; belongs to one thread, but for `kept`, which any may read. It is
-    held locked for as long as the service runs, and is written in place: one that is torn is an
-    empty one, and costs a pass that begins anew. Nothing here is made durable."""
+    locked for as long as the service runs, and is written in place. A torn file counts as empty,
+    and costs a pass that begins anew. Nothing here is made durable."""
 
     def __init__(self, directory: Path, fs: FileSystem) -> None:
         self._path = os.path.join(directory, KEEPER_FILE)
@@ -127,7 +127,7 @@ def _parsed(raw: bytes) -> KeeperState:
 class Scrubber:
     """One pass after the other over a directory's pages, a turn at a time; belongs to one thread.
 
-    `_pass` yields the remaining pages of an unfinished pass; nothing is done before `_not_before`,
+    `_pass` yields the remaining pages of an unfinished pass. Nothing is done before `_not_before`,
     and before the rate allows the bytes of the last turn, which began at `_turned`.
     """
 

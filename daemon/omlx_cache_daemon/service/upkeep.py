@@ -45,8 +45,8 @@ FIGURES: Final = (
 class Upkeep:
     """Keeps a directory within its budget and its disk's free space, checks it and sweeps it.
 
-    Its thread runs from `start` to `stop`. `tier`, `state`, `feeding` and `scrubber` are its;
-    `reload` hands over `wanted`, and `_applied` is the configuration in use; `beat` is when it was
+    Its thread runs from `start` to `stop`. `tier`, `state`, `feeding` and `scrubber` are its own.
+    `reload` hands over `wanted`, and `_applied` is the configuration in use. `beat` is when it was
     last seen alive, `ended` why it stopped. It calls `tell` when there is news of these.
     """
 

@@ -1,7 +1,7 @@
 """A sequence's blocks, handed to the tiers while mlx-lm's server computes it.
 
-The server itself inserts a sequence where a part of a chat ends, and at its end: too late for a
-prompt longer than the memory, and for one whose client disconnects.
+The server itself inserts a sequence where a part of a chat ends, and at its end. That is too late
+for a prompt longer than the memory, and for one whose client disconnects.
 """
 
 import logging

@@ -31,8 +31,8 @@ class ModelSource(Protocol):
 
 class LoadedModel(NamedTuple):
     """A model that stays loaded, under the key that its requests name. Where the server bounds its
-    caches, `max_kv_size` says how mlx-lm does it, or `make_cache` makes empty ones of the model;
-    `codec_policy` says how its pages are kept where that is not the store's setting."""
+    caches, `max_kv_size` says how mlx-lm does it, or `make_cache` makes empty ones of the model.
+    `codec_policy` encodes its pages where that is not the store's setting."""
 
     model_key: Any
     model: Any

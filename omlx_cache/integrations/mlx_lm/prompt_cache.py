@@ -248,8 +248,8 @@ class TieredPromptCache:
         return None if known is None else known.lanes[None].fly(as_tokens(tokens), start, stops)
 
     def preparation(self, model: Any, tokens: Tokens, most: int) -> Preparation | None:
-        """Return what computes the beginning of a prompt that will be fetched, `most` tokens at
-        most; None for a model that is not known, has a draft model, or whose caches are packed."""
+        """Return a preparation of the beginning of a prompt that will be fetched, `most` tokens at
+        most. None for a model that is unknown, has a draft model, or whose caches are packed."""
         known = self._lanes(model)
         if known is None or self._bits is not None or len(known.lanes[None].scopes) > 1:
             return None
@@ -282,7 +282,7 @@ class TieredPromptCache:
 
     def stops(self, model: Any, tokens: Sequence[int], start: int) -> list[int]:
         """Return where a prompt's windows and recurrent state are wanted while it is computed from
-        `start` on; none for a model that has only pages, or is not known."""
+        `start` on. None for a model that has only pages, or is unknown."""
         known = self._lanes(model)
         scope = None if known is None else known.lanes[None].view
         if scope is None or scope.trims:

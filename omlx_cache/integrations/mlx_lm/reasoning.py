@@ -55,7 +55,7 @@ class KeptReasoning:
     """Remembers the reasoning of answers, and with `gives` puts the reasoning that a client dropped
     back into its prompt; without, it only knows it. `template_args` are those of every request.
 
-    An answer is found by the ids of its tool calls, or by its text and all messages before it: the
+    An answer is found by the ids of its tool calls, or by its text and all messages before it. The
     same words in another conversation have other reasons. In memory only, `BYTES` at most; the
     latest used stay. Any thread may call; `_lock` guards `_kept` and `nbytes`.
     """

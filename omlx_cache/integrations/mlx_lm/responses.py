@@ -154,8 +154,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         )
 
     def _read_ahead(self, prompt: list[int]) -> None:
-        """Bring what other machines have of a prompt into free memory, while others are answered:
-        the thread that computes would wait for the network, and they with it. Raises nothing."""
+        """Promote a prompt's pages of other machines to free memory, while other requests are
+        answered. The thread that computes would wait for the network, and those requests with it.
+        Raises nothing."""
         if self._store.remote is None or all(served.is_over for served in list(self._at_work)):
             return
         try:

@@ -65,9 +65,9 @@ _SCALINGS = ("rope_scaling", "rope_parameters")
 @dataclass(frozen=True, slots=True)
 class Serving:
     """The flags that `omlx-cache serve` adds to mlx-lm's. `prompt_tokens` None: the model's
-    context; `has_status`: the status paths are answered at the server's own port; `verbose`:
-    mlx-lm's lines about the progress of prompts are shown; `keep_reasoning`: prompts get back the
-    reasoning that clients drop; `given`: the settings that were flags, and that one."""
+    context. `has_status`: the status paths are answered at the server's own port. `verbose`:
+    mlx-lm's lines about the progress of prompts are shown. `keep_reasoning`: prompts get back the
+    reasoning that clients drop. `given`: the settings that were flags, and that one."""
 
     body_bytes: int = 32 << 20
     prompt_tokens: int | None = None
@@ -95,8 +95,8 @@ def serve(
     """Answer requests until SIGINT or SIGTERM, then finish the requests in flight and write; mlx-lm
     calls its `run` with `host` and all after it.
 
-    Raises SystemExit: 0 when everything that was accepted is on the disk, 1 when not, or when the
-    generation thread died, and a line when the model could not be loaded. A second signal may leave
+    Raises SystemExit: 0 when all accepted pages are on the disk, 1 when not, or when the generation
+    thread died. It is a line of text when the model could not be loaded. A second signal may leave
     threads behind: the caller is to end the process. Raises ConfigError for bits that MLX lacks,
     CannotRun for a directory that cannot be opened, and OSError for an unavailable address, before
     any thread runs MLX.
@@ -158,7 +158,7 @@ class Signals:
 def attended(work: Callable[[threading.Event], bool], signals: Signals) -> bool:
     """Run `work` on a thread and return its result; False when people would not wait for it.
 
-    The main thread can answer a signal at any moment meanwhile: a second one sets the event that
+    The main thread can answer a signal at any moment meanwhile. A second one sets the event that
     `work` gets, and leaves it `HURRY_SECONDS`; a third leaves it no time. A thread that is left
     behind ends with the process.
     """

@@ -30,7 +30,7 @@ class ApcManager(APCManager):  # type: ignore[misc]
     `whole` returns the model around a language model, None when it is not known. `model_id` names
     the model for people. `own` makes mlx-vlm's manager, for a version that cannot have this one. A
     generator that it was given to (`ApcBatchGenerator`, or `install`) keeps whole prompts through
-    `sequences`; others find nothing in it and store nothing, as it has no blocks: their
+    `sequences`. Others find nothing in it and store nothing, as it has no blocks: their
     descriptions of a cache do not tell packed KV from dense. Does not end the store.
 
     Mutable, by the generation thread: `sequences`. `stats` is guarded by `lock`.

@@ -26,7 +26,7 @@ BATCHED = "batch"
 class HandlerPromptCache(TieredPromptCache):
     """Stands in for mlx-openai-server's LRUPromptCache; one model, `source`, in a shared store.
 
-    The server calls from the thread of its scheduler, of its worker and of its event loop: the
+    The server calls from the thread of its scheduler, of its worker and of its event loop. The
     caches of a fetch are evaluated and private, so that any of them may use it, and
     `allowed_sources` need not keep them apart. `max_size` is there for the server to read,
     `max_bytes` is memory; the store's budgets come first. `fetch_nearest_cache` and `insert_cache`
@@ -102,7 +102,7 @@ def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerP
 
     Call it before the first request: the target's own cache loses its prompts. `model_path` names a
     scheduler's model for people. The pages of a batch are restored for single requests. So a model
-    whose states take a batch's padding for tokens computes its prompts one after the other; the
+    whose states take a batch's padding for tokens computes its prompts one after the other. The
     call looks at a model with recurrent state for that. None, and a line of the log, where this
     version of the server cannot have the cache: it keeps its own. Raises UnusableHost instead with
     the setting `require`, and TypeError for anything else.

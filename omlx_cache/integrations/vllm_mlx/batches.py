@@ -1,8 +1,8 @@
 """The rows of a batch, stored while the scheduler computes them.
 
 The scheduler itself stores a prompt after its first token, and only for some kinds of cache, and a
-sequence at its end: too late for a client that disconnects, and with one restore point for a model
-with windows or recurrent state.
+sequence at its end. That is too late for a client that disconnects. A model with windows or
+recurrent state gets one restore point.
 """
 
 import logging

@@ -35,8 +35,8 @@ SIMPLE = (
 
 def place(open_store: OpenStore) -> None:
     """Have every scheduler that is made from now on use this cache, as long as the server's prefix
-    cache is not switched off: the scheduler names its cache's class itself, and has no argument
-    for another. Call it once."""
+    cache is not switched off. The scheduler names its cache's class itself, and has no argument for
+    another. Call it once."""
     _after_init(import_module("vllm_mlx.scheduler").Scheduler, open_store)
     try:
         kind = import_module("vllm_mlx.mllm_batch_generator").MLLMBatchGenerator

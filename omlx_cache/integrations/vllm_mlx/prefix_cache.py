@@ -59,11 +59,11 @@ class Tally:
 class TieredPrefixCache:
     """Stands in for vllm-mlx's MemoryAwarePrefixCache: the same calls, the same answers but these.
 
-    A lookup leaves at least one token over, so there is no "exact" hit that has to be thrown away;
-    only a prompt with an auxiliary (`prepare_store(auxiliary=)`) is restored whole. The returned
-    caches are the caller's own. Any prefix of a stored sequence is found, as far as the kind of its
-    caches allows; entries replace nothing, and share their pages. `remove` deletes no pages, and
-    the SSD tier of the server is not used: the store has its own.
+    A lookup leaves at least one token over, so no "exact" hit has to be thrown away. Only a prompt
+    with an auxiliary (`prepare_store(auxiliary=)`) is restored whole. The returned caches are the
+    caller's own. Any prefix of a stored sequence is found, as far as the kind of its caches allows;
+    entries replace nothing, and share their pages. `remove` deletes no pages, and the SSD tier of
+    the server is not used: the store has its own.
 
     Models share the store's budgets. `make_cache` makes the empty caches that the server makes.
     Nothing is asked of the model before the first `fetch` or `store`. `fetch` and `store` evaluate
@@ -146,8 +146,8 @@ class TieredPrefixCache:
 
     @cached_property
     def heeds_padding(self) -> bool:
-        """False for a model whose states take a batch's padding for tokens; computes a few tokens
-        when it is asked first, on the thread that runs the model."""
+        """False for a model whose states take a batch's padding for tokens. The first call computes
+        a few tokens, on the thread that runs the model."""
         return heeds_padding(self._source.model)
 
     def held_by(self, cache: Sequence[Any] | None) -> list[int]:
@@ -157,7 +157,7 @@ class TieredPrefixCache:
 
     def stops(self, tokens: Sequence[int], start: int, parts: Iterable[int] = ()) -> list[int]:
         """Return where a prompt's windows and recurrent state are wanted while it is computed from
-        `start` on, the ends of a chat's parts among them; none for models that have only pages."""
+        `start` on, the ends of a chat's parts among them. None for models that have only pages."""
         with self._lock:
             stops = self._prompts.stops(self._key, tokens, start)
         return sorted({*stops, *parts}) if stops else []

@@ -1,6 +1,5 @@
-"""The parts of the benchmarks, one run of some of them, and the figures as Markdown: for the
-terminal, as a page, and as a section of docs/benchmarks.md.
-"""
+"""The parts of the benchmarks, one run of some of them, and the figures as Markdown. They are for
+the terminal, a page, and a section of docs/benchmarks.md."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -106,7 +106,7 @@ def read_tokens(subject: Subject, prompt_file: Path | None, wanted: int | None) 
 
 def make_prompts(tokens: Sequence[int], block_size: int, new: int) -> tuple[DemoPrompt, DemoPrompt]:
     """Return two prompts of one length that agree in exactly the first `shared` tokens, some whole
-    blocks of the first half: the second has the other half backwards.
+    blocks of the first half. The second has the other half backwards.
 
     Steps end as `mlx_lm.generate` ends them, the last token alone, and at `shared`. Raises
     DemoError when the text has fewer than two blocks.

@@ -46,8 +46,8 @@ class Candidate(NamedTuple):
 
 class Victims(NamedTuple):
     """Pages whose eviction makes room. `enough` is False when it does not, and `outranked` tells
-    whether a page that is worth more than the candidate stood in the way; `young_ns` is when that
-    was used if it is worth more only since that was too short a while ago, else 0."""
+    whether a page of more worth than the candidate stood in the way. When that page is worth more
+    only because it was used recently, `young_ns` is the time of that use, else 0."""
 
     pages: list[PageId]
     enough: bool

@@ -26,8 +26,8 @@ class Cleared(NamedTuple):
 
 
 class Deleter:
-    """Deletes files of a directory while it is held, and tells the others; one that the disk will
-    not delete is doomed and tried again, and so is one for which the directory was not to be had.
+    """Deletes files of a directory while it is held, and tells peer processes. A file that the disk
+    does not delete is doomed and tried again. So is a file for which the directory lock timed out.
 
     A file whose name an indexed page has again stays. Any thread may call; nothing raises.
     """

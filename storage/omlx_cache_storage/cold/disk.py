@@ -191,7 +191,7 @@ class FileSystem:
 
     def reserve(self, path: StrPath, nbytes: int) -> int:
         """Make a new file of mode 0600 and of its final size, without bytes yet, and return its
-        descriptor: while that is open, peer processes see that the file is being written."""
+        descriptor. While that is open, peer processes see that the file is being written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         try:
@@ -334,8 +334,8 @@ class FileSystem:
         return info.f_bavail * info.f_frsize
 
     def spare_files(self, path: StrPath) -> int | None:
-        """Return how many files a writer may still make on the path's disk and leave others a few
-        (`SPARE_FILES`, a hundredth of all at most); None on a disk that does not count them."""
+        """Return how many files a writer may still make on the path's disk; None on a disk that
+        does not count them. A few stay for others: `SPARE_FILES`, a hundredth of all at most."""
         info = os.statvfs(path)
         if not info.f_files:
             return None

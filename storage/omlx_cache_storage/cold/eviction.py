@@ -164,8 +164,8 @@ class Evictor:
             self.reserve(writing, writing.wanted._replace(nbytes=nbytes))
 
     def give_way(self, nbytes: int, candidate: Candidate) -> Victims:
-        """Evict about `nbytes`, one page at least if one may leave, for a candidate that the disk
-        had no room for: of bytes, of files or of a quota."""
+        """Evict about `nbytes`, at least one page if one may be evicted. The disk had no room for
+        the candidate: of bytes, of files or of a quota."""
         with self._index.lock:
             most = min(nbytes, self._index.contents.nbytes)
             now, until = self._index.clock.now(), self._until(candidate)
@@ -295,7 +295,8 @@ class Evictor:
 
     def lacking(self, nbytes: int) -> tuple[int, int]:
         """Return how many bytes the disk lacks to keep its free space beside `nbytes` more, and 1
-        if it lacks files; raises OSError for one mounted read-only, where nothing can leave."""
+        if it lacks files. Raises OSError for a disk mounted read-only, where nothing can be
+        evicted."""
         directory = self._index.directory
         try:
             short = self.min_free + nbytes - self._fs.free_bytes(directory)

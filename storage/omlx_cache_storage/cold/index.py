@@ -90,10 +90,11 @@ class Index:
     be here), `cleared` (namespaces to clear before the directory is read), `left` (evicted pages
     that the writer has not taken), `unrecorded` (their files lack their stamps), `refused_rank`,
     `refused_until_ns` (when it is forgotten), `corrupt`, `limit_bytes` (the directory's budget),
-    and the fields that its users' docstrings name; no I/O, sorting or making of paths under it. The
-    methods for changes of peer processes (`take_in`, `leave`, `place`), `go_by_pins`, `knows`,
-    `drop_damaged` and `is_indexed` take it. Callers of the other methods that touch its fields hold
-    it. Deletions and publications keep apart by `Sharing.changing`, which is taken before it.
+    and the fields that its users' docstrings name. No I/O, sorting or making of paths happens under
+    it. The methods for changes of peer processes (`take_in`, `leave`, `place`), `go_by_pins`,
+    `knows`, `drop_damaged` and `is_indexed` take it. Callers of the other methods that touch its
+    fields hold it. Deletions and publications keep apart by `Sharing.changing`, which is taken
+    before it.
     """
 
     def __init__(
@@ -147,8 +148,8 @@ class Index:
         return file is not None and file.kept
 
     def until_pinned(self, namespace: BlockKey, page: PageId, cost: int) -> int:
-        """Return until when a pin keeps a page of which `cost` more would be pinned, 0 for one that
-        none keeps: all pins together have their share of the limit."""
+        """Return until when a page is pinned, 0 for one that no pin covers. Its `cost` must fit:
+        all pins together have their share of the limit."""
         until_ns = self.pins.until(namespace, page.key) if self.pins else 0
         fits = (self.contents.kept_bytes + cost) * SHARE <= self.limit_bytes
         return until_ns if until_ns and until_ns > self.clock.now() and fits else 0

@@ -149,7 +149,7 @@ class Sharing:
             self.is_lost = False
 
     def is_alone(self) -> bool:
-        """True when no other process, and no other tier of this one, uses the directory; it counts
+        """True when no other process, and no other tier of this one, uses the directory. It counts
         as used by this one from now on, if this one `counts`. The directory is held."""
         alone = self._fs.try_lock(self._attached.fd)
         if self.counts:

@@ -144,8 +144,8 @@ def read_document(path: StrPath, fs: FileSystem) -> dict[str, object]:
 def encode_document(document: Mapping[str, object]) -> bytes:
     """Return a namespace document's file content, at most `MAX_DOCUMENT_BYTES` long.
 
-    Fields are whole as long as that fits; after that the largest of them are replaced by their
-    digests, so that the short ones, which tell the model, stay readable.
+    Fields are whole as long as that fits. After that digests replace the largest of them, so that
+    the short ones, which tell the model, stay readable.
     """
     shown = dict(document)
     for name in sorted(document, key=lambda name: -len(_json(document[name]))):

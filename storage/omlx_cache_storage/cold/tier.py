@@ -139,9 +139,9 @@ class ColdTier:
         """Open a page; raises PageError, and forgets a page that is missing or wrong: that is one
         of `take_missing`.
 
-        One that cannot be decoded here stays on the disk and is not opened again; one that the disk
-        refuses stays too, is not opened for a while, and is one of `take_missing`. Blocks on the
-        disk. A page evicted meanwhile stays readable until the block ends.
+        A page that cannot be decoded here stays on the disk and is not opened again. An unreadable
+        page stays too, is not opened for a while, and is one of `take_missing`. Blocks on the disk.
+        A page evicted meanwhile stays readable until the block ends.
         """
         with self._index.lock:
             file = self._index.contents.get(page)
@@ -322,9 +322,9 @@ class ColdTier:
             self.evictor.peak = self.evictor.used_bytes()
 
     def settle(self) -> None:
-        """Record recency on the disk and evict down to the budget; notice a directory that was
-        removed or replaced, a budget that was changed and writers that are gone. Writer thread
-        only; raises nothing."""
+        """Record recency on the disk and evict down to the budget. Also notice a directory that was
+        removed or replaced, a changed budget, and writers that ended. Writer thread only; raises
+        nothing."""
         try:
             self._look_around()
         except LedgerBusy:

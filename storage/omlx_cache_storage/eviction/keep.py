@@ -183,8 +183,8 @@ DECAY_EVERY = 50
 DECAY = 0.9
 """Uses are multiplied by this after each `DECAY_EVERY` requests."""
 MOST_USES = 0.5
-"""The share of uses by whose age a page has had its chance, whatever the hazard says: with a larger
-one a trace of chats loses a hundredth of its hits."""
+"""The share of uses by whose age a page has had its chance, for any hazard. With a larger share a
+trace of chats loses a hundredth of its hits."""
 
 MOST_PATIENCE_SECONDS = GHOST_SECONDS
 """Rejected pages are remembered no longer, so nothing shows that pages which wait longer are worth
@@ -313,8 +313,8 @@ class Keep:
 
 
 class Lru(Keep):
-    """Learns nothing and has no patience: for tiers that admit no new pages of requests, for memory
-    that pages only pass through, and for simulations to compare with."""
+    """Learns nothing and has no patience. It serves tiers that admit no new pages of requests,
+    memory that pages only pass through, and simulations to compare with."""
 
     def _note(self, before_ns: int, stamp_ns: int, count: int) -> None: ...
 

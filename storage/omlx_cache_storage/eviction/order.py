@@ -91,8 +91,8 @@ class OrderedPages(Generic[R]):
     """Records by page id, tails by their parent, and the eviction order: by stamp, the deepest of
     equal ones first. Its owner's lock guards it.
 
-    `_heap` has the rank and the id of each record, perhaps twice, and with stamps that it had
-    before: no record, as that would keep a page's memory.
+    `_heap` has the rank and the id of each record, perhaps twice, and with earlier stamps. It has
+    no record, as that would keep a page's memory.
     """
 
     def __init__(self, policy: Keep | None = None) -> None:

@@ -65,8 +65,8 @@ def check_extra(address: RemoteAddress, *, signs: bool = False) -> None:
 
 
 MEMBERS = 256
-"""Members of a set that are kept or asked for: a boundary that thousands of prompts have in common
-would otherwise get as many, all of which every lookup brings."""
+"""Members of a set that are kept or asked for. A boundary that thousands of prompts share would
+otherwise get as many, and every lookup would bring them all."""
 
 
 class RemoteError(CacheError):
@@ -110,8 +110,8 @@ class RemoteEngine(Protocol):
     """Named, immutable values on other machines. Any thread may call any method; each blocks on the
     network, as long as the client's own time-outs say, and raises RemoteError alone.
 
-    `part_bytes`: a value is cut into parts of so many bytes, the last one shorter; None where any
-    stretch of a value can be read, so that nothing need be cut. `asks_together`: how many names one
+    `part_bytes`: a value is cut into parts of so many bytes, the last one shorter. None where any
+    stretch of a value can be read, so that no value is cut. `asks_together`: how many names one
     phase asks for without taking longer than for one.
     """
 

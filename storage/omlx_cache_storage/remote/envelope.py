@@ -20,9 +20,9 @@ secret.
     128     body: the page file byte for byte, or encrypted
 
 The name is in the head tag, and by it in everything: a value under another name is refused. With a
-secret a body is authenticated by AES-256-GCM, under a key of its name's and a nonce of its own: as
-data that is only authenticated, or as what is encrypted. The envelope's first bytes and the name go
-before it.
+secret a body is authenticated by AES-256-GCM, under a key of its name's and a nonce of its own. It
+is either data that is only authenticated, or the encrypted text. The envelope's first bytes and the
+name go before it.
 """
 
 import hashlib
@@ -98,7 +98,7 @@ class TailMember(NamedTuple):
 
 def parse_tails(members: Iterable[str]) -> list[TailMember]:
     """Return the pages that members name. A member that `TailMember.text` does not write, or of a
-    page larger than there are, is skipped: a reader makes ready for the size that a member says."""
+    page larger than there are, is skipped. A reader makes ready for the size that a member says."""
     found = []
     for match in filter(None, map(_MEMBER.fullmatch, members)):
         position, held, nbytes, wire_bytes = map(int, match.groups()[1:5])

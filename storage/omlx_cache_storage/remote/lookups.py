@@ -2,7 +2,7 @@
 of their own. Requests wait for them until a deadline at most.
 
 A chain is written root first. An engine that answers any number of names in one round trip (Redis)
-is asked for all blocks at once; one that takes a request for each name (object stores) is asked for
+is asked for all blocks at once. One that takes a request for each name (object stores) is asked for
 evenly spread blocks, then for blocks in the gap where the chain ends. A block before one that is
 there is taken to be there too: if it is not, the read is a miss. Then other groups and tails up to
 the last block are asked for, or near it, where each costs a request.
@@ -129,7 +129,7 @@ class Lookups:
 class Asking:
     """One inquiry in flight. Used by one thread; its findings become known at once.
 
-    `phases` followed each other; `asked` names were asked for, and `found` of them were there;
+    `phases` followed each other; `asked` names were asked for, and `found` of them were there.
     `news` says that it found new pages; `trouble` is the word for values that are another secret's.
     """
 

@@ -2,8 +2,8 @@
 
 A value is the key of its head and of `<name>#<n>` for each part behind that. The head is written
 last and read first: without it there is no value. Parts that a writer left without one expire as
-values do; where those have no time to live (`ttl_seconds` 0), the store's own eviction takes them,
-so its policy has to be `allkeys-lru` there. Any other takes `volatile-lru`.
+values do. Where values have no time to live (`ttl_seconds` 0), the store's own eviction deletes
+them, so its policy has to be `allkeys-lru` there. Any other takes `volatile-lru`.
 """
 
 import os
@@ -274,7 +274,7 @@ class ClusterEngine(RedisEngine):
     """Values on the nodes of a cluster, as its client finds them: each is asked on a thread of its
     own.
 
-    A node that fails, while others answer, is taken to have nothing and to take nothing; after some
+    A node that fails, while others answer, is taken to have nothing and to take nothing. After some
     failures in a row the engine backs off from it. `_lock` guards `_client` and `_stale`, also
     while the client asks for the map of slots; `_back_offs` is only added to.
     """

@@ -290,7 +290,7 @@ class RemoteTally:
 
     def usage(self) -> dict[str, Any]:
         """Return the counts, the shortest of the latest round trips, and the rate of the latest
-        reads together, while some were in flight; a missing figure is 0."""
+        reads together, while some were in flight. A missing figure is 0."""
         busy = Intervals()
         with self._lock:
             for began, ended, _ in self._reads:

@@ -55,7 +55,7 @@ class Uploads:
 
     `stored` and `used` are for the threads that compute: they take no lock and wait for nothing.
     The thread asks for some pages in the store by one request and sends the missing ones, root
-    first; one page's bytes are in memory at a time. Mutable: `_noted` (chains), `_flushes` (waiting
+    first. One page's bytes are in memory at a time. Mutable: `_noted` (chains), `_flushes` (waiting
     callers; any thread appends to both), `_dropped`. The thread's own fields are `_queue` (pages in
     order, each with its number), `_added` (how many pages ever came into it), `_tries` (how often
     in a row its first page has failed), `_failed`.
