@@ -54,6 +54,11 @@ _METHODS = (
 """What a tokenizer may not have of its own: its pieces may be tokenised otherwise alone."""
 
 
+_UNEQUAL: set[str] = set()
+"""Tokenizers, by name, whose pieces differed once: another model may be loaded meanwhile, and they
+again."""
+
+
 class PackedTokens(list[int]):
     """A prompt's tokens, which nobody changes: `packed` are the same ones, 32 bits each, and what
     NumPy takes of them. From a list of 128,000 it takes four milliseconds, each time."""
@@ -93,7 +98,7 @@ class CachedTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._wrapped = tokenizer
         self._inner: Any = getattr(tokenizer, "_tokenizer", None)
-        self._starts = _starts(self._inner)
+        self._starts = None if self._name in _UNEQUAL else _starts(self._inner)
         self._lock = threading.Lock()
         self._pieces: OrderedDict[str, array[int]] = OrderedDict()
         self._nbytes = 0
@@ -102,6 +107,10 @@ class CachedTokenizer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped, name)
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self._inner, "name_or_path", ""))
 
     def apply_chat_template(self, *args: Any, tokenize: bool = True, **options: Any) -> Any:
         """Return what mlx-lm's tokenizer returns."""
@@ -136,6 +145,7 @@ class CachedTokenizer:
             due[0], add_special_tokens=False
         ):
             self._starts = None
+            _UNEQUAL.add(self._name)
             _log.error(
                 "cached pieces of a prompt of %d tokens differ from the prompt: each prompt is "
                 "tokenised as a whole from now on",

@@ -199,6 +199,7 @@ def test_options_of_the_tokenizer_are_its_own() -> None:
 
 def test_a_difference_ends_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer_cache, "CHECK_EVERY", 1)
+    monkeypatch.setattr(tokenizer_cache, "_UNEQUAL", set())
     stand_in = CachedTokenizer(made("bytes", "as it is", "plain"))
     tokens_of(stand_in, "<|im_start|>user")
     assert stand_in.check()
@@ -208,6 +209,8 @@ def test_a_difference_ends_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not stand_in.check()
     expected = tokens_of(stand_in._wrapped, "<|im_start|>user")
     assert tokens_of(stand_in, "<|im_start|>user") == expected
+    # The model is loaded again, after another one.
+    assert CachedTokenizer(stand_in._wrapped)._starts is None
 
 
 def test_a_difference_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
