@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +99,10 @@ def ask(server: Server, model: Path, messages: list[dict[str, str]], **options: 
     )
 
 
-def converse(server: Server, model: Path, topic: str, turns: int = 3, **options: Any) -> list[Turn]:
-    """A chat in which each turn sends back what was said before."""
+def converse(
+    server: Server, model: Path, topic: str, turns: int = 3, pause: float = 0.0, **options: Any
+) -> list[Turn]:
+    """A chat in which each turn sends back what was said before, after a pause."""
     messages = [{"role": "system", "content": f"{topic}. {SYSTEM}"}]
     said = []
     for number in range(turns):
@@ -107,6 +110,7 @@ def converse(server: Server, model: Path, topic: str, turns: int = 3, **options:
         turn = ask(server, model, messages, **options)
         said.append(turn)
         messages.append({"role": "assistant", "content": turn.text})
+        time.sleep(pause)
     return said
 
 

@@ -9,7 +9,7 @@ from kit.examples import some
 from kit.tinylm import Server, serve_ours, serve_upstream
 from kit.versions import BEFORE_0_32
 
-from .conftest import SYSTEM, ask, assert_same_but_cached_more, converse
+from .conftest import SYSTEM, Start, ask, assert_same_but_cached_more, converse, stats
 
 
 @pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "windowed"))
@@ -19,6 +19,17 @@ def test_a_chat_of_several_turns(
     mine = converse(ours, models[model], "ships")
     assert_same_but_cached_more(mine, converse(theirs, models[model], "ships"))
     assert mine[2].cached_tokens > mine[1].prompt_tokens
+
+
+@pytest.mark.parametrize("model", some(["dense", "windowed"], "windowed"))
+def test_a_chat_whose_next_turns_are_prepared(
+    model: str, models: dict[str, Path], start: Start, home: Path, theirs: Server
+) -> None:
+    mine = converse(start(model, "--prepare=auto"), models[model], "plans", 4, pause=1.5)
+    requests = stats(home)["requests"]
+    assert_same_but_cached_more(mine, converse(theirs, models[model], "plans", 4))
+    # A machine that is busy prepares less.
+    assert requests["prepared_tokens"] > 0
 
 
 @pytest.mark.nightly
