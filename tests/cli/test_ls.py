@@ -105,6 +105,13 @@ def test_a_model_is_named_as_people_know_it(cli: Cli, place: str) -> None:
     cli("ls", "org/other").assert_refused(1, "no model and no salt is org/other")
 
 
+def test_a_narrow_terminal_gets_a_block_for_each_row(cli: Cli, cold_dir: Path) -> None:
+    blocks = cli("ls", COLUMNS="80").out.split("\n\n")
+    assert len(blocks) == len(cli("ls", COLUMNS="200").out.splitlines()) - 1 == 3
+    assert max(len(line) for block in blocks for line in block.splitlines()) <= 80
+    assert "LABEL      qwen" in "".join(blocks)
+
+
 def test_pages_are_listed_in_token_order(cli: Cli, cold_dir: Path) -> None:
     pages = json.loads(cli("ls", ONE[:10], "--format", "json").out)
     assert [page["position"] for page in pages] == [16 * n for n in range(1, 14)]
