@@ -301,9 +301,9 @@ def serve_port(
     Raises ConfigError for a host that others reach, without a token, and OSError for an address
     that cannot be had.
     """
-    if token is not None and not token:
-        raise ConfigError("the token is empty: name one, or None for this machine only")
-    if not 0 <= port <= 65535:
+    if token is not None and not (isinstance(token, str) and token):
+        raise ConfigError("the token is empty or no text: name one, or None for this machine only")
+    if not isinstance(port, int) or not 0 <= port <= 65535:
         raise ConfigError(f"port must be from 0 to 65535, 0 for any free one; got {port}")
     bound = bind(host, port, "; port 0 takes any free one")
     if token is None and not is_loopback(str(bound.getsockname()[0])):
