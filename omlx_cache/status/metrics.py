@@ -126,7 +126,7 @@ METRICS: Final = (
         "ignored_hints_total",
         "counter",
         "requests.ignored_hints",
-        "Hints of schedulers that were none, and ignored.",
+        "Invalid hints, and arguments of requests of a wrong type, that were ignored.",
     ),
     # Tiers.
     _tiers(

@@ -137,7 +137,7 @@ class RequestStats:
     Seconds are wall time: work of several requests at once counts once. `saved_seconds` is an
     estimate: the time of the restored tokens at their model's `prefill_tokens_per_second` as it was
     then, less the time of restoring, or of waiting for another request's blocks. It is negative
-    when those took longer, and 0 while no rate is known. `ignored_hints` were none.
+    when those took longer, and 0 while no rate is known. `ignored_hints` were invalid.
     `prepared_tokens` were computed before any request for them, `prepared_asked_tokens` of them
     restored since. `tokenizer_differences` are prompts whose cached tokens were not their
     tokenizer's.
