@@ -137,7 +137,5 @@ def test_another_versions_answer_is_one_line(stats: object) -> None:
     ],
 )
 def test_stats_say_how_the_disk_is_and_no_size_of_one_that_is_away(state: str, held: str) -> None:
-    cold = statistics().cold
-    assert cold is not None
-    shown = _brief(statistics(cold=replace(cold, state=state)))
+    shown = _brief(statistics(cold=replace(statistics().cold, state=state)))
     assert shown.endswith(f"memory 3.91 KiB of 7.81 KiB{held}\n")

@@ -143,6 +143,15 @@ def test_a_lowered_quota_is_seen_by_a_running_service(filled: Path) -> None:
     assert disk_usage(filled) <= MIB
 
 
+def test_a_directory_that_went_away_is_noticed_before_the_next_look(filled: Path) -> None:
+    def is_noticed(upkeep: Upkeep) -> bool:
+        if filled.exists():
+            filled.rename(filled.with_name("elsewhere"))
+        return upkeep.tier.usage().state.startswith(UNAVAILABLE)
+
+    assert is_noticed(_run(filled, is_noticed))
+
+
 @pytest.mark.parametrize("with_service", [False, True])
 @pytest.mark.parametrize("figure", [2 * MIB, 32 * MIB])
 def test_a_lone_store_that_is_restarted_with_another_figure_sets_it(

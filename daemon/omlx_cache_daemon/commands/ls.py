@@ -60,7 +60,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "pages in full: with their tensors and checksums, and whether their files hold what these "
         "say. When no store "
         "is running, the cold directory is read. A namespace of other versions of mlx, mlx-lm or "
-        "the page format than are installed here, or used by the store, is marked as stale. Exits "
+        "the page format than are installed here, or used by the store, is marked as stale. BYTES "
+        "counts page files; ps, quota and doctor count their directories and the ledger too. Exits "
         "with 1 when a page cannot be read or is damaged.",
     )
     where = parser.add_argument(

@@ -151,7 +151,7 @@ class Upkeep:
         if wanted is not self._applied and self._apply(wanted):
             self._applied, self._look_at = wanted, 0.0
         # A client that asks for figures takes in the changes of peer processes, too.
-        is_quiet = sharing.generation == self._seen and not sharing.fell_behind
+        is_quiet = sharing.generation == self._seen and sharing.follows
         if time.monotonic() >= self._look_at or not is_quiet:
             self._look()
             if self._trouble():

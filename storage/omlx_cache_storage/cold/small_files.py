@@ -1,4 +1,5 @@
-"""The small JSON files of a cold directory: each is read with doubt, and replaced as a whole.
+"""The small JSON files of a cold directory: each is read with doubt, and replaced as a whole. Only
+a full disk has budget and pins written in place.
 
 `namespace.json` says what a namespace's digest was made from. Three files lie beside the
 namespaces. `budget.json` says how many bytes the directory may take, and who set that; `pins.json`
