@@ -311,11 +311,11 @@ class Footprint:
         """Count a page; -1 times, no longer."""
         self.nbytes += times * (nbytes + ENTRY_BYTES)
         # Its shard, and its namespace's directory with its documents.
-        for shard, nbytes in ((shard_of(key), _DIRECTORY_BYTES), ("", 3 * _DIRECTORY_BYTES)):
+        for shard, taken in ((shard_of(key), _DIRECTORY_BYTES), ("", 3 * _DIRECTORY_BYTES)):
             place = namespace, shard
             before = self._users[place]
             self._users[place] += times
-            self.nbytes += nbytes * (bool(self._users[place]) - bool(before))
+            self.nbytes += taken * (bool(self._users[place]) - bool(before))
 
 
 def _summed(pages: Collection[ListedPage]) -> dict[str, object]:

@@ -211,7 +211,12 @@ class SmallFile(NamedTuple):
             replace_file(path, raw, fs, durability)
         except OSError as error:
             info = fs.own_file(path)
-            if error.errno not in NO_ROOM or info is None or info.st_size > SMALL_FILE_BYTES:
+            # For a second block there may be no room: half of the file would be written.
+            if (
+                error.errno not in NO_ROOM
+                or info is None
+                or max(len(raw), info.st_size) > SMALL_FILE_BYTES
+            ):
                 raise
             with contextlib.closing(Descriptor(fs.open_shared(path))) as file:
                 # In one write into the block that it has: blanks behind it mean nothing.
