@@ -179,17 +179,17 @@ class CacheSettings(RemoteSettings):
     are used in any case. Before three reads and a prefill every page is read. `off` always
     reads."""
 
-    prepare: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "off"
+    prepare: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "auto"
     """Whether a server computes the beginning of a conversation's next prompt while it has no
     request. `auto`: `serve` does so after each whole answer to a request with tools or with earlier
-    answers. It computes at most 4,096 tokens after a tool call, else 32,768. A request waits for
-    one chunk at most, a tenth of a second or 256 tokens, and restores what was computed by then.
-    Prepared pages are evicted first, and reach the disk once a request uses them. Nothing is
-    prepared with a draft model or `--kv-bits`, while memory is short, on a battery, or in Low Power
-    Mode (asked of `pmset`, not tried on a Mac). After five preparations in a row that nobody asked
-    for, one is tried in ten minutes. `off`: nothing is prepared. Not the default yet: on a slow
-    machine a chunk of 32 tokens may take seconds, without a disk it may evict pages that were used,
-    and a preparation in flight may store again what `clear` deletes."""
+    answers, for the latest conversation first. It computes at most 4,096 tokens after a tool call,
+    else 32,768. A request waits for one chunk at most, a tenth of a second or 256 tokens, and
+    restores what was computed by then. Prepared pages evict no used page, are evicted first, and
+    reach the disk once a request uses them. Nothing is prepared with a draft model or `--kv-bits`,
+    while memory is short, where the smallest chunk takes half a second, on a battery, or in Low
+    Power Mode (asked of `pmset`, not tried on a Mac). What waits is dropped after ten minutes, and
+    by a deletion. After five preparations in a row that nobody asked for, one is tried in ten
+    minutes. `off`: nothing is prepared."""
 
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(lower)] = "fsync"
     """How a file is synced before it is published: `none`, `fsync`, or `full`. On macOS `full` also
