@@ -55,10 +55,12 @@ NOWHERE = Namespace(BlockKey(b""), {})
 class Pace:
     """How quickly a model reads a prompt, and so the tokens of a chunk that takes a tenth of a
     second at most. Mutable by the model's thread: `_tokens_per_second`, as the last chunk was, 0
-    before any; `_asked`, of requests' prompts; `_restore_seconds`, of a token."""
+    before any; `_asked`, of requests' prompts; `_restored` tokens and `_restore_seconds`, of the
+    last restore."""
 
     def __init__(self) -> None:
         self._tokens_per_second = self._asked = self._restore_seconds = 0.0
+        self._restored = 1
 
     @property
     def tokens(self) -> int:
@@ -72,7 +74,7 @@ class Pace:
 
     def restored(self, tokens: int, seconds: float) -> None:
         """Note how long a restore took on the model's thread."""
-        self._restore_seconds = seconds / max(tokens, 1)
+        self._restored, self._restore_seconds = max(tokens, 1), seconds
 
     def ask(self, tokens_per_second: float | None) -> None:
         """Note how quickly requests' prompts are read; after a slower chunk the next one is
@@ -87,9 +89,10 @@ class Pace:
         return 0 < self._tokens_per_second * SLOW_SECONDS < fewest
 
     def restores_slowly(self, tokens: int) -> bool:
-        """True when a restore would take too long; a later one is then expected to be quicker, so
-        that it is tried now and then."""
-        is_slow = tokens * self._restore_seconds > SLOW_SECONDS
+        """True when a restore would take too long: as long as the last one, or less if it is
+        shorter. A later one is then expected to be quicker, so that it is tried now and then."""
+        share = min(1.0, tokens / self._restored)
+        is_slow = share * self._restore_seconds > SLOW_SECONDS
         self._restore_seconds /= 2 if is_slow else 1
         return is_slow
 
