@@ -237,27 +237,7 @@ def test_after_five_in_a_row_that_nobody_asked_for_it_backs_off(play: Play) -> N
         assert made._store.requests.prepared.unasked(5)
 
 
-class Prepared:
-    """Stands in for a cache whose preparations take two steps."""
-
-    def __init__(self) -> None:
-        self.begun: list[list[int]] = []
-
-    def preparation(self, key: Any, tokens: Any, most: int) -> Any:
-        self.begun.append(tokens.tolist())
-        made = SimpleNamespace(ready=True, computed=0, is_over=False, close=lambda: None)
-
-        def step(model: Any) -> bool:
-            made.is_over, made.begun = made.begun, True
-            return not made.is_over
-
-        made.step, made.begun = step, False
-        return made
-
-
-@pytest.fixture
-def prepared() -> Prepared:
-    return Prepared()
+SYSTEM = list(range(50))
 
 
 @pytest.fixture
@@ -266,62 +246,58 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def preparing(
-    open_store: Callable[..., BlockStore], prepared: Prepared, now: list[float]
-) -> Preparing:
-    made: Any = prepared
-    return Preparing(open_store(prepare="auto"), made, lambda: False, lambda: now[0])
+def preparing(open_store: Callable[..., BlockStore], now: list[float]) -> Preparing:
+    """Begins preparations that are never over by themselves."""
+    begun = SimpleNamespace(ready=True, computed=0, is_over=False, close=lambda: None)
+    cache: Any = SimpleNamespace(preparation=lambda key, tokens, most: begun)
+    made = Preparing(open_store(prepare="auto"), cache, lambda: False, lambda: now[0])
+    assert made.is_worth_it
+    return made
 
 
-def expect(preparing: Preparing, tokens: list[int], prompt: list[int]) -> None:
-    assert preparing.is_worth_it
-    preparing.expect("key", tokens, 100, prompt, preparing._store.deletions)
+def expect(preparing: Preparing, *names: int) -> None:
+    for name in names:
+        prompt = [*SYSTEM, name]
+        preparing.expect("key", [*prompt, 7, 8], 100, prompt, preparing._store.deletions)
 
 
-SYSTEM = list(range(50))
+def expected(preparing: Preparing) -> list[int]:
+    return [int(one.tokens[50]) for one in preparing._expected]
 
 
 def test_the_latest_conversation_is_prepared_first_and_an_interrupted_one_goes_on(
-    preparing: Preparing, prepared: Prepared
+    preparing: Preparing,
 ) -> None:
-    for name in (1, 2, 3):
-        expect(preparing, [*SYSTEM, name, 7, 8], [*SYSTEM, name])
+    expect(preparing, 1, 2, 3)
     preparing.step("key", None)
+    assert expected(preparing) == [1, 2]
     # A stranger with the same system prompt.
     preparing.give_up([*SYSTEM, 4])
-    while preparing.ready:
-        preparing.step("key", None)
-    assert [tokens[-3] for tokens in prepared.begun] == [3, 3, 2, 1]
+    assert expected(preparing) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("rest", [[7, 8, 9], [], [5]], ids=["goes on", "again", "otherwise"])
 def test_what_was_expected_of_a_conversation_is_dropped_when_it_goes_on(
-    rest: list[int], preparing: Preparing, prepared: Prepared
+    rest: list[int], preparing: Preparing
 ) -> None:
-    expect(preparing, [*SYSTEM, 1, 7, 8], [*SYSTEM, 1])
-    expect(preparing, [*SYSTEM, 2, 7, 8], [*SYSTEM, 2])
+    expect(preparing, 1, 2, 3)
     preparing.give_up([*SYSTEM, 2, *rest])
-    while preparing.ready:
-        preparing.step("key", None)
-    assert [tokens[-3] for tokens in prepared.begun] == [1]
+    assert expected(preparing) == [1, 3]
 
 
-def test_what_is_old_and_what_was_deleted_is_not_prepared(
-    preparing: Preparing, prepared: Prepared, now: list[float]
+@pytest.mark.parametrize("why", ["old", "deleted"])
+def test_what_is_old_or_was_deleted_is_not_prepared(
+    why: str, preparing: Preparing, now: list[float]
 ) -> None:
-    expect(preparing, [*SYSTEM, 1], SYSTEM)
-    now[0] = EXPIRES_SECONDS + 1
-    expect(preparing, [*SYSTEM, 2], SYSTEM)
+    expect(preparing, 1, 2)
+    if why == "old":
+        now[0] = EXPIRES_SECONDS + 1
+    else:
+        preparing._store.clear(BlockKey(bytes(32)))
+    assert preparing.is_worth_it
     preparing.step("key", None)
-    assert prepared.begun.pop() == [*SYSTEM, 2]
-    preparing.step("key", None)
-    preparing.step("key", None)
-    expect(preparing, [*SYSTEM, 3], SYSTEM)
-    preparing._store.clear(BlockKey(bytes(32)))
-    while preparing.ready:
-        preparing.step("key", None)
+    assert expected(preparing) == [1]
     assert preparing._current is None
-    assert prepared.begun in ([], [[*SYSTEM, 3]])
 
 
 def test_power_is_asked_for_now_and_then(open_store: Callable[..., BlockStore], cache: Any) -> None:
