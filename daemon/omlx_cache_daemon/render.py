@@ -45,12 +45,16 @@ def print_answer(as_json: bool, document: object, shown: str) -> None:
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: bool = False) -> str:
     """Return columns under headers; a column of numbers and sizes is aligned to the right. A
-    table of many columns that a terminal would wrap has a block for each row instead, and a line
-    for each cell that says something."""
+    table of many columns that a terminal would wrap has a block for each row instead, with a line
+    for each cell that is not empty."""
     cells = [[text(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     width = sum(widths) + 2 * len(widths) - 2
-    if len(widths) > 5 and width > shutil.get_terminal_size((width, 0)).columns:
+    if (
+        len(widths) > 5
+        and sys.stdout.isatty()
+        and width > shutil.get_terminal_size((width, 0)).columns
+    ):
         said = ([(h, c) for h, c in zip(headers, row, strict=True) if c != "-"] for row in cells)
         return "\n".join(map(facts, said))
     right = [bool(cells) and all(_is_numeric(row[i]) for row in cells) for i in range(len(headers))]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,7 +106,12 @@ def test_a_model_is_named_as_people_know_it(cli: Cli, place: str) -> None:
     cli("ls", "org/other").assert_refused(1, "no model and no salt is org/other")
 
 
-def test_a_narrow_terminal_gets_a_block_for_each_row(cli: Cli, cold_dir: Path) -> None:
+def test_a_narrow_terminal_gets_a_block_for_each_row(
+    cli: Cli, cold_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("ls", COLUMNS="80").out == cli("ls", COLUMNS="200").out, "into a pipe"
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     blocks = cli("ls", COLUMNS="80").out.split("\n\n")
     assert len(blocks) == len(cli("ls", COLUMNS="200").out.splitlines()) - 1 == 3
     assert max(len(line) for block in blocks for line in block.splitlines()) <= 80

@@ -118,7 +118,7 @@ def test_a_terminal_gets_bold_headers_unless_no_color_is_set(
     start_store()
     for no_color, bold in (("", True), ("1", False)):
         ours, theirs = pty.openpty()
-        variables = {**environment, "TERM": "xterm", "NO_COLOR": no_color}
+        variables = {**environment, "TERM": "xterm", "NO_COLOR": no_color, "COLUMNS": ""}
         subprocess.run([*_CLI, "ps"], env=variables, stdout=theirs, check=True, timeout=30)
         os.close(theirs)
         shown = os.read(ours, 4096)
