@@ -69,8 +69,8 @@ class Pace:
         return min(max(wanted, FEWEST_TOKENS), MOST_TOKENS)
 
     def took(self, tokens: int, seconds: float) -> None:
-        """Note how long a chunk took."""
-        self._tokens_per_second = tokens / max(seconds, 1e-6)
+        """Note how long a chunk took; a short one takes as long as `FEWEST_TOKENS`."""
+        self._tokens_per_second = max(tokens, FEWEST_TOKENS) / max(seconds, 1e-6)
 
     def restored(self, tokens: int, seconds: float) -> None:
         """Note how long a restore took on the model's thread."""

@@ -280,6 +280,17 @@ def test_a_chunk_takes_a_tenth_of_a_second_at_most() -> None:
     assert pace.tokens == FEWEST_TOKENS
 
 
+@pytest.mark.parametrize("fewest", [FEWEST_TOKENS, MOST_TOKENS])
+def test_a_short_chunk_is_not_taken_for_a_slow_model(fewest: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(scope, "SLOW_SECONDS", 0.5)
+    pace = Pace()
+    # Its last one, or the one up to a multiple.
+    pace.took(1, 0.06)
+    assert not pace.is_slow(fewest)
+    pace.took(1, 1.0)
+    assert pace.is_slow(fewest)
+
+
 @pytest.mark.parametrize("family", some(FAMILIES, "llama", "qwen3_next"))
 def test_where_a_chunk_takes_too_long_one_is_computed_until_requests_are_quicker(
     family: str, open_store: Callable[..., BlockStore], monkeypatch: pytest.MonkeyPatch
