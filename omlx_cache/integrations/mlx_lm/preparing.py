@@ -103,16 +103,19 @@ class Preparing:
     @property
     def ready(self) -> bool:
         """True when `step` has something to do."""
+        now = self._clock()
+        if self._current is None:
+            if not any(now - one.at <= EXPIRES_SECONDS for one in self._expected.copy()):
+                return False
+            backs_off = self._store.requests.prepared.unasked(UNASKED)
+            if backs_off and now - self._begun < BACK_OFF_SECONDS:
+                return False
+        if not self._knows_power and not self._asking.locked():
+            # It may wait for a process. Without a thread it is asked for later.
+            with suppress(RuntimeError):
+                threading.Thread(target=self._ask_for_power, daemon=True).start()
         if self._current is not None:
             return self._current.ready
-        if not self._expected:
-            return False
-        backs_off = self._store.requests.prepared.unasked(UNASKED)
-        if backs_off and self._clock() - self._begun < BACK_OFF_SECONDS:
-            return False
-        if not self._knows_power and not self._asking.locked():
-            # It may wait for a process.
-            threading.Thread(target=self._ask_for_power, daemon=True).start()
         return self._knows_power and not self._saves
 
     def step(self, key: Any, model: Any) -> None:
@@ -128,7 +131,7 @@ class Preparing:
                     self._current = self._cache.preparation(key, one.tokens, one.most)
                 if one.deletions != self._store.deletions:
                     self._current = None
-            elif not self._current.step(model):
+            elif self._saves or not self._current.step(model):
                 self.give_up()
         except Exception:
             # Where nobody is answered, an error would end the server.

@@ -19,6 +19,7 @@ from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm.preparing import (
     BACK_OFF_SECONDS,
     EXPIRES_SECONDS,
+    POWER_SECONDS,
     Preparing,
 )
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
@@ -296,7 +297,7 @@ def test_what_is_old_or_was_deleted_is_not_prepared(
         preparing._store.clear(BlockKey(bytes(32)))
     assert preparing.is_worth_it
     preparing.step("key", None)
-    assert expected(preparing) == [1]
+    assert expected(preparing) == ([1, 2] if why == "old" else [1])
     assert preparing._current is None
 
 
@@ -321,3 +322,46 @@ def test_power_is_asked_for_now_and_then(open_store: Callable[..., BlockStore], 
         threading.Event().wait(0.005)
     assert threading.current_thread() not in threads[2:]
     assert len(threads) == 3
+
+
+@pytest.mark.parametrize("age", [EXPIRES_SECONDS, EXPIRES_SECONDS + 1])
+def test_for_what_is_old_the_power_is_not_asked_for(
+    age: float, preparing: Preparing, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda self: begun.append(self))
+    expect(preparing, 1, 2)
+    now[0] = age
+    assert not preparing.ready
+    assert len(begun) == (age <= EXPIRES_SECONDS)
+
+
+def test_on_its_battery_a_machine_computes_nothing_more(
+    preparing: Preparing, now: list[float]
+) -> None:
+    expect(preparing, 1)
+    preparing.step("key", None)
+    assert preparing._current is not None
+    preparing._power = lambda: True
+    now[0] = POWER_SECONDS + 1
+    while not preparing._saves:
+        preparing.step("key", None)
+    preparing.step("key", None)
+    assert preparing._current is None
+    assert expected(preparing) == [1]
+    assert not preparing.ready
+
+
+def test_without_a_thread_the_power_is_asked_for_later(
+    preparing: Preparing, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    expect(preparing, 1)
+    now[0] = POWER_SECONDS + 1
+    with monkeypatch.context() as patches:
+        patches.setattr(threading.Thread, "start", start)
+        assert not preparing.ready
+    while not preparing.ready:
+        threading.Event().wait(0.005)
