@@ -4,9 +4,12 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
+from omlx_cache.requests.explainer import compact
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 REMEMBERED = 64
+TOKENS = 1 << 22
+"""Of all sequences together: 16 MiB."""
 
 
 @dataclass(slots=True)
@@ -20,7 +23,7 @@ class _Prepared:
 
 
 class PreparedSequences:
-    """Remembers the sequences that were prepared last. Any thread may call. `_lock` guards
+    """Remembers the sequences that were prepared last, bounded. Any thread may call. `_lock` guards
     `_latest` and what is in it."""
 
     def __init__(self) -> None:
@@ -30,7 +33,9 @@ class PreparedSequences:
     def add(self, chain: KeyChain, start: int, end: int) -> None:
         """Note that the tokens from `start` to `end` of a sequence were prepared."""
         with self._lock:
-            self._latest.append(_Prepared(chain.namespace, chain.tokens[:end].copy(), start))
+            self._latest.append(_Prepared(chain.namespace, compact(chain.tokens[:end]), start))
+            while sum(len(one.tokens) for one in self._latest) > TOKENS:
+                self._latest.popleft()
 
     def ask(self, chain: KeyChain, restored: int) -> int:
         """Note what was restored of a prompt, and return how many tokens of it were prepared and

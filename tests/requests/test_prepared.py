@@ -1,0 +1,21 @@
+"""What was prepared is remembered until it is asked for, within a bound."""
+
+import numpy as np
+
+from omlx_cache.requests.prepared import PreparedSequences
+from omlx_cache_storage.keys import BlockKey, KeyChain
+
+NAMESPACE = BlockKey(bytes(32))
+
+
+def chain(size: int, first: int) -> KeyChain:
+    return KeyChain(NAMESPACE, np.arange(first, first + size, dtype="<i8"), 1 << 20)
+
+
+def test_long_sequences_are_remembered_within_a_bound() -> None:
+    prepared, size = PreparedSequences(), 1 << 20
+    for number in range(8):
+        prepared.add(chain(size, number), size - 100, size)
+    assert sum(one.tokens.nbytes for one in prepared._latest) <= 16 << 20
+    assert prepared.ask(chain(size, 7), size) == 100
+    assert prepared.ask(chain(size, 0), size) == 0
