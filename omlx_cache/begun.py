@@ -12,7 +12,7 @@ from omlx_cache import reasons
 from omlx_cache.flights import QueueWait
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scope
-from omlx_cache_storage.arguments import SECONDS, is_timeout
+from omlx_cache_storage.arguments import SECONDS, is_timeout, is_whole
 from omlx_cache_storage.eviction.order import Priority, is_priority
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
@@ -58,6 +58,7 @@ class Begun:
         self.priority: Priority = known(
             "priority", priority, is_priority, "normal", "low, normal or high"
         )
+        wanted = known("max_new_tokens", max_new_tokens, is_whole, None, "a number of tokens")
         self.tokens: list[Any] = []
         self.chain: KeyChain | None = None
         self.stamp = scope.store.stamp(self.priority)
@@ -80,8 +81,9 @@ class Begun:
             self.miss_reason = reasons.TOO_SHORT
             return
         self._wait = QueueWait(scope.store.flights, self.chain)
-        room = len(array) + _room(max_new_tokens)
-        self._pending = scope.pending(self.chain, len(array) - 1, room, self.stamp)
+        room = DEFAULT_NEW_TOKENS if wanted is None else min(max(0, int(wanted)), MAX_NEW_TOKENS)
+        capacity = len(array) + room
+        self._pending = scope.pending(self.chain, len(array) - 1, capacity, self.stamp)
 
     def is_for(self, scope: Scope, tokens: Any) -> bool:
         """Return whether it was begun by this process for these tokens of this scope."""
@@ -218,10 +220,3 @@ def listed(tokens: Any) -> list[Any]:
     ):
         raise TypeError(f"tokens must be a flat sequence of integers, got {type(tokens).__name__}")
     return list(plain)
-
-
-def _room(max_new_tokens: Any) -> int:
-    """Return the tokens to make room for: a whole number within limits, else the default."""
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int):
-        return DEFAULT_NEW_TOKENS
-    return min(max(0, max_new_tokens), MAX_NEW_TOKENS)

@@ -115,6 +115,7 @@ REQUESTS: list[Callable[[PrefixCache], object]] = [
     lambda cache: cache.session(PROMPT, deadline=float("nan")),
     lambda cache: cache.session(PROMPT, begun="x"),
     lambda cache: cache.session(PROMPT, priority="urgent"),
+    lambda cache: cache.session(PROMPT, max_new_tokens="64"),
     lambda cache: cache.begin(PROMPT).wait("x"),
     lambda cache: cache.prefetch(PROMPT).wait("x"),
     lambda cache: cache.prepare(PROMPT, most="x").step(None),
