@@ -148,10 +148,13 @@ leftovers() {
     done
     line "$config" "configuration, tokens and secrets" "rm -rf"
     line "$state" "$kept" "rm -rf"
-    line "${OMLX_CACHE_RUNTIME_DIR:-}" "sockets of stores" "rm -rf"
-    for other in "${XDG_RUNTIME_DIR:-/run/user/$(id -u)}" "${TMPDIR:-}"; do
-        if [ -n "$other" ]; then line "${other%/}/omlx-cache" "sockets of stores" "rm -rf"; fi
-    done
+    # Named by a person, it may be a home directory: only an empty one is deleted.
+    line "${OMLX_CACHE_RUNTIME_DIR:-}" "where stores had their sockets" rmdir
+    line "${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/omlx-cache" "sockets of stores" "rm -rf"
+    # Elsewhere than on macOS no store listens there, and a checkout may have the name.
+    if [ "$(uname)" = Darwin ] && [ -n "${TMPDIR:-}" ]; then
+        line "${TMPDIR%/}/omlx-cache" "sockets of stores" "rm -rf"
+    fi
     line "/tmp/omlx-cache-$(id -u)" "sockets of stores" "rm -rf"
     line "${OMLX_CACHE_TRACE:-}" "a trace of requests" rm
     line "${XDG_CONFIG_HOME:-$HOME/.config}/fish/completions/omlx-cache.fish" "completions" rm

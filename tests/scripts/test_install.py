@@ -1,6 +1,7 @@
 """scripts/install.sh: the commands are on the PATH after it, and what it leaves is said."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,19 +45,24 @@ def test_the_commands_are_linked_and_what_it_kept_is_listed_with_its_remedy(home
     assert {path.name for path in links.iterdir()} == {"omlx-cache", "omlx-cached"}
     pages, config = home / "user's pages", home / ".config" / "omlx-cache"
     sockets, shell = home / "run" / "omlx-cache", home / ".zprofile"
-    for directory in (pages, config, sockets):
+    checkout = home / "work" / "omlx-cache"
+    for directory in (pages, config, sockets, checkout):
         directory.mkdir(parents=True)
     shell.write_text("export OMLX_CACHE_HOT_BYTES=4GiB\n")
     (config / "omlx-cached.toml").write_text('cold_dir = "~/user\'s pages"\n')
     runs = {"XDG_CONFIG_HOME": str(home / ".config"), "XDG_RUNTIME_DIR": str(home / "run")}
-    told = run(home, "uninstall", **runs).stdout
+    named = {"OMLX_CACHE_RUNTIME_DIR": str(checkout.parent)}
+    if sys.platform != "darwin":
+        named["TMPDIR"] = str(checkout.parent)
+    told = run(home, "uninstall", **runs, **named).stdout
     assert not list(links.iterdir())
     assert not (home / ".local" / "share" / "omlx-cache").exists()
     assert f"(edit {shell}, which names omlx-cache)" in told
     lines = [line for line in told.splitlines() if str(home) in line and "(edit" not in line]
-    assert len(lines) == 3
+    assert len(lines) == 4
     subprocess.run(["sh", "-c", "\n".join(lines)], check=True)
     assert not any(directory.exists() for directory in (pages, config, sockets))
+    assert checkout.exists(), "no directory that a person named goes with other things in it"
 
 
 def test_a_command_of_somebody_else_stays(home: Path) -> None:
