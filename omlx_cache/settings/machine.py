@@ -130,7 +130,8 @@ def directory_trouble(path: Path) -> str:
         if not stat.S_ISDIR(info.st_mode):
             return f"{place} is not a directory"
         if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            return f"{place} may not be read and written"
+            can_read = os.access(place, os.R_OK | os.X_OK)
+            return f"{place} is read-only" if can_read else f"{place} may not be read"
         # An empty one of this user's is made private when a store opens it, and one above it is not
         # looked into.
         found = "" if place != path else trouble(place, info)

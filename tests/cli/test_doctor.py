@@ -224,6 +224,10 @@ def test_more_than_the_budget_is_told_with_the_command_that_helps(cli: Cli, cold
     ended = cli(*finding.remedy.split()[1:], "--yes")
     assert ended.code == 0, ended.err
     assert [one.found for one in _found(cold)] == [small.found]
+    assert cli("quota", "0").code == 0
+    context = _context(cold)
+    assert examine(context, (machine.settings,)) == []
+    assert "the budget (0 B) has room for fewer than 8 pages" in examine(context, INSIDE)[0].found
 
 
 def test_a_full_disk_is_measured_by_the_budget_that_it_has(cold: Path, tmp_path: Path) -> None:
@@ -242,6 +246,8 @@ def test_files_that_no_cache_wrote_count_nowhere_and_cost_no_page(cli: Cli, cold
     (cold / "film.mov").write_bytes(bytes(3 << 20))
     assert json.loads(cli("quota", "--format", "json").out)["used_bytes"] == used
     assert "nothing to delete" in cli("rm", "--to", used, "--yes").out
+    # A link takes no room of what it names.
+    (cold / "films").symlink_to(cold.parent)
     (finding,) = _found(cold)
     assert finding.found.startswith("3 MiB of other files, which omlx-cache does not delete")
 

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+from kit.storage.mounts import small_disk
 from omlx_cache.settings.machine import (
     cgroup_limit,
     directory_trouble,
@@ -52,6 +53,12 @@ def test_a_directory_that_others_may_change_is_trouble_before_a_store_is_opened(
     assert "chmod 700" in directory_trouble(cold)
     cold.chmod(0o755)
     assert directory_trouble(cold) == ""
+
+
+def test_a_disk_that_is_read_only_is_said_to_be_that(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=1m") as disk:
+        disk.remount("ro")
+        assert directory_trouble(disk.path / "cold") == f"{disk.path} is read-only"
 
 
 def test_a_link_to_a_disk_that_is_not_there_is_trouble(tmp_path: Path) -> None:

@@ -261,8 +261,10 @@ def foreign_files(context: Context) -> Iterator[Finding]:
             f"move it out of {place}",
         )
     if others:
-        every = (one for path in others for one in (Path(path), *Path(path).rglob("*")))
-        size = format_size(sum(physical_bytes(one.lstat()) for one in every))
+        given = [Path(path) for path in others]
+        # A link takes its own room only: what it names may lie on another disk.
+        below = (one for path in given if not path.is_symlink() for one in path.rglob("*"))
+        size = format_size(sum(physical_bytes(one.lstat()) for one in (*given, *below)))
         yield Finding(
             "note",
             f"{size} of other files, which omlx-cache does not delete: {others[0]}",

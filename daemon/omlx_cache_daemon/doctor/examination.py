@@ -20,6 +20,7 @@ from omlx_cache.control.listing import Footprint
 from omlx_cache.control.replies import ProcessRow
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError, refuse_unknown
+from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES
 from omlx_cache_daemon.checking import Checked
 from omlx_cache_daemon.client import as_map, count_of
 from omlx_cache_daemon.errors import CommandError
@@ -246,9 +247,12 @@ class Context:
         counts before a share of the free space."""
         try:
             known = CacheSettings()
-            if self.budget is None or known.hot_cache_only or not known.is_derived("cold_bytes"):
+            nbytes = 0 if self.budget is None else self.budget.nbytes
+            is_ours = known.hot_cache_only or not known.is_derived("cold_bytes")
+            # A budget without room is a finding of its own: no setting of this shell is to blame.
+            if is_ours or nbytes < SMALLEST_COLD_BYTES:
                 return known
-            return CacheSettings(cold_bytes=self.budget.nbytes)
+            return CacheSettings(cold_bytes=nbytes)
         except ConfigError as error:
             return error
 

@@ -106,7 +106,7 @@ def budget(context: Context) -> Iterator[Finding]:
         return
     known = context.census
     page = known.by_namespace.total() // known.pages if known.pages else SMALLEST_COLD_BYTES
-    if 0 < context.budget.nbytes < _PAGES_OF_A_PROMPT * page:
+    if context.budget.nbytes < _PAGES_OF_A_PROMPT * page:
         yield Finding(
             "warning",
             f"the budget ({format_size(context.budget.nbytes)}) has room for fewer than "
