@@ -157,12 +157,12 @@ def change_budget(
     with contextlib.closing(_ledger_of(cold_dir, fs)) as ledger, ledger.held(WAIT_SECONDS):
         before = read_budget(cold_dir, fs)
         budget = change(before)
-        if budget != before:
-            if not write_budget(cold_dir, budget, fs):
-                _check_newer(BUDGET, cold_dir, fs)
-                not_private = trouble(cold_dir, cold_dir.stat())
-                raise ChangeRefused(not_private or f"{cold_dir} is not this user's alone")
-            ledger.append([Rebudgeted()])
+        if budget != before and not write_budget(cold_dir, budget, fs):
+            _check_newer(BUDGET, cold_dir, fs)
+            not_private = trouble(cold_dir, cold_dir.stat())
+            raise ChangeRefused(not_private or f"{cold_dir} is not this user's alone")
+        # Of the same one too: the process that wrote it may have been killed before it said so.
+        ledger.append([Rebudgeted()])
         return budget
 
 
@@ -185,7 +185,7 @@ def change_pins(
                     _check_newer(PINS, cold_dir, fs)
             except ValueError as error:
                 raise ChangeRefused(f"{error}; unpin something first") from error
-            ledger.append([Repinned()])
+        ledger.append([Repinned()])
         return after
 
 

@@ -16,7 +16,7 @@ from kit.storage.mounts import small_disk
 from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.small_files import read_budget, read_pins
+from omlx_cache_storage.cold.small_files import read_budget, read_pins, write_budget
 
 from .conftest import Cli
 
@@ -182,6 +182,10 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     assert "evicts it within seconds" in result.err
     _, limit, used = _asked(one)
     assert limit == half >= used
+    # Of a command that is killed the file says something, and the ledger nothing.
+    write_budget(tmp_path / "one", Budget(1 << 30, "quota"))
+    assert cli("quota", "1GiB").code == 0
+    assert _asked(one)[1] == 1 << 30
     assert cli("quota", "auto").code == 0
     assert _asked(one)[1] == LIMIT
     assert read_budget(tmp_path / "one") == Budget(LIMIT, "store")
