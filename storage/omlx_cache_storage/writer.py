@@ -57,9 +57,10 @@ class Writer:
     `flush` and `settle` wait for: recency recorded and the directory read, after so many jobs had
     ended; a barrier that is missing is done), `_accepted`, `_outcomes`, `_at_work`, `_ending`,
     `_breaker` and the counts; any thread may call. `_failing` and `_settled` belong to the writer's
-    thread. An idle writer takes up pages that are due in memory and found no room in the queue. The
-    thread begins with `opening`, which may take long and sets `opened`, and ends with closing the
-    cold tier.
+    thread. `_failing` is the size of the smallest page that the disk has refused since it took one
+    as large, 0 without one. An idle writer takes up pages that are due in memory and found no room
+    in the queue. The thread begins with `opening`, which may take long and sets `opened`, and ends
+    with closing the cold tier.
 
     After a few failures in a row the writer backs off from the disk: a page queued then is put off,
     counted as dropped, and stays dirty. A flush probes it at once.
@@ -87,7 +88,8 @@ class Writer:
         self._changed = threading.Condition()
         self._jobs: deque[Write] = deque()
         self._bytes = self._peak = self._accepted = self._written_bytes = self._dropped = 0
-        self._busy = self._stopping = self._failing = False
+        self._busy = self._stopping = False
+        self._failing = 0
         self._barriers: dict[object, int] = {}
         self._outcomes: Counter[Outcome] = Counter()
         self._settled = time.monotonic()
@@ -367,7 +369,8 @@ class Writer:
             if not self._breaker.enter():
                 return "put off"
         result: WriteResult = "full"
-        trouble, fault = "it is full", None
+        trouble, fault = "it is full, or its budget has no room", None
+        nbytes = page.meta.nbytes
         try:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
         except OSError as error:
@@ -381,10 +384,10 @@ class Writer:
             told = self._failing or self._cold.trouble.startswith(UNAVAILABLE)
             level = logging.DEBUG if told else level
             _log.log(level, _UNTIL_WRITTEN, trouble, exc_info=fault)
-            self._failing = True
-        elif result == "written" and self._failing:
+            self._failing = min(self._failing or nbytes, nbytes)
+        elif result == "written" and 0 < self._failing <= nbytes:
             _log.warning("pages are written to the disk again")
-            self._failing = False
+            self._failing = 0
         with self._changed:
             if result != "full":
                 self._breaker.succeeded()

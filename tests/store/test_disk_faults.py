@@ -20,6 +20,8 @@ from kit.storage import (
 )
 from kit.units import KIB
 from omlx_cache import BlockStore
+from omlx_cache_daemon.changing import change_budget
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.errors import PageError
 
 
@@ -73,6 +75,25 @@ def test_the_log_has_a_line_when_a_disk_is_full_and_one_when_it_is_not(
         assert store.flush(30)
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert [f"no page is written to the disk: {why}" in said[0], *said[1:]] == [
+        True, "pages are written to the disk again",
+    ]  # fmt: skip
+
+
+def test_a_disk_with_room_for_small_pages_only_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_store(tmp_path, hot_bytes=16384 * KIB) as store:
+        change_budget(tmp_path, lambda known: Budget(1024 * KIB, "quota"))
+        for number in range(3):
+            assert store_page(store, Story(f"large {number}", nbytes=1200 * KIB).page(1))
+            assert not store.flush(30)
+            assert store_page(store, Story(f"small {number}").page(1))
+            store.flush(30)
+            assert Story(f"small {number}").id(1) in store.cold
+        change_budget(tmp_path, lambda known: Budget(16384 * KIB, "quota"))
+        assert store.flush(30)
+    said = [line for line in caplog.messages if "to the disk" in line]
+    assert ["or its budget has no room" in said[0], *said[1:]] == [
         True, "pages are written to the disk again",
     ]  # fmt: skip
 
