@@ -232,7 +232,9 @@ class Explainer:
         trouble = self._tiers.disk_trouble.partition(":")[0]
         no_disk = replace(told, reason=reasons.NO_DISK, detail=trouble)
         if departure is not None:
-            if trouble and departure.how in ("memory", "removed"):
+            # A disk that is away has removed all its pages; else a person did.
+            is_away = trouble == "unavailable" and departure.how == "removed"
+            if is_away or (trouble and departure.how == "memory"):
                 return no_disk
             return replace(
                 told, reason=reasons.EVICTED, detail=_GONE[departure.how], gone_at=departure.at

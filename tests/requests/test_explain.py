@@ -69,17 +69,26 @@ def test_what_was_stored_and_is_forgotten_left_a_while_ago(stored: bool, reason:
     assert known.explain().reason == reason
 
 
-@pytest.mark.parametrize("how", ["memory", "removed", "disk"])
+@pytest.mark.parametrize(
+    ("how", "trouble", "reason"),
+    [
+        ("memory", "full", "no_disk"),
+        ("removed", "unavailable: gone", "no_disk"),
+        ("removed", "full", "evicted"),
+        ("disk", "full", "evicted"),
+    ],
+)
 def test_a_disk_that_takes_no_page_is_to_blame_for_what_memory_evicted(
-    known: Known, how: How
+    known: Known, how: How, trouble: str, reason: str
 ) -> None:
     known.disk_trouble = "full"
     known.ask([*PROMPT[:800], *OTHER], stored=False)
     assert known.explain().reason == "not_stored"
     known.ask([*PROMPT[:800], *OTHER])
     assert (known.explain().reason, known.explain().detail) == ("no_disk", "full")
+    known.disk_trouble = trouble
     known.leave(768, how=how)
-    assert known.explain().reason == ("evicted" if how == "disk" else "no_disk")
+    assert known.explain().reason == reason
 
 
 @pytest.mark.parametrize(
