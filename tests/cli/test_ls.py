@@ -104,6 +104,20 @@ def test_a_model_is_named_as_people_know_it(cli: Cli, place: str) -> None:
     assert _without_ages(json.loads(by_name.out)) == _without_ages(json.loads(by_digest.out))
     assert json.loads(cli("ls", f"qwen/{Story('two').id(3).key.hex()}", "--format", "json").out)
     cli("ls", "org/other").assert_refused(1, "no model and no salt is org/other")
+    cli("ls", "--as", "model").assert_refused(2, "give the name")
+
+
+def test_a_name_of_two_kinds_is_chosen_and_a_model_s_namespaces_are_limited(
+    cli: Cli, cold_dir: Path
+) -> None:
+    for name in ("four", "five"):
+        write_pages(cold_dir, Story(name), 1, format=1, label=ONE[:6])
+    cli("ls", ONE[:6]).assert_refused(1, "say which with --as namespace|model")
+    rows = json.loads(cli("ls", ONE[:6], "--as", "model", "--format", "json").out)
+    assert [row["label"] for row in rows] == [ONE[:6]] * 2
+    first = cli("ls", ONE[:6], "--as", "model", "--limit", "1", "--format", "json")
+    assert json.loads(first.out) == rows[:1]
+    assert len(json.loads(cli("ls", ONE[:6], "--as", "namespace", "--format", "json").out)) == 13
 
 
 def test_a_narrow_terminal_gets_a_block_for_each_row(

@@ -13,7 +13,7 @@ from omlx_cache_daemon.argument_types import (
     complete_by,
     positive_count,
 )
-from omlx_cache_daemon.errors import FAILURE, OK, CommandError
+from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.places import EVERY, StorePages, add_source_options, known_pages, place_of
 from omlx_cache_daemon.render import (
     facts,
@@ -31,6 +31,7 @@ from omlx_cache_daemon.targets import (
     NAMES,
     SHOWN_DIGITS,
     Target,
+    add_kind,
     given_target,
     meant,
     with_staleness,
@@ -73,6 +74,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "begins; /KEY looks in every namespace",
     )
     complete_by(where, known_pages)
+    add_kind(parser, with_key=False)
     parser.add_argument("--limit", type=positive_count, help="default: 1000, of pages in full 20")
     add_source_options(parser)
     add_format_option(parser)
@@ -91,8 +93,10 @@ def _where(given: str) -> tuple[str, str]:
 
 def run(args: argparse.Namespace) -> int:
     name, key = args.where or ("", "")
+    if args.kind is not None and not name:
+        raise UsageError("--as says of what kind the name is: give the name, too")
     limit, place = args.limit or (20 if key else 1000), place_of(args)
-    of = meant(place.namespaces(EVERY), given_target(name, None))[1] if name else []
+    of = meant(place.namespaces(EVERY), given_target(name, args.kind))[1] if name else []
     if key:
         return _show_details(place.details(key, limit), of, key, args.format == "json")
     rows: Sequence[NamespaceRow | PageRow]
@@ -100,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
         rows, columns = place.pages(of[0].namespace, limit), _PAGE_COLUMNS
     else:
         theirs = [dict(process_of(place.client).versions)] if isinstance(place, StorePages) else []
-        rows, columns = with_staleness(of or place.namespaces(limit), theirs), _NAMESPACE_COLUMNS
+        found = of[:limit] or place.namespaces(limit)
+        rows, columns = with_staleness(found, theirs), _NAMESPACE_COLUMNS
     if args.format == "json":
         print_json(rows)
         return OK
