@@ -205,7 +205,7 @@ def disks_of_stores(context: Context) -> Iterator[Finding]:
                 "error" if cold.state.startswith("unavailable") else "warning",
                 f"the disk of {process} is not as it should be: {cold.state}",
                 "it works from memory, writes nothing, and tries again within a minute",
-                "mend the disk, or free room on it: the findings about it say how",
+                "mend the disk, free room on it, or raise its budget: other findings say how",
             )
 
 
