@@ -120,6 +120,17 @@ def test_a_name_of_two_kinds_is_chosen_and_a_model_s_namespaces_are_limited(
     assert len(json.loads(cli("ls", ONE[:6], "--as", "namespace", "--format", "json").out)) == 13
 
 
+def test_pages_of_other_namespaces_hide_none_of_those_that_are_meant(cli: Cli, place: str) -> None:
+    digits: dict[str, set[str]] = {}
+    for story in map(Story, ("one", "two", "three")):
+        keys = {story.id(number).key.hex()[0] for number in range(1, 14)}
+        digits[story.namespace.hex()] = keys
+    last = max(digits)
+    digit = min(digits[last] & digits[min(digits)])
+    (page,) = json.loads(cli("ls", f"{last}/{digit}", "--limit", "1", "--format", "json").out)
+    assert (page["namespace"], page["key"][0]) == (last, digit)
+
+
 def test_a_narrow_terminal_gets_a_block_for_each_row(
     cli: Cli, cold_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,7 +98,11 @@ def run(args: argparse.Namespace) -> int:
     limit, place = args.limit or (20 if key else 1000), place_of(args)
     of = meant(place.namespaces(EVERY), given_target(name, args.kind))[1] if name else []
     if key:
-        return _show_details(place.details(key, limit), of, key, args.format == "json")
+        digests = {row.namespace for row in of}
+        # A place limits the pages of all namespaces together.
+        pages = place.details(key, EVERY if of else limit)
+        meant_pages = [page for page in pages if not of or page.namespace in digests]
+        return _show_details(meant_pages[:limit], key, args.format == "json")
     rows: Sequence[NamespaceRow | PageRow]
     if len(of) == 1:
         rows, columns = place.pages(of[0].namespace, limit), _PAGE_COLUMNS
@@ -123,14 +127,11 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _show_details(
-    found: Sequence[PageDetails], of: Sequence[NamespaceRow], key: str, as_json: bool
-) -> int:
+def _show_details(found: Sequence[PageDetails], key: str, as_json: bool) -> int:
     # Only here: it reads whole pages, and brings NumPy.
     from omlx_cache_daemon.checking import with_verdict
 
-    digests = {row.namespace for row in of}
-    rows = [with_verdict(page) for page in found if not of or page.namespace in digests]
+    rows = [with_verdict(page) for page in found]
     if not rows:
         raise CommandError(
             f"no page has a key that begins with {key}; omlx-cache ls shows namespaces, and "
