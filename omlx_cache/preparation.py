@@ -128,8 +128,9 @@ class Preparation:
         if most is not None and found + most < len(chain):
             chain = scope.chain(self._tokens[: found + max(0, most)])
         scope.learn_pace()
-        is_slow = scope.pace.is_slow(scope.fewest_tokens) or scope.pace.restores_slowly(found)
-        if found == len(chain) or is_slow or not self._has_room():
+        pace, missing = scope.pace, len(chain) - found
+        is_slow = pace.is_slow(scope.fewest_tokens) or pace.restores_slowly(found, missing)
+        if not missing or is_slow or not self._has_room():
             self._end()
             return
         # A restore leaves one token at least to be computed.

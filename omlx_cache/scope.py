@@ -43,6 +43,9 @@ CHUNK_SECONDS = 0.1
 SLOW_SECONDS = 0.5
 """Seconds of the smallest chunk, or of the restore before it, from which on nothing is prepared:
 neither can be stopped half-way when a request arrives."""
+RESTORE_SECONDS = 0.1
+"""Seconds that a restore before a preparation may take although computing the tokens behind it
+takes less."""
 FEWEST_TOKENS = 32
 """Fewer tokens take hardly less time than so many."""
 MOST_TOKENS = 256
@@ -88,11 +91,13 @@ class Pace:
         """True when a chunk of so many tokens would take too long, as far as is known."""
         return 0 < self._tokens_per_second * SLOW_SECONDS < fewest
 
-    def restores_slowly(self, tokens: int) -> bool:
-        """True when a restore would take too long: as long as the last one, or less if it is
-        shorter. A later one is then expected to be quicker, so that it is tried now and then."""
-        share = min(1.0, tokens / self._restored)
-        is_slow = share * self._restore_seconds > SLOW_SECONDS
+    def restores_slowly(self, tokens: int, missing: int) -> bool:
+        """True when a restore would take too long, or longer than `missing` tokens behind it take
+        to compute: as long as the last one, or less if it is shorter. A later one is then expected
+        to be quicker, so that it is tried now and then."""
+        rate, share = self._tokens_per_second, min(1.0, tokens / self._restored)
+        worth = min(SLOW_SECONDS, missing / rate) if rate else SLOW_SECONDS
+        is_slow = share * self._restore_seconds > max(RESTORE_SECONDS, worth)
         self._restore_seconds /= 2 if is_slow else 1
         return is_slow
 

@@ -73,3 +73,4 @@ def scheduler() -> Iterator[ModuleType]:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other work on this machine would decide what is too slow to be prepared."""
     monkeypatch.setattr(scope, "SLOW_SECONDS", 60.0)
+    monkeypatch.setattr(scope, "RESTORE_SECONDS", 60.0)

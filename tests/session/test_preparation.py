@@ -27,6 +27,7 @@ FAMILIES = ["llama", "qwen3_next", "gemma3_text", "mamba2"]
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other work on this machine would decide what is slow."""
     monkeypatch.setattr(scope, "SLOW_SECONDS", 60.0)
+    monkeypatch.setattr(scope, "RESTORE_SECONDS", 60.0)
 
 
 class Watched:
@@ -324,6 +325,22 @@ def test_where_a_restore_took_too_long_it_is_tried_now_and_then(
     assert not fed.chunks
     finish(cache.prepare(NEXT), fed)
     assert not fed.chunks
+    finish(cache.prepare(NEXT), fed)
+    assert fed.chunks
+
+
+def test_a_restore_takes_no_longer_than_what_it_saves(
+    model: Any, cache: PrefixCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scope, "RESTORE_SECONDS", 0.1)
+    request(model, cache, ASKED)
+    fed = Watched(model)
+    cache.pace.took(256, 0.256)
+    # As long as 10,000 tokens take.
+    cache.pace.restored(300, 10.0)
+    finish(cache.prepare(NEXT), fed)
+    assert not fed.chunks
+    cache.pace.took(256, 256.0)
     finish(cache.prepare(NEXT), fed)
     assert fed.chunks
 
