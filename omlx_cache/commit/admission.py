@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 
 from omlx_cache import reasons
 from omlx_cache_storage.eviction.order import Ended, Priority
@@ -144,19 +145,25 @@ class Admission:
         """True when a tier of this machine has a page: what only others have is stored here too."""
         return self._store.find(page, here=True) is not None
 
-    def owns(self, page: PageId, held: int = 0, *, in_memory: bool = False) -> bool:
-        """True when a tier has a page with at least `held` tokens, which need not be made then.
-
-        With `in_memory`, until the end, False for a page that only the disk has and memory might
-        keep: it was computed again, because that is quicker than to read it.
-        """
+    def owns(self, page: PageId, held: int = 0) -> bool:
+        """True when a tier has a page with at least `held` tokens, which need not be made then."""
         info = self._store.find(page, here=True)
         if info is None or info.held < held:
             return False
-        if in_memory and info.tier != "hot" and self._store.retains and not self.finishing:
-            return False
         self._own.add(page)
         return True
+
+    def owned(self, pages: Sequence[PageId]) -> list[bool]:
+        """Return for each page whether a tier has it, so that it need not be made.
+
+        Until the end, False for a page that only the disk has and memory might keep: it was
+        computed again, because that is quicker than to read it.
+        """
+        in_memory = self._store.retains and not self.finishing
+        found = self._store.find_all(pages, here=True)
+        owned = [info is not None and (not in_memory or info.tier == "hot") for info in found]
+        self._own.update(compress(pages, owned))
+        return owned
 
     def add(
         self, nbytes: int, meta: PageMeta, make: Callable[[], Page], *, stage: bool = False

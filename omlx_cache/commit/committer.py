@@ -181,7 +181,8 @@ class Committer:
         ends = list(range(self.done + size, end + 1, size))
         if self._paged is None or not self._admission.finishing:
             return ends
-        return [e for e in ends if not self._admission.has(self._page(self._paged, e))]
+        found = self._store.find_all([self._page(self._paged, e) for e in ends], here=True)
+        return [e for e, info in zip(ends, found, strict=True) if info is None]
 
     def _store_blocks(self, live: Layout | Source, end: int) -> bool:
         """Store the complete blocks of the paged group up to `end`; False when one had no room."""
@@ -207,13 +208,15 @@ class Committer:
         return ends[-1]
 
     def _planned(
-        self, cutter: Cutter, group: GroupSpec, ends: Iterable[int], extra: str, tags: str
+        self, cutter: Cutter, group: GroupSpec, ends: Sequence[int], extra: str, tags: str
     ) -> Iterator[list[_Planned]]:
         """Yield the pages that no tier has, as many in a row as are stored together; before the end
         those too that only the disk has."""
         run: list[_Planned] = []
-        for end in ends:
-            if self._admission.owns(self._page(group, end), in_memory=True):
+        for end, is_owned in zip(
+            ends, self._admission.owned([self._page(group, end) for end in ends]), strict=True
+        ):
+            if is_owned:
                 continue
             span = TokenRange(self.chain.block_start(end), end)
             cut = cutter.tokens(span)

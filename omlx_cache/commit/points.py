@@ -64,15 +64,16 @@ def superseded(
 ) -> list[PageId]:
     """Return paged tails of this chain whose block is complete now, except the tails of restore
     points: windows and snapshots are restored only where they were taken."""
-    size = chain.block_size
-    found = []
-    for start in range(0, end - size + 1, size):
-        tails = tails_of([chain.key(start) if start else chain.namespace])
-        points = {tail.position for tail in tails if tail.group != PAGED.name}
-        for position, group in tails:
-            if start < position < start + size and position not in points:
-                found.append(PageId(chain.key(position), group))
-    return found
+    blocks = end // chain.block_size
+    tails = tails_of(chain.boundaries(0, blocks - 1)) if blocks else set()
+    points = {tail.position for tail in tails if tail.group != PAGED.name}
+    return [
+        PageId(chain.key(position), group)
+        for position, group in sorted(tails)
+        if position not in points
+        and position < blocks * chain.block_size
+        and position % chain.block_size
+    ]
 
 
 class Segment(NamedTuple):
