@@ -124,6 +124,20 @@ def test_what_is_evicted_while_it_is_read_is_no_alarm(
     assert not caplog.records
 
 
+def test_a_file_that_others_may_change_is_said_to_be_that(
+    open_store: Opener, model: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(hot_bytes=0, queue_bytes="4MiB")
+    cache = PrefixCache(model, store)
+    ask(cache, model, BODY)
+    assert store.flush(30)
+    for entry in store.cold.entries():
+        entry.path.chmod(0o666)
+    told, _ = ask(cache, model, BODY)
+    assert told.reason == "unreadable"
+    assert "not a regular file of this user's" in caplog.text
+
+
 def test_what_was_deleted_is_told(cache: PrefixCache, model: Any) -> None:
     ask(cache, model, BODY)
     assert cache.store.flush(30)

@@ -167,6 +167,9 @@ class ColdTier:
                 # There is nothing to delete: a new file of that name is another one.
                 self._index.doomed.end(stored.name)
             self._index.departures.note(gone, "removed")
+            if self._fs.exists(path):
+                # A link has its name, or others may change it: nobody evicts a page like that.
+                raise PageUnreadable(f"{os.path.basename(path)}: {error.strerror}") from error
             raise PageGone(f"{os.path.basename(path)} is gone") from error
         except OSError as error:
             self._fail_read(file, error)
