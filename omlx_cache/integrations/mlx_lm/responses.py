@@ -103,7 +103,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self._arriving = threading.Lock()
         self._predicting = threading.Lock()
         self._waiting = 0
-        self._at_work: weakref.WeakSet[ServedRequest] = weakref.WeakSet()
+        self._at_work = weakref.WeakKeyDictionary[ServedRequest, None]()
         self._current: ServedRequest | None = None
         self._looked_at: Callable[[], Any] = lambda: None
         self._preparing = Preparing(store, self.cache)
@@ -157,7 +157,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         """Promote a prompt's pages of other machines to free memory, while other requests are
         answered. The thread that computes would wait for the network, and those requests with it.
         Raises nothing."""
-        if self._store.remote is None or all(served.is_over for served in list(self._at_work)):
+        if self._store.remote is None or not self._unended():
             return
         try:
             lanes = self.cache.lanes_of(self.model_provider.model_key)
@@ -301,8 +301,13 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     @property
     def _is_busy(self) -> bool:
         """True while a request is queued or computed, or the server ends."""
-        at_work = any(not served.is_over for served in list(self._at_work))
-        return at_work or self.cutting or not self.requests.empty()
+        return bool(self._unended()) or self.cutting or not self.requests.empty()
+
+    def _unended(self) -> list[ServedRequest]:
+        """Return the requests that are computed. Any thread may ask: unlike a look through weak
+        references, their list is made in one step."""
+        at_work = [ref() for ref in self._at_work.keyrefs()]
+        return [served for served in at_work if served is not None and not served.is_over]
 
     def stop(self, seconds: float, hurry: threading.Event) -> bool:
         """End the running requests, and the thread; False when that takes longer than `seconds`, or
@@ -315,7 +320,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 deadline = min(deadline, time.monotonic() + _HURRY_SECONDS)
                 hurry = threading.Event()
         ended = Unavailable("the server is ending")
-        for served in list(self._at_work):
+        for served in self._unended():
             served.fail(ended)
         while True:
             try:
@@ -407,7 +412,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             super()._generate()
         except Exception as error:
             _log.exception("generation failed")
-            at_work = [served for served in self._at_work if not served.is_over]
+            at_work = self._unended()
             for served in at_work:
                 served.fail(error)
             self._generation_failed = self.cutting or not at_work
@@ -427,7 +432,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         parts = request.served.parts
         self._preparing.give_up(() if parts is None else parts[0])
         request.served.queue = queue
-        self._at_work.add(request.served)
+        self._at_work[request.served] = None
         return request.served, request, args
 
     def _tokenize(self, tokenizer: Any, request: Any, args: Any) -> tuple[Any, ...]:

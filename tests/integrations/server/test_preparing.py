@@ -1,8 +1,10 @@
 """The next prompt of a conversation is computed while nobody waits."""
 
 import logging
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -198,7 +200,8 @@ def test_of_ten_thousand_arrivals_none_waits_for_more_than_one_chunk() -> None:
         def give_up(self, prompt: Any) -> None: ...
 
     made: Any = Responses.__new__(Responses)
-    made._preparing, made._at_work, made._is_distributed = Counting(), set(), False
+    made._preparing, made._is_distributed = Counting(), False
+    made._at_work = weakref.WeakKeyDictionary()
     made.model_provider = SimpleNamespace(model_key=None, model=None)
     made.requests = Queue()
     taken, waits = threading.Semaphore(0), []
@@ -221,6 +224,37 @@ def test_of_ten_thousand_arrivals_none_waits_for_more_than_one_chunk() -> None:
     client.join()
     assert max(waits) <= 1
     assert made._preparing.steps > 10_000
+
+
+def test_any_thread_may_ask_whether_there_are_requests_while_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Responses, "_generate", lambda self: self.loaded.set())
+    flags = SimpleNamespace(chat_template_args={})
+    store: Any = SimpleNamespace(requests=None, settings=None)
+    made = Responses(SimpleNamespace(cli_args=flags), store, lambda name: 1)
+    made.stop(60.0, threading.Event())
+    made.cutting = False
+    coming = [SimpleNamespace(served=ServedRequest(lambda how: None, False)) for _ in range(6000)]
+    for request in coming:
+        request.served.is_over = True
+        made.requests.put((Queue(), request, None))
+
+    def take() -> None:
+        while made._next_request() is not None:
+            pass
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread = threading.Thread(target=take)
+        thread.start()
+        while thread.is_alive():
+            made._is_busy  # noqa: B018
+        assert not made._is_busy
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
 
 
 def test_after_five_in_a_row_that_nobody_asked_for_it_backs_off(play: Play) -> None:

@@ -217,7 +217,8 @@ def test_a_difference_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     responses = Responses.__new__(Responses)
     responses.model_provider = SimpleNamespace(tokenizer=None)
     responses._store = SimpleNamespace(counters=Counters())
-    responses._at_work, responses.requests, responses.cutting = weakref.WeakSet(), Queue(), False
+    responses._at_work, responses.cutting = weakref.WeakKeyDictionary(), False
+    responses.requests = Queue()
     monkeypatch.setattr(CachedTokenizer, "check", lambda self: False)
     responses.check_tokenizer()
     assert responses._store.counters.requests().tokenizer_differences == 0
