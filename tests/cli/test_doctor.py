@@ -240,6 +240,23 @@ def test_a_full_disk_is_measured_by_the_budget_that_it_has(cold: Path, tmp_path:
         assert (finding.check, finding.severity) == ("free space", "warning")
 
 
+def test_free_space_is_judged_by_the_store_that_has_the_directory(
+    serving: Process, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_CACHE_MIN_FREE_BYTES", "900TiB")
+    assert examine(_context(cold), PLACE) == []
+
+
+def test_free_space_without_a_store_is_judged_by_the_disk_that_is_examined(
+    cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMLX_CACHE_MIN_FREE_BYTES")
+    with small_disk(tmp_path / "disk", "size=40m") as disk:
+        shutil.copytree(cold, disk.path / "cold")
+        (disk.path / "cold" / "budget.json").unlink(missing_ok=True)
+        assert examine(_context(disk.path / "cold"), PLACE) == []
+
+
 def test_files_that_no_cache_wrote_count_nowhere_and_cost_no_page(cli: Cli, cold: Path) -> None:
     with open_store(cold) as store:
         used = store.cold.usage().nbytes

@@ -73,8 +73,7 @@ def file_system(context: Context) -> Iterator[Finding]:
 
 def free_space(context: Context) -> Iterator[Finding]:
     """The disk has what is to stay free, and the budget can be reached."""
-    known = context.settings
-    least = known.min_free_bytes if isinstance(known, CacheSettings) else 0
+    least = context.min_free
     spare = context.fs.free_bytes(_existing(context.directory)) - least
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
     if spare < 0:

@@ -152,13 +152,14 @@ class Finding:
 class AskedProcess:
     """A store, or a service, with what it says of itself; `error` says why that is nothing.
     `unbacked`: pages that its memory takes for written, and the disk does not have. `rewritten`:
-    its requests with a changed history."""
+    its requests with a changed history. `min_free`: the bytes that it leaves free on the disk."""
 
     store: RunningStore
     row: ProcessRow | None = None
     unbacked: int = 0
     rewritten: int = 0
     error: str | None = None
+    min_free: int | None = None
 
     @property
     def pid(self) -> int | None:
@@ -183,8 +184,13 @@ def asked() -> list[AskedProcess]:
 def ask(store: RunningStore) -> AskedProcess:
     """Return what a process says of itself; waits for some seconds at most."""
     client, unbacked, rewritten = store.client(ASK_SECONDS), 0, 0
+    min_free: int | None = None
     try:
         row = process_of(client)
+        # An earlier version does not know the question.
+        with contextlib.suppress(ControlError, KeyError):
+            known = as_map(as_map(client.call("config"))["settings"])
+            min_free = count_of(as_map(known["min_free_bytes"]), "value")
         # A service, and an earlier version, do not know the question.
         with contextlib.suppress(ControlError):
             unbacked = count_of(as_map(client.call("compare")), "unbacked")
@@ -192,7 +198,7 @@ def ask(store: RunningStore) -> AskedProcess:
             rewritten = count_of(as_map(requests.get("misses", {})), reasons.REWRITTEN)
     except (CommandError, ControlError) as error:
         return AskedProcess(store, error=str(error))
-    return AskedProcess(store, row, unbacked, rewritten)
+    return AskedProcess(store, row, unbacked, rewritten, min_free=min_free)
 
 
 @dataclass
@@ -255,6 +261,16 @@ class Context:
             return CacheSettings(cold_bytes=nbytes)
         except ConfigError as error:
             return error
+
+    @property
+    def min_free(self) -> int:
+        """The bytes to leave free on the directory's disk: those of its users, else those of a
+        store that is started here on it."""
+        known = [user.min_free for user in self.users if user.min_free is not None]
+        if not known:
+            with contextlib.suppress(ConfigError):
+                known = [CacheSettings(cold_dir=self.directory).min_free_bytes]
+        return max(known, default=0)
 
     @cached_property
     def budget(self) -> Budget | None:
