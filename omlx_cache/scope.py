@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from reprlib import repr as short
 from typing import Any, Self, TypedDict, Unpack
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
 from omlx_cache.adapters.registry import extracted
 from omlx_cache.arrays.mlxio import architecture, check_packing
-from omlx_cache.codecs import CODEC_NAMES, CodecPolicy
+from omlx_cache.codecs import CODEC_NAMES, CodecPolicy, check_codec_name
 from omlx_cache.commit.admission import Admission, CommitResult, Staging
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
@@ -383,7 +384,7 @@ class Scopes:
         adapter: str | os.PathLike[str] | None = None,
         make_cache: Callable[[], list[Any]] | None = None,
         policy: SnapshotPolicy | None = None,
-        codec_policy: CodecPolicy | None = None,
+        codec_policy: CodecPolicy | str | None = None,
     ) -> None:
         if not isinstance(store, BlockStore):
             swapped = ": the two are swapped" if isinstance(model, BlockStore) else ""
@@ -396,23 +397,33 @@ class Scopes:
                 f"{type(self).__name__}(model, store) got {type(model).__name__} for the model, "
                 "which must be an MLX model: what mlx_lm.load returns first"
             )
+        if policy is None:
+            policy = StridePolicy(store.settings.snapshot_stride)
+        if isinstance(policy, type) or not callable(getattr(policy, "positions", None)):
+            raise TypeError(f"policy must be one such as StridePolicy(2048), got {policy!r}")
+        codec = store.settings.codec if codec_policy is None else codec_policy
+        if isinstance(codec, str):
+            codec = check_codec_name(codec.strip().lower())
+            shortest = store.settings.min_quantize_tokens
+            codec_policy = CodecPolicy(codec, min_quantize_tokens=shortest)
+        if not isinstance(codec_policy, CodecPolicy):
+            raise TypeError(
+                f"codec_policy must be a codec's name or a CodecPolicy, got {codec_policy!r}"
+            )
         self.store = store
-        self.policy: SnapshotPolicy = policy or StridePolicy(store.settings.snapshot_stride)
+        self.policy, self.codec_policy = policy, codec_policy
         self._identity = {
             "model": fingerprint_model(model),
             "adapter": adapter_identity(adapter),
             "architecture": store.settings.architecture(architecture()),
         }
         self._label = model_id or f"{type(model).__module__}.{type(model).__qualname__}"
-        self.codec_policy = codec_policy or CodecPolicy(
-            store.settings.codec, min_quantize_tokens=store.settings.min_quantize_tokens
-        )
         # The codecs that pages may have gone through; lossless ones do not count.
-        self._codec = store.settings.codec if codec_policy is None else str(codec_policy)
+        self._codec = str(codec)
         cold_codec = store.settings.cold_codec
         if cold_codec not in ("dense", "zstd"):
             self._codec += f", cold {cold_codec}"
-        self._use(make_cache or (lambda: make_prompt_cache(model)))
+        self._use((lambda: make_prompt_cache(model)) if make_cache is None else make_cache)
         store.add_label(self._label)
         if self.unsupported_reason is None:
             # MLX has no part in the other forms that the writer stores.
@@ -422,10 +433,10 @@ class Scopes:
     def _use(self, make_cache: Callable[[], list[Any]]) -> None:
         self.unsupported_reason: str | None = None
         made = make_cache() if callable(make_cache) else make_cache
-        if not callable(make_cache) or not isinstance(made, Sequence):
+        if not callable(make_cache) or not isinstance(made, Sequence) or not made:
             raise TypeError(
                 "make_cache must be a function that returns a list of caches, one for each layer, "
-                f"such as mlx-lm's make_prompt_cache(model) does; got {type(made).__name__}"
+                f"such as mlx-lm's make_prompt_cache(model) does; got {short(made)}"
             )
         self._make_cache = make_cache
         self._layout: Layout | None = None

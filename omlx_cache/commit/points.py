@@ -11,6 +11,7 @@ from omlx_cache.adapters.base import PAGED, GroupSpec, TokenRange
 from omlx_cache.commit.admission import Staging
 from omlx_cache.pages.cut import Cutter, Source, read_source
 from omlx_cache.pages.layout import Layout
+from omlx_cache_storage.arguments import is_whole
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, Tail
 
@@ -36,6 +37,12 @@ class StridePolicy:
     """
 
     stride: int
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.stride):
+            raise TypeError(f"stride must be a whole number of tokens, got {self.stride!r}")
+        if self.stride < 1:
+            raise ValueError(f"stride must be at least 1, got {self.stride}")
 
     def positions(self, *, start: int, stop: int, block_size: int, branch: int | None) -> list[int]:
         step = max(1, -(-self.stride // block_size)) * block_size

@@ -8,7 +8,7 @@ import pytest
 from mlx_lm.models.cache import KVCache
 
 from kit.drive import random_tokens, request
-from omlx_cache import BlockStore, PrefixCache, register_adapter
+from omlx_cache import BlockStore, PrefixCache, StridePolicy, register_adapter
 from omlx_cache.adapters import KVCacheAdapter
 
 PROMPT = random_tokens(100, 1)
@@ -23,8 +23,14 @@ MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
     (lambda model, store: PrefixCache(model, store).session(PROMPT, salt=5), r"text or bytes"),
     (lambda model, store: PrefixCache(model, store).session(PROMPT, extra="x"), r"got 'x'"),
     (lambda model, store: PrefixCache(model, store).clear(extra={1: 2}), r"got {1: 2}"),
-    (lambda model, store: PrefixCache(model, store, make_cache=lambda: None), r"got NoneType"),
-    (lambda model, store: PrefixCache(model, store, make_cache=5), r"must be a function.*int"),
+    (lambda model, store: PrefixCache(model, store, make_cache=lambda: None), r"got None"),
+    (lambda model, store: PrefixCache(model, store, make_cache=list), r"each layer.*got \[\]"),
+    (lambda model, store: PrefixCache(model, store, make_cache=5), r"must be a function.*got 5"),
+    (lambda model, store: PrefixCache(model, store, make_cache=[]), r"must be a function"),
+    (lambda model, store: PrefixCache(model, store, policy="x"), r"StridePolicy\(2048\), got 'x'"),
+    (lambda model, store: PrefixCache(model, store, policy=0), r"StridePolicy\(2048\), got 0"),
+    (lambda model, store: PrefixCache(model, store, codec_policy=5), r"codec's name .*got 5"),
+    (lambda model, store: StridePolicy("x"), r"whole number of tokens, got 'x'"),
 ]  # type: ignore[arg-type]
 
 
@@ -35,6 +41,22 @@ def test_an_argument_of_another_type_is_named(
     for _ in range(2):
         with pytest.raises(TypeError, match=said):
             make(model, store)
+
+
+def test_a_stride_and_a_codec_that_are_none_are_refused(model: Any, store: BlockStore) -> None:
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        StridePolicy(0)
+    with pytest.raises(ValueError, match="unknown codec 'turbo5': choose one of dense, "):
+        PrefixCache(model, store, codec_policy="turbo5")
+
+
+def test_a_codecs_name_means_the_setting_of_that_name(model: Any, open_store: Any) -> None:
+    store = open_store(codec="affine8")
+    asked = PrefixCache(model, store)
+    named = PrefixCache(model, store, codec_policy=" Affine8")
+    request(model, named, PROMPT)
+    assert named.codec_policy == asked.codec_policy
+    assert asked.lookup(PROMPT).cached_tokens == len(PROMPT) - 1
 
 
 @pytest.mark.parametrize("bits", [7, 0, -1, 9, 2**40, "8", 8.0, True])
