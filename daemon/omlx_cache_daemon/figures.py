@@ -161,7 +161,7 @@ def cells(row: Rates) -> list[object]:
 def time_saved(requests: RequestStats) -> str:
     """Return in words how much time was saved, or that no rate was measured to tell it by."""
     if requests.restored_tokens and not requests.prefill_tokens_per_second:
-        return "time saved not measured yet"
+        return "savings not measured yet"
     return f"about {duration(max(0.0, requests.saved_seconds))} saved"
 
 

@@ -139,3 +139,9 @@ def test_another_versions_answer_is_one_line(stats: object) -> None:
 def test_stats_say_how_the_disk_is_and_no_size_of_one_that_is_away(state: str, held: str) -> None:
     shown = _brief(statistics(cold=replace(statistics().cold, state=state)))
     assert shown.endswith(f"memory 3.91 KiB of 7.81 KiB{held}\n")
+
+
+def test_time_that_was_not_measured_is_named_once() -> None:
+    shown = _brief(_stats(1.0, asked_tokens=9, restored_tokens=9, prefill_tokens_per_second=None))
+    (line,) = (line for line in shown.splitlines() if "not measured" in line)
+    assert line.count("time") == 1
