@@ -46,11 +46,11 @@ CLOSED: Final = "closed"
 
 
 NEW_TEXT: Final = "new_text"
-"""The cache had no more of the prompt: the remaining tokens were never asked for. No miss."""
+"""The cache had no more of the prompt, and no record that it ever had. No miss."""
 DIVERGED: Final = "diverged"
 """It parts from an earlier prompt and goes on alike; what they share was restored."""
 REWRITTEN: Final = "rewritten"
-"""The chat's template, or the client, changed the last answer or what opened it."""
+"""The chat's template, the client or the server changed the last answer or what opened it."""
 EVICTED: Final = "evicted"
 """It was stored, and had to leave."""
 NOT_STORED: Final = "not_stored"
@@ -76,14 +76,16 @@ class MissReason(NamedTuple):
 
 
 MISS_REASONS = {
-    NEW_TEXT: MissReason("never stored for this model under these settings"),
+    NEW_TEXT: MissReason("not stored now for this model under these settings"),
     DIVERGED: MissReason(
         "the text behind is the same",
         "keep what changes (a date, an id) at the end of the prompt, not at its head",
     ),
     REWRITTEN: MissReason(
-        "your client, or the chat template, sends the history back differently",
-        "only what comes before the changed answer can match: see docs/troubleshooting.md",
+        "the history comes back changed by your client, by the chat template, or by the server, "
+        "which trims white space",
+        "only what comes before the changed answer can match: the page Troubleshooting has the "
+        "causes",
     ),
     EVICTED: MissReason(
         "the next page was stored, and is gone",

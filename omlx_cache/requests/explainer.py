@@ -247,7 +247,8 @@ class Explainer:
         elif self.limit_bytes:
             word = reasons.NEW_TEXT
         is_new, detail = word == reasons.NEW_TEXT, ""
-        if near is None:
+        # What was restored beyond the place where they part is of another prompt.
+        if near is None or (near.shared < restored and not near.is_continued):
             return replace(told, reason=word)
         known, shared = near.prompt, near.shared
         if is_new and min(shared, told.tokens - 1) // size * size > restored:

@@ -74,7 +74,8 @@ class Explanation:
 
     @property
     def is_miss(self) -> bool:
-        """False when nothing was lost: all that was ever stored of the prompt was restored."""
+        """False when all that is stored of the prompt was restored, and nothing is known to be
+        lost."""
         return self.reason not in (None, reasons.NEW_TEXT)
 
     def __str__(self) -> str:

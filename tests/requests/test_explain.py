@@ -104,6 +104,19 @@ def test_a_restore_point_that_is_missing(known: Known, lacking: str, reason: str
     assert (told.reason, told.detail) == ("evicted", "from the disk")
 
 
+@pytest.mark.parametrize("answer", [0, 950])
+@pytest.mark.parametrize(
+    ("met", "lacking", "reason"),
+    [("absent", "", "new_text"), ("no_restore_point", "state", "snapshot_missing")],
+)
+def test_a_prompt_that_parts_before_what_was_restored_is_not_to_blame(
+    known: Known, answer: int, met: str, lacking: str, reason: str
+) -> None:
+    known.ask([*PROMPT[:100], 9999, *PROMPT[101:]], answer)
+    told = known.explain(met, lacking=lacking)
+    assert (told.reason, told.other, told.position) == (reason, None, None)
+
+
 def test_a_restore_point_that_a_template_costs_is_rewritten(known: Known) -> None:
     known.ask([*PROMPT[:600], *OTHER], answer=320)
     assert known.explain("no_restore_point", lacking="state").reason == "rewritten"
@@ -144,6 +157,11 @@ def test_every_reason_has_words(known: Known, reason: str) -> None:
     restored, _, why = shown.partition(". ")
     assert restored == "512 of 1,000 tokens restored"
     assert MISS_REASONS[reason].sentence in why
+
+
+def test_a_process_does_not_claim_to_know_what_was_stored_before_its_start() -> None:
+    told = sentence(Explanation(reasons.NEW_TEXT, 330, 0))
+    assert told.endswith("330 were new: not stored now for this model under these settings.")
 
 
 def test_one_token_was_new() -> None:

@@ -245,8 +245,8 @@ def histories(context: Context) -> Iterator[Finding]:
                 advice += "; for dropped reasoning: serve --keep-reasoning"
             yield Finding(
                 "note",
-                f"{counted(process.rewritten, 'request')} of {process} came with a history that is "
-                "sent back differently, by the client or by the chat template",
+                f"{counted(process.rewritten, 'request')} of {process} came with a history that "
+                "the client, the chat template or the server's trimming of white space changed",
                 "everything behind the first changed answer is computed again",
                 advice,
             )
