@@ -4,6 +4,7 @@ The only settings module that asks the operating system. Imports nothing heavy: 
 needs it too.
 """
 
+import errno
 import os
 import stat
 import sys
@@ -130,8 +131,8 @@ def directory_trouble(path: Path) -> str:
         if not stat.S_ISDIR(info.st_mode):
             return f"{place} is not a directory"
         if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            can_read = os.access(place, os.R_OK | os.X_OK)
-            return f"{place} is read-only" if can_read else f"{place} may not be read"
+            is_read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+            return f"{place}: {os.strerror(errno.EROFS if is_read_only else errno.EACCES)}"
         # An empty one of this user's is made private when a store opens it, and one above it is not
         # looked into.
         found = "" if place != path else trouble(place, info)

@@ -1,4 +1,7 @@
+import os
 from pathlib import Path
+
+import pytest
 
 from kit.storage.mounts import small_disk
 from omlx_cache.settings.machine import (
@@ -58,7 +61,14 @@ def test_a_directory_that_others_may_change_is_trouble_before_a_store_is_opened(
 def test_a_disk_that_is_read_only_is_said_to_be_that(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=1m") as disk:
         disk.remount("ro")
-        assert directory_trouble(disk.path / "cold") == f"{disk.path} is read-only"
+        assert directory_trouble(disk.path / "cold") == f"{disk.path}: Read-only file system"
+
+
+def test_a_directory_whose_mode_forbids_writing_is_said_to_be_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: not mode & os.W_OK)
+    assert directory_trouble(tmp_path) == f"{tmp_path}: Permission denied"
 
 
 def test_a_link_to_a_disk_that_is_not_there_is_trouble(tmp_path: Path) -> None:

@@ -245,7 +245,8 @@ class Sharing:
         longer, and when more was changed than could be followed.
         """
         if self.read_only:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.directory))
+            code = errno.EROFS if self._fs.is_read_only(self.directory) else errno.EACCES
+            raise OSError(code, os.strerror(code), str(self.directory))
         with self.ledger.held(seconds):
             self._follow()
             if self.is_lost:

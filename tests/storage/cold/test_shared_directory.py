@@ -120,9 +120,17 @@ def test_a_process_with_a_lower_limit_stops_writing_and_deletes_nothing(
     assert _write(two, other, 1, at=DAY + 1) == ["written"]
 
 
-def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, story: Story) -> None:
+@pytest.mark.parametrize(
+    ("mounted_so", "said"), [(True, "Read-only"), (False, "Permission denied")]
+)
+def test_a_directory_that_may_only_be_read_serves_what_it_has(
+    tmp_path: Path, story: Story, mounted_so: bool, said: str
+) -> None:
     class ReadOnly(FaultyDisk):
         writable = False
+
+        def is_read_only(self, path: StrPath) -> bool:
+            return mounted_so and not self.writable
 
         def is_writable(self, path: StrPath) -> bool:
             return self.writable
@@ -135,7 +143,7 @@ def test_a_directory_that_may_only_be_read_serves_what_it_has(tmp_path: Path, st
     two = open_cold(tmp_path, fs=disk)
     assert read_cold(two, story.id(2)) == expected_payload(story.id(2), PAGE)
     scans = disk.calls["scan"]
-    with pytest.raises(OSError, match="Read-only"):
+    with pytest.raises(OSError, match=said):
         _write(two, story, 3)
     two.settle()
     assert disk.calls["scan"] == scans, "it is read once"
