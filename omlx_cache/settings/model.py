@@ -344,8 +344,9 @@ class CacheSettings(RemoteSettings):
         if self.cold_bytes < SMALLEST_COLD_BYTES:
             size = format_size(self.cold_bytes)
             return [
-                f"the disk of {self.cold_dir} leaves the cache no room ({size}): nothing will be "
-                "kept on disk; `omlx-cache doctor` looks at it"
+                f"the disk of {self.cold_dir} leaves the cache no room ({size}): pages that are "
+                "there are restored, and new ones written in their place only; `omlx-cache "
+                "doctor` looks at it"
                 if self.is_derived("cold_bytes")
                 else f"cold_bytes ({size}) has no room for a file: nothing will be kept on disk"
             ]

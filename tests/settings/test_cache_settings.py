@@ -1,10 +1,12 @@
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from omlx_cache.settings import CacheSettings, ConfigError, Machine
+from omlx_cache.settings.machine import DiskSpace
 from omlx_cache_storage.remote.address import parse_address
 
 
@@ -182,6 +184,14 @@ def test_a_budget_that_keeps_nothing_is_noted(machine: Machine) -> None:
         assert note.startswith(name)
         assert "nothing will be kept" in note
     assert CacheSettings(machine=machine, cold_dir="/srv/kv", hot_bytes=0).empty_budgets() == []
+
+
+def test_a_full_disk_is_not_said_to_keep_nothing(machine: Machine) -> None:
+    """It may have pages, which are restored, and new ones are written in their place."""
+    full = replace(machine, disk=lambda path: DiskSpace(1000 * 2**30, 0))
+    (note,) = CacheSettings(machine=full, cold_dir="/srv/kv").empty_budgets()
+    assert note.startswith("the disk of /srv/kv leaves the cache no room")
+    assert "nothing will be kept" not in note
 
 
 def test_settings_travel_to_another_process() -> None:
