@@ -3,6 +3,7 @@ when it is back."""
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -156,6 +157,28 @@ def test_a_directory_that_is_renamed_is_used_again_when_it_has_its_name_back(
         _back(store, story)
         assert _settle(peer) == "ok"
         assert read_budget(cold) == Budget(20 * MIB, "quota")
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_directory_that_is_deleted_is_made_again_and_that_is_said_once(
+    tmp_path: Path, story: Story, by_hand: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cold = tmp_path / "cold"
+    with open_store(cold) as store:
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+        set_budget(cold, Budget(20 * MIB, "quota"))
+        shutil.rmtree(cold)
+        if by_hand:
+            cold.mkdir(0o700)
+        assert _settle(store) == "ok"
+        commit(store, story, 4, 5)
+        assert store.flush(30)
+        assert (cold / "CACHEDIR.TAG").is_file()
+        assert read_budget(cold) != Budget(20 * MIB, "quota")
+    (said,) = (r.message for r in caplog.records if "made again" in r.message)
+    assert "quota" in said
+    assert "pins" in said
 
 
 def test_missing_parents_are_named_and_not_made_and_heal(tmp_path: Path, story: Story) -> None:

@@ -215,6 +215,7 @@ class PageFiles:
         before anything is trusted, for a directory that others may write to."""
         self.fs.claim(self.directory)
         self._identity = self.fs.identity(self.directory)
+        self._tagged = False
         self._counted = Counted()
         self._count(self._root)
         for name in EXPECTED_FILES:

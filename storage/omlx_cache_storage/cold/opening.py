@@ -124,6 +124,11 @@ class Opening:
         # A directory that changed too fast to be followed loses no recency.
         self.record_recency()
         self.root.have(deleted=self._sharing.ledger.is_gone)
+        if self._sharing.was_deleted:
+            _log.warning(
+                "%s was deleted and made again: its pages, its quota and its pins are gone",
+                self._index.directory,
+            )
         self._files.open()
         try:
             self._sharing.enter(ledger_bytes(self._index.limit_bytes))
