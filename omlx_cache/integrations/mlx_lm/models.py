@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
+from huggingface_hub.errors import LocalEntryNotFoundError
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.registry import blank_like
@@ -61,12 +62,19 @@ def load_default(provider: Any) -> None:
     try:
         for place in filter(None, (flags.model, flags.adapter_path, flags.draft_model)):
             is_path = place[0] in "./~" or place.count("/") > 1
-            if is_path and not Path(place).expanduser().exists():
+            folder = Path(place).expanduser()
+            if is_path and not folder.exists():
                 # mlx-lm would look for it on the hub.
                 raise FileNotFoundError(f"there is no folder {place}")
+            is_model = place != flags.adapter_path
+            if is_model and folder.is_dir() and not (folder / "config.json").exists():
+                raise FileNotFoundError(f"{place} is no model folder: it has no config.json")
         provider.load_default()
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
+        if isinstance(error, LocalEntryNotFoundError):
+            reached = "there is no such folder here, and the Hugging Face hub cannot be reached"
+            lines = [f"{reached} ({lines[0].removeprefix('Got: ')})"]
         adapter = f" with adapter {flags.adapter_path}" if flags.adapter_path else ""
         draft = f" with draft model {flags.draft_model}" if flags.draft_model else ""
         raise CannotLoad(f"cannot load {flags.model}{adapter}{draft}: {lines[0]}") from error

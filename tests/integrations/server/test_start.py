@@ -57,6 +57,18 @@ def test_a_folder_that_is_not_there_is_no_name_on_the_hub(place: str) -> None:
     assert_one_line(done, f"omlx-cache: cannot load {place}: there is no folder {place}\n")
 
 
+def test_a_folder_without_a_configuration_is_no_model(tmp_path: Path) -> None:
+    done = start("--port", "0", "--model", str(tmp_path))
+    assert_one_line(done, f"omlx-cache: cannot load {tmp_path}: {tmp_path} is no model folder")
+    assert "no config.json" in done.stderr
+
+
+def test_a_name_that_is_no_folder_and_not_in_reach_on_the_hub_is_both() -> None:
+    done = start("--port", "0", "--model", "tiny")
+    assert_one_line(done, "omlx-cache: cannot load tiny: there is no such folder here, and the ")
+    assert "hub cannot be reached (" in done.stderr
+
+
 def test_a_cold_directory_that_others_may_change_ends_the_start(
     models: dict[str, Path], tmp_path: Path
 ) -> None:
