@@ -12,7 +12,7 @@ from omlx_cache import reasons
 from omlx_cache.flights import QueueWait
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scope
-from omlx_cache_storage.arguments import SECONDS, is_timeout, is_whole
+from omlx_cache_storage.arguments import SECONDS, is_count, is_timeout
 from omlx_cache_storage.eviction.order import Priority, is_priority
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
@@ -58,7 +58,7 @@ class Begun:
         self.priority: Priority = known(
             "priority", priority, is_priority, "normal", "low, normal or high"
         )
-        wanted = known("max_new_tokens", max_new_tokens, is_whole, None, "a number of tokens")
+        wanted = known("max_new_tokens", max_new_tokens, is_count, None, "a number of tokens")
         self.tokens: list[Any] = []
         self.chain: KeyChain | None = None
         self.stamp = scope.store.stamp(self.priority)
@@ -81,7 +81,7 @@ class Begun:
             self.miss_reason = reasons.TOO_SHORT
             return
         self._wait = QueueWait(scope.store.flights, self.chain)
-        room = DEFAULT_NEW_TOKENS if wanted is None else min(max(0, int(wanted)), MAX_NEW_TOKENS)
+        room = DEFAULT_NEW_TOKENS if wanted is None else min(int(wanted), MAX_NEW_TOKENS)
         capacity = len(array) + room
         self._pending = scope.pending(self.chain, len(array) - 1, capacity, self.stamp)
 

@@ -6,6 +6,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import index
 from typing import Any, Self
@@ -32,6 +33,7 @@ from omlx_cache_storage.stats import Counters
 _log = logging.getLogger(__name__)
 
 TOKENS = "whole numbers of tokens"
+INTEGERS = "integers; the sequence is stored up to here"
 INT64 = range(-(2**63), 2**63)
 
 
@@ -43,6 +45,9 @@ class Session:
     another. No method raises for a failure of the cache or the disk, or for an unsupported model.
     That is a miss, or a skipped page, with a reason. Leaving without commit frees all that it held;
     the blocks that it passed on stay stored.
+
+    `_unknown` is 1 once a token was given that is none: what the cache holds behind the known ones
+    has no key. The model's thread sets it.
 
     Attributes: `cached_tokens` (int, at most len(tokens) - 1), `miss_reason` (None, or why no more
     was restored), `prompt_cache` (the list for `model(..., cache=...)`), `asked` (the request's
@@ -62,7 +67,7 @@ class Session:
         self._layout: Layout | None = None
         self._prompt_tokens = list(begun.tokens)
         self._prompt_length = len(self._prompt_tokens)
-        self._fed = self._planned = 0
+        self._fed = self._planned = self._unknown = 0
         self._progress: LiveProgress | None = None
         self._committer: Committer | None = None
         self._flight: PromptFlight | None = None
@@ -166,13 +171,13 @@ class Session:
         To be called before the prefill; without effect for models that can be restored anywhere.
         """
         flight, committer = self._flight, self._committer
-        if committer is None or not self.captures:
-            return
         try:
             first, end = self.cached_tokens + 1, self._prompt_length
             wanted = [position for position in map(index, positions) if first <= position < end]
         except TypeError:
             return self._arguments.ignore("positions", positions, TOKENS)
+        if committer is None or not self.captures:
+            return
         committer.want(wanted)
         if flight is not None:
             flight.add_stops(wanted)
@@ -268,7 +273,8 @@ class Session:
         """
         told = position = self._arguments.known("position", position, is_whole, None, TOKENS)
         self._due_at = 0  # The code below moves it.
-        layout, committer = self._live_layout(prompt_cache), self._committer
+        layout = self._live_layout(prompt_cache)
+        committer = None if self._unknown else self._committer
         if layout is None or committer is None:
             self._fed = self._planned if position is None else position
             if committer is not None:
@@ -302,7 +308,7 @@ class Session:
     def store_row(self, row: Source, position: int) -> None:
         """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on."""
         committer = self._committer
-        if committer is None:
+        if committer is None or self._unknown:
             return
         end = self._arguments.known("position", position, is_whole, 0, TOKENS)
         try:
@@ -342,21 +348,28 @@ class Session:
     def extend(self, tokens: Sequence[int]) -> None:
         """Record tokens that were generated and fed to the model.
 
-        Where a block ends it is stored, which evaluates MLX.
+        Where a block ends it is stored, which evaluates MLX. A token that is no integer is ignored,
+        and so are those behind it: their keys depend on it.
         """
         committer = self._committer
         if committer is None:
             return self._note_end("append")
         before = len(self._prompt_tokens)
+        new: list[Any] = []
         try:
             new = listed(tokens)
-            self._catch_up(committer).extend(as_tokens(new))
-        except (ValueError, TypeError, OverflowError) as error:
-            self._counters.skip(reasons.BAD_TOKENS)
-            self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
-            self._committer = None
-            self._due_at = 0
+            array = as_tokens(new)
+        except (ValueError, TypeError, OverflowError):
+            # A program that gives text for tokens must not find it in its log.
+            kinds = sorted({type(token).__name__ for token in new or [tokens]})
+            self._arguments.ignore("tokens", kinds, INTEGERS)
+            if not self._unknown:
+                self._unknown, self._due_at = 1, 0
+                if self._progress is not None:
+                    self._progress.recorded(before, before + 1)
+        if self._unknown:
             return
+        self._catch_up(committer).extend(array)
         self._prompt_tokens += new
         self._recorded(before)
         if new:
@@ -429,8 +442,13 @@ class Session:
             return CommitResult.none(reasons.STORE_CLOSED)
         own = self._progress if layout is self._layout else None
         recorded = len(self._catch_up(committer))
-        extent = extent_of(layout, recorded) if own is None else own.extent(recorded)
-        return self._scope.finish(committer, layout, extent, ended)
+        known = recorded + self._unknown
+        extent = extent_of(layout, known) if own is None else own.extent(known)
+        if not self._unknown:
+            return self._scope.finish(committer, layout, extent, ended)
+        extent = extent.within(recorded)
+        result = self._scope.finish(committer, layout, extent, ended)
+        return replace(result, skipped={**result.skipped, reasons.BAD_TOKENS: 1})
 
     def _live_layout(self, prompt_cache: Sequence[Any] | None) -> Layout | None:
         """Return the layout of the live cache, None when it is not the session's kind."""

@@ -24,6 +24,10 @@ class LiveExtent(NamedTuple):
     exact: bool
     overwritten: int = 0
 
+    def within(self, known: int) -> "LiveExtent":
+        """Return the part of it that is within the first `known` tokens."""
+        return LiveExtent(min(self.end, known), self.exact and self.end <= known, self.overwritten)
+
 
 def extent_of(layout: Layout, recorded: int) -> LiveExtent:
     """Return the tokens that a cache holds of a sequence that its caller assigns to it."""

@@ -67,3 +67,8 @@ def is_timeout(value: object) -> TypeGuard[float | None]:
 def is_whole(value: object) -> TypeGuard[int]:
     """True for a whole number, and no bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """True for a whole number that is not negative."""
+    return is_whole(value) and value >= 0

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from kit import zoo
-from kit.drive import random_tokens, request
-from omlx_cache import PrefixCache
+from kit.drive import feed, random_tokens, request
+from omlx_cache import BlockStore, PrefixCache
 
 PROMPT = random_tokens(70, 1)
 
@@ -85,14 +85,55 @@ def test_any_sequence_of_integers_means_the_same_tokens(
         assert cache.lookup(kind(PROMPT)).cached_tokens == 69
 
 
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "qwen3_5", "mamba"])
+@pytest.mark.parametrize("fed_first", [True, False])
+@pytest.mark.parametrize("guided", [True, False])
+def test_a_wrong_token_ends_what_is_recorded_and_what_was_known_is_stored(
+    store: BlockStore, kind: str, fed_first: bool, guided: bool
+) -> None:
+    model = zoo.build(kind)
+    cache, answer = PrefixCache(model, store), random_tokens(40, 2)
+    with cache.session(PROMPT) as session:
+        chunks = session.prefill_chunks() if guided else [PROMPT]
+        for chunk in chunks:
+            feed(model, session.prompt_cache, chunk)
+        for index, token in enumerate(answer):
+            told: Any = "5" if index == 3 else token
+            if not fed_first:
+                session.append(told)
+            feed(model, session.prompt_cache, [token])
+            if fed_first:
+                session.append(told)
+        session.checkpoint()
+        result = session.commit()
+        assert session.tokens == PROMPT + answer[:3]
+    assert result.skipped["bad_tokens"] == 1
+    if guided or (kind == "llama" and fed_first):
+        assert result.pages > 0
+        assert cache.lookup([*PROMPT, 1]).cached_tokens >= len(PROMPT) - 1
+    # The recorded tokens without the unknown one are another sequence: nothing of it is found.
+    other = PROMPT + answer[:3] + answer[4:]
+    assert cache.lookup(other).cached_tokens <= len(PROMPT) + 3
+    with cache.session(other) as session:
+        rest = session.remaining_tokens
+        mine = feed(model, session.prompt_cache, rest)[-1]
+        plain = feed(model, cache.fresh_cache(), other)[-1]
+        assert mx.allclose(mine, plain, atol=1e-3)
+
+
 @pytest.mark.parametrize("bad", [1.5, "x", None, 2**70, [1]])
-def test_a_bad_appended_token_makes_the_session_store_nothing(
+def test_a_wrong_token_is_counted_each_time_and_costs_no_prompt(
     model: Any, cache: PrefixCache, bad: Any
 ) -> None:
     with cache.session(PROMPT) as session:
         for chunk in session.prefill_chunks():
             mx.eval(model(mx.array([chunk]), cache=session.prompt_cache))
         session.append(bad)
+        session.extend([5, bad])
+        session.append(5)
         result = session.commit()
-    assert result.pages == 0
+        assert session.miss_reason == "absent"
+    assert (result.tokens, result.pages) == (70, 3)
     assert result.skipped == {"bad_tokens": 1}
+    assert cache.store.stats().requests.ignored_hints == 2
+    assert cache.lookup([*PROMPT, 1]).cached_tokens == 70
