@@ -87,13 +87,14 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
     set_budget(cold_dir, Budget(LIMIT, "store", {"salt": {"*": {"fraction": 0.125}}}))
     for amount, expected, says in (
         ("1 GiB", Budget(1 << 30, "quota"), ""),
-        ("auto", Budget(1 << 30, "free space"), "1 GiB counts until a store is alone there"),
+        ("auto", Budget(1 << 30, "free space"), "several keep 1 GiB until one is alone"),
         ("0", Budget(0, "quota"), "the directory holds more"),
         ("1PiB", Budget(2**50, "quota"), "omlx-cache: the disk has "),
     ):
         ended = cli("quota", amount)
         assert (ended.code, read_budget(cold_dir)) == (0, expected)
         assert says in ended.err
+        assert ("set by" in ended.out) == (expected.set_by == "quota"), "auto set no such budget"
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from omlx_cache_daemon.render import (
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
-    "free space": "auto: a store that is alone there sets it anew",
-    "store": "a store, as its cold_bytes",
-    "quota": "omlx-cache quota",
+    "free space": "auto: a store that is alone there sets its own",
+    "store": "set by a store, as its cold_bytes",
+    "quota": "set by omlx-cache quota",
 }
 _HEADERS = ("PINNED", "NAME", "MODEL", "SINCE", "UNTIL", "PAGES", "BYTES", "BLOCKS")
 _SHOWN_DIGITS = 21
@@ -126,8 +126,8 @@ def _shown(state: Map) -> str:
     """Return the budget, what is used of it, and what is pinned."""
     budget = "none yet: the first store that opens the directory sets it"
     if state["set_by"] is not None:
-        set_by = _SET_BY.get(str(state["set_by"]), state["set_by"])
-        budget = f"{quantity('bytes', state['bytes'])}, set by {set_by}"
+        origin = _SET_BY.get(str(state["set_by"]), f"set by {state['set_by']}")
+        budget = f"{quantity('bytes', state['bytes'])}, {origin}"
     pinned = quantity("bytes", state["pinned_bytes"])
     if state["pinned_limit_bytes"] is not None:
         pinned += f" of at most {quantity('bytes', state['pinned_limit_bytes'])}"
@@ -160,8 +160,9 @@ def _warn(state: Map, amount: str | None) -> None:
     used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
     warn(
         {
-            f"{quantity('bytes', limit)} counts until a store is alone there: one that runs alone "
-            "sets its own within seconds": amount == "auto",
+            "a store that runs alone there sets its own budget within seconds; several keep "
+            f"{quantity('bytes', limit)} until one is alone, or has cold_bytes that the files fit "
+            "in": amount == "auto",
             "the directory holds more: a running store evicts it within seconds, else the next one "
             "that opens": isinstance(limit, int) and used > limit,
             f"the disk has {format_size(disk.total)}, of which {format_size(disk.free)} are free: "
