@@ -18,9 +18,13 @@ from omlx_cache.integrations.host_server import HostServer, UnusableHost
 from omlx_cache.integrations.servers import SERVERS
 from omlx_cache.package import OWN_LOGGERS, VERSION, set_level
 from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.derived import ANSWER_SECONDS
 from omlx_cache.settings.names import refusal
 from omlx_cache.settings.sizes import format_size
+from omlx_cache_storage.cold.disk import DISK
+from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.errors import CacheError
+from omlx_cache_storage.io_threads import within
 
 if TYPE_CHECKING:
     from omlx_cache.store import BlockStore
@@ -117,13 +121,27 @@ def find(name: str) -> Launch:
 
 
 def check_cold_dir(settings: CacheSettings) -> None:
-    """Raise CannotRun for a directory that no store could open; writes nothing."""
+    """Raise CannotRun for a directory that no store could open; writes nothing. A store waits for
+    an absent or read-only disk."""
     trouble = settings.cold_dir_trouble()
-    if trouble:
+    if trouble and not waits_for_disk(settings):
         raise CannotRun(
             f"nothing can be kept in {settings.cold_dir}: {trouble}; name another place with "
             "OMLX_CACHE_COLD_DIR, or keep all in memory with OMLX_CACHE_HOT_CACHE_ONLY=1"
         )
+
+
+def waits_for_disk(settings: CacheSettings) -> bool:
+    """True where the cold directory's disk is not mounted, or mounted read-only: a store does
+    without until that changes."""
+
+    def looked() -> bool:
+        place, memory = settings.cold_dir, settings.machine.state_dir
+        is_read_only = DISK.is_read_only(DISK.mount_point(place))
+        root = Root(place, DISK, memory=memory, parents=settings.makes_parents)
+        return is_read_only or bool(root.unmounted())
+
+    return within(looked, "omlx-cache-settings", ANSWER_SECONDS, True)
 
 
 def in_place(settings: CacheSettings, server: str) -> str:

@@ -18,7 +18,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from transformers import PretrainedConfig
 
 from omlx_cache.control.listener import bind
-from omlx_cache.integrations.launching import CannotRun
+from omlx_cache.integrations.launching import CannotRun, waits_for_disk
 from omlx_cache.integrations.mlx_lm.holdings import (
     inventory,
     last_words,
@@ -116,7 +116,11 @@ def serve(
         store = open_store()
         store.service = _service(provider.cli_args, serving, bound)
         cold = store.stats().cold
-        if cold is not None and cold.state.startswith(UNAVAILABLE):
+        if (
+            cold is not None
+            and cold.state.startswith(UNAVAILABLE)
+            and not waits_for_disk(store.settings)
+        ):
             store.close(0.0)
             why = cold.state.removeprefix(UNAVAILABLE)
             raise CannotRun(f"nothing can be kept in {store.settings.cold_dir}: {why}")

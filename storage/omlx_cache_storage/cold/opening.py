@@ -174,6 +174,11 @@ class Opening:
         self._begin_with(contents, found)
         if self._sharing.read_only:
             self._limits.agree()
+            why = self._sharing.refusal()
+            _log.warning(
+                "%s: %s: pages that are there are restored, and none is written until that changes",
+                *(why.filename, why.strerror),
+            )
             return
         for start in range(0, len(found.useless), HOLD_FILES):
             with self._sharing.changing():

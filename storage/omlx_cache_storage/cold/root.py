@@ -183,6 +183,10 @@ class DirectoryGone(FileNotFoundError):
         super().__init__(errno.ENOENT, text)
 
 
+class DiskGone(DirectoryGone):
+    """The disk that the directory lay on is not mounted; it may be again."""
+
+
 class KnownDirectory(NamedTuple):
     """A remembered directory: the identity of its ledger, and the mount point of its file system
     then."""
@@ -236,12 +240,23 @@ class Root:
         if not is_there:
             self._check_missing(deleted)
         elif identity is None and self._is_elsewhere(self._path):
-            raise DirectoryGone(
+            raise DiskGone(
                 f"{self._path} is an empty directory of another disk: the cache is gone with its "
                 "own, and is used again when that is mounted"
             )
         elif identity is None:
             refuse_foreign(self._path, self._fs)
+
+    def unmounted(self) -> str:
+        """Return why the directory is gone with its disk, "" when it is not; raises nothing."""
+        try:
+            self.check()
+        except DiskGone as gone:
+            return str(gone.strerror)
+        except OSError:
+            # A disk that fails is there.
+            pass
+        return ""
 
     def _check_missing(self, deleted: bool) -> None:
         above = os.path.dirname(os.path.realpath(self._path))
@@ -249,7 +264,7 @@ class Root:
         while not self._fs.exists(above):
             missing, above = [*missing, above], os.path.dirname(above)
         if self._is_elsewhere(above):
-            raise DirectoryGone(
+            raise DiskGone(
                 f"{self._path} is gone with its disk, and is used again when that is mounted"
             )
         if self._device is not None and not (deleted and self.makes):
@@ -267,10 +282,15 @@ class Root:
         """Raise DirectoryGone where a file system is mounted no longer."""
         mount = self._fs.mount_point(self._path)
         if known.mount != mount and known.mount.startswith(mount.rstrip("/") + "/"):
-            forget = "" if self._record is None else f"; if it never will be, rm {self._record}"
-            raise DirectoryGone(
+            forget = (
+                ""
+                if self._record is None
+                else f", or rm {self._record}: the next start then makes a cache on the disk below"
+            )
+            raise DiskGone(
                 f"{self._path} is gone with its disk: nothing is mounted at {known.mount}. It is "
-                f"used again when that is there{forget}"
+                "used again when that is there. If it never will be, start with --hot-cache-only"
+                f"{forget}"
             )
 
     def _is_elsewhere(self, path: str) -> bool:

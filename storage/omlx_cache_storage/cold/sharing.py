@@ -253,8 +253,7 @@ class Sharing:
         longer, and when more was changed than could be followed.
         """
         if self.read_only:
-            code = errno.EROFS if self._fs.is_read_only(self.directory) else errno.EACCES
-            raise OSError(code, os.strerror(code), str(self.directory))
+            raise self.refusal()
         with self.ledger.held(seconds):
             self._follow()
             if self.is_lost:
@@ -262,6 +261,11 @@ class Sharing:
             self.tell()
             self._end_removals()
             yield
+
+    def refusal(self) -> OSError:
+        """Return the error of a directory that cannot be changed; raises one that its disk has."""
+        code = errno.EROFS if self._fs.is_read_only(self.directory) else errno.EACCES
+        return OSError(code, os.strerror(code), str(self.directory))
 
     def tell(self, *changes: Change) -> None:
         """Tell peer processes what changed; the directory is held. Changes that the disk rejects

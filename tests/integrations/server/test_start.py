@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from kit.examples import some
-from kit.tinylm import free_port
+from kit.storage.mounts import small_disk
+from kit.tinylm import Server, free_port, serve_ours
 from kit.wire import Answer, completion, exchange
+
+from .conftest import SYSTEM, ask
 
 Done = subprocess.CompletedProcess[str]
 
@@ -91,6 +94,51 @@ def test_a_cold_directory_that_only_opening_it_shows_to_be_unusable_ends_the_sta
     flags = ("--port", "0", "--model", str(models["dense"]), "--cold-dir", "/proc/x")
     done = start(*flags, memory_only=False)
     assert_one_line(done, "omlx-cache: nothing can be kept in /proc/x: ")
+
+
+def test_a_server_starts_without_its_disk_and_uses_it_when_it_is_back(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    place = tmp_path / "mnt"
+    place.mkdir()
+
+    def serve(said: str) -> Server:
+        server = serve_ours(
+            tmp_path / "home",
+            *("--model", str(models["dense"])),
+            OMLX_CACHE_COLD_DIR=str(place / "cold"),
+            XDG_STATE_HOME=str(tmp_path / "state"),
+        )
+        try:
+            assert said in server.text()
+            assert ask(server, models["dense"], [{"role": "user", "content": SYSTEM}]).text
+        except BaseException:
+            server.kill()
+            raise
+        return server
+
+    def umount() -> None:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+    with small_disk(tmp_path / "image", "size=64m") as disk:
+        mount = ["mount", "--bind", str(disk.path), str(place)]
+        subprocess.run(mount, check=True)
+        assert serve("").stop() == 0
+        umount()
+        server = serve(f"nothing is mounted at {place}")
+        assert not (place / "cold").exists()
+        subprocess.run(mount, check=True)
+        try:
+            deadline = time.monotonic() + 30
+            while "is there again" not in server.text() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert "is there again" in server.text()
+            assert server.stop() == 0
+            disk.remount("ro")
+            serve("Read-only file system: pages that are there are restored").stop()
+        finally:
+            server.kill()
+            umount()
 
 
 def test_a_port_that_somebody_listens_on_is_named(models: dict[str, Path]) -> None:
