@@ -20,6 +20,8 @@ from omlx_cache_storage.keys import KeyChain, as_tokens
 _log = logging.getLogger(__name__)
 
 DEFAULT_NEW_TOKENS = 256
+FLAT = "a flat sequence of integers"
+"""The tokens that a call takes."""
 WAIT_SECONDS = 2.0
 """Seconds that a session waits for a restore that was begun. A disk that works begins to deliver
 long before, and no client waits much longer for a first token."""
@@ -218,5 +220,5 @@ def listed(tokens: Any) -> list[Any]:
     if isinstance(plain, str | bytes | bytearray | Mapping | Set) or not isinstance(
         plain, Iterable
     ):
-        raise TypeError(f"tokens must be a flat sequence of integers, got {type(tokens).__name__}")
+        raise TypeError(f"tokens must be {FLAT}, got {type(tokens).__name__}")
     return list(plain)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Unpack
 
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import allocate_payload
-from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, listed
+from omlx_cache.begun import DEFAULT_NEW_TOKENS, FLAT, Begun, listed
 from omlx_cache.commit.points import needed
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.explanation import Explanation
@@ -206,7 +206,7 @@ class PrefixCache(Scopes):
         if store.closed:
             return Pin("the store is closed")
         if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
-            store.counters.add(ignored_hints=1)
+            store.arguments.ignore("ttl", ttl, f"{SECONDS} above 0")
             return Pin(f"ttl={ttl!r} is no number of seconds")
         chain = _chain(scope, tokens)
         if chain is None:
@@ -220,7 +220,8 @@ class PrefixCache(Scopes):
             return Pin(f"all pins together name {MOST_KEYS:,} blocks at most")
         memory, disk = tiers[0], tiers[1] if len(tiers) > 1 else None
         part = (
-            f"longer prompts find no part of a block, and one has {chain.block_size} tokens"
+            f"nothing is pinned: give at least {chain.block_size:,} tokens, a block; it has "
+            f"{len(chain):,}"
             if found.position == 0 and len(chain) < chain.block_size
             else None
         )
@@ -262,11 +263,11 @@ class PrefixCache(Scopes):
 
 
 def _chain(scope: Scope, tokens: Sequence[int]) -> KeyChain | None:
-    """Return the keys of a sequence; None, and counted, for tokens that are none."""
+    """Return the keys of a sequence; None, counted and logged once, for tokens that are none."""
     try:
         array = as_tokens(listed(tokens))
     except (ValueError, TypeError, OverflowError):
-        scope.store.counters.add(ignored_hints=1)
+        scope.store.arguments.ignore("tokens", type(tokens), FLAT)
         return None
     return scope.chain(array) if scope.supported and len(array) else None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from omlx_cache.arrays.mlxio import feed
-from omlx_cache.begun import listed
+from omlx_cache.begun import FLAT, listed
 from omlx_cache.commit.admission import Staging
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import LiveExtent
@@ -62,7 +62,7 @@ class Preparation:
             self._tokens = as_tokens(listed(tokens))
         except (ValueError, TypeError, OverflowError):
             self._tokens = as_tokens([])
-            store.counters.add(ignored_hints=1)
+            store.arguments.ignore("tokens", type(tokens), FLAT)
         self.is_over = not (scope.supported and store.retains and len(self._tokens))
         # It may run anywhere, under any lock.
         weakref.finalize(self, store.counters.defer, self._staging.release)

@@ -48,7 +48,7 @@ from omlx_cache.settings.values import render
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.memory import Level, Relief
 from omlx_cache.upkeep.thread import StoreParts, upkeep_thread
-from omlx_cache_storage.arguments import SECONDS, is_seconds
+from omlx_cache_storage.arguments import SECONDS, is_count, is_seconds, is_whole
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
@@ -391,7 +391,13 @@ class BlockStore(ReadingTiers):
     @uninterrupted
     def why(self, last: int = 1, number: int | None = None) -> WhyReply:
         """Return the latest requests, or the one of a number, and why no more of them was restored.
-        The place where prompts part is text, if there is a `decoder`."""
+        The place where prompts part is text, if there is a `decoder`. Raises TypeError for what is
+        no number."""
+        if not is_count(last) or not (number is None or is_whole(number)):
+            raise TypeError(
+                "store.why(last=1, number=None) takes whole numbers, "
+                f"got last={last!r}, number={number!r}"
+            )
         return answer(self.requests, self.decoder, last, number)
 
     @uninterrupted

@@ -199,5 +199,5 @@ def test_what_is_read_from_the_disk_has_the_stamp_of_who_asked_for_it(
 def test_a_pin_of_less_than_a_block_says_why_it_pins_nothing(cache: PrefixCache) -> None:
     pin = cache.pin(MINE[:5], ttl=60)
     assert pin.memory.pages == pin.found_tokens == 0
-    assert "one has 32 tokens" in str(pin.reason)
+    assert "give at least 32 tokens, a block; it has 5" in str(pin.reason)
     assert cache.pin(MINE[:32], ttl=60).reason is None

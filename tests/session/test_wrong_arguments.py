@@ -30,6 +30,9 @@ MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
     (lambda model, store: PrefixCache(model, store, policy="x"), r"StridePolicy\(2048\), got 'x'"),
     (lambda model, store: PrefixCache(model, store, policy=0), r"StridePolicy\(2048\), got 0"),
     (lambda model, store: PrefixCache(model, store, codec_policy=5), r"codec's name .*got 5"),
+    (lambda model, store: store.why("x"), r"whole numbers, got last='x', number=None"),
+    (lambda model, store: store.why(last=-1), r"got last=-1"),
+    (lambda model, store: store.why(number="9"), r"number='9'"),
     (lambda model, store: StridePolicy("x"), r"whole number of tokens, got 'x'"),
 ]  # type: ignore[arg-type]
 
@@ -146,6 +149,10 @@ REQUESTS: list[Callable[[PrefixCache], object]] = [
     lambda cache: cache.begin(PROMPT).wait("x"),
     lambda cache: cache.prefetch(PROMPT).wait("x"),
     lambda cache: cache.prepare(PROMPT, most="x").step(None),
+    lambda cache: cache.prepare("x"),
+    lambda cache: cache.pin("x", ttl=5),
+    lambda cache: cache.pin(PROMPT, ttl="x"),
+    lambda cache: cache.retire(5),
     lambda cache: cache.session([*PROMPT, 1]).want_snapshots(["x"]),
     lambda cache: cache.session([*PROMPT, 1]).want_snapshots(5),
     lambda cache: cache.session(PROMPT, kv_bits=8).want_snapshots("x"),
