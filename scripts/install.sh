@@ -93,6 +93,12 @@ install() {
 
 uninstall() {
     removed=
+    running=$(PATH="$venv/bin:$links:$PATH" omlx-cache ps 2>/dev/null || true)
+    if [ -n "$running" ]; then
+        echo "Stop running servers first; \`omlx-cache ps\` shows them:"
+        # The command goes before a person can ask it.
+        echo "$running"
+    fi
     for way in $(ways); do
         case $way in
         uv) uv tool uninstall --quiet omlx-cache ;;

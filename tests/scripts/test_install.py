@@ -14,6 +14,7 @@ case "$*" in
     mkdir -p "$4/bin"
     for name in python omlx-cache omlx-cached; do cp "$0" "$4/bin/$name"; done
     ;;
+ps) [ ! -e "$HOME/serving" ] || echo "41 serve :8080" ;;
 esac
 """
 """Stands for an interpreter, pip and the commands: no test loads 370 MB."""
@@ -63,6 +64,17 @@ def test_the_commands_are_linked_and_what_it_kept_is_listed_with_its_remedy(home
     subprocess.run(["sh", "-c", "\n".join(lines)], check=True)
     assert not any(directory.exists() for directory in (pages, config, sockets))
     assert checkout.exists(), "no directory that a person named goes with other things in it"
+
+
+def test_servers_that_run_are_named_before_anything_is_removed(home: Path) -> None:
+    run(home, "install")
+    (home / "serving").touch()
+    told = run(home, "uninstall").stdout.splitlines()
+    assert told[0].startswith("Stop running servers first")
+    assert told[1] == "41 serve :8080"
+    run(home, "install")
+    (home / "serving").unlink()
+    assert "Stop" not in run(home, "uninstall").stdout
 
 
 def test_a_command_of_somebody_else_stays(home: Path) -> None:
