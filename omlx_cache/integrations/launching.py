@@ -136,10 +136,9 @@ def waits_for_disk(settings: CacheSettings) -> bool:
     without until that changes."""
 
     def looked() -> bool:
-        place, memory = settings.cold_dir, settings.machine.state_dir
-        is_read_only = DISK.is_read_only(DISK.mount_point(place))
-        root = Root(place, DISK, memory=memory, parents=settings.makes_parents)
-        return is_read_only or bool(root.unmounted())
+        memory, parents = settings.machine.state_dir, settings.makes_parents
+        root = Root(settings.cold_dir, DISK, memory=memory, parents=parents)
+        return bool(root.unmounted()) or DISK.is_read_only(DISK.mount_point(settings.cold_dir))
 
     return within(looked, "omlx-cache-settings", ANSWER_SECONDS, True)
 

@@ -124,7 +124,7 @@ class Opening:
         # A directory that changed too fast to be followed loses no recency.
         self.record_recency()
         self.root.have(deleted=self._sharing.ledger.is_gone)
-        if self._sharing.was_deleted:
+        if self._sharing.ledger.is_gone and not self._files.is_ours():
             _log.warning(
                 "%s was deleted and made again: its pages, its quota and its pins are gone",
                 self._index.directory,

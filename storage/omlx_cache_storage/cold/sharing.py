@@ -129,14 +129,6 @@ class Sharing:
             self.ledger.open(ledger_bytes)
         self._attach()
 
-    @property
-    def was_deleted(self) -> bool:
-        """True when the directory that this object entered was deleted since, and neither renamed
-        nor unmounted."""
-        with contextlib.suppress(OSError):
-            return self.ledger.is_gone and not self._fs.has_name(self._attached.fd)
-        return False
-
     @contextlib.contextmanager
     def beginning(self, under_way: Iterable[FoundFile], slack_bytes: int) -> Iterator[None]:
         """Begin with the pages that were read since `enter`; the index has them when the block
