@@ -26,12 +26,12 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7018, 61, 0),
+    "storage": Limit(7014, 61, 0),
     "core": Limit(7346, 84, 0),
     "outside": Limit(11755, 163, 0),
-    "wheel": Limit(26119, 308, 0),
+    "wheel": Limit(26115, 308, 0),
     "benchmarks": Limit(1500, 18, 0),
-    "tests": Limit(31272, 475, 25),
+    "tests": Limit(31277, 475, 25),
 }
 
 

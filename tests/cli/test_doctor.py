@@ -195,7 +195,7 @@ def test_what_is_not_safe_to_mend_is_told_and_left(
 
 
 def test_a_directory_whose_disk_is_not_mounted_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     """What was remembered of it when it was: where, and its identity."""
     place, home = tmp_path / "disk", tmp_path / "home"
@@ -211,6 +211,11 @@ def test_a_directory_whose_disk_is_not_mounted_is_an_error(
     assert (finding.severity, finding.fix) == ("error", None)
     assert f"nothing is mounted at {place}" in finding.found
     assert str(record) in finding.found
+    below = place / "cold"
+    Path(record_path(memory, str(below))).write_text(record.read_text())
+    named = cli("doctor", "--cold-dir", below)
+    assert (named.code, named.err) == (1, "")
+    assert f"nothing is mounted at {place}" in named.out
     assert f"mkdir -p {tmp_path / 'missing'}" in _found(tmp_path / "missing" / "cold")[0].found
 
 

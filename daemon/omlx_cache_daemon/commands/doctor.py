@@ -125,10 +125,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _directories(given: Path | None, processes: "Iterable[AskedProcess]") -> list[Path]:
     """Return the named directory, the directories of the running stores, or the configured one."""
-    from omlx_cache_daemon.offline_files import configured_directory
+    from omlx_cache_daemon.offline_files import configured_directory, root_of
 
     if given is not None:
-        return [Path(os.path.abspath(existing(given)))]
+        place = Path(os.path.abspath(given))
+        # A missing one is an error of the command line, unless a check knows why.
+        return [place if root_of(place).unmounted() else existing(place)]
     used = {process.cold_dir for process in processes if process.cold_dir is not None}
     return [Path(path) for path in sorted(used)] or [Path(os.path.abspath(configured_directory()))]
 
