@@ -397,15 +397,15 @@ class Scopes:
                 f"{type(self).__name__}(model, store) got {type(model).__name__} for the model, "
                 "which must be an MLX model: what mlx_lm.load returns first"
             )
-        if policy is None:
-            policy = StridePolicy(store.settings.snapshot_stride)
+        policy = StridePolicy(store.settings.snapshot_stride) if policy is None else policy
         if isinstance(policy, type) or not callable(getattr(policy, "positions", None)):
             raise TypeError(f"policy must be one such as StridePolicy(2048), got {policy!r}")
         codec = store.settings.codec if codec_policy is None else codec_policy
         if isinstance(codec, str):
             codec = check_codec_name(codec.strip().lower())
-            shortest = store.settings.min_quantize_tokens
-            codec_policy = CodecPolicy(codec, min_quantize_tokens=shortest)
+            codec_policy = CodecPolicy(
+                codec, min_quantize_tokens=store.settings.min_quantize_tokens
+            )
         if not isinstance(codec_policy, CodecPolicy):
             raise TypeError(
                 f"codec_policy must be a codec's name or a CodecPolicy, got {codec_policy!r}"

@@ -363,10 +363,9 @@ class Session:
             # A program that gives text for tokens must not find it in its log.
             kinds = sorted({type(token).__name__ for token in new or [tokens]})
             self._arguments.ignore("tokens", kinds, INTEGERS)
-            if not self._unknown:
-                self._unknown, self._due_at = 1, 0
-                if self._progress is not None:
-                    self._progress.recorded(before, before + 1)
+            if not self._unknown and self._progress is not None:
+                self._progress.recorded(before, before + 1)
+            self._unknown, self._due_at = 1, 0
         if self._unknown:
             return
         self._catch_up(committer).extend(array)
@@ -444,11 +443,10 @@ class Session:
         recorded = len(self._catch_up(committer))
         known = recorded + self._unknown
         extent = extent_of(layout, known) if own is None else own.extent(known)
-        if not self._unknown:
-            return self._scope.finish(committer, layout, extent, ended)
-        extent = extent.within(recorded)
-        result = self._scope.finish(committer, layout, extent, ended)
-        return replace(result, skipped={**result.skipped, reasons.BAD_TOKENS: 1})
+        result = self._scope.finish(committer, layout, extent.within(recorded), ended)
+        if self._unknown:
+            result = replace(result, skipped={**result.skipped, reasons.BAD_TOKENS: 1})
+        return result
 
     def _live_layout(self, prompt_cache: Sequence[Any] | None) -> Layout | None:
         """Return the layout of the live cache, None when it is not the session's kind."""

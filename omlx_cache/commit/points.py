@@ -39,10 +39,8 @@ class StridePolicy:
     stride: int
 
     def __post_init__(self) -> None:
-        if not is_whole(self.stride):
-            raise TypeError(f"stride must be a whole number of tokens, got {self.stride!r}")
-        if self.stride < 1:
-            raise ValueError(f"stride must be at least 1, got {self.stride}")
+        if not is_whole(self.stride) or self.stride < 1:
+            raise TypeError(f"stride must be an integer of at least 1, got {self.stride!r}")
 
     def positions(self, *, start: int, stop: int, block_size: int, branch: int | None) -> list[int]:
         step = max(1, -(-self.stride // block_size)) * block_size
