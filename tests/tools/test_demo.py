@@ -11,6 +11,7 @@ import pytest
 from kit.output import check_output
 from kit.tinylm import make_model
 from omlx_cache.adapters.kv import KVCacheAdapter
+from omlx_cache.tools.demo import course
 from omlx_cache.tools.demo.course import make_prompts
 from omlx_cache.tools.demo.runs import DemoError
 from omlx_cache_daemon.cli import main
@@ -41,7 +42,7 @@ def test_every_kind_of_restore_gives_the_tokens_of_a_run_without_the_cache(
     check_output("demo", told)
     assert told["passed"]
     restored = [row["restored_tokens"] for row in told["rows"]]
-    assert restored == [0, TOKENS - 1, TOKENS - 1, SHARED, TOKENS - 1]
+    assert restored == [0, TOKENS - 1, TOKENS - 1, TOKENS - 1, 0, SHARED]
     assert all(row["same_tokens"] and len(row["new_tokens"]) == 12 for row in told["rows"])
     assert all(row["peak_bytes"] > 0 and row["first_token_seconds"] > 0 for row in told["rows"])
     prompts = {tuple(row["new_tokens"]) for row in told["rows"]}
@@ -63,7 +64,7 @@ def test_a_wrong_restore_is_a_no_and_a_failure(
     monkeypatch.setattr(KVCacheAdapter, "rebuild", swapped)
     code, told = _json(capsys, SMALL)
     assert code == 1
-    assert [row["same_tokens"] for row in told["rows"]] == [True, False, True, False, False]
+    assert [row["same_tokens"] for row in told["rows"]] == [True, False, True, False, True, False]
 
 
 @pytest.mark.nightly
@@ -81,8 +82,9 @@ def test_a_long_conversation_that_does_not_come_back_whole_fails(
     monkeypatch.setattr(HotTier, "reserve", keep_own)
     code, told = _json(capsys, SMALL)
     assert code == 1
-    *others, long = told["rows"]
-    assert [row["restored_tokens"] for row in others] == [0, TOKENS - 1, TOKENS - 1, SHARED]
+    long = told["rows"].pop(3)
+    restored = [row["restored_tokens"] for row in told["rows"]]
+    assert restored == [0, TOKENS - 1, TOKENS - 1, 0, SHARED]
     assert long["restored_tokens"] < TOKENS / 2
     assert long["same_tokens"]
 
@@ -98,7 +100,7 @@ def test_a_model_and_a_text_of_the_users_own(
     code, told = _json(capsys, arguments)
     assert code == 0
     assert told["model"] == str(model)
-    assert [row["restored_tokens"] for row in told["rows"]] == [0, 119, 119, SHARED, 119]
+    assert [row["restored_tokens"] for row in told["rows"]] == [0, 119, 119, 119, 0, SHARED]
 
 
 @pytest.mark.parametrize(
@@ -151,3 +153,14 @@ def test_the_prompts_share_whole_blocks_of_the_first_half_and_no_token_more(
     assert first.tokens[shared] != second.tokens[shared]
     assert first.ends == second.ends == sorted(set(first.ends))
     assert {shared, length - 1, length} <= set(first.ends)
+
+
+def test_the_table_has_the_time_that_each_row_is_compared_with(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course, "WIDTH", 80)
+    assert main(SMALL) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    speeds = [row[-4] for row in rows if row[-1:] == ["yes"]]
+    assert len(speeds) == 6, "a row that breaks is none"
+    assert [place for place, speed in enumerate(speeds) if speed == "1.0x"] == [0, 4]
