@@ -44,6 +44,7 @@ from omlx_cache.settings.derived import (
     restore_share,
     snapshot_share,
 )
+from omlx_cache.settings.machine import Disks
 from omlx_cache.settings.values import render
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.memory import Level, Relief
@@ -537,7 +538,12 @@ class BlockStore(ReadingTiers):
         unknown = [f"cold_dir: {self.cold_dir} does not answer"]
         notes = self._queries.ask(self.settings.notes, QUERY_SECONDS, unknown)
         allowed = self.allowance()
-        if allowed is not None:
+        if self.cold is not None and allowed is not None:
+            least = self.cold.evictor.min_free
+            settings["min_free_bytes"] |= {
+                "value": least,
+                "rendered": render("min_free_bytes", least),
+            }
             notes = [*notes, *allowed.notes()]
             if allowed.given_bytes is None:
                 # A share of the disk's free space counts the cache's own bytes as free.
@@ -608,7 +614,15 @@ def _open(
 ) -> None:
     """Read the directory, and the documents of its namespaces; waits for the disk."""
     if cold is not None:
-        cold.open(s.cold_budget)
+
+        def budget(used_bytes: int) -> int:
+            # It may be mounted only now: a share of the disk below would evict pages.
+            if isinstance(s.machine.disk, Disks):
+                s.machine.disk.forget(s.cold_dir)
+            cold.evictor.min_free = s.least_free()
+            return s.cold_budget(used_bytes)
+
+        cold.open(budget)
         with contextlib.suppress(OSError):
             documents.update(cold_files.namespaces(s.cold_dir))
 

@@ -50,6 +50,11 @@ def cold_share(free: int, used: int = 0) -> int:
     return min((free + used) // FREE_DISK_SHARE, COLD_CAP)
 
 
+def free_share(total: int) -> int:
+    """Return what stays free of a disk of `total` bytes."""
+    return min(total // 20, MIN_FREE_CAP)
+
+
 def restore_share(machine: Machine) -> int:
     """Return what restores that were begun ahead of their sessions may take together: as much as
     the hot tier by default. A longer prefix is read when its session begins."""
@@ -99,4 +104,4 @@ def derive(name: str, values: Mapping[str, Any]) -> Derived:
         how = f"1/{FREE_DISK_SHARE} of {format_size(disk.free)} free"
         return Derived(cold_share(disk.free), f"{how}, at most {format_size(COLD_CAP)}")
     how = f"5 % of a disk of {format_size(disk.total)}, at most {format_size(MIN_FREE_CAP)}"
-    return Derived(min(disk.total // 20, MIN_FREE_CAP), how)
+    return Derived(free_share(disk.total), how)

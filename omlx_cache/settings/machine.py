@@ -71,6 +71,10 @@ class Disks:
             self._seen[path] = disk_space(path)
         return self._seen[path]
 
+    def forget(self, path: Path) -> None:
+        """Ask again for a path at its next use: another disk may be mounted by now."""
+        self._seen.pop(path, None)
+
 
 def probe(environ: Mapping[str, str] = os.environ) -> Machine:
     """Return this machine. A path's disk is read once and then remembered."""

@@ -21,7 +21,13 @@ from pydantic_settings import SettingsConfigDict
 
 from omlx_cache.codecs.identity import CodecName
 from omlx_cache.control.socket_paths import check_length
-from omlx_cache.settings.derived import ANSWER_SECONDS, DERIVED, cold_share, derive
+from omlx_cache.settings.derived import (
+    ANSWER_SECONDS,
+    DERIVED,
+    cold_share,
+    derive,
+    free_share,
+)
 from omlx_cache.settings.machine import AUTO, Machine, directory_trouble, expand, is_auto, probe
 from omlx_cache.settings.names import PREFIX, SETTING_NAMES, refuse_unknown, variable
 from omlx_cache.settings.remote import RemoteSettings
@@ -361,6 +367,12 @@ class CacheSettings(RemoteSettings):
         if self.hot_cache_only or not self.is_derived("cold_bytes"):
             return self.cold_bytes
         return cold_share(self.machine.disk(self.cold_dir).free, used_bytes)
+
+    def least_free(self) -> int:
+        """Return what stays free of the cold directory's disk, which may be mounted only now."""
+        if self.hot_cache_only or not self.is_derived("min_free_bytes"):
+            return self.min_free_bytes
+        return free_share(self.machine.disk(self.cold_dir).total)
 
     def is_derived(self, name: str) -> bool:
         """True for a setting that nobody chose: it follows from the machine or from others."""

@@ -15,6 +15,7 @@ from kit.storage import Story, commit, files_in, is_right, open_store, set_budge
 from kit.storage.mounts import small_disk
 from kit.units import MIB
 from omlx_cache import BlockStore
+from omlx_cache.settings.machine import disk_space
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.small_files import read_budget
 
@@ -122,6 +123,23 @@ def test_a_disk_that_is_not_mounted_at_the_start_is_waited_for(
     (record,) = (state / "omlx-cache" / "directories").iterdir()
     assert json.loads(record.read_text())["mount"] == str(disk)
     assert record.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_to_stay_free_is_derived_for_the_disk_that_comes(disk: Path, story: Story) -> None:
+    """And not for the one below its mount point, whose share it has no room for."""
+    with open_store(disk, min_free_bytes="auto") as store:
+        commit(store, story, 1, 2, 3)
+        assert store.flush(30)
+    _unmount(disk)
+    with open_store(disk, min_free_bytes="auto") as store:
+        commit(store, story, 4, 5)
+        assert _settle(store).startswith("unavailable: ")
+        _mount(disk.with_name("image"), disk)
+        assert _settle(store) == "ok"
+        assert store.flush(30)
+        assert len(files_in(disk)) == 5
+        told = store.configuration()["settings"]["min_free_bytes"]
+        assert told["value"] == disk_space(disk).total // 20
 
 
 def test_an_empty_disk_in_the_place_of_the_one_that_went_is_not_used(
