@@ -132,7 +132,7 @@ def test_stats_of_several_stores_are_their_sums_and_each_of_them(
         # Both use one directory.
         assert total["cold"]["limit_bytes"] == 2**24
         lines = [" ".join(line.split()) for line in shown.out.splitlines()]
-        assert "histograms.asked_tokens 4, mean 4000, 95 % within 4096" in lines
+        assert "histograms.asked_tokens 4, mean 4,000, 95 % within 4,096" in lines
         assert all(f"process {pid}\n" in shown.out for pid in pids)
 
 
