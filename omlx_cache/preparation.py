@@ -129,8 +129,8 @@ class Preparation:
             chain = scope.chain(self._tokens[: found + max(0, most)])
         scope.learn_pace()
         pace, missing = scope.pace, len(chain) - found
-        is_slow = pace.is_slow(scope.fewest_tokens) or pace.restores_slowly(found, missing)
-        if not missing or is_slow or not self._has_room():
+        is_slow = pace.is_slow(scope.fewest_tokens)
+        if not missing or is_slow or pace.restores_slowly(found, missing) or not self._has_room():
             self._end()
             return
         # A restore leaves one token at least to be computed.

@@ -44,7 +44,6 @@ from omlx_cache.settings.derived import (
     restore_share,
     snapshot_share,
 )
-from omlx_cache.settings.machine import Disks
 from omlx_cache.settings.values import render
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.memory import Level, Relief
@@ -614,15 +613,7 @@ def _open(
 ) -> None:
     """Read the directory, and the documents of its namespaces; waits for the disk."""
     if cold is not None:
-
-        def budget(used_bytes: int) -> int:
-            # It may be mounted only now: a share of the disk below would evict pages.
-            if isinstance(s.machine.disk, Disks):
-                s.machine.disk.forget(s.cold_dir)
-            cold.evictor.min_free = s.least_free()
-            return s.cold_budget(used_bytes)
-
-        cold.open(budget)
+        cold_files.open_tier(cold, s)
         with contextlib.suppress(OSError):
             documents.update(cold_files.namespaces(s.cold_dir))
 

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.machine import Disks
 from omlx_cache_storage.cold.catalog import ColdEntry, namespace_directories, read_namespace, walk
 from omlx_cache_storage.cold.contents import rooted
 from omlx_cache_storage.cold.disk import DISK, SMALL_FILE_BYTES, FileSystem
 from omlx_cache_storage.cold.files import EXPECTED_FILES
+from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import (
     ENTRY_BYTES,
     KEEPER_FILE,
@@ -19,6 +22,19 @@ from omlx_cache_storage.format.names import (
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.pins import PinRecord, Pins, living
+
+
+def open_tier(cold: ColdTier, settings: CacheSettings) -> None:
+    """Open a cold tier with the budget that settings give it; waits for the disk."""
+
+    def budget(used_bytes: int) -> int:
+        # It may be mounted only now: a share of the disk below would evict pages.
+        if isinstance(settings.machine.disk, Disks):
+            settings.machine.disk.forget(settings.cold_dir)
+        cold.evictor.min_free = settings.least_free()
+        return settings.cold_budget(used_bytes)
+
+    cold.open(budget)
 
 
 def scan(cold_dir: Path) -> Iterator[ColdEntry]:

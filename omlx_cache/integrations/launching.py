@@ -4,7 +4,9 @@ Each server has a `launch` module in its package here, found by the name that pe
 imported only when that was typed. Nothing in this module imports MLX.
 """
 
+import errno
 import logging
+import os
 import signal
 import sys
 import threading
@@ -124,21 +126,21 @@ def check_cold_dir(settings: CacheSettings) -> None:
     """Raise CannotRun for a directory that no store could open; writes nothing. A store waits for
     an absent or read-only disk."""
     trouble = settings.cold_dir_trouble()
-    if trouble and not waits_for_disk(settings):
+    if trouble and not waits_for_disk(settings, trouble):
         raise CannotRun(
             f"nothing can be kept in {settings.cold_dir}: {trouble}; name another place with "
             "OMLX_CACHE_COLD_DIR, or keep all in memory with OMLX_CACHE_HOT_CACHE_ONLY=1"
         )
 
 
-def waits_for_disk(settings: CacheSettings) -> bool:
-    """True where the cold directory's disk is not mounted, or mounted read-only: a store does
-    without until that changes."""
+def waits_for_disk(settings: CacheSettings, trouble: str) -> bool:
+    """True where the cold directory's trouble is a disk that is not mounted, or mounted read-only:
+    a store does without until that changes."""
 
     def looked() -> bool:
         memory, parents = settings.machine.state_dir, settings.makes_parents
         root = Root(settings.cold_dir, DISK, memory=memory, parents=parents)
-        return bool(root.unmounted()) or DISK.is_read_only(DISK.mount_point(settings.cold_dir))
+        return trouble.endswith(os.strerror(errno.EROFS)) or bool(root.unmounted())
 
     return within(looked, "omlx-cache-settings", ANSWER_SECONDS, True)
 

@@ -67,9 +67,8 @@ class Disks:
         self._seen: dict[Path, DiskSpace] = {}
 
     def __call__(self, path: Path) -> DiskSpace:
-        if path not in self._seen:
-            self._seen[path] = disk_space(path)
-        return self._seen[path]
+        found = self._seen.get(path)
+        return self._seen.setdefault(path, disk_space(path)) if found is None else found
 
     def forget(self, path: Path) -> None:
         """Ask again for a path at its next use: another disk may be mounted by now."""
@@ -135,7 +134,10 @@ def directory_trouble(path: Path) -> str:
         if not stat.S_ISDIR(info.st_mode):
             return f"{place} is not a directory"
         if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            is_read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+            try:
+                is_read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+            except OSError as error:
+                return f"{place}: {error.strerror}"
             return f"{place}: {os.strerror(errno.EROFS if is_read_only else errno.EACCES)}"
         # An empty one of this user's is made private when a store opens it, and one above it is not
         # looked into.

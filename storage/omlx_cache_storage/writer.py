@@ -381,7 +381,7 @@ class Writer:
             # Once, not for each of the thousands of pages that a full disk refuses.
             level = logging.WARNING if fault is None else logging.ERROR
             # The tier says itself that it is unavailable.
-            told = self._failing or self._cold.trouble.startswith(UNAVAILABLE)
+            told = 0 < self._failing <= nbytes or self._cold.trouble.startswith(UNAVAILABLE)
             level = logging.DEBUG if told else level
             _log.log(level, _UNTIL_WRITTEN, trouble, exc_info=fault)
             self._failing = min(self._failing or nbytes, nbytes)

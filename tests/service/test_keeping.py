@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold, set_budget
+from omlx_cache.settings.derived import free_share
+from omlx_cache.settings.machine import DiskSpace
 from omlx_cache_daemon.service.configuration import read_configuration
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.upkeep import Upkeep
@@ -107,6 +109,18 @@ def _run(directory: Path, until: Callable[[Upkeep], bool] = lambda upkeep: True)
         time.sleep(0.05)
     assert upkeep.stop(30)
     return upkeep
+
+
+def test_what_is_to_stay_free_is_derived_for_the_disk_that_is_there_when_it_is_read(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upkeep = Upkeep(read_configuration({"cold_dir": str(filled)}, None, {}), lambda: None)
+    mounted = DiskSpace(200 * MIB, 100 * MIB)
+    monkeypatch.setattr("omlx_cache.settings.machine.disk_space", lambda path: mounted)
+    upkeep.start()
+    assert upkeep.opened.wait(30)
+    assert upkeep.stop(30)
+    assert upkeep.tier.evictor.min_free == free_share(mounted.total)
 
 
 def test_a_directory_that_belongs_to_others_is_left_as_it_is(tmp_path: Path) -> None:

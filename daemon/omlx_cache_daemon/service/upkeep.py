@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from omlx_cache.control.cold_files import open_tier
 from omlx_cache.control.listener import remove_stale
 from omlx_cache.control.socket_paths import search_places
 from omlx_cache.settings.sizes import format_size
@@ -135,7 +136,7 @@ class Upkeep:
             if self.tier.is_there():
                 self._fs.claim(self.directory)
                 self.tier.set_before = self.state.take().budget_bytes or None
-        self.tier.open(self._applied.settings.cold_budget)
+        open_tier(self.tier, self._applied.settings)
         if not self._trouble():
             self._take_state()
         give_back_memory()

@@ -119,7 +119,7 @@ def serve(
         if (
             cold is not None
             and cold.state.startswith(UNAVAILABLE)
-            and not waits_for_disk(store.settings)
+            and not waits_for_disk(store.settings, cold.state)
         ):
             store.close(0.0)
             why = cold.state.removeprefix(UNAVAILABLE)
