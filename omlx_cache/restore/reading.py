@@ -41,7 +41,7 @@ from omlx_cache_storage.prefetch import ReadingTiers, read_page
 DISK_PASSES = 2
 """Passes that may read the disk: the first, and one below the page that failed it."""
 MEMORY_PASSES = 3
-"""Passes after that which use only pages in memory."""
+"""Later passes, at most: they use only pages in memory."""
 READ_AHEAD = 12
 """Pages asked for at a time: enough to keep a disk busy, few enough that encoded ones stay
 small."""

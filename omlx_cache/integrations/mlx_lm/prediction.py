@@ -1,4 +1,4 @@
-"""Where the next prompt of a conversation will differ from what is known, before a client sends it.
+"""Predicts how the next prompt of a conversation begins, before a client sends it.
 
 A chat template decides by what follows an answer how it writes the answer and the turns before it.
 So the message that must follow is put there, with two contents: what both prompts share will not

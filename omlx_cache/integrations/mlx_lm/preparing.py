@@ -52,9 +52,10 @@ class Preparing:
     raises.
 
     `expect` and `is_worth_it` are for any thread, the rest for the one that runs the model.
-    Mutable: `_expected`, the latest last, each operation on which is atomic; `_asked` and `_saves`,
-    when and what the platform said of its power last, by who has `_asking`; and by the model's
-    thread `_current`, which is computed, `_of`, what that was expected as, and `_begun`, when.
+    Mutable: `_expected`, the latest last, each operation on which is atomic. `_asking` guards
+    `_saves`, the platform's latest answer about its power, and `_asked`, its time. The model's
+    thread owns `_current`, the preparation in progress, `_of`, its expectation, and `_begun`, the
+    time of its beginning.
     """
 
     def __init__(
@@ -139,8 +140,8 @@ class Preparing:
             self._current = None
 
     def give_up(self, prompt: Sequence[int] = ()) -> None:
-        """Store what was computed so far, and expect the rest still, but nothing of the
-        conversation that a prompt, which has arrived, goes on with."""
+        """Store the tokens that were computed so far, and expect the others still; but drop the
+        conversation that an arrived prompt continues."""
         if self._current is not None and self._of is not None:
             if not self._current.is_over:
                 self._expected.append(self._of)
