@@ -533,12 +533,12 @@ class HotTier:
         """Choose what must leave to make room for `excess` bytes more than there are, for a page
         that ends at `position` of a sequence whose pages are `own`: of those some at a time, and
         those of others if they were used at `until_ns` at the latest; where that is `SUPERSEDED_NS`
-        no used page of either. Pins keep pages as long as
-        their share is one of `room`."""
+        no used page of either. Pins keep pages as long as their share is one of `room`."""
         victims: list[Held] = []
         dirty: list[PageId] = []
         spared: list[Held] = []
         young, now, pins_hold = False, self._clock.now(), None
+        spares = until_ns == SUPERSEDED_NS
         for held in self._index.in_order() if excess > 0 else ():
             kept = held.kept_ns > now
             if kept and pins_hold is None:
@@ -546,7 +546,6 @@ class HotTier:
             if held.state is PageState.QUEUED or (kept and pins_hold):
                 continue
             ours = held.id in own
-            spares = until_ns == SUPERSEDED_NS
             if held.stamp_ns > until_ns and (spares or not (ours or kept)):
                 # What comes later in the order is younger still.
                 young = True
