@@ -29,8 +29,10 @@ def saves_power(
         supplies = root / "sys/class/power_supply"
         batteries = [one for one in supplies.glob("*") if text_of(one / "type") == "Battery\n"]
         # A wireless mouse has one too.
-        batteries = [one for one in batteries if text_of(one / "scope") != "Device\n"]
-        return any(text_of(one / "status") == "Discharging\n" for one in batteries)
+        return any(
+            text_of(one / "status") == "Discharging\n" and text_of(one / "scope") != "Device\n"
+            for one in batteries
+        )
     except (OSError, subprocess.SubprocessError):
         return False
 
