@@ -12,10 +12,10 @@ from omlx_cache import reasons
 from omlx_cache.flights import QueueWait
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scope
-from omlx_cache_storage.arguments import SECONDS, is_count, is_timeout
+from omlx_cache_storage.arguments import SECONDS, Arguments, is_count, is_timeout
 from omlx_cache_storage.eviction.order import Priority, is_priority
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.keys import KeyChain, as_tokens
+from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 
 _log = logging.getLogger(__name__)
 
@@ -222,3 +222,13 @@ def listed(tokens: Any) -> list[Any]:
     ):
         raise TypeError(f"tokens must be {FLAT}, got {type(tokens).__name__}")
     return list(plain)
+
+
+def flat_tokens(tokens: Any, arguments: Arguments) -> Tokens:
+    """Return the tokens of any kind of sequence; an empty array, counted and logged once, for
+    anything else."""
+    try:
+        return as_tokens(listed(tokens))
+    except (ValueError, TypeError, OverflowError):
+        arguments.ignore("tokens", type(tokens), FLAT)
+        return as_tokens([])

@@ -7,7 +7,7 @@ from typing import NamedTuple, Unpack
 
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import allocate_payload
-from omlx_cache.begun import DEFAULT_NEW_TOKENS, FLAT, Begun, listed
+from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, flat_tokens
 from omlx_cache.commit.points import needed
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.explanation import Explanation
@@ -264,11 +264,7 @@ class PrefixCache(Scopes):
 
 def _chain(scope: Scope, tokens: Sequence[int]) -> KeyChain | None:
     """Return the keys of a sequence; None, counted and logged once, for tokens that are none."""
-    try:
-        array = as_tokens(listed(tokens))
-    except (ValueError, TypeError, OverflowError):
-        scope.store.arguments.ignore("tokens", type(tokens), FLAT)
-        return None
+    array = flat_tokens(tokens, scope.store.arguments)
     return scope.chain(array) if scope.supported and len(array) else None
 
 

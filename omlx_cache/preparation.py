@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from omlx_cache.arrays.mlxio import feed
-from omlx_cache.begun import FLAT, listed
+from omlx_cache.begun import flat_tokens
 from omlx_cache.commit.admission import Staging
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.progress import LiveExtent
@@ -16,7 +16,7 @@ from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.scope import MOST_TOKENS, Scope
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
+from omlx_cache_storage.keys import KeyChain, Tokens
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +58,7 @@ class Preparation:
         self._committer: Committer | None = None
         self._pending: PendingRestore | None = None
         self._chain: KeyChain | None = None
-        try:
-            self._tokens = as_tokens(listed(tokens))
-        except (ValueError, TypeError, OverflowError):
-            self._tokens = as_tokens([])
-            store.arguments.ignore("tokens", type(tokens), FLAT)
+        self._tokens = flat_tokens(tokens, store.arguments)
         self.is_over = not (scope.supported and store.retains and len(self._tokens))
         # It may run anywhere, under any lock.
         weakref.finalize(self, store.counters.defer, self._staging.release)

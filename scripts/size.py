@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(7014, 61, 0),
-    "core": Limit(7351, 84, 0),
+    "core": Limit(7349, 84, 0),
     "outside": Limit(11760, 163, 0),
-    "wheel": Limit(26125, 308, 0),
+    "wheel": Limit(26123, 308, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31305, 475, 25),
 }
