@@ -11,10 +11,13 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
 from omlx_cache_daemon.errors import CommandError, NobodyThere
+
+if TYPE_CHECKING:
+    from omlx_cache.control.replies import ProcessRow
 
 T = TypeVar("T")
 Map = dict[str, object]
@@ -27,12 +30,23 @@ _CODES = {status: code for code, status in STATUS_OF.items()}
 
 
 class Client:
-    """One store's control socket. Holds no connection between calls, so a store may restart."""
+    """One store's control socket, and its process id when the socket's name has it. Holds no
+    connection between calls, so a store may restart."""
 
     def __init__(
-        self, path: Path, timeout: float = DEFAULT_TIMEOUT, pid: int | None = None
+        self, path: Path, pid: int | None = None, timeout: float = DEFAULT_TIMEOUT
     ) -> None:
         self.path, self.pid, self.timeout = path, pid, timeout
+
+    def within(self, seconds: float) -> "Client":
+        """Return a client of the same store that waits so long for each answer."""
+        return Client(self.path, self.pid, seconds)
+
+    def process(self) -> "ProcessRow":
+        """Return the store's description of itself; raises as `call`."""
+        from omlx_cache.control.replies import ProcessRow  # only here: `ps` reads plain JSON
+
+        return as_answer(ProcessRow, self.call("ps"))
 
     def call(self, op: str, **args: object) -> object:
         """Return the store's result; blocks for `timeout` seconds at most.

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from omlx_cache.settings.sizes import duration
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.render import quantity
-from omlx_cache_daemon.stores import process_of
 from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.stats import RequestStats, Stats
 
@@ -55,7 +54,7 @@ class Known(NamedTuple):
 
 def ask_figures(client: Client) -> Known:
     """Ask a store for its figures; raises CommandError, ControlError."""
-    told = process_of(client)
+    told = client.process()
     directory = told.cold_dir and os.path.realpath(told.cold_dir)
     return Known(told.title, directory, as_answer(Stats, client.call("stats")))
 

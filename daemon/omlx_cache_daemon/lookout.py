@@ -10,7 +10,6 @@ from omlx_cache.control.request_replies import ExplainedRequest
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.figures import Known, Rates, ask_figures, rates
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.watching import StoreQuestion, StoreReply
 from omlx_cache_storage.stats import Stats
 
@@ -44,7 +43,7 @@ class Lookout:
     figures of the last looks, by socket; each belongs to the thread that asks its store.
     """
 
-    def __init__(self, find: Callable[[], Sequence[RunningStore]]) -> None:
+    def __init__(self, find: Callable[[], Sequence[Client]]) -> None:
         self.gone: list[tuple[float, str]] = []
         self._find = find
         self._question = StoreQuestion(self._look, ANSWER_SECONDS)

@@ -17,7 +17,6 @@ from omlx_cache_daemon.render import text
 from omlx_cache_daemon.stores import (
     add_store_options,
     passed_over,
-    process_of,
     running,
     the_one,
 )
@@ -68,7 +67,7 @@ def used_directory(args: argparse.Namespace) -> Path:
     need not be there. Raises CommandError for a store without one."""
     directory = offline_directory(args)
     if directory is None:
-        told = process_of(the_one(args, on_disk=True)).cold_dir
+        told = the_one(args, on_disk=True).process().cold_dir
         if told is None:
             raise CommandError("the store keeps nothing on a disk; --cold-dir names a directory")
         directory = Path(os.path.realpath(told))
@@ -153,7 +152,7 @@ class Users:
         if directory is not None:
             return cls(directory, _users(directory, args.timeout))
         client = the_one(args, on_disk=True)
-        told = process_of(client).cold_dir
+        told = client.process().cold_dir
         if told is None:
             return cls(None, [client])
         others = (one for one in _users(Path(told), args.timeout) if one.path != client.path)
@@ -222,9 +221,9 @@ def _files(directory: Path) -> "Files":
 def _users(directory: Path, timeout: float) -> list[Client]:
     """Return the running stores that use a directory."""
     found = []
-    for client in (store.client(timeout) for store in running()):
+    for client in (store.within(timeout) for store in running()):
         try:
-            used = process_of(client).cold_dir
+            used = client.process().cold_dir
         except (CommandError, ControlError) as error:
             raise CommandError(f"{directory} may be in use: {error}") from error
         if used is not None and os.path.realpath(used) == os.path.realpath(directory):

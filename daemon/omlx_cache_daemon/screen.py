@@ -21,6 +21,7 @@ from rich.text import Text
 from omlx_cache.control.replies import last_name
 from omlx_cache.control.request_replies import ExplainedRequest
 from omlx_cache.settings.sizes import duration, format_size
+from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.figures import Rates, added_up, rate, time_saved, total
 from omlx_cache_daemon.lookout import (
     ANSWER_SECONDS,
@@ -34,7 +35,6 @@ from omlx_cache_daemon.lookout import (
 )
 from omlx_cache_daemon.process import sigterm_raises
 from omlx_cache_daemon.render import is_interactive, quantity, text, uses_styles
-from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.watching import StoreReply
 
 _BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
@@ -80,7 +80,7 @@ _REQUESTS = (
 )
 
 
-def show(find: Callable[[], Sequence[RunningStore]], seconds: float) -> None:
+def show(find: Callable[[], Sequence[Client]], seconds: float) -> None:
     """Show the screen, with a look every so many seconds, until q, Ctrl-C or SIGTERM; the terminal
     is left as it was. Without a terminal print one picture, as long as there is to say."""
     console = Console(color_system="auto" if uses_styles(sys.stdout) else None, highlight=False)

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.socket_paths import (
@@ -18,7 +18,7 @@ from omlx_cache.control.socket_paths import (
 )
 from omlx_cache.settings.names import SOCKET_VARIABLE
 from omlx_cache_daemon.argument_types import complete_by, positive_count, positive_number
-from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client, as_answer
+from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.render import text
 
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from omlx_cache.control.replies import ProcessRow
 
 _INTRODUCTION_SECONDS = 1.0
-
-
-class RunningStore(NamedTuple):
-    """A socket on which a process listens; the process id when the socket's name has it."""
-
-    path: Path
-    pid: int | None
-
-    def client(self, timeout: float = DEFAULT_TIMEOUT) -> Client:
-        return Client(self.path, timeout, self.pid)
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
@@ -53,28 +43,28 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def running(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
+def running(environ: Mapping[str, str] = os.environ) -> list[Client]:
     """Return the stores that accept connections, of every session of this user, in the order of
     their process ids."""
     return [store for store in known(environ) if is_listening(store.path)]
 
 
-def services(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
+def services(environ: Mapping[str, str] = os.environ) -> list[Client]:
     """Return the services that accept connections and serve all stores, in the order of their
     process ids. No command that is about a store means one of them."""
     named = (name for place in search_places(environ) for name in services_in(place))
     return [service for service in _each(named).values() if is_listening(service.path)]
 
 
-def candidates(args: argparse.Namespace) -> list[RunningStore]:
+def candidates(args: argparse.Namespace) -> list[Client]:
     """Return the stores that --pid and --socket leave, whether a process listens or not, in the
     order of their process ids."""
     if args.socket is not None:
-        return [RunningStore(args.socket, None)]
+        return [Client(args.socket)]
     return [store for store in known() if args.pid in (None, store.pid)]
 
 
-def chosen(args: argparse.Namespace) -> list[RunningStore]:
+def chosen(args: argparse.Namespace) -> list[Client]:
     """Return the running stores that --pid and --socket leave; raises NobodyThere for none."""
     stores = [store for store in candidates(args) if is_listening(store.path)]
     if not stores and args.socket is not None:
@@ -101,7 +91,7 @@ def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
     """
     stores = chosen(args)
     if len(stores) == 1:
-        return stores[0].client(args.timeout)
+        return stores[0].within(args.timeout)
     asked = [(store, _introduced(store)) for store in stores]
     if on_disk:
         keeping = [(store, row) for store, row in asked if row is None or row.cold_dir is not None]
@@ -112,7 +102,7 @@ def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
             if passed:
                 told = ", ".join(passed)
                 sys.stderr.write(f"omlx-cache: passed over, without a directory: {told}\n")
-            return keeping[0][0].client(args.timeout)
+            return keeping[0][0].within(args.timeout)
     lines = [
         f"  --pid {store.pid if row is None else row.pid}  --socket {store.path}  "
         + ("does not answer" if row is None else text(row.title))
@@ -121,21 +111,14 @@ def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
     raise UsageError("\n".join([f"{len(stores)} stores are running; choose one:", *lines]))
 
 
-def process_of(client: Client) -> "ProcessRow":
-    """Return a store's description of itself."""
-    from omlx_cache.control.replies import ProcessRow
-
-    return as_answer(ProcessRow, client.call("ps"))
-
-
-def _introduced(store: RunningStore) -> "ProcessRow | None":
+def _introduced(store: Client) -> "ProcessRow | None":
     try:
-        return process_of(store.client(_INTRODUCTION_SECONDS))
+        return store.within(_INTRODUCTION_SECONDS).process()
     except (CommandError, ControlError):
         return None
 
 
-def known(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
+def known(environ: Mapping[str, str] = os.environ) -> list[Client]:
     """Return the sockets of this user's stores, whether a process listens or not, in the order of
     their process ids."""
     found = _each(name for place in search_places(environ) for name in sockets_in(place))
@@ -145,17 +128,17 @@ def known(environ: Mapping[str, str] = os.environ) -> list[RunningStore]:
         from omlx_cache.settings.machine import expand
 
         path = expand(setting, Path.home())
-        found.setdefault(os.path.realpath(path), RunningStore(path, None))
+        found.setdefault(os.path.realpath(path), Client(path))
     return sorted(found.values(), key=lambda store: store.pid or 0)
 
 
-def _each(names: Iterable[SocketName]) -> dict[str, RunningStore]:
+def _each(names: Iterable[SocketName]) -> dict[str, Client]:
     """Return each process once: it may be found by its socket and by a link to it."""
-    found: dict[str, RunningStore] = {}
+    found: dict[str, Client] = {}
     for name in names:
         real = os.path.realpath(name.path)
         path = Path(real) if name.path.is_symlink() else name.path
-        found.setdefault(real, RunningStore(path, name.pid))
+        found.setdefault(real, Client(path, name.pid))
     return found
 
 

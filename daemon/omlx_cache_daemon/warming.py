@@ -26,7 +26,7 @@ from omlx_cache.settings.sizes import LONGEST_WAIT
 from omlx_cache_daemon.client import Client, as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.stores import process_of, running
+from omlx_cache_daemon.stores import running
 from omlx_cache_storage.stats import Stats
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def find_servers(args: argparse.Namespace, wanted: "CacheSettings") -> Found:
     a model any server will do. One that does not answer is among the others."""
     found = Found([], [])
     for store in running():
-        client = store.client(_TIMEOUT_SECONDS)
+        client = store.within(_TIMEOUT_SECONDS)
         try:
-            info = process_of(client)
+            info = client.process()
             theirs = as_map(client.call("config")).get("settings") if _url(info) else None
         except (CommandError, ControlError):
             found.others.append(
@@ -302,7 +302,7 @@ def _flushed(server: Server) -> bool:
     while True:
         if as_map(server.client.call("flush", timeout=_FLUSH_STEP_SECONDS)).get("durable") is True:
             return True
-        pending = process_of(server.client).pending
+        pending = server.client.process().pending
         if not pending.pages or time.monotonic() > deadline:
             return False
 

@@ -10,14 +10,13 @@ from omlx_cache.control.errors import ControlError
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.stores import RunningStore
 
 
 class StoreReply(NamedTuple):
     """A store's last answer, None for nothing yet; `error` says why it does not answer now. One
     that `has_gone` does not listen any more."""
 
-    store: RunningStore
+    store: Client
     answer: Any
     error: str | None = None
     has_gone: bool = False
@@ -36,7 +35,7 @@ class StoreQuestion:
         self._threads: dict[str, threading.Thread] = {}
         self._replies: dict[str, StoreReply] = {}
 
-    def ask(self, stores: Sequence[RunningStore], seconds: float | None = None) -> list[StoreReply]:
+    def ask(self, stores: Sequence[Client], seconds: float | None = None) -> list[StoreReply]:
         """Ask the stores that owe no answer, and wait for all for so long (else for longer than
         each may take). Return the latest reply of each that has given one, in the order of the
         stores. Ctrl-C ends the waiting."""
@@ -51,10 +50,10 @@ class StoreQuestion:
             self._threads[path].join(max(0.0, deadline - time.monotonic()))
         return [self._replies[path] for path in paths if path in self._replies]
 
-    def _put(self, path: str, store: RunningStore) -> None:
+    def _put(self, path: str, store: Client) -> None:
         before = self._replies.get(path)
         try:
-            self._replies[path] = StoreReply(store, self._question(store.client(self._timeout)))
+            self._replies[path] = StoreReply(store, self._question(store.within(self._timeout)))
         except (CommandError, ControlError) as error:
             has_gone = isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError)
             said = str(error).removeprefix(f"{path}: ")

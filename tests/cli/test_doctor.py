@@ -22,6 +22,7 @@ from kit.storage import Story, files_in, open_store, store_page
 from kit.storage.mounts import small_disk
 from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow
 from omlx_cache.settings.machine import state_dir
+from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.doctor import examination, machine, pages
 from omlx_cache_daemon.doctor.directory import DIRECTORY, PLACE, passed_over
 from omlx_cache_daemon.doctor.examination import (
@@ -32,7 +33,6 @@ from omlx_cache_daemon.doctor.examination import (
     asked,
     examine,
 )
-from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.root import record_path
 
@@ -425,7 +425,7 @@ def test_processes_of_different_versions_on_a_directory_are_told(cold: Path) -> 
         pending=held,
         sessions=0,
     )
-    store = RunningStore(cold / "none", 11)
+    store = Client(cold / "none", 11)
     rows = (row, replace(row, pid=12, version="0.0.2"))
     processes = [AskedProcess(store, one) for one in rows]
     (finding,) = examine(Context(cold, processes), (machine.versions,))

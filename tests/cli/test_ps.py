@@ -13,7 +13,6 @@ from omlx_cache.control.serialization import encoded
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.commands import ps
 from omlx_cache_daemon.errors import NobodyThere
-from omlx_cache_daemon.stores import RunningStore
 
 from .conftest import Cli
 
@@ -28,8 +27,8 @@ def test_those_that_hang_are_waited_for_together(monkeypatch: pytest.MonkeyPatch
             together.wait(20)
             raise NobodyThere("it did not answer")
 
-    monkeypatch.setattr(RunningStore, "client", lambda store, timeout: Hung())
-    found = [RunningStore(Path(f"/nowhere/{pid}-0.sock"), pid) for pid in (1, 2, 3)]
+    monkeypatch.setattr(Client, "within", lambda store, timeout: Hung())
+    found = [Client(Path(f"/nowhere/{pid}-0.sock"), pid) for pid in (1, 2, 3)]
     monkeypatch.setattr(ps, "_shown", lambda args: found)
     ended = cli("ps", "--format", "json")
     assert ended.code == 69, "nobody answers"
@@ -52,7 +51,7 @@ def test_the_answer_of_another_version_is_one_line(
 ) -> None:
     replies: list[object] = [[], {"pid": 1, "uptime_s": 2.0}]
     monkeypatch.setattr(Client, "call", lambda client, operation: replies.pop())
-    found = [RunningStore(Path(f"/nowhere/{pid}-0.sock"), pid) for pid in (1, 2)]
+    found = [Client(Path(f"/nowhere/{pid}-0.sock"), pid) for pid in (1, 2)]
     monkeypatch.setattr(ps, "_shown", lambda args: found)
     rows = cli("ps").out.splitlines()[1:]
     assert len(rows) == 2

@@ -20,7 +20,6 @@ from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.figures import Known, Rates
 from omlx_cache_daemon.lookout import Lookout, Watched, busiest, series
 from omlx_cache_daemon.screen import Screen
-from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_daemon.watching import StoreReply
 from omlx_cache_storage.stats import ColdUsage, MemoryUsage, RemoteUsage, Stats, WriterUsage
 
@@ -50,7 +49,7 @@ def _reply(pid: int, **more: Any) -> StoreReply:
     stats = replace(known, writer=WriterUsage(0, 5, 0, 10, 0, 0, 0, 2, 0), **more)
     told = [_told(number) for number in range(1, 60)]
     watched = Watched(Known(f"serve :{pid}, 模型\x07", "/cache", stats), _RATES, told)
-    return StoreReply(RunningStore(Path(f"/{pid}.sock"), pid), watched)
+    return StoreReply(Client(Path(f"/{pid}.sock"), pid), watched)
 
 
 def _lines(
@@ -147,7 +146,7 @@ class Stores:
         self.hung: dict[int, threading.Event] = {}
         monkeypatch.setattr(Client, "call", lambda client, *asked, **_: self._call(client, *asked))
         monkeypatch.setattr("omlx_cache_daemon.lookout.time.time", lambda: _NOW)
-        self.lookout = Lookout(lambda: [RunningStore(Path(f"/{pid}"), pid) for pid in pids])
+        self.lookout = Lookout(lambda: [Client(Path(f"/{pid}"), pid) for pid in pids])
 
     def _call(self, client: Client, operation: str) -> object:
         pid = int(client.path.name)

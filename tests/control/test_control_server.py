@@ -50,7 +50,7 @@ def open_server(path: Path, operations: Any = OPERATIONS, **options: Any) -> Api
 
 def ask(server: ApiServer, op: str, **args: object) -> object:
     assert server.path is not None
-    return Client(server.path, 20).call(op, **args)
+    return Client(server.path, timeout=20).call(op, **args)
 
 
 @pytest.fixture

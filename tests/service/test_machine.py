@@ -19,7 +19,6 @@ from omlx_cache.status.kv_events import events_document
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.service.machine import MachineStatus, Peers, merged
-from omlx_cache_daemon.stores import RunningStore
 from omlx_cache_storage.events import OTHER_PROCESS, EventLog
 
 from .conftest import Daemon, started
@@ -101,7 +100,7 @@ class _Store:
     """What a store answers: a log of events, or nothing for as long as it hangs."""
 
     def __init__(self, pid: int) -> None:
-        self.store = RunningStore(Path(f"/nowhere/{pid}-0.sock"), pid)
+        self.store = Client(Path(f"/nowhere/{pid}-0.sock"), pid)
         self.log, self.hangs, self.asked = EventLog(8), False, 0
 
     def note(self, count: int, detail: str = "") -> None:

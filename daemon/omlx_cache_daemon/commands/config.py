@@ -10,10 +10,10 @@ from omlx_cache.control.errors import ControlError
 from omlx_cache.control.socket_paths import search_places
 from omlx_cache.settings.names import ConfigError, refusal
 from omlx_cache_daemon.argument_types import add_format_option, complete_by
-from omlx_cache_daemon.client import Map, as_map
+from omlx_cache_daemon.client import Client, Map, as_map
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.render import print_json, table, text, uses_styles
-from omlx_cache_daemon.stores import RunningStore, add_store_options, chosen, running
+from omlx_cache_daemon.stores import add_store_options, chosen, running
 
 _DEFAULT_OF_SERVER = "default of serve"
 
@@ -101,7 +101,7 @@ def _whose(shown: dict[str, Any]) -> str:
     return f"Settings of {text(process['title'])}, process {text(process['pid'])}{here}"
 
 
-def _store(args: argparse.Namespace) -> RunningStore | None:
+def _store(args: argparse.Namespace) -> Client | None:
     """Return the store to ask: the one that runs, or that is chosen; None for this shell."""
     if args.pid is not None or args.socket is not None:
         return chosen(args)[0]
@@ -124,10 +124,10 @@ def _of_shell() -> dict[str, Any]:
     return {"process": None, "settings": known, "here": {}, "notes": settings.notes()}
 
 
-def _of_store(store: RunningStore, timeout: float) -> dict[str, Any]:
+def _of_store(store: Client, timeout: float) -> dict[str, Any]:
     """Return the settings of a running store, and where this shell differs; raises CommandError."""
     try:
-        reply = as_map(store.client(timeout).call("config"))
+        reply = as_map(store.within(timeout).call("config"))
     except ControlError as error:
         if error.code != "not_found":
             raise

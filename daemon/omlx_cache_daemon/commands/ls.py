@@ -26,7 +26,6 @@ from omlx_cache_daemon.render import (
     uses_styles,
     warn,
 )
-from omlx_cache_daemon.stores import process_of
 from omlx_cache_daemon.targets import (
     NAMES,
     SHOWN_DIGITS,
@@ -107,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     if len(of) == 1:
         rows, columns = place.pages(of[0].namespace, limit), _PAGE_COLUMNS
     else:
-        theirs = [dict(process_of(place.client).versions)] if isinstance(place, StorePages) else []
+        theirs = [dict(place.client.process().versions)] if isinstance(place, StorePages) else []
         found = of[:limit] or place.namespaces(limit)
         rows, columns = with_staleness(found, theirs), _NAMESPACE_COLUMNS
     if args.format == "json":

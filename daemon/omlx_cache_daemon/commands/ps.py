@@ -13,7 +13,6 @@ from omlx_cache_daemon.client import Client, as_map, other_version
 from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 from omlx_cache_daemon.stores import (
-    RunningStore,
     add_store_options,
     candidates,
     chosen,
@@ -76,7 +75,7 @@ def _watch(args: argparse.Namespace) -> int:
     return OK
 
 
-def _shown(args: argparse.Namespace) -> list[RunningStore]:
+def _shown(args: argparse.Namespace) -> list[Client]:
     """Return the stores that are meant; all of them, and the service that runs beside them."""
     if args.socket is not None or args.pid is not None:
         return chosen(args)

@@ -22,9 +22,9 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError, refuse_unknown
 from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES
 from omlx_cache_daemon.checking import Checked
-from omlx_cache_daemon.client import as_map, count_of
+from omlx_cache_daemon.client import Client, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.stores import RunningStore, process_of, running, services
+from omlx_cache_daemon.stores import running, services
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import (
     DESCRIPTIONS,
@@ -154,7 +154,7 @@ class AskedProcess:
     `unbacked`: pages that its memory takes for written, and the disk does not have. `rewritten`:
     its requests with a changed history. `min_free`: the bytes that it leaves free on the disk."""
 
-    store: RunningStore
+    store: Client
     row: ProcessRow | None = None
     unbacked: int = 0
     rewritten: int = 0
@@ -181,12 +181,12 @@ def asked() -> list[AskedProcess]:
     return [ask(store) for store in (*running(), *services())]
 
 
-def ask(store: RunningStore) -> AskedProcess:
+def ask(store: Client) -> AskedProcess:
     """Return what a process says of itself; waits for some seconds at most."""
-    client, unbacked, rewritten = store.client(ASK_SECONDS), 0, 0
+    client, unbacked, rewritten = store.within(ASK_SECONDS), 0, 0
     min_free: int | None = None
     try:
-        row = process_of(client)
+        row = client.process()
         # An earlier version does not know the question.
         with contextlib.suppress(ControlError, KeyError):
             known = as_map(as_map(client.call("config"))["settings"])

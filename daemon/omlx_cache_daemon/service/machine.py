@@ -17,7 +17,7 @@ from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Operations
 from omlx_cache_daemon.client import Client, as_answer, as_map, count_of
 from omlx_cache_daemon.log_follower import Events, Row
-from omlx_cache_daemon.stores import RunningStore, known, process_of
+from omlx_cache_daemon.stores import known
 from omlx_cache_daemon.watching import StoreQuestion, StoreReply
 from omlx_cache_storage.events import OTHER_PROCESS
 from omlx_cache_storage.stats import Stats
@@ -48,7 +48,7 @@ class Peers:
     answer is asked again aside, and no request waits for it meanwhile. Any thread may call; `_lock`
     guards `_away`, the reason and the thread of each such process; no I/O happens under it."""
 
-    def __init__(self, find: Callable[[], Sequence[RunningStore]] | None = None) -> None:
+    def __init__(self, find: Callable[[], Sequence[Client]] | None = None) -> None:
         self._find = find or known
         self._lock = threading.Lock()
         self._away: dict[str, tuple[str, StoreQuestion]] = {}
@@ -123,7 +123,7 @@ class MachineStatus:
         """Ask a process for its figures, and now and then for what hardly changes as well."""
         path, now = str(client.path), time.monotonic()
         if path not in self._told or now - self._told[path][0] > TOLD_SECONDS:
-            self._told[path] = now, process_of(client)
+            self._told[path] = now, client.process()
         return as_answer(Stats, client.call("stats"))
 
     def _row(self, reply: StoreReply) -> ProcessRow | None:
