@@ -5,11 +5,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import takewhile
 from types import ModuleType
 from typing import Any, NoReturn
 
 from omlx_cache.settings.names import SETTING_NAMES, refusal, refuse_unknown
-from omlx_cache.settings.removed import REMOVED
 from omlx_cache_daemon.errors import UsageError
 
 
@@ -69,19 +69,14 @@ def complete(helps: Mapping[str, str]) -> None:
 
 def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """Raise UsageError for the first flag that a command does not have."""
-    if not any(word.startswith("--") for word in arguments):
-        return
-    known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
-    removed = [f"--{name.replace('_', '-')}" for name in REMOVED]
     if parser.get_default("passes_on"):
         # Arguments behind the second word that is no flag belong to the command of that name.
         words = [at for at, word in enumerate(arguments) if not word.startswith("-")]
         arguments = arguments[: words[1] + 1] if len(words) > 1 else arguments
-    for word in arguments:
+    for word in takewhile(lambda word: word != "--", arguments):
         flag = word.partition("=")[0]
-        if word == "--":
-            return
         # A text with a space in it is a value, whatever it begins with.
         is_flag = flag.startswith("--") and " " not in flag
-        if is_flag and flag not in (*known, *removed):
+        if is_flag and flag not in parser._option_string_actions:
+            known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
             raise UsageError(refusal("flag", flag, known))

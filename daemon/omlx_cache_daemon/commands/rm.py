@@ -3,6 +3,8 @@
 import argparse
 import sys
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 from omlx_cache.control.serialization import document
 from omlx_cache.settings.sizes import counted, duration
@@ -11,8 +13,15 @@ from omlx_cache_daemon.client import Map, as_map, count_of
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.places import Users, add_source_options, existing, known_names
 from omlx_cache_daemon.render import lines, print_json, quantity, text
-from omlx_cache_daemon.stores import process_of
-from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, current_versions, given_target, meant
+from omlx_cache_daemon.targets import (
+    ABOUT,
+    NAMES,
+    Target,
+    add_kind,
+    current_versions,
+    given_target,
+    meant,
+)
 from omlx_cache_storage.documents import Versions
 
 _TIMEOUT_SECONDS = 60.0
@@ -62,109 +71,96 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"say what to delete: either {NAMES}, or --stale, --older PERIOD, --to SIZE"
         )
-    deletion = _Unwanted(args) if by_use else _Named(args)
-    what, users = deletion.what, deletion.users
-    asks = bool(what.get("pages")) and not args.dry_run
-    if asks and not args.yes and not _confirmed(deletion.described()):
+    target = None if by_use else given_target(args.target, args.kind)
+    users = Users.of(args)
+    found = _unwanted(users, args) if target is None else _named(users, target, args.timeout)
+    has_pages = bool(found.what.get("pages"))
+    asks = has_pages and not args.dry_run
+    if asks and not args.yes and not _confirmed(found.described):
         return FAILURE
-    done: Map = deletion.delete() if asks else {"deleted_pages": 0}
+    deleted = found.delete() if asks else 0
     if args.format == "json":
         directory = None if users.directory is None else str(users.directory)
-        print_json({"directory": directory, **what, **done})
-    elif not what.get("pages"):
-        print(f"nothing to delete in {users}{deletion.left}")
+        print_json({"directory": directory, **found.what, "deleted_pages": deleted})
+    elif not has_pages:
+        print(f"nothing to delete in {users}{found.left}")
     elif args.dry_run:
-        print(f"would delete {deletion.described()}{deletion.left}")
+        print(f"would delete {found.described}{found.left}")
     else:
-        deleted = counted(count_of(done, "deleted_pages"), "page")
-        print(f"deleted {deleted} from {users}{deletion.left}")
+        print(f"deleted {counted(deleted, 'page')} from {users}{found.left}")
     return OK
 
 
-class _Named:
-    """The deletion of namespaces that a target names."""
+class Deletion(NamedTuple):
+    """What would be deleted, as JSON and in words, and what pins `left` of it. `delete` deletes it,
+    and returns how many pages."""
 
-    left = ""
-    """What pins keep: nothing, since theirs end."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        target = given_target(args.target, args.kind)
-        self._timeout = args.timeout
-        self.users = Users.of(args)
-        _, self._rows = meant(self.users.namespaces(), target)
-        # Only here: reading a directory brings NumPy, which a wrong command line does not wait for.
-        from omlx_cache_daemon.quotas import pins_of
-
-        self._digests = [row.namespace for row in self._rows]
-        self._pins = pins_of(self.users.directory, self._digests) if self.users.has_files else []
-        self.what: Map = {
-            "pages": sum(row.pages for row in self._rows),
-            "bytes": sum(row.bytes for row in self._rows),
-            "namespaces": self._rows,
-            "pins": [f"{pin.kind} {pin.name}" for pin in self._pins],
-        }
-
-    def described(self) -> str:
-        rows = [
-            f"{_summed(document(row))} of {text(row.namespace)}, {text(row.label)}"
-            for row in self._rows
-        ]
-        if len(rows) > 1:
-            rows.insert(0, f"{_summed(self.what)} of {len(rows)} namespaces:")
-        pins = [f"pinned as {pin.kind} {text(pin.name)}" for pin in self._pins]
-        return "\n  ".join([*rows, *pins])
-
-    def delete(self) -> Map:
-        deleted = [self.users.clear(digest, self._timeout) for digest in self._digests]
-        if self._pins and self.users.directory is not None:
-            from omlx_cache_daemon.quotas import forget
-
-            forget(self.users.directory, self._pins)
-        return {"deleted_pages": sum(deleted)}
+    what: Map
+    described: str
+    delete: Callable[[], int]
+    left: str = ""
 
 
-class _Unwanted:
-    """The deletion of pages that are stale, old or too many."""
+def _named(users: Users, target: Target, timeout: float) -> Deletion:
+    """Return the deletion of the namespaces that a target names; their pins end."""
+    _, rows = meant(users.namespaces(), target)
+    # Only here: reading a directory brings NumPy, which a wrong command line does not wait for.
+    from omlx_cache_daemon.quotas import forget, pins_of
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.users = Users.of(args)
-        if self.users.directory is not None:
-            existing(self.users.directory)
-        self._args = args
-        before_ns = None if args.older is None else time.time_ns() - int(args.older * 1e9)
-        self._asked: Map = {
-            "keep": _versions_in_use(self.users) if args.stale else None,
-            "before_ns": None if before_ns is None else max(0, before_ns),
-            "to_bytes": args.to,
-        }
-        self.what = self.users.prune(self._asked, args.timeout, dry_run=True)
+    digests = [row.namespace for row in rows]
+    pins = pins_of(users.directory, digests) if users.has_files else []
+    what: Map = {
+        "pages": sum(row.pages for row in rows),
+        "bytes": sum(row.bytes for row in rows),
+        "namespaces": rows,
+        "pins": [f"{pin.kind} {pin.name}" for pin in pins],
+    }
+    described = [
+        f"{_summed(document(row))} of {text(row.namespace)}, {text(row.label)}" for row in rows
+    ]
+    if len(rows) > 1:
+        described.insert(0, f"{_summed(what)} of {len(rows)} namespaces:")
+    described += [f"pinned as {pin.kind} {text(pin.name)}" for pin in pins]
 
-    def described(self) -> str:
-        """Return a line with the sum, and one for each reason."""
-        older, to = self._args.older, self._args.to
-        reasons = {
-            "stale": "of other versions",
-            "older": f"not used for {duration(older or 0)}, or superseded",
-            "surplus": f"beyond {quantity('bytes', to)}",
-        }
-        parts = [f"{_summed(self.what)} from {self.users}"]
-        for name, why in reasons.items():
-            part = as_map(self.what.get(name))
-            if part.get("pages"):
-                parts.append(f"{_summed(part)} {why}")
-        return "\n  ".join(parts)
+    def delete() -> int:
+        deleted = sum(users.clear(digest, timeout) for digest in digests)
+        if pins and users.directory is not None:
+            forget(users.directory, pins)
+        return deleted
 
-    @property
-    def left(self) -> str:
-        """Return what pins keep of that; nothing for a store of a version without pins."""
-        pinned = self.what.get("pinned")
-        if not isinstance(pinned, dict) or not pinned.get("pages"):
-            return ""
-        return f"; left {_summed(pinned)}, pinned"
+    return Deletion(what, "\n  ".join(described), delete)
 
-    def delete(self) -> Map:
-        done = self.users.prune(self._asked, self._args.timeout, dry_run=False)
-        return {"deleted_pages": count_of(done, "pages")}
+
+def _unwanted(users: Users, args: argparse.Namespace) -> Deletion:
+    """Return the deletion of pages that are stale, old or too many."""
+    if users.directory is not None:
+        existing(users.directory)
+    before_ns = None if args.older is None else time.time_ns() - int(args.older * 1e9)
+    asked: Map = {
+        "keep": _versions_in_use(users) if args.stale else None,
+        "before_ns": None if before_ns is None else max(0, before_ns),
+        "to_bytes": args.to,
+    }
+    what = users.prune(asked, args.timeout, dry_run=True)
+    reasons = {
+        "stale": "of other versions",
+        "older": f"not used for {duration(args.older or 0)}, or superseded",
+        "surplus": f"beyond {quantity('bytes', args.to)}",
+    }
+    described = [f"{_summed(what)} from {users}"]
+    described += [
+        f"{_summed(part)} {why}"
+        for name, why in reasons.items()
+        if (part := as_map(what.get(name))).get("pages")
+    ]
+    # Nothing for a store of a version without pins.
+    pinned = as_map(what.get("pinned") or {})
+    left = f"; left {_summed(pinned)}, pinned" if pinned.get("pages") else ""
+
+    def delete() -> int:
+        return count_of(users.prune(asked, args.timeout, dry_run=False), "pages")
+
+    return Deletion(what, "\n  ".join(described), delete, left)
 
 
 def _versions_in_use(users: Users) -> list[Versions]:
@@ -174,7 +170,7 @@ def _versions_in_use(users: Users) -> list[Versions]:
     """
     theirs = []
     for client in users.clients:
-        theirs.append(dict(process_of(client).versions))
+        theirs.append(dict(client.process().versions))
         if not theirs[-1]:
             raise CommandError(f"{client.path}: the store does not say its versions")
     current = current_versions(theirs)
