@@ -43,15 +43,8 @@ from omlx_cache.status.history import SAMPLE_SECONDS, StatusHistory
 _INLINE = re.compile(r"<(script|style)\b[^>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
 
 
-class StatusPage(NamedTuple):
-    """The page's bytes, and its Content-Security-Policy."""
-
-    body: bytes
-    policy: str
-
-
 @cache
-def status_page() -> StatusPage:
+def status_page() -> Answer:
     """Return the page, read once. Its own scripts and styles run, by their hashes, and no others:
     it may ask this server only, load nothing, and be framed by no page."""
     text = resources.files("omlx_cache.status").joinpath("page.html").read_text("utf-8")
@@ -70,7 +63,8 @@ def status_page() -> StatusPage:
             "frame-ancestors 'none'",
         )
     )
-    return StatusPage(text.encode(), policy)
+    headers = {"Content-Security-Policy": policy}
+    return Answer(200, "text/html; charset=utf-8", text.encode(), headers)
 
 
 _log = logging.getLogger(__name__)
@@ -317,12 +311,6 @@ def _metrics(request: ApiRequest) -> Answer:
     return exposition(request.routes.ask("processes", {}), request.headers.get("Accept", ""))
 
 
-def _page(request: ApiRequest) -> Answer:
-    page = status_page()
-    headers = {"Content-Security-Policy": page.policy}
-    return Answer(200, "text/html; charset=utf-8", page.body, headers)
-
-
 def _overview(request: ApiRequest) -> Answer:
     document = {
         "at": time.time(),
@@ -368,7 +356,7 @@ _OWN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 ROUTES: Final[Mapping[str, Route]] = {
     "/metrics": Route(_metrics),
-    PAGE: Route(_page),
+    PAGE: Route(lambda request: status_page()),
     "/status/overview.json": Route(_overview),
     "/status/settings.json": Route(partial(_operation, "settings")),
     "/status/requests.json": Route(partial(_operation, "recent", limit=USUAL), ("limit",)),

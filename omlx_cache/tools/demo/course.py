@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, print_json: Callable[[object], None], *, style
         )
         told = Console(stderr=True, quiet=args.format == "json", color_system=colours)
         progress = stack.enter_context(Progress(console=told))
-        report = _Course(subject, args.model, first, second, cold_dir, progress).report()
+        report = _report(subject, args.model, first, second, cold_dir, progress)
     if args.format == "json":
         print_json(report.to_dict())
     else:
@@ -184,83 +184,78 @@ class DemoReport:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Course:
-    """Runs the requests one after the other."""
-
-    subject: Subject
-    named: str | None
-    first: DemoPrompt
-    second: DemoPrompt
-    cold_dir: Path
-    progress: Progress
-
-    def report(self) -> DemoReport:
-        model, first = self.subject.model, self.first
-        length = len(first.tokens)
-        few = min(2 * CHUNK, length)
-        warm_up(model, few)
-        with self._task("prefill without the cache") as advance:
-            plain, kv_bytes = run_plain(model, first, advance)
-        settings = demo_settings(self.cold_dir, kv_bytes)
-        # Runs whose steps end at other places have other bits.
-        salt = f"demo {length} {first.shared}"
-        with BlockStore(settings, name="demo") as store:
-            cache = demo_cache(model, store, first)
-            warm_up(model, few, cache)
-            with self._task("the same with the cache, to fill it") as advance:
-                _, seconds = run_cached(cache, model, first, salt, advance, commit=True)
-            if not store.flush(FLUSH_SECONDS):
-                raise DemoError(f"the cold tier in {self.cold_dir} took no pages: see the log")
-            with self._task("the same prompt, hot tier") as advance:
-                hot, _ = run_cached(cache, model, first, salt, advance, commit=True)
-            with self._task("second prompt, half of it shared") as advance:
-                half, _ = run_cached(cache, model, self.second, salt, advance, commit=False)
-            largest = max(page.info.nbytes for page in store.listing())
-        with self._task("second prompt without the cache") as advance:
-            other, _ = run_plain(model, self.second, advance)
-        little = max(kv_bytes // 10, largest)
-        times = kv_bytes // little
-        self._grow(kv_bytes, little, f"{salt} long")
-        place = {"prompt": asdict(first), "cold_dir": str(self.cold_dir), "kv_bytes": kv_bytes}
-        place["block_size"] = settings.block_size
-        requests = [{**place, "salt": salt}, {**place, "salt": f"{salt} long", "hot_bytes": little}]
-        with self._task("both again, new process, from SSD") as advance:
-            cold, long = run_in_new_process(self.named, requests)
-            advance(length)
-        all_but_one = length - 1
-        rows = (
-            DemoRow("without the cache", plain, plain, length, 0),
-            DemoRow("same prompt, memory", hot, plain, length, all_but_one),
-            DemoRow("new process, SSD", cold, plain, length, all_but_one),
-            DemoRow(
-                f"{times}x the memory, SSD", long, plain, length, ceil(LONG_SHARE * all_but_one)
-            ),
-            DemoRow("half shared, without", other, other, length, 0),
-            DemoRow("half shared, memory", half, other, length, first.shared),
-        )
-        return DemoReport(self.subject.name, first.new, kv_bytes, seconds, rows)
-
-    def _grow(self, kv_bytes: int, hot_bytes: int, salt: str) -> None:
-        """Let the first prompt grow turn by turn over a store with so little memory."""
-        first, last = self.first, len(self.first.ends) - 1
-        turns = sorted({first.ends[last * turn // TURNS] for turn in range(1, TURNS + 1)})
-        settings = demo_settings(self.cold_dir, kv_bytes, hot_bytes=hot_bytes)
-        with (
-            BlockStore(settings, name="demo") as store,
-            self._task(f"a conversation of {kv_bytes // hot_bytes}x the memory") as advance,
-        ):
-            cache = demo_cache(self.subject.model, store, first)
-            for reached, turn in pairwise((0, *turns)):
-                ends = [end for end in first.ends if end <= turn]
-                grown = DemoPrompt(first.tokens[:turn], ends, first.shared, 1)
-                run_cached(cache, self.subject.model, grown, salt, unheard, commit=True)
-                advance(turn - reached)
+def _report(
+    subject: Subject,
+    named: str | None,
+    first: DemoPrompt,
+    second: DemoPrompt,
+    cold_dir: Path,
+    progress: Progress,
+) -> DemoReport:
+    """Run the requests one after the other."""
+    model, length = subject.model, len(first.tokens)
 
     @contextmanager
-    def _task(self, title: str) -> Iterator[Advance]:
-        task = self.progress.add_task(title, total=len(self.first.tokens))
-        yield lambda tokens: self.progress.advance(task, tokens)
+    def task(title: str) -> Iterator[Advance]:
+        shown = progress.add_task(title, total=length)
+        yield lambda tokens: progress.advance(shown, tokens)
+
+    few = min(2 * CHUNK, length)
+    warm_up(model, few)
+    with task("prefill without the cache") as advance:
+        plain, kv_bytes = run_plain(model, first, advance)
+    settings = demo_settings(cold_dir, kv_bytes)
+    # Runs whose steps end at other places have other bits.
+    salt = f"demo {length} {first.shared}"
+    with BlockStore(settings, name="demo") as store:
+        cache = demo_cache(model, store, first)
+        warm_up(model, few, cache)
+        with task("the same with the cache, to fill it") as advance:
+            _, seconds = run_cached(cache, model, first, salt, advance, commit=True)
+        if not store.flush(FLUSH_SECONDS):
+            raise DemoError(f"the cold tier in {cold_dir} took no pages: see the log")
+        with task("the same prompt, hot tier") as advance:
+            hot, _ = run_cached(cache, model, first, salt, advance, commit=True)
+        with task("second prompt, half of it shared") as advance:
+            half, _ = run_cached(cache, model, second, salt, advance, commit=False)
+        little = max(kv_bytes // 10, *(page.info.nbytes for page in store.listing()))
+    with task("second prompt without the cache") as advance:
+        other, _ = run_plain(model, second, advance)
+    times, long_salt = kv_bytes // little, f"{salt} long"
+    with task(f"a conversation of {times}x the memory") as advance:
+        settings = demo_settings(cold_dir, kv_bytes, hot_bytes=little)
+        _grow(model, first, settings, long_salt, advance)
+    place = {"prompt": asdict(first), "cold_dir": str(cold_dir), "kv_bytes": kv_bytes}
+    place["block_size"] = settings.block_size
+    requests = [{**place, "salt": salt}, {**place, "salt": long_salt, "hot_bytes": little}]
+    with task("both again, new process, from SSD") as advance:
+        cold, long = run_in_new_process(named, requests)
+        advance(length)
+    whole = length - 1
+    rows = (
+        DemoRow("without the cache", plain, plain, length, 0),
+        DemoRow("same prompt, memory", hot, plain, length, whole),
+        DemoRow("new process, SSD", cold, plain, length, whole),
+        DemoRow(f"{times}x the memory, SSD", long, plain, length, ceil(LONG_SHARE * whole)),
+        DemoRow("half shared, without", other, other, length, 0),
+        DemoRow("half shared, memory", half, other, length, first.shared),
+    )
+    return DemoReport(subject.name, first.new, kv_bytes, seconds, rows)
+
+
+def _grow(
+    model: Any, whole: DemoPrompt, settings: CacheSettings, salt: str, advance: Advance
+) -> None:
+    """Let a prompt grow turn by turn over a store with little memory."""
+    last = len(whole.ends) - 1
+    turns = sorted({whole.ends[last * turn // TURNS] for turn in range(1, TURNS + 1)})
+    with BlockStore(settings, name="demo") as store:
+        cache = demo_cache(model, store, whole)
+        for reached, turn in pairwise((0, *turns)):
+            ends = [end for end in whole.ends if end <= turn]
+            grown = DemoPrompt(whole.tokens[:turn], ends, whole.shared, 1)
+            run_cached(cache, model, grown, salt, unheard, commit=True)
+            advance(turn - reached)
 
 
 def print_report(report: DemoReport, console: Console) -> None:
