@@ -4,14 +4,13 @@ A name is imported when it is first used, so that a program that needs none of M
 line) does not wait for it.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from omlx_cache.package import VERSION as __version__
+from omlx_cache.package import on_first_use
 
 if TYPE_CHECKING:
-    from omlx_cache.adapters import Adapter, UnsupportedCache
-    from omlx_cache.adapters import register as register_adapter
+    from omlx_cache.adapters import Adapter, UnsupportedCache, register_adapter
     from omlx_cache.begun import Begun
     from omlx_cache.codecs import CodecPolicy
     from omlx_cache.commit.admission import CommitResult
@@ -71,16 +70,7 @@ _MODULES = {
     "UnsupportedCache": "omlx_cache.adapters",
     "register_adapter": "omlx_cache.adapters",
 }
-_THEIR_NAMES = {"register_adapter": "register"}
-"""A name in its own module, where that differs."""
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), _THEIR_NAMES.get(name, name))
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,7 @@ from omlx_cache.adapters.kv import (
     RotatingKVCacheAdapter,
 )
 from omlx_cache.adapters.registry import adapter_for, register
+from omlx_cache.adapters.registry import register as register_adapter
 from omlx_cache.adapters.state import ArraysCacheAdapter
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "UnsupportedCache",
     "adapter_for",
     "register",
+    "register_adapter",
 ]

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from omlx_cache.package import on_first_use
 
 if TYPE_CHECKING:
     from .codec import (
@@ -28,21 +29,21 @@ if TYPE_CHECKING:
     from .turbo import TurboCodec
 
 _HOME = {
-    "AffineCodec": "codec",
-    "Codec": "codec",
-    "PartSpec": "codec",
-    "Parts": "codec",
-    "DenseCodec": "codec",
-    "CODEC_NAMES": "identity",
-    "CodecName": "identity",
-    "check_codec_name": "identity",
-    "CodecPolicy": "policy",
-    "LayerCodecs": "policy",
-    "LayerShape": "policy",
-    "codec_named": "policy",
-    "is_compiled": "policy",
-    "warm_up": "policy",
-    "TurboCodec": "turbo",
+    "AffineCodec": ".codec",
+    "Codec": ".codec",
+    "PartSpec": ".codec",
+    "Parts": ".codec",
+    "DenseCodec": ".codec",
+    "CODEC_NAMES": ".identity",
+    "CodecName": ".identity",
+    "check_codec_name": ".identity",
+    "CodecPolicy": ".policy",
+    "LayerCodecs": ".policy",
+    "LayerShape": ".policy",
+    "codec_named": ".policy",
+    "is_compiled": ".policy",
+    "warm_up": ".policy",
+    "TurboCodec": ".turbo",
 }
 
 __all__ = [
@@ -63,8 +64,4 @@ __all__ = [
     "warm_up",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+__getattr__ = on_first_use(__name__, _HOME)

@@ -4,8 +4,9 @@ Names are imported when first used: `ConfigError`, sizes and places cost nothing
 `CacheSettings` imports pydantic.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from omlx_cache.package import on_first_use
 
 if TYPE_CHECKING:
     from omlx_cache.settings.machine import DiskSpace, Machine
@@ -16,19 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["CacheSettings", "ConfigError", "DiskSpace", "Machine", "SettingSource"]
 
 _MODULES = {
-    "CacheSettings": "model",
-    "ConfigError": "names",
-    "DiskSpace": "machine",
-    "Machine": "machine",
-    "SettingSource": "values",
+    "CacheSettings": ".model",
+    "ConfigError": ".names",
+    "DiskSpace": ".machine",
+    "Machine": ".machine",
+    "SettingSource": ".values",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__ = on_first_use(__name__, _MODULES)

@@ -4,8 +4,9 @@ A name is imported when it is used: another version of mlx-lm may lack a name th
 needs.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from omlx_cache.package import on_first_use
 
 if TYPE_CHECKING:
     from omlx_cache.integrations.mlx_lm.generation import generate, stream_generate
@@ -23,16 +24,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "LoadedModel": "mlx_lm.models",
-    "TieredPromptCache": "mlx_lm.prompt_cache",
-    "cache_of": "mlx_lm.models",
-    "generate": "mlx_lm.generation",
-    "model_name": "naming",
-    "stream_generate": "mlx_lm.generation",
+    "LoadedModel": ".models",
+    "TieredPromptCache": ".prompt_cache",
+    "cache_of": ".models",
+    "generate": ".generation",
+    "model_name": "..naming",
+    "stream_generate": ".generation",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"omlx_cache.integrations.{_MODULES[name]}"), name)
+__getattr__ = on_first_use(__name__, _MODULES)

@@ -3,8 +3,9 @@
 Modules that import mlx-vlm are imported at their first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from omlx_cache.package import on_first_use
 
 if TYPE_CHECKING:
     from omlx_cache.integrations.mlx_vlm.generator import ApcBatchGenerator
@@ -13,10 +14,5 @@ if TYPE_CHECKING:
 
 __all__ = ["ApcBatchGenerator", "ApcManager", "install"]
 
-_MODULES = {"ApcBatchGenerator": "generator", "ApcManager": "manager", "install": "launch"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+_MODULES = {"ApcBatchGenerator": ".generator", "ApcManager": ".manager", "install": ".launch"}
+__getattr__ = on_first_use(__name__, _MODULES)
