@@ -5,7 +5,7 @@ would not see.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omlx_cache.adapters.base import Adapter, UnsupportedCache, class_name
@@ -101,6 +101,16 @@ def layout_name(cache: Any) -> str:
 def children(cache: Any) -> tuple[Any, ...] | None:
     """Return a CacheList's caches, or None for a leaf."""
     return tuple(cache.caches) if class_name(cache) in _LISTS else None
+
+
+def leaves(caches: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each cache that is no list, with its path: its index, dotted inside a CacheList."""
+    for index, cache in enumerate(caches):
+        inner = children(cache)
+        if inner is None:
+            yield f"{prefix}{index}", cache
+        else:
+            yield from leaves(inner, f"{prefix}{index}.")
 
 
 def extracted(caches: Sequence[Any]) -> list[Any]:

@@ -7,8 +7,10 @@ import hashlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
@@ -57,47 +59,15 @@ class RestoredBlocks:
     caches: list[Any] | None = None
 
 
-@dataclass(slots=True)
-class PrefixStatistics:
-    """Lookups and tokens, under oMLX's names. Its counts of parts that this cache lacks, partial
-    blocks and SpecPrefill's prefixes, stay 0."""
-
-    hits: int = 0
-    misses: int = 0
-    evictions: int = 0
-    tokens_saved: int = 0
-    tokens_matched_total: int = 0
-    tokens_requested_total: int = 0
-    block_size: int = 0
-    partial_block_skips: int = 0
-    partial_tokens_skipped: int = 0
-    last_partial_tokens_skipped: int = 0
-    last_tokens_to_next_block: int = 0
-    exact_prefix_hits: int = 0
-    exact_prefix_misses: int = 0
-    exact_prefix_tokens_restored: int = 0
-    exact_prefix_stores: int = 0
-    exact_prefix_store_failures: int = 0
-
-    @property
-    def total_queries(self) -> int:
-        return self.hits + self.misses
-
-    @property
-    def hit_rate(self) -> float:
-        return self.hits / self.total_queries if self.total_queries else 0.0
-
-    def look_up(self, asked: int, found: int) -> None:
-        """Count a prompt, and how many of its tokens were restored."""
-        self.hits += found > 0
-        self.misses += not found
-        self.tokens_saved += found
-        self.tokens_matched_total += found
-        self.tokens_requested_total += asked
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the counts by their names."""
-        return {**asdict(self), "total_queries": self.total_queries, "hit_rate": self.hit_rate}
+STATISTICS = (
+    *("hits", "misses", "tokens_saved", "tokens_matched_total", "tokens_requested_total"),
+    *("partial_block_skips", "partial_tokens_skipped"),
+    *("last_partial_tokens_skipped", "last_tokens_to_next_block"),
+    *("exact_prefix_hits", "exact_prefix_misses", "exact_prefix_tokens_restored"),
+    *("exact_prefix_stores", "exact_prefix_store_failures"),
+)
+"""Counts under oMLX's names. Those of parts that this cache lacks, partial blocks and
+SpecPrefill's prefixes, stay 0."""
 
 
 class OmlxPrefixCache:
@@ -109,7 +79,7 @@ class OmlxPrefixCache:
     that are stored count. No method raises for its arguments.
 
     `_lock` guards `_cache`, which one thread at a time may call. The scheduler's thread alone
-    changes `_statistics`; each change of `_under_way` and `_answered` is one operation of a dict.
+    changes `_counts`; each change of `_under_way` and `_answered` is one operation of a dict.
     """
 
     def __init__(
@@ -121,7 +91,7 @@ class OmlxPrefixCache:
         self._cache.insert_ends_request = False
         self._under_way: dict[str, AskedRequest] = {}
         self._answered: dict[str, int] = {}
-        self._statistics = PrefixStatistics()
+        self._counts = Counter[str]()
         self._lock = threading.Lock()
 
     def fetch_cache(
@@ -151,7 +121,9 @@ class OmlxPrefixCache:
             for forgotten in list(self._under_way)[:-MOST_UNDER_WAY]:
                 self.release_cache(forgotten)
         held = 0 if caches is None else len(tokens) - len(rest)
-        self._statistics.look_up(len(tokens), held)
+        self._counts["hits" if held else "misses"] += 1
+        self._counts.update(tokens_saved=held, tokens_matched_total=held)
+        self._counts["tokens_requested_total"] += len(tokens)
         if not held:
             return None, tokens
         blocks = list(range(-(-held // self.block_size)))
@@ -175,7 +147,7 @@ class OmlxPrefixCache:
         self, request_id: str, tokens: Sequence[int], *, promote_to_hot_cache: bool = True
     ) -> list[Any] | None:
         """Return None: what SpecPrefill keeps beside its requests is not kept here."""
-        self._statistics.exact_prefix_misses += 1
+        self._counts["exact_prefix_misses"] += 1
         return None
 
     def store_exact_prefix(
@@ -260,18 +232,27 @@ class OmlxPrefixCache:
         ended = list(self._under_way)
         for request_id in ended:
             self.release_cache(request_id)
-        self._statistics = PrefixStatistics()
+        self._counts.clear()
         return len(ended)
 
-    def get_stats(self) -> PrefixStatistics:
+    def get_stats(self) -> SimpleNamespace:
         """Return the counts that oMLX shows, of this model since `clear`; evictions are those of
         the store's memory. `omlx-cache stats` has all figures."""
-        evicted = self._store.hot_usage().evicted_pages
-        return replace(self._statistics, block_size=self.block_size, evictions=evicted)
+        return SimpleNamespace(**self._figures())
 
     def get_stats_dict(self) -> dict[str, Any]:
         """Return the same counts under the names that oMLX's panel reads."""
-        return {**self.get_stats().to_dict(), "active_requests": len(self._under_way)}
+        return {**self._figures(), "active_requests": len(self._under_way)}
+
+    def _figures(self) -> dict[str, Any]:
+        queries = self._counts["hits"] + self._counts["misses"]
+        return {
+            **{name: self._counts[name] for name in STATISTICS},
+            "block_size": self.block_size,
+            "evictions": self._store.hot_usage().evicted_pages,
+            "total_queries": queries,
+            "hit_rate": self._counts["hits"] / queries if queries else 0.0,
+        }
 
 
 def install(scheduler: Any, store: BlockStore) -> OmlxPrefixCache | None:

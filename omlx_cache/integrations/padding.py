@@ -5,12 +5,13 @@ compute the padding into the states of such rows, and with them all that follows
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
+from omlx_cache.adapters.registry import leaves
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.integrations.old_batches import batchable
 from omlx_cache.mlx_lm_versions import is_old
@@ -30,7 +31,7 @@ def heeds_padding(model: Any, make_cache: Callable[[], list[Any]] | None = None)
     """
     make_cache = make_cache or (lambda: make_prompt_cache(model))
     try:
-        if not list(_states(make_cache())):
+        if not _states(make_cache()):
             return True
     except Exception as error:
         _log.debug("this model's caches cannot be made: %r", error)
@@ -73,15 +74,11 @@ def _beside_a_longer_row(
     logits.append(model(mx.array([[3] * (2 + more), [1, 2] + [padding] * more]), cache=batch))
     for cache in batch:
         cache.finalize()
-    states = [state for cache in batch for state in _states([cache.extract(1)])]
+    states = _states([cache.extract(1) for cache in batch])
     arrays = [array for state in states for array in state.cache if array is not None]
     evaluate([logits, arrays])
     return arrays
 
 
-def _states(caches: Sequence[Any]) -> Iterator[Any]:
-    for cache in caches:
-        if isinstance(cache, CacheList):
-            yield from _states(cache.caches)
-        elif isinstance(cache, ArraysCache):
-            yield cache
+def _states(caches: Sequence[Any]) -> list[Any]:
+    return [cache for _, cache in leaves(caches) if isinstance(cache, ArraysCache)]

@@ -6,18 +6,21 @@ answer is None, and blocks are stored when the sequence ends. `BatchTimer` count
 computed tokens of its prompt.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache
+from mlx_lm.models.cache import BatchKVCache
 
-from omlx_cache.adapters.base import TokenRange
+from omlx_cache.adapters.base import TokenRange, class_name
+from omlx_cache.adapters.registry import children, leaves
 from omlx_cache.integrations.old_batches import RightBatchKVCache
 from omlx_cache.pages.cut import Source
 from omlx_cache.requests.log import AskedRequest
 
 _BATCHES = BatchKVCache, RightBatchKVCache
+_SLICED = {f"{home}.models.cache.BatchKVCache" for home in ("mlx_lm", "mlx_vlm")}
 
 
 class BatchRow(NamedTuple):
@@ -81,7 +84,7 @@ def paged_source(row: BatchRow, start: int) -> Source | None:
     arrays: dict[str, Any] = {}
     stop = len(row.tokens)
     padding: int | None = None
-    for path, cache in _leaves(row.caches, ""):
+    for path, cache in leaves(row.caches):
         if type(cache) not in _BATCHES or cache.keys is None:
             continue
         if padding is None:
@@ -97,24 +100,21 @@ def paged_source(row: BatchRow, start: int) -> Source | None:
 
 def extract_row(cache: Any, slot: int) -> Any:
     """Return a row's cache as a batch's `extract` does, but of a KVCache slices instead of a copy.
-    Use it before the batch grows: its buffers are copied whole while others have them too."""
-    if isinstance(cache, CacheList):
-        return CacheList(*(extract_row(each, slot) for each in cache.caches))
-    if type(cache) is not BatchKVCache or cache.keys is None:
+    Use it before the batch grows: its buffers are copied whole while others have them too. Raises
+    AttributeError for a class that has no rows."""
+    inner = children(cache)
+    if inner is not None:
+        return type(cache)(*(extract_row(each, slot) for each in inner))
+    if class_name(cache) not in _SLICED:
         return cache.extract(slot)
-    row, one = KVCache(), slice(slot, slot + 1)
-    span = slice(int(cache.left_padding[slot].item()), cache._idx)
-    row.keys, row.values = cache.keys[one, :, span], cache.values[one, :, span]
-    row.offset = row.keys.shape[2]
+    row: Any = sys.modules[type(cache).__module__].KVCache()
+    if cache.keys is not None:
+        span = slice(int(cache.left_padding[slot].item()), int(cache._idx))
+        row.keys, row.values = (
+            side[slot : slot + 1, :, span] for side in (cache.keys, cache.values)
+        )
+        row.offset = row.keys.shape[2]
     return row
-
-
-def _leaves(caches: Sequence[Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for index, cache in enumerate(caches):
-        if isinstance(cache, CacheList):
-            yield from _leaves(cache.caches, f"{prefix}{index}.")
-        else:
-            yield f"{prefix}{index}", cache
 
 
 class BatchTimer:

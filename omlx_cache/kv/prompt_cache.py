@@ -1,12 +1,14 @@
 """A model's caches: made with room for the context that is expected, and cut to their tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import mlx.core as mx
 from mlx.utils import tree_map
 from mlx_lm.models import cache as upstream
+
+from omlx_cache.adapters.registry import leaves
 
 from .buffers import Array, owned
 from .capacity import Capacity, positive
@@ -82,13 +84,13 @@ def trim_to_offset(prompt_cache: CacheSequence) -> CacheSequence:
     Raises CacheOffsetError, before anything is changed, for an offset that is not within
     its buffer.
     """
-    leaves = [leaf for cache in prompt_cache for leaf in _leaves(cache)]
-    extents = [_extent(leaf) for leaf in leaves]
+    caches = [cache for _, cache in leaves(prompt_cache)]
+    extents = [_extent(cache) for cache in caches]
     for layer, extent in enumerate(extents):
         extent.check(layer)
-    for leaf, extent in zip(leaves, extents, strict=True):
+    for cache, extent in zip(caches, extents, strict=True):
         if extent.retained < extent.columns or extent.borrowed:
-            _shrink(leaf, extent)
+            _shrink(cache, extent)
     return prompt_cache
 
 
@@ -122,14 +124,6 @@ class _Extent:
             return owned(head)
         tail = buffer[..., self.columns - self.tail :, :]
         return owned(tail) if self.head == 0 else mx.concatenate([head, tail], axis=-2)
-
-
-def _leaves(cache: Any) -> Iterator[Any]:
-    if isinstance(cache, upstream.CacheList):
-        for child in cache.caches:
-            yield from _leaves(child)
-    else:
-        yield cache
 
 
 def _shrink(cache: Any, extent: _Extent) -> None:

@@ -1,12 +1,12 @@
 """A prompt cache as the store sees it: leaves by path, in layer groups."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from omlx_cache.adapters.base import Adapter, GroupSpec, UnsupportedCache
-from omlx_cache.adapters.registry import adapter_for, children, layout_name
+from omlx_cache.adapters.registry import adapter_for, layout_name, leaves
 from omlx_cache.arrays.mlxio import Array
 
 _ORDER = {"paged": 0, "window": 1, "state": 2}
@@ -77,22 +77,16 @@ class Layout:
 
 def layout_of(prompt_cache: Sequence[Any]) -> Layout:
     """Return the layout of a prompt cache; raises UnsupportedCache for a class without adapter."""
-    leaves = tuple(_leaves(prompt_cache, ""))
+    found = tuple(_leaf(path, cache) for path, cache in leaves(prompt_cache))
     described = [
-        [leaf.path, layout_name(leaf.cache), leaf.adapter.config(leaf.cache)] for leaf in leaves
+        [leaf.path, layout_name(leaf.cache), leaf.adapter.config(leaf.cache)] for leaf in found
     ]
-    found = {leaf.group for leaf in leaves}
-    groups = sorted(found, key=lambda g: (_ORDER[g.kind], g.window, g.keep))
+    distinct = {leaf.group for leaf in found}
+    groups = sorted(distinct, key=lambda g: (_ORDER[g.kind], g.window, g.keep))
     signature = json.dumps(described, separators=(",", ":"), sort_keys=True)
-    return Layout(leaves, tuple(groups), signature)
+    return Layout(found, tuple(groups), signature)
 
 
-def _leaves(caches: Sequence[Any], prefix: str) -> Iterator[Leaf]:
-    for index, cache in enumerate(caches):
-        path = f"{prefix}{index}"
-        inner = children(cache)
-        if inner is not None:
-            yield from _leaves(inner, f"{path}.")
-        else:
-            adapter = adapter_for(cache)
-            yield Leaf(path, cache, adapter, adapter.group(cache))
+def _leaf(path: str, cache: Any) -> Leaf:
+    adapter = adapter_for(cache)
+    return Leaf(path, cache, adapter, adapter.group(cache))

@@ -20,7 +20,7 @@ HOST = HostServer(
         *names_of(
             _APC,
             "APCCoordinator",
-            "lookup checkpoint_len checkpoint_lengths merge_rows materialize_single "
+            "lookup checkpoint_lengths merge_rows materialize_single "
             "store_checkpoint commit is_checkpoint",
             "to be asked for prompts",
         ),

@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,9 +10,10 @@ from mlx_vlm import apc
 from mlx_vlm.apc import APCCoordinator, APCManager
 
 from omlx_cache import reasons
-from omlx_cache.adapters.registry import children
-from omlx_cache.integrations.mlx_vlm.sequences import KvForm, Sequences, UnderWay, row_of
+from omlx_cache.adapters.registry import leaves
+from omlx_cache.integrations.mlx_vlm.sequences import KvForm, Sequences, UnderWay
 from omlx_cache.integrations.naming import digest_of
+from omlx_cache.integrations.rows import extract_row
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -150,10 +151,6 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
             "cache_plan": self.plan,
         }
 
-    def checkpoint_len(self, token_ids: Sequence[int], media_token_ids: set[int]) -> int:
-        """Return the last place where a prompt's state is kept: before its last token."""
-        return max(self.checkpoint_lengths(token_ids, media_token_ids), default=0)
-
     def checkpoint_lengths(self, token_ids: Sequence[int], media_token_ids: set[int]) -> list[int]:
         """Return where a prompt's state is kept, never before an image: no such prefix serves."""
         if not self.is_checkpoint:
@@ -192,7 +189,9 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         rows = [self._sequences.fresh() if pick is None else pick["warm_cache"] for pick in picks]
         if len(rows) == 1 and self._plain:
             return rows[0]
-        if len(rows) > 1 and any(hasattr(leaf, "chunk_size") for r in rows for leaf in _leaves(r)):
+        if len(rows) > 1 and any(
+            hasattr(leaf, "chunk_size") for r in rows for _, leaf in leaves(r)
+        ):
             # Their batch takes a chunked row for an empty one.
             return None
         packed = any(
@@ -208,13 +207,6 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
             return None
         return caches
 
-    def materialize_single(self, hit: dict[str, Any], **_options: Any) -> list[Any]:
-        """Return a hit's caches."""
-        with self.manager.lock:
-            self.manager.stats.restored_tokens += hit["prefix_len"]
-        caches: list[Any] = hit["warm_cache"]
-        return caches
-
     def store_checkpoint(
         self,
         token_ids: Sequence[int],
@@ -226,9 +218,9 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         """Store the caches of a batch's row, which hold `token_ids`."""
         try:
             row: Sequence[Any] | None = prompt_cache
-            rows = any(int(getattr(leaf, "batch_size", 1)) > 1 for leaf in _leaves(prompt_cache))
+            rows = any(int(getattr(leaf, "batch_size", 1)) > 1 for _, leaf in leaves(prompt_cache))
             if rows or not self._sequences.accepts(prompt_cache):
-                row = row_of(prompt_cache, batch_idx or 0)
+                row = [extract_row(cache, batch_idx or 0) for cache in prompt_cache]
         except Exception:
             _log.exception("a row of the batch is not stored")
             row = None
@@ -250,12 +242,3 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         return self.store_checkpoint(
             token_ids, prompt_cache, extra_hash=extra_hash, batch_idx=batch_idx
         )
-
-
-def _leaves(caches: Sequence[Any]) -> Iterator[Any]:
-    for cache in caches:
-        inner = children(cache)
-        if inner is None:
-            yield cache
-        else:
-            yield from _leaves(inner)

@@ -16,7 +16,6 @@ import mlx.core as mx
 import numpy as np
 
 from omlx_cache import reasons
-from omlx_cache.adapters.registry import children
 from omlx_cache.identity.fingerprint import fingerprint_model
 from omlx_cache.identity.namespace import version_of
 from omlx_cache.integrations.lanes import Lane, restored_from
@@ -145,28 +144,6 @@ def form_of(generator: Any) -> KvForm:
     if not policy.is_homogeneous:
         return KvForm(refused="keys and values are packed by different schemes")
     return KvForm(policy, int(generator.quantized_kv_start) if policy.is_turboquant else 0)
-
-
-def row_of(batch: Sequence[Any], row: int) -> list[Any]:
-    """Return a batch's row as caches of one sequence, which are views: a page that is cut from them
-    copies its own part, and no whole row. Raises AttributeError for a class that has no rows."""
-    module = import_module(CACHES)
-    return [_row(module, cache, row) for cache in batch]
-
-
-def _row(module: Any, cache: Any, row: int) -> Any:
-    inner = children(cache)
-    if inner is not None:
-        return module.CacheList(*(_row(module, each, row) for each in inner))
-    if type(cache) is not module.BatchKVCache:
-        return cache.extract(row)
-    alone = module.KVCache()
-    if cache.keys is not None:
-        start, stop = int(cache.left_padding[row].item()), int(cache._idx)
-        alone.keys = cache.keys[row : row + 1, :, start:stop]
-        alone.values = cache.values[row : row + 1, :, start:stop]
-        alone.offset = stop - start
-    return alone
 
 
 class LookedUp(NamedTuple):

@@ -70,7 +70,7 @@ class TieredPrefixCache:
     MLX, so they belong on the thread that runs the model; every other method may be called from any
     thread. No method raises for failures of the cache.
 
-    `_lock` guards `_tally`, `_besides`, `_given`, `_reserved` and the prompt cache.
+    `_lock` guards `_tally`, `_besides`, `_given` and the prompt cache.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class TieredPrefixCache:
         self._lock = threading.RLock()
         self._besides: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
         self._tally = Tally()
-        self._reserved = 0
         self._given: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
         self._last_match_type: str | None = None
         self._last_matched_key: tuple[int, ...] | None = None
@@ -255,24 +254,11 @@ class TieredPrefixCache:
 
     # Counts of memory.
 
-    def try_reserve_memory(self, nbytes: int) -> bool:
-        """Set aside room that something about to be stored needs; False when there is none."""
-        with self._lock:
-            if self._current_memory + nbytes > self._max_memory:
-                return False
-            self._reserved += nbytes
-            return True
-
-    def release_reserved_memory(self, nbytes: int) -> None:
-        """Release reserved bytes."""
-        with self._lock:
-            self._reserved = max(0, self._reserved - nbytes)
-
     def get_stats(self) -> dict[str, Any]:
         """Return the counts that the server shows. Bytes are those of all models in the store."""
         hot = self._store.stats().hot
         with self._lock:
-            tally, used, limit = self._tally, hot.nbytes + self._reserved, self._max_memory
+            tally, used, limit = self._tally, hot.nbytes, self._max_memory
             asked = tally.hits + tally.misses
             return {
                 "hits": tally.hits,
@@ -295,7 +281,7 @@ class TieredPrefixCache:
     @property
     def _current_memory(self) -> int:
         """Bytes, under the name that the scheduler reads."""
-        return self._store.hot_usage().nbytes + self._reserved
+        return self._store.hot_usage().nbytes
 
     @property
     def _max_memory(self) -> int:
