@@ -42,8 +42,8 @@ class Begun:
 
     `priority` says how early its pages are evicted; an invalid one counts as normal.
 
-    `_lock` guards `_began`, `stamp`, `_over` (no thread looks again) and `_wait`; no thread reads a
-    payload or waits under it.
+    `_lock` guards `_began`, `stamp`, `_over` (no thread looks again) and `_wait`, which `start`
+    begins; no thread reads a payload or waits under it.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Begun:
         self._began = time.monotonic()
         self._over = True
         self._pending = None
+        self._wait: QueueWait | None = None
         try:
             self.tokens = listed(tokens)
             array = as_tokens(self.tokens)
@@ -82,7 +83,6 @@ class Begun:
         if len(array) < 2:
             self.miss_reason = reasons.TOO_SHORT
             return
-        self._wait = QueueWait(scope.store.flights, self.chain)
         room = DEFAULT_NEW_TOKENS if wanted is None else min(int(wanted), MAX_NEW_TOKENS)
         capacity = len(array) + room
         self._pending = scope.pending(self.chain, len(array) - 1, capacity, self.stamp)
@@ -98,9 +98,10 @@ class Begun:
     def start(self) -> None:
         """Begin to read, or to wait for another; returns at once, reads no payload and waits for no
         disk."""
-        if self._pending is not None:
+        if self._pending is not None and self.chain is not None:
             with self._lock:
                 self._over = False
+                self._wait = QueueWait(self.scope.store.flights, self.chain)
                 self._look()
 
     @property
@@ -109,17 +110,17 @@ class Begun:
         """True while it is better not to begin: another request computes a block or more beyond
         what can be restored. For `flights.wait_seconds` in all at most; cheap to poll."""
         self._look_if_stale()
-        return self._pending is not None and self._wait.is_on
+        return self._wait is not None and self._wait.is_on
 
     @property
     def held_seconds(self) -> float:
         """How long it was held, in all."""
-        return 0.0 if self._pending is None else self._wait.seconds
+        return 0.0 if self._wait is None else self._wait.seconds
 
     @property
     def waited_for(self) -> int | None:
         """The number of the request that it was held for last, None without one."""
-        return None if self._pending is None else self._wait.waited_for
+        return None if self._wait is None else self._wait.waited_for
 
     @property
     @uninterrupted
@@ -144,7 +145,7 @@ class Begun:
         timeout = self.scope.store.arguments.known("timeout", timeout, is_timeout, 0.0, SECONDS)
         deadline = inf if timeout is None else time.monotonic() + timeout
         while pending and not self.ready and (left := deadline - time.monotonic()) > 0:
-            if self.held:
+            if self._wait is not None and self.held:
                 self._wait.block(left)
             else:
                 pending.wait(None if left == inf else left)
@@ -155,7 +156,7 @@ class Begun:
         """Seconds, from now, that its session may still wait for the disk; they count from when it
         is held no more."""
         allowed = WAIT_SECONDS + WAIT_SECONDS_PER_TOKEN * len(self.tokens)
-        if self._pending is not None and self._wait.is_on:
+        if self._wait is not None and self._wait.is_on:
             return allowed
         return max(0.0, self._began + allowed - time.monotonic())
 
@@ -165,24 +166,27 @@ class Begun:
         if self._pending is not None and self.pid == os.getpid():
             with self._lock:
                 self._over = True
-                self._wait.leave()
+                if self._wait is not None:
+                    self._wait.leave()
                 self._pending.cancel()
 
     def _look_if_stale(self) -> None:
         """Look again when blocks that other requests computed may have changed the result."""
         with self._lock:
-            if not self._over and not self.scope.store.closed and self._wait.is_stale():
+            closed = self._over or self.scope.store.closed
+            if not closed and self._wait is not None and self._wait.is_stale():
                 self._look()
 
     def _look(self) -> None:
         """Look the prefix up; read it unless it is held; the lock is held."""
-        pending = self._pending
+        pending, wait = self._pending, self._wait
         assert pending is not None
+        assert wait is not None
         try:
-            self._wait.mark()
-            stamp, before = self.scope.store.stamp(self.priority), self._wait.found
+            wait.mark()
+            stamp, before = self.scope.store.stamp(self.priority), wait.found
             found = pending.look(stamp)
-            if self._wait.decide(found):
+            if wait.decide(found):
                 pending.cancel()
             elif found > before or not pending.started:
                 pending.cancel()
@@ -192,7 +196,7 @@ class Begun:
         except Exception:
             _log.exception("nothing is read ahead")
             self._over = True
-            self._wait.leave()
+            wait.leave()
             pending.cancel()
 
     def take(self, deadline: float | None) -> Restored:
@@ -201,11 +205,12 @@ class Begun:
         pending = self._pending
         if pending is None:
             return Restored(self.scope.fresh(), missed(self.miss_reason))
-        self._wait.give_up()
-        self._look_if_stale()
-        with self._lock:
-            self._over = True
-            self._wait.leave()
+        if self._wait is not None:
+            self._wait.give_up()
+            self._look_if_stale()
+            with self._lock:
+                self._over = True
+                self._wait.leave()
         if self.scope.store.closed:
             # Nothing comes any more: a deadline would be waited for in vain.
             pending.cancel()

@@ -10,7 +10,7 @@ from reprlib import repr as short
 from typing import Any, Self, TypedDict, Unpack
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import GroupSpec, UnsupportedCache
+from omlx_cache.adapters.base import PAGED, STATE, GroupSpec, UnsupportedCache
 from omlx_cache.adapters.registry import extracted
 from omlx_cache.arrays.mlxio import architecture, check_packing
 from omlx_cache.codecs import CODEC_NAMES, CodecPolicy, check_codec_name
@@ -140,7 +140,7 @@ class Scope:
         self.supported = kinds.unsupported_reason is None
         self._blank: Layout | None = layout_of(fresh()) if self.supported else None
         self.groups: tuple[GroupSpec, ...] = () if self._blank is None else self._blank.groups
-        self.trims = all(group.kind == "paged" for group in self.groups)
+        self.trims = {*self.groups} <= {PAGED}
 
     def same_as(self, other: "Scope") -> bool:
         """True when both stand for the same sequences of one store."""
@@ -166,8 +166,7 @@ class Scope:
     @property
     def fewest_tokens(self) -> int:
         """The smallest chunk that gives the bits of a prefill, and is worth it."""
-        has_state = any(group.kind == "state" for group in self.groups)
-        return MOST_TOKENS if has_state else FEWEST_TOKENS
+        return MOST_TOKENS if STATE in self.groups else FEWEST_TOKENS
 
     def learn_pace(self) -> None:
         """Have `pace` know how quickly requests were computed lately."""
@@ -346,7 +345,7 @@ class Scope:
         """`finish` for a sequence without a request: neither the explainer nor the trace notes
         it."""
         result = committer.finish(layout, extent, ended)
-        if all(group.kind != "paged" for group in self.groups):
+        if PAGED not in self.groups:
             self._kinds.boundaries.remember(committer.chain, result.tokens)
         return result
 

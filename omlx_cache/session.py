@@ -12,7 +12,7 @@ from operator import index
 from typing import Any, Self
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.adapters.base import STATE, UnsupportedCache
 from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.admission import CommitResult, Staging
@@ -234,8 +234,7 @@ class Session:
         self.wanted_stops()
         stop = min(self._fed + step, self._prompt_length)
         # Recurrent state is of one position.
-        has_state = any(group.kind == "state" for group in self._scope.groups)
-        splits = self.snapshot_positions if has_state else ()
+        splits = self.snapshot_positions if STATE in self._scope.groups else ()
         self._planned = min((s for s in splits if self._fed < s < stop), default=stop)
         self.asked.begin_chunk(self._fed)
         return self._planned - self._fed

@@ -4,7 +4,7 @@ A live cache is cut and rebuilt by the same two facts: its named arrays, and the
 in their buffers (`TokenRange`s, index 0 first).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -68,12 +68,9 @@ class GroupSpec:
 
 
 PAGED = GroupSpec("paged")
+"""The one group of which every token is needed."""
 STATE = GroupSpec("state")
-
-
-def paged_of(groups: Iterable[GroupSpec]) -> GroupSpec | None:
-    """Return the group of which every token is needed, None when there is none."""
-    return next((group for group in groups if group.kind == "paged"), None)
+"""The one group of recurrent state."""
 
 
 class DenseForm(NamedTuple):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import format_size
+from omlx_cache_storage.page import PAGED
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class Budgets:
     once. A budget is too small for a page, or for a sequence that came.
 
     Mutable by the model's thread: `_block_bytes` (of the pages that every token needs),
-    `_point_bytes` (of a restore point's other pages, by kind), and `told`: the settings that were
+    `_point_bytes` (of a restore point's other pages, by group), and `told`: the settings that were
     logged, each with the model. Budgets share `told` so that none logs one again. Others may read
     `fit`.
     """
@@ -55,15 +56,17 @@ class Budgets:
         self._memory = settings.hot_bytes or settings.queue_bytes
         self._memory_name = "hot_bytes" if settings.hot_bytes else "queue_bytes"
         self._queue = self._memory if settings.hot_cache_only else settings.queue_bytes
+        self._is_derived = settings.is_derived("cold_bytes")
+        self._is_empty = bool(settings.empty_budgets())
         self._block_bytes = 0
         self._point_bytes: dict[str, int] = {}
 
-    def page(self, kind: str, tokens: int, nbytes: int) -> None:
-        """Note a page of a layer group's kind that is about to be stored."""
-        if kind == "paged" and tokens == self._block:
+    def page(self, group: str, tokens: int, nbytes: int) -> None:
+        """Note a page of a layer group that is about to be stored."""
+        if group == PAGED and tokens == self._block:
             self._block_bytes = nbytes
-        elif kind != "paged":
-            self._point_bytes[kind] = max(nbytes, self._point_bytes.get(kind, 0))
+        elif group != PAGED:
+            self._point_bytes[group] = max(nbytes, self._point_bytes.get(group, 0))
         for name, size in ((self._memory_name, self._memory), ("queue_bytes", self._queue)):
             if nbytes > size:
                 # Of a queue no more than the memory that it is part of.
@@ -84,7 +87,7 @@ class Budgets:
         if budget is None:
             return own
         # A limit that follows from the free space yields to the directory's budget.
-        return budget if self._settings.is_derived("cold_bytes") else min(budget, own)
+        return budget if self._is_derived else min(budget, own)
 
     @property
     def token_bytes(self) -> int:
@@ -107,7 +110,7 @@ class Budgets:
     def sequence(self, tokens: int, *, lost: bool = False) -> None:
         """Note a sequence that was handed over in full; `lost`: some of it found no room."""
         fit, own = self.fit(), self._settings
-        if fit is None or own.empty_budgets():
+        if fit is None or self._is_empty:
             # The store said so when it opened, and for a disk without room no size would help.
             return
         name, size = fit.setting, self._memory if own.hot_cache_only else self._cold

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import PAGED, GroupSpec, TokenRange, paged_of
+from omlx_cache.adapters.base import PAGED, STATE, GroupSpec, TokenRange
 from omlx_cache.arrays.mlxio import on_host
 from omlx_cache.codecs import Codec, CodecPolicy
 from omlx_cache.commit.admission import Admission, CommitResult
@@ -70,7 +70,7 @@ class Committer:
         self._policy = policy
         self._budgets = budgets
         self._groups = groups
-        self._paged = paged_of(groups)
+        self._paged = PAGED if PAGED in groups else None
         self._prompt_length = prompt_length
         self._start = start
         self.stops: list[int] = []
@@ -92,7 +92,7 @@ class Committer:
         Windows are kept at the prompt's end instead of one token before it, which they serve too.
         """
         wanted = {*self.stops, *(s for s in stops if s > self._start)}
-        if not any(group.kind == "state" for group in self._groups) and wanted:
+        if wanted and STATE not in self._groups:
             wanted -= {self._prompt_length - 1}
             wanted |= {self._prompt_length} - {0}
         self.stops = sorted(wanted)
@@ -257,7 +257,7 @@ class Committer:
             stored = [
                 self._store_aging(layout, group, stop, extent, exact)
                 for group in layout.groups
-                if group.kind != "paged"
+                if group != PAGED
             ]
             if all(stored):
                 self._store_tail(layout if row is None else row, stop)
@@ -349,9 +349,8 @@ class Committer:
         """Return what encodes a page, and its size then, which the budgets learn."""
         encodes = meta.held > 0 and self._policy.encodes(len(self.chain))
         codecs = codecs_for(meta, self._policy) if encodes else {}
-        nbytes = encoded_nbytes(meta, codecs)
-        kind = next(group.kind for group in self._groups if group.name == meta.group)
-        self._budgets.page(kind, meta.held, nbytes)
+        nbytes = encoded_nbytes(meta, codecs) if codecs else meta.nbytes
+        self._budgets.page(meta.group, meta.held, nbytes)
         return codecs, nbytes
 
 

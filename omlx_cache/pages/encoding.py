@@ -99,8 +99,6 @@ def _codecs(tensors: Tensors, kind: LayerKind, policy: CodecPolicy) -> Mapping[s
 
 def encoded_nbytes(meta: PageMeta, codecs: Mapping[str, Codec]) -> int:
     """Return the payload bytes that `encode_page` would give; computes nothing."""
-    if not codecs:
-        return meta.nbytes
     return sum(
         part.nbytes
         for spec in meta.tensors

@@ -137,8 +137,7 @@ class Explainer:
         none shares any. With the number of its request the prompt is remembered, as a copy."""
         tokens = compact(tokens)
         with self._lock:
-            sharing = (near for near in self._compared(namespace, tokens) if near.shared)
-            near = max(sharing, key=lambda near: near.shared, default=None)
+            near = self._nearest(namespace, tokens)
             if number is not None:
                 # A prompt without an answer may be in flight, and store one under its own prompt.
                 if near and near.is_continued and near.shared > near.prompt.prompt_length:
@@ -157,12 +156,7 @@ class Explainer:
         that were left out. A sequence that continues a known prompt is its answer."""
         tokens = compact(tokens)
         with self._lock:
-            own = (
-                near
-                for near in self._compared(namespace, tokens)
-                if near.is_continued or near.shared == len(tokens)
-            )
-            nearest = max(own, key=lambda near: near.shared, default=None)
+            nearest = self._nearest(namespace, tokens, own=True)
             if nearest is not None:
                 known = nearest.prompt
                 noted = known._replace(
@@ -189,14 +183,18 @@ class Explainer:
         while self._prompts and (nbytes > self.limit_bytes or len(self._prompts) > PROMPTS):
             nbytes -= self._prompts.pop(0).tokens.nbytes
 
-    def _compared(self, namespace: BlockKey, tokens: Tokens) -> Iterator[Nearest]:
-        """Yield the prompts of a namespace with the tokens that they share, the latest first."""
-        left = COMPARED_TOKENS
+    def _nearest(self, namespace: BlockKey, tokens: Tokens, *, own: bool = False) -> Nearest | None:
+        """Return the prompt of a namespace that shares most tokens, the latest of equals; `own`:
+        only one that these tokens continue, or that continues them."""
+        nearest, most, left = None, 0, COMPARED_TOKENS
         for known in reversed(self._prompts):
             if known.namespace == namespace and left > 0:
-                shared = shared_length(known.tokens, tokens)
-                left -= shared + 1024
-                yield Nearest(known, shared)
+                near = Nearest(known, shared_length(known.tokens, tokens))
+                left -= near.shared + 1024
+                fits = not own or near.is_continued or near.shared == len(tokens)
+                if fits and near.shared > most:
+                    nearest, most = near, near.shared
+        return nearest
 
     def explain(
         self,
@@ -293,19 +291,20 @@ class Explainer:
                 length = len(near.prompt.tokens)
                 ends |= {end for end in (length, length - 1) if restored < end <= near.shared}
             groups = [group for group in walked.groups if group != PAGED]
-        keys = (chain.key(end) for end in sorted(ends, reverse=True) if 0 < end <= len(chain))
-        found = (
-            self._tiers.departures.find(PageId(key, group)) for key in keys for group in groups
-        )
-        return next((departure for departure in found if departure is not None), None)
+        for end in sorted(ends, reverse=True):
+            for group in groups if 0 < end <= len(chain) else ():
+                departure = self._tiers.departures.find(PageId(chain.key(end), group))
+                if departure is not None:
+                    return departure
+        return None
 
     def _has_deeper(self, walked: Walked, restored: int) -> bool:
         """True when pages are there behind the one that was missed."""
         chain, size = walked.chain, walked.chain.block_size
         first = (restored // size + 2) * size
         ends = range(first, min(len(chain) + 1, first + DEEPER_BLOCKS * size), size)
-        pages = (PageId(chain.key(end), group) for end in ends for group in walked.groups[:1])
-        return any(self._tiers.find(page) is not None for page in pages)
+        pages = [PageId(chain.key(end), group) for end in ends for group in walked.groups[:1]]
+        return any(self._tiers.find_all(pages))
 
 
 def compact(tokens: Tokens) -> Tokens:

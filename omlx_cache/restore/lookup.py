@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import GroupSpec, TokenRange, paged_of
+from omlx_cache.adapters.base import PAGED, STATE, GroupSpec, TokenRange
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, PageInfo, Tail
@@ -172,10 +172,9 @@ class Collected:
     def positions(self) -> Iterator[int]:
         """Yield the positions at which every group can be rebuilt, the longest first."""
         # Windows and states first: where they were evicted they say so at once.
-        pickiest = sorted(self.found.values(), key=lambda pages: pages.group.kind == "paged")
-        states = [pages for pages in pickiest if pages.group.kind == "state"]
-        if states:
-            ends = {end for end in states[0].pages if 0 < end <= self.top}
+        pickiest = list(self.found.values())[::-1]
+        if STATE in self.found:
+            ends = {end for end in self.found[STATE].pages if 0 < end <= self.top}
         else:
             ends = {min(end, self.top) for pages in pickiest for end in pages.pages} - {0}
         for position in sorted(ends, reverse=True):
@@ -236,7 +235,7 @@ def find_restore_point(
         None if 0 < position == limit else _reason(walked, hidden, trouble),
         matched,
         # Where a prompt parts from others a snapshot would have helped.
-        boundary if boundary > position and any(g.kind != "paged" for g in groups) else None,
+        boundary if boundary > position and not {*groups} <= {PAGED} else None,
         _lacking(walked),
     )
     reads = point.bytes_to_read()
@@ -252,20 +251,20 @@ def find_restore_point(
 def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], matched: int) -> Inquiry:
     """Return what other machines are to be asked for of a chain, beyond what matched of it."""
     size = chain.block_size
-    paged = paged_of(groups)
+    has_blocks = PAGED in groups
     # A page that ends behind the limit covers the tokens before it.
     blocks = len(chain) // size
     others = {
         group.name: 0 if group.kind == "state" else len(group.page_ends(len(chain), size))
         for group in groups
-        if group is not paged
+        if group != PAGED
     }
     return Inquiry(
         namespace=chain.namespace,
         block_size=size,
         keys=chain.boundaries(0, blocks),
-        paged=None if paged is None else paged.name,
-        known=0 if paged is None else min(matched // size, blocks),
+        paged=PAGED.name if has_blocks else None,
+        known=min(matched // size, blocks) if has_blocks else 0,
         others=others,
         length=len(chain),
         key=chain.key,
@@ -293,11 +292,10 @@ def _reason(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> st
 def _lacking(walked: Collected) -> str:
     """Return the kind of group, `state` or `window`, for want of which nothing beyond its position
     can be rebuilt. "" when the model has only blocks, or only blocks are missing."""
-    aging = [pages for pages in walked.found.values() if pages.group.kind != "paged"]
-    if walked.position >= walked.top or not aging:
+    if walked.position >= walked.top or walked.found.keys() <= {PAGED}:
         return ""
-    states = [pages.pages for pages in aging if pages.group.kind == "state"]
-    kept = any(walked.position < end <= walked.top for end in states[0]) if states else True
+    states = walked.found.get(STATE)
+    kept = states is None or any(walked.position < end <= walked.top for end in states.pages)
     return "window" if kept else "state"
 
 
@@ -314,42 +312,35 @@ def collect(
     restore at most `limit` tokens."""
     absent: dict[PageId, int] = {}
     found = {group: GroupPages(group, chain.block_size) for group in groups}
-    paged = paged_of(groups)
     names = {group.name: group for group in groups}
     size, blocks = chain.block_size, len(chain) // chain.block_size
 
     def note(group: GroupSpec, ends: Sequence[int], keys: Sequence[BlockKey]) -> int:
-        """Note the pages of a group that exist, paged ones up to the first gap; return how many
-        there are up to it."""
-        pages = list(map(PageId, keys, repeat(group.name)))
-        infos = view.find_all(pages)
-        taken = {
-            end: (page, one)
-            for end, page, one in zip(ends, pages, infos, strict=True)
-            if one is not None and one.position == end and page not in bad
-        }
-        gap = len(pages)
-        if len(taken) < gap:
-            if group is paged:
-                gap = next(n for n, end in enumerate(ends) if end not in taken)
-                taken = {end: taken[end] for end in ends[:gap]}
-            looked = zip(ends[: gap + 1], pages, infos, strict=False)
-            absent.update((p, end) for end, p, one in looked if one is None and p not in bad)
-        found[group].pages |= taken
-        return gap
+        """Note the pages of a group that exist, blocks up to the first gap; return how many."""
+        pages, there = list(map(PageId, keys, repeat(group.name))), found[group].pages
+        before = len(there)
+        for end, page, one in zip(ends, pages, view.find_all(pages), strict=True):
+            if one is not None and one.position == end and page not in bad:
+                there[end] = page, one
+                continue
+            if one is None and page not in bad:
+                absent[page] = end
+            if group == PAGED:
+                break
+        return len(there) - before
 
     first, stride, gap = 0, STRIDE, blocks
-    while paged is not None and first < gap:
+    while PAGED in found and first < gap:
         last = min(first + stride, blocks)
         keys = chain.boundaries(first, last)
-        there = note(paged, range(first * size + size, last * size + 1, size), keys[1:])
+        there = note(PAGED, range(first * size + size, last * size + 1, size), keys[1:])
         if there < last - first:
             gap = first + there
         first, stride = last, 2 * stride
     # No group has a use for pages behind the block of the gap.
     keys = chain.boundaries(0, min(gap + 1, blocks))
     for group in groups:
-        if group is not paged:
+        if group != PAGED:
             note(group, range(size, len(keys) * size, size), keys[1:])
     parents = keys[: gap + 1]
     stop = min(len(parents) * size, len(chain) + 1)
@@ -361,8 +352,8 @@ def collect(
         note(group, [group.keep], [page.key])
     for group_pages in found.values():
         group_pages.index(len(chain))
-    if paged is None:
-        matched = max({*known, *(end for one in found.values() for end in one.pages)}, default=0)
+    if PAGED in found:
+        matched = found[PAGED].reach()
     else:
-        matched = found[paged].reach()
+        matched = max({*known, *(end for one in found.values() for end in one.pages)}, default=0)
     return Collected(found, absent, matched, min(matched, limit))

@@ -3,15 +3,16 @@
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import PAGED, paged_of
+from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import Array
-from omlx_cache.restore.lookup import PageUse, RestorePoint
+from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, Plan
 from omlx_cache.restore.queue import BackgroundReading, RestoreQueue
 from omlx_cache.restore.reading import DISK_PASSES, MEMORY_PASSES, Reading
@@ -139,7 +140,24 @@ class PendingRestore:
         memory are used, so that nothing waits for a disk again.
         """
         try:
-            return self._take(deadline)
+            ahead = self._ahead
+            if ahead is None or not self._queue.take(ahead):
+                self.cancel()
+                walk = self._new_walk(self._stamp)
+                if deadline is None:
+                    return restore(Reading(walk))
+                walk.until = time.monotonic() + deadline
+                ahead = BackgroundReading(self._queue, walk)
+                ahead.run()
+            elif not wait_in_turns(ahead.ended.wait, deadline):
+                ahead.closed = True
+            late = ahead.closed
+            reading = Reading(self._new_walk(self._stamp) if late else ahead.walk)
+            reading.take_over(ahead, late=late)
+            try:
+                return restore(reading, ahead.seconds)
+            finally:
+                ahead.close()
         except Exception as error:
             _log.exception("restore failed, the request is computed in full")
             reason = f"{reasons.ERROR}:{type(error).__name__}"
@@ -147,47 +165,17 @@ class PendingRestore:
         finally:
             self.cancel()
 
-    def _take(self, deadline: float | None) -> Restored:
-        ahead = self._ahead
-        if ahead is not None and self._queue.take(ahead):
-            if not wait_in_turns(ahead.ended.wait, deadline):
-                ahead.closed = True
-        elif deadline is None:
-            self.cancel()
-            return _finish(Reading(self._new_walk(self._stamp)))
-        else:
-            self.cancel()
-            walk = self._new_walk(self._stamp)
-            walk.until = time.monotonic() + deadline
-            ahead = BackgroundReading(self._queue, walk)
-            ahead.run()
-        late = ahead.closed
-        reading = Reading(self._new_walk(self._stamp) if late else ahead.walk)
-        reading.take_over(ahead, late=late)
-        try:
-            return _finish(reading, ahead.seconds)
-        finally:
-            ahead.close()
 
-
-def _finish(reading: Reading, spent: float = 0.0) -> Restored:
-    """Restore, and tell the gate what that took beside the seconds that were `spent` on it."""
-    began = time.perf_counter()
-    gate, restored = reading.walk.gate, restore(reading)
-    if gate is not None:
-        gate.took(restored.nbytes, time.perf_counter() - began + spent, restored.read_bytes)
-    return restored
-
-
-def restore(reading: Reading) -> Restored:
+def restore(reading: Reading, spent: float = 0.0) -> Restored:
     """Rebuild the fresh caches of a walk as far as possible and return how far that was.
 
     Evaluates MLX, reads the disk unless the reading took over another's pages, and marks its pages
     as used, at the walk's stamp of the store's clock. Never raises for a disk or a page. The prefix
     before such a page is restored, after a bounded number of reads, and the point's reason says
     why. The caches are untouched on a miss. Counts no miss: the reason is the caller's to count.
+    The walk's gate hears what that took, beside the seconds that reading ahead had `spent`.
     """
-    walk = reading.walk
+    began, walk = time.perf_counter(), reading.walk
     while plan := reading.make_plan(DISK_PASSES + MEMORY_PASSES):
         try:
             rebuild(plan, reading.arrays())
@@ -198,7 +186,11 @@ def restore(reading: Reading) -> Restored:
     if point is None:
         point = replace(wanted, position=0, uses={}, reason=walk.failure)
     mark_used(walk, point)
-    return _restored(walk.prompt_cache, point, reading.read)
+    restored = _restored(walk.prompt_cache, point, reading.read)
+    if walk.gate is not None:
+        seconds = time.perf_counter() - began + spent
+        walk.gate.took(restored.nbytes, seconds, restored.read_bytes)
+    return restored
 
 
 def rebuild(plan: Plan, arrays: Mapping[str, Array]) -> None:
@@ -210,30 +202,23 @@ def rebuild(plan: Plan, arrays: Mapping[str, Array]) -> None:
 
 
 def _restored(prompt_cache: list[Any], point: RestorePoint, read: set[PageId]) -> Restored:
-    uses = point.all_uses
-    far = [use for use in uses if use.info.tier == REMOTE]
-    read_of = {
-        REMOTE: [use for use in far if use.page in read],
-        COLD: [use for use in uses if use.info.tier != REMOTE and use.page in read],
-    }
-    starts = (use.info.position - use.info.held for use in far)
-    return Restored(
-        prompt_cache,
-        point,
-        sum(use.info.nbytes for use in uses),
-        {tier: _tokens(point, some) for tier, some in read_of.items()},
-        {tier: sum(use.info.nbytes for use in some) for tier, some in read_of.items()},
-        min(starts, default=point.position),
-    )
-
-
-def _tokens(point: RestorePoint, read: Sequence[PageUse]) -> int:
-    """Count the tokens of the first group that are in pages that were read."""
-    group, uses = next(iter(point.uses.items()), (PAGED, ()))
-    mine = [use for use in read if use.page.group == group.name]
-    if not any(use.info.held for use in uses):
-        return point.position if mine else 0
-    return min(point.position, sum(use.info.held for use in mine))
+    """Return the result of a restore of `point`, for which these pages were read; the first group's
+    pages tell the tokens that they gave."""
+    position, first = point.position, next(iter(point.uses), PAGED).name
+    total, local = 0, position
+    tokens, nbytes = Counter[str](), Counter[str]()
+    for page, info in point.all_uses:
+        total += info.nbytes
+        is_far = info.tier == REMOTE
+        if is_far:
+            local = min(local, info.position - info.held)
+        if page in read:
+            tier = REMOTE if is_far else COLD
+            nbytes[tier] += info.nbytes
+            if page.group == first:
+                # A state stands for all tokens before it.
+                tokens[tier] = min(position, tokens[tier] + (info.held or position))
+    return Restored(prompt_cache, point, total, tokens, nbytes, local)
 
 
 def mark_used(walk: Walk, point: RestorePoint) -> None:
@@ -244,8 +229,7 @@ def mark_used(walk: Walk, point: RestorePoint) -> None:
     if point.position:
         kept = partial(fallbacks, walk.chain, groups, limit=walk.limit)
         touch(point.root_first, walk.stamp, kept)
-    paged = paged_of(groups)
     first, last = point.position // size, point.matched // size
-    if paged is not None and first < last:
+    if PAGED in groups and first < last:
         keys = walk.chain.boundaries(first, last)[1:]
-        touch([PageId(key, paged.name) for key in keys], walk.stamp)
+        touch([PageId(key, PAGED.name) for key in keys], walk.stamp)

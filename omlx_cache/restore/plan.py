@@ -187,9 +187,9 @@ def _continues(before: PageRead, read: PageRead) -> bool:
     held = read.use.info.held
     return (
         read.geometry is before.geometry
-        and [span[:3] for span in before.spans] == [(span.track, 0, held) for span in read.spans]
+        and len(read.spans) == len(before.spans)
         and all(
-            span == (last.track, 0, held, last.to + held)
+            (last.lo, last.hi) == (0, held) and span == (last.track, 0, held, last.to + held)
             for last, span in zip(before.spans, read.spans, strict=True)
         )
     )

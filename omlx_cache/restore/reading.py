@@ -188,8 +188,10 @@ class Reading:
         held = self._hold(self.point) if self.is_ahead else self._held
         targets = self._begin_targets(self.plan, held)
         filled = {} if targets is None else targets.filled
-        left = [read for read in self.plan.reads if read.use.page not in filled]
-        here = [read for read in left if read.use.page in held]
+        here, missing = list[PageRead](), list[PageRead]()
+        for read in self.plan.reads:
+            if read.use.page not in filled:
+                (here if read.use.page in held else missing).append(read)
         if isinstance(targets, DeviceTargets):
             targets.take_all(here, held)
         else:
@@ -200,9 +202,7 @@ class Reading:
                 done_within(copy, None)
             for copy in copies:
                 copy.result()
-        missing = [read for read in left if read.use.page not in held]
-        pages = [read.use.page for read in missing]
-        source.prefetcher.withdraw(pages)
+        source.prefetcher.withdraw([read.use.page for read in missing])
         self._read_all(missing, targets)
 
     def _begin_targets(

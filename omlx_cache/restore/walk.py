@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from omlx_cache.adapters.base import GroupSpec, Phase
+from omlx_cache.adapters.base import PAGED, GroupSpec, Phase
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs import codec_named
 from omlx_cache.pages.layout import Layout, Leaf, layout_of
@@ -145,7 +145,7 @@ class Walk:
         phases: dict[str, Phase] = {}
         for group, uses in point.uses.items():
             use, known = uses[-1], None
-            if group.kind == "paged":
+            if group == PAGED:
                 # A page in memory, or the first that a failing disk would not give.
                 use = next((u for u in uses if u.info.in_memory), uses[0])
                 known = self.models.get(group)
@@ -227,7 +227,7 @@ def fallbacks(
     nothing from the first eviction on. Each tier has its own points: memory may hold the end of a
     sequence for which the disk has no room. Pure but for `view`; nothing for models that trim.
     """
-    if all(group.kind == "paged" for group in groups):
+    if {*groups} <= {PAGED}:
         return []
     found = collect(chain, groups, view, limit=limit)
     ascending = list(found.positions())[::-1]

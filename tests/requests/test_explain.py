@@ -30,8 +30,8 @@ class Known:
         self.chain = KeyChain(NAMESPACE, as_tokens(PROMPT), BLOCK)
         self._here = {PageId(self.chain.key(end), PAGED) for end in here}
 
-    def find(self, page: PageId) -> PageInfo | None:
-        return PageInfo("hot", BLOCK, BLOCK, 0) if page in self._here else None
+    def find_all(self, pages: list[PageId]) -> list[PageInfo | None]:
+        return [PageInfo(0, BLOCK, BLOCK, "hot") if p in self._here else None for p in pages]
 
     def ask(self, tokens: list[int], answer: int = 0, stored: bool = True, skip: str = "") -> None:
         """An earlier request 7, whose answer has so many tokens."""
