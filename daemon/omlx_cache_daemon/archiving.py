@@ -20,6 +20,7 @@ from omlx_cache_daemon.targets import SHOWN_DIGITS, Target
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.documents import label, versions
+from omlx_cache_storage.eviction.keep import NEVER_NS
 from omlx_cache_storage.page import Page, PageId, WriteResult
 
 
@@ -122,7 +123,7 @@ class Directory:
             raise OSError(errno.ENOSPC, "there is no room, by the budget or on the disk")
         if result == "written":
             self._written.add(page.meta.id)
-        left = {page for page, _ in self._tier.take_evicted()}
+        left = {page for page, used_ns in self._tier.take_lost() if used_ns != NEVER_NS}
         self.lost += len(left & self._written)
         self.evicted += len(left - self._written)
         self._written -= left

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from omlx_cache_storage.events import SILENT, Departures, EventLog, How
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Learned, Lru
 from omlx_cache_storage.eviction.order import OrderedPages
-from omlx_cache_storage.hot_page import Held, MemoryVictims, PageState, Reservation
+from omlx_cache_storage.hot_page import TRANSITIONS, Held, MemoryVictims, PageState, Reservation
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
 from omlx_cache_storage.pins import SHARE, Pinned, Pins
@@ -24,8 +24,6 @@ own, and until none has passed for a while."""
 LINGER_NS = 60 * 1_000_000_000
 LOST = 16_384
 """Lost pages that are known by name, 4 MB; `lost_unnamed` says that there were more."""
-NEVER_NS = -1
-"""The stamp on the disk of a page that was damaged or deleted there: any use is later."""
 ON_DISK = "the disk has it"
 """Why a page leaves, in the log of events."""
 
@@ -119,10 +117,14 @@ class HotTier:
             idle = self._aside - self._passing_bytes
             found = MemoryVictims([], [], lacking=excess + idle)
             if evict and nbytes <= self._allowed:
-                until_ns = now + shift_ns - self._policy.patience_ns
-                until_ns = SUPERSEDED_NS if prepared else until_ns
                 found = self._victims(
-                    excess + idle, self._allowed, own, position, until_ns, give_up_dirty
+                    excess + idle,
+                    self._allowed,
+                    own,
+                    position,
+                    SUPERSEDED_NS if prepared else now + shift_ns - self._policy.patience_ns,
+                    give_up_dirty,
+                    spares_used=prepared,
                 )
             share = self.limit_bytes // PASSING_SHARE
             # One larger than the share passes by itself.
@@ -529,16 +531,17 @@ class HotTier:
         position: int = sys.maxsize,
         until_ns: int = sys.maxsize,
         give_up_dirty: bool = False,
+        *,
+        spares_used: bool = False,
     ) -> MemoryVictims:
         """Choose what must leave to make room for `excess` bytes more than there are, for a page
         that ends at `position` of a sequence whose pages are `own`: of those some at a time, and
-        those of others if they were used at `until_ns` at the latest; where that is `SUPERSEDED_NS`
-        no used page of either. Pins keep pages as long as their share is one of `room`."""
+        those of others if they were used at `until_ns` at the latest, or of both with
+        `spares_used`. Pins keep pages as long as their share is one of `room`."""
         victims: list[Held] = []
         dirty: list[PageId] = []
         spared: list[Held] = []
         young, now, pins_hold = False, self._clock.now(), None
-        spares = until_ns == SUPERSEDED_NS
         for held in self._index.in_order() if excess > 0 else ():
             kept = held.kept_ns > now
             if kept and pins_hold is None:
@@ -546,7 +549,7 @@ class HotTier:
             if held.state is PageState.QUEUED or (kept and pins_hold):
                 continue
             ours = held.id in own
-            if held.stamp_ns > until_ns and (spares or not (ours or kept)):
+            if held.stamp_ns > until_ns and (spares_used or not (ours or kept)):
                 # What comes later in the order is younger still.
                 young = True
                 break
@@ -572,11 +575,11 @@ class HotTier:
     def _keep(self, pages: Sequence[Held]) -> None:
         """Keep those of some pages that pins want, the first of them first, within the pins' share
         of memory; release the others."""
-        now = self._clock.now()
-        until = [(held, self._wanted_until(held)) for held in pages]
-        wanted = [(held, until_ns) for held, until_ns in until if until_ns > now]
+        now, wanted = self._clock.now(), list[tuple[Held, int]]()
         for held in pages:
             held.kept_ns = 0
+            if (until_ns := self._wanted_until(held)) > now:
+                wanted.append((held, until_ns))
         left = self.limit_bytes // SHARE - (self._kept_bytes(now) if wanted else 0)
         for held, until_ns in wanted:
             if held.nbytes <= left:
@@ -611,8 +614,10 @@ class HotTier:
             held = self._index.get(held.meta.before)
 
     def _change(self, held: Held, state: PageState) -> None:
+        """Change a page's state; a change that no event makes is a bug."""
+        assert (held.state, state) in TRANSITIONS, (held.state, state)
         self._weigh(held, -1)
-        held.become(state)
+        held.state = state
         self._weigh(held, 1)
 
     def _weigh(self, held: Held, sign: int) -> None:

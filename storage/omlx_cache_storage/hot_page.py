@@ -65,11 +65,6 @@ class Held(Record):
         self.owed = False
         self.kept_ns = 0
 
-    def become(self, state: PageState) -> None:
-        """Change the state; a change that no event makes is a bug."""
-        assert (self.state, state) in TRANSITIONS, (self.state, state)
-        self.state = state
-
     @property
     def tier(self) -> str:
         return "pending" if self.state is PageState.QUEUED else "hot"

@@ -95,14 +95,17 @@ class Intervals:
         begin = max(begin, self._floor)
         if not begin < end:
             return 0.0
-        met = [span for span in self._spans if span[0] <= end and begin <= span[1]]
-        apart = [span for span in self._spans if span[0] > end or begin > span[1]]
-        first = min([begin, *(span[0] for span in met)])
-        last = max([end, *(span[1] for span in met)])
+        first, last, covered, apart = begin, end, 0.0, list[tuple[float, float]]()
+        for span in self._spans:
+            if span[0] <= end and begin <= span[1]:
+                first, last = min(first, span[0]), max(last, span[1])
+                covered += span[1] - span[0]
+            else:
+                apart.append(span)
         self._spans = sorted([*apart, (first, last)])
         if len(self._spans) > MOST_SPANS:
             self._floor = self._spans.pop(0)[1]
-        new = last - first - sum(span[1] - span[0] for span in met)
+        new = last - first - covered
         self.seconds += new
         return new
 

@@ -16,9 +16,9 @@ from omlx_cache_storage.arguments import SECONDS, Arguments, is_timeout
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
-from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep
+from omlx_cache_storage.eviction.keep import NEVER_NS, SUPERSEDED_NS, Clock, Keep
 from omlx_cache_storage.eviction.order import SHIFTS_NS, Ended, Priority, use_stamp
-from omlx_cache_storage.hot import NEVER_NS, ON_DISK, HotTier
+from omlx_cache_storage.hot import ON_DISK, HotTier
 from omlx_cache_storage.hot_page import PageState, Reservation
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.io_threads import DiskThread, bounded_elsewhere
@@ -71,11 +71,13 @@ def _reading_far(remote: "RemoteTier", page: PageId) -> Iterator[OpenPage]:
 
 
 class TierView:
-    """A view of the first of some tiers for lookups, with a store's methods. Reads nothing."""
+    """A view of the first of some tiers, `tier`, for lookups, with a store's methods. Reads
+    nothing."""
 
     def __init__(self, tiers: "Sequence[Tier]") -> None:
-        self.find_all = tiers[0].find_all
-        self.tails_of = tiers[0].tails_of
+        self.tier = tiers[0]
+        self.find_all = self.tier.find_all
+        self.tails_of = self.tier.tails_of
         self._tiers = tiers
 
     @property
@@ -134,6 +136,9 @@ class Tiers:
         )
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
+        self._views = [TierView(self._levels[level:]) for level in range(len(self._levels))]
+        sources = self._levels if remote is None else (*self._levels, remote)
+        self._sources: Sequence[Tier | RemoteTier] = sources
         self.writer: Writer | None = None
         self._news = DiskThread("omlx-cache-news")
         if cold is not None:
@@ -155,10 +160,6 @@ class Tiers:
             both = zip(found, tier.find_all(pages), strict=True)
             found = [b if a is None or (b and b.held > a.held) else a for a, b in both]
         return found
-
-    @property
-    def _sources(self) -> "Sequence[Tier | RemoteTier]":
-        return self._levels if self.remote is None else (*self._levels, self.remote)
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
         """Return the pages that may end inside the blocks after boundaries."""
@@ -431,10 +432,7 @@ class Tiers:
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
         if stamp <= SUPERSEDED_NS:
             return
-        marked = [
-            (tier, [*chain, *besides(TierView(self._levels[level:]))])
-            for level, tier in enumerate(self._levels)
-        ]
+        marked = [(view.tier, [*chain, *besides(view)]) for view in self._views]
         # A reorder marks the disk first. Else a page written meanwhile at the new stamp would find
         # its own chain at the old one, too young to make room. It marks the disk again for pages
         # being written at the old stamp.

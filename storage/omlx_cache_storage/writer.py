@@ -14,7 +14,7 @@ from omlx_cache_storage.breaker import CircuitBreaker
 from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.hot import NEVER_NS, HotTier
+from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import PageState
 from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.io_threads import LastAnswer, follow
@@ -351,8 +351,7 @@ class Writer:
         """Tell memory which pages the disk lost, and which are pinned now. An evicted page is
         written again once it is used again: else the next pages of its chain would lie on the disk
         without their root."""
-        self._hot.mark_lost(self._cold.take_evicted())
-        self._hot.mark_lost((page, NEVER_NS) for page in self._cold.take_missing())
+        self._hot.mark_lost(self._cold.take_lost())
         self._hot.repin()
 
     def _rejection(self, meta: PageMeta) -> Outcome | None:

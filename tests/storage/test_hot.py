@@ -18,7 +18,8 @@ from kit.storage import (
 )
 from kit.units import KIB
 from omlx_cache import BlockStore
-from omlx_cache_storage.hot import NEVER_NS, HotTier
+from omlx_cache_storage.eviction.keep import NEVER_NS
+from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import PageState, Reservation
 from omlx_cache_storage.page import Page, PageId
 

@@ -122,8 +122,7 @@ class KeepingTier(ColdTier):
             while some := self._free_some():
                 freed += some
         # This process has no memory tier that would need the lost pages.
-        self.take_evicted()
-        self.take_missing()
+        self.take_lost()
         return freed
 
     def _free_some(self) -> int:

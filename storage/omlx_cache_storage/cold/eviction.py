@@ -34,8 +34,8 @@ LOOKED_AHEAD = 1024
 class Writing:
     """A page in flight to the disk. Belongs to the thread that writes.
 
-    `wanted` is as large as its file may become. Room is made in turns with peer processes. The page
-    `reserves` some under the name of its temporary file, `described` bytes of it for its
+    `wanted` is as large as its file may become. Room is made in turns with peer processes. Bytes
+    are `reserved` for the page under the name of its temporary file, `described` of them for its
     namespace's document. The disk itself is `short` of so many bytes (None: not asked yet).
     `opened` is its file.
     """
@@ -48,7 +48,7 @@ class Writing:
     temporary: str
     path: str
     described: int = 0
-    reserves: bool = False
+    reserved: int = 0
     short: int | None = None
     opened: Descriptor = field(default_factory=partial(Descriptor, -1))
 
@@ -134,21 +134,17 @@ class Evictor:
         wanted = writing.wanted
         return self._files.places_bytes(wanted.namespace, wanted.shard, writing.described)
 
-    def _reserved(self, writing: Writing) -> int:
-        flight = self.flights.get(writing.file)
-        return 0 if flight is None else flight.cost
-
     def reserve(self, writing: Writing, page: StoredPage) -> None:
         """Count a page, as large as there is room for it now, in place of its former reservation;
         the directory is held."""
-        again: tuple[Change, ...] = (Cancelled(writing.file),) if writing.reserves else ()
+        again: tuple[Change, ...] = (Cancelled(writing.file),) if writing.reserved else ()
         self._files.expect(page.namespace, page.shard, writing.described)
         flight = Flight(
             writing.file, os.path.dirname(writing.path), page.namespace, page.nbytes, page, own=True
         )
         with self._index.lock:
             self.flights.count(writing.file, flight)
-            writing.reserves = True
+            writing.reserved = flight.cost
             self.note_peak()
         # Raises OSError: a page of which peer processes know nothing must not be written.
         change = Reserved(writing.file, page, writing.described)
@@ -158,7 +154,7 @@ class Evictor:
         """Reserve the room freed so far for a page, so that no peer process takes it meanwhile."""
         with self._index.lock:
             over = self.lacks(0)
-        free = self._reserved(writing) - over - self.places_of(writing)
+        free = writing.reserved - over - self.places_of(writing)
         if free > ENTRY_BYTES:
             nbytes = min(free - ENTRY_BYTES, writing.wanted.nbytes)
             self.reserve(writing, writing.wanted._replace(nbytes=nbytes))
@@ -180,7 +176,7 @@ class Evictor:
         The directory is held, and the freed bytes are the caller's until it is released. Raises
         HeldEnough when another call must go on."""
         candidate = writing.candidate
-        nbytes = writing.wanted.cost + self.places_of(writing) - self._reserved(writing)
+        nbytes = writing.wanted.cost + self.places_of(writing) - writing.reserved
         used = self.known_bytes() + nbytes + DIRECTORY_SLACK_BYTES
         if self.own_limit is not None and used > self.own_limit:
             # Others keep more here: theirs is not this process's to delete.

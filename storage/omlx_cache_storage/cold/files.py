@@ -233,9 +233,19 @@ class PageFiles:
             self._counted.end(path)
 
     def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> Descriptor:
-        """Begin to write a page of `nbytes` in all under a temporary name, in its own directory,
-        made if need be; return it open. No other process changes the directory meanwhile."""
-        self._prepare(os.path.dirname(temporary), document)
+        """Begin to write a page of `nbytes` in all under a temporary name, in its own directory;
+        return it open. Its directories and the namespace's document are made if need be. No other
+        process changes the directory meanwhile."""
+        shard = os.path.dirname(temporary)
+        directory = os.path.dirname(shard)
+        described = os.path.join(directory, NAMESPACE_FILE)
+        self.fs.claim(self._root)
+        self._make_directory(directory)
+        if not self.fs.exists(described):
+            raw = encode_document(document)
+            replace_file(described, raw, self.fs, self.durability, self._doom)
+        self._count_file(described)
+        self._make_directory(shard)
         return Descriptor(self.fs.reserve(temporary, nbytes), locked=True)
 
     def fill(self, temporary: str, pieces: list[Buffer]) -> int:
@@ -285,18 +295,6 @@ class PageFiles:
                 self._counted.end(directory)
                 return _emptied(directory, "")
         return []
-
-    def _prepare(self, shard: str, document: Mapping[str, object]) -> None:
-        """Make the namespace's directory, its document and the shard, when they are missing."""
-        directory = os.path.dirname(shard)
-        described = os.path.join(directory, NAMESPACE_FILE)
-        self.fs.claim(self._root)
-        self._make_directory(directory)
-        if not self.fs.exists(described):
-            raw = encode_document(document)
-            replace_file(described, raw, self.fs, self.durability, self._doom)
-        self._count_file(described)
-        self._make_directory(shard)
 
     def _count_file(self, path: str) -> None:
         """Count a small file at its size, if it is there."""

@@ -10,7 +10,7 @@ from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.contents import Contents, PageFile
 from omlx_cache_storage.cold.health import Health
 from omlx_cache_storage.events import HOWS, OTHER_PROCESS, Departures, EventLog, How
-from omlx_cache_storage.eviction.keep import Clock, Keep, Learned
+from omlx_cache_storage.eviction.keep import NEVER_NS, Clock, Keep, Learned
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -86,9 +86,10 @@ class Index:
     """Knows the page files of a directory, when they were used and which cannot be read. Touches no
     disk; `doomed` are files that should be deleted and may still exist. Any thread may call.
 
-    `lock` guards all that mutates: `contents`, `health`, `missing` (pages that memory believes to
-    be here), `cleared` (namespaces to clear before the directory is read), `left` (evicted pages
-    that the writer has not taken), `unrecorded` (their files lack their stamps), `refused_rank`,
+    `lock` guards all that mutates: `contents`, `health`, `lost` (pages that left, with their stamps
+    then, and that the writer has not taken: memory may believe them to be here), `cleared`
+    (namespaces to clear before the directory is read), `unrecorded` (their files lack their
+    stamps), `refused_rank`,
     `refused_until_ns` (when it is forgotten), `corrupt`, `limit_bytes` (the directory's budget),
     and the fields that its users' docstrings name. No I/O, sorting or making of paths happens under
     it. The methods for changes of peer processes (`take_in`, `leave`, `place`), `go_by_pins`,
@@ -118,9 +119,8 @@ class Index:
         self.contents = Contents(policy(None))
         self.health = Health()
         self.unrecorded: set[PageId] = set()
-        self.missing: list[PageId] = []
+        self.lost: list[tuple[PageId, int]] = []
         self.cleared: set[BlockKey] = set()
-        self.left: list[tuple[PageId, int]] = []
         # Pages worth less than the last one that was refused are refused unseen: a smaller one
         # would fill the gap behind a page that its chain lacks.
         self.refused_rank: tuple[int, int] | None = None
@@ -217,7 +217,7 @@ class Index:
             file = self.contents.get(name)
             if file is None or not self.has_file(page.name):
                 return
-            self.left.append((name, file.stamp_ns))
+            self.lost.append((name, file.stamp_ns))
             self.pop(name)
             detail = f"{OTHER_PROCESS}: damaged" if why == "damaged" else OTHER_PROCESS
             self.events.note_file("evicted" if why == "disk" else "removed", page, detail)
@@ -239,13 +239,11 @@ class Index:
         """Take pages out of the index and return their files, which are doomed; the lock is held.
         Each is an event, but without a `detail`."""
         removed = [file for page in pages if (file := self.pop(page)) is not None]
-        if why == "disk":
-            self.left += [(file.id, file.stamp_ns) for file in removed]
-        else:
-            # Memory may have taken it for written meanwhile.
-            self.missing += [file.id for file in removed]
+        # Memory may have taken one that was deleted, or damaged, for written meanwhile.
+        is_evicted = why == "disk"
+        self.lost += [(file.id, file.stamp_ns if is_evicted else NEVER_NS) for file in removed]
         if detail is not None:
-            kind: Kind = "evicted" if why == "disk" else "removed"
+            kind: Kind = "evicted" if is_evicted else "removed"
             for file in removed:
                 self.events.note_file(kind, file.stored, detail)
         if why != "removed":
@@ -271,7 +269,7 @@ class Index:
         """Know these pages, and no others; the lock is held."""
         before, self.contents = self.contents, contents
         gone = [page for page in before if page not in contents]
-        self.missing += gone
+        self.lost += [(page, NEVER_NS) for page in gone]
         self.departures.note(gone, "removed")
         self.unrecorded = {page for page in self.unrecorded if page in contents}
         self.refused_rank = None

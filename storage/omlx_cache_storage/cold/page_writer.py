@@ -101,7 +101,7 @@ class PageWriter:
                 self._index.health.fail_write(error)
             raise
         finally:
-            if writing.reserves:
+            if writing.reserved:
                 self._give_back(writing)
             writing.opened.close()
             if result == "written":
@@ -148,7 +148,7 @@ class PageWriter:
             tries = 1 if self._index.health.refuses_writes else NO_ROOM_TRIES
         more, deadline, cleared = wanted.cost, time.monotonic() + ELSEWHERE_SECONDS, False
         while True:
-            if not writing.reserves:
+            if not writing.reserved:
                 self._deleter.retry()
             try:
                 with self._sharing.changing():
@@ -209,7 +209,7 @@ class PageWriter:
     def _give_back(self, writing: Writing) -> None:
         """Delete the written part of a page that is not published, and release its reservation;
         raises nothing."""
-        writing.reserves = False
+        writing.reserved = 0
         try:
             if writing.opened.fd < 0 or abandon(writing.temporary, self._files.fs):
                 with contextlib.suppress(OSError), self._sharing.changing():
@@ -237,7 +237,7 @@ class PageWriter:
                     return "present"
                 self._files.publish(writing.temporary, writing.path, writing.candidate.stamp_ns)
                 self.take(writing, nbytes)
-                writing.reserves = False
+                writing.reserved = 0
             self._files.sync(writing.path)
             if self._sharing.untold:
                 # The directory was made anew meanwhile. If this process ended now, no other would
@@ -245,7 +245,7 @@ class PageWriter:
                 with contextlib.suppress(OSError):
                     self._load()
         except BaseException:
-            if writing.reserves:
+            if writing.reserved:
                 self._give_back(writing)
             else:
                 self._deleter.discard([page])

@@ -28,7 +28,7 @@ from omlx_cache_storage.errors import (
     UndecodablePage,
 )
 from omlx_cache_storage.events import SILENT, Departures, EventLog
-from omlx_cache_storage.eviction.keep import Clock, Keep, Learned, Lru
+from omlx_cache_storage.eviction.keep import NEVER_NS, Clock, Keep, Learned, Lru
 from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult
@@ -137,10 +137,10 @@ class ColdTier:
     @contextlib.contextmanager
     def reading(self, page: PageId) -> Iterator[PageReader]:
         """Open a page; raises PageError, and forgets a page that is missing or wrong: that is one
-        of `take_missing`.
+        of `take_lost`.
 
         A page that cannot be decoded here stays on the disk and is not opened again. An unreadable
-        page stays too, is not opened for a while, and is one of `take_missing`. Blocks on the disk.
+        page stays too, is not opened for a while, and is one of `take_lost`. Blocks on the disk.
         A page evicted meanwhile stays readable until the block ends.
         """
         with self._index.lock:
@@ -199,22 +199,17 @@ class ColdTier:
     def _fail_read(self, file: PageFile, error: OSError) -> None:
         with self._index.lock:
             if self._index.health.fail_read(file.id, error):
-                self._index.missing.append(file.id)
+                self._index.lost.append((file.id, NEVER_NS))
         why = f"not read: {error.strerror or error}"
         self._index.events.note_file("failed", file.stored, why)
 
-    def take_missing(self) -> list[PageId]:
-        """Return, once, the pages that the disk lost: with a removed or replaced directory, found
-        missing or wrong, or unreadable."""
+    def take_lost(self) -> list[tuple[PageId, int]]:
+        """Return, once, the pages that left the disk since the last call, each with its stamp then;
+        `NEVER_NS` for one that was not evicted. Such a page was deleted, found missing, wrong or
+        unreadable, or went with its directory."""
         with self._index.lock:
-            missing, self._index.missing = self._index.missing, []
-            return missing
-
-    def take_evicted(self) -> list[tuple[PageId, int]]:
-        """Return, once, the pages that were evicted since the last call, and their stamps then."""
-        with self._index.lock:
-            left, self._index.left = self._index.left, []
-            return left
+            lost, self._index.lost = self._index.lost, []
+            return lost
 
     def clear(self, namespace: BlockKey, seconds: float = WAIT_SECONDS) -> Cleared:
         """Delete every page of a namespace, as `Deleter.clear` does."""

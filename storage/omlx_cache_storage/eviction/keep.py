@@ -325,6 +325,8 @@ def _patience_ns(seconds: float) -> int:
 
 SUPERSEDED_NS = 1_000_000_000
 """Stamps up to this one, a second after the epoch, mark superseded pages: the first to leave."""
+NEVER_NS = -1
+"""The stamp on the disk of a page that was damaged or deleted there: any use is later."""
 
 
 class Clock:

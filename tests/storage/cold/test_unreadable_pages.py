@@ -15,6 +15,7 @@ from omlx_cache_storage.cold import health
 from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
+from omlx_cache_storage.eviction.keep import NEVER_NS
 from omlx_cache_storage.format.names import parse_name
 
 PAGES = range(1, 13)
@@ -117,8 +118,8 @@ def test_a_page_that_cannot_be_read_is_named_as_lost_and_written_anew(
     disk.bad = {2}
     _fail(tier, story, 2)
     assert tier.usage().state == "failing: Input/output error"
-    assert tier.take_missing() == story.ids(2)
-    assert tier.take_missing() == []
+    assert tier.take_lost() == [(page, NEVER_NS) for page in story.ids(2)]
+    assert tier.take_lost() == []
     time.pass_by(seconds)
     assert (tier.info(story.id(2)) is not None) == (seconds > 0), "when its pause is over"
     assert tier.write(story.page(1), DAY, story.document) == "present"
@@ -138,7 +139,7 @@ def test_a_process_without_descriptors_does_not_write_its_pages_anew(
     _fail(tier, story, 2)
     assert tier.usage().state == f"failing: {os.strerror(code)}"
     assert tier.info(story.id(2)) is not None
-    assert tier.take_missing() == []
+    assert tier.take_lost() == []
     assert tier.write(story.page(2), DAY, story.document) == "present"
 
 
