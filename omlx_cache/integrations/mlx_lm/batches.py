@@ -11,25 +11,35 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
-from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
+from omlx_cache.integrations.mlx_lm.served_cache import LateCaches, ServedPromptCache
 from omlx_cache.integrations.old_batches import row_caches
-from omlx_cache.integrations.rows import BatchTimer, extract_row, row_of, stop_row_at
+from omlx_cache.integrations.rows import (
+    BatchRow,
+    BatchTimer,
+    extract_row,
+    row_of,
+    stop_row_at,
+)
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.requests.log import AskedRequest
 
 _log = logging.getLogger(__name__)
+
+LATE_TOKENS = 16
+"""A prompt's last chunk is stored after the answer's first token, with so many tokens behind it."""
 
 
 @dataclass(slots=True)
 class _Row:
     """The arguments with which a row was inserted: its `prompt`, with the tokens that its caches
     hold, where the prompt's segments end, and how it is sampled. `said` are the tokens that its
-    client got, `stops` the positions where its prompt stops for others."""
+    client got, `stops` the positions where its prompt stops for others, and `late` what is stored
+    once the first of them is out."""
 
     prompt: list[int]
     ends: list[int]
@@ -40,6 +50,13 @@ class _Row:
     flight: PromptFlight | None
     said: list[int] = field(default_factory=list)
     stops: set[int] = field(default_factory=set)
+    late: LateCaches | None = None
+
+    def land(self) -> None:
+        """Tell the requests that wait for the prompt that no more of it is computed."""
+        if self.flight is not None:
+            self.flight.end()
+            self.flight = None
 
 
 class _Resumed:
@@ -67,7 +84,8 @@ class _Resumed:
 
 class ServedBatches(BatchGenerator):  # type: ignore[misc]
     """Stores each row's blocks after each step, as far as the tiers take them at once, and tells
-    the requests that wait for them.
+    the requests that wait for them. The blocks of an answer, and the last ones of its prompt, are
+    stored once their tokens are out, while the next one is computed.
 
     After an error each row at work is computed alone, up to its next token, from its blocks in the
     cache. The row that fails alone has failed; the others go on together. `current` gives the
@@ -113,6 +131,9 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         return uids
 
     def next(self) -> tuple[list[Any], list[Any]]:
+        for uid, row in self._rows.items():
+            if row.said or (row.late is not None and self._prefills_more_than(uid)):
+                self._store(uid, row)
         try:
             prompts, generated = self._next_alone() if self._suspects else self._step()
         except Exception as error:
@@ -122,7 +143,6 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
                 self._forget(response.uid)
             elif response.uid in self._rows:
                 self._rows[response.uid].said.append(response.token)
-                self._followed.store(self, response.uid)
         return prompts, generated
 
     def _step(self) -> tuple[list[Any], list[Any]]:
@@ -141,11 +161,16 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
 
     def extract_cache(self, uids: Sequence[int]) -> dict[int, tuple[list[Any], list[int]]]:
         """Return rows' caches and tokens until the next step. mlx-lm copies each prefix from its
-        first token on, before the answer's first token."""
+        first token on, before the answer's first token. Of a row that is stored later, it inserts
+        what stands in for them."""
         found = {uid: row_of(self, uid) for uid in uids}
         rest = super().extract_cache([uid for uid in uids if found[uid] is None])
+        late = {uid: row.late for uid, row in self._rows.items()}
         rows = {
-            uid: ([extract_row(cache, row.slot) for cache in row.caches], row.tokens)
+            uid: (
+                late.get(uid) or [extract_row(cache, row.slot) for cache in row.caches],
+                row.tokens,
+            )
             for uid, row in found.items()
             if row is not None
         }
@@ -153,6 +178,8 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
 
     def remove(self, uids: Sequence[int], *args: Any, **options: Any) -> Any:
         for uid in uids:
+            if uid in self._rows:
+                self._store(uid, self._rows[uid])
             self._forget(uid)
         self._suspects = [uid for uid in self._suspects if uid not in uids]
         self._cleared = [batch for batch in self._cleared if not set(batch.uids) & set(uids)]
@@ -174,12 +201,14 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         if row is None:
             return
         if response.end_of_prompt:
-            if row.flight is not None:
-                row.flight.end()
-                row.flight = None
+            if row.late is None:
+                row.land()
             row.stops.clear()
         elif place is not None:
             position = len(place.tokens)
+            if len(row.prompt) - position <= LATE_TOKENS and _keeps_tokens(place):
+                row.late = row.late or LateCaches()
+                return
             is_stop = position in row.stops
             self._followed.store(self, response.uid, row.stops)
             if is_stop:
@@ -189,12 +218,29 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             if row.flight is not None:
                 row.flight.reach(position)
 
+    def _prefills_more_than(self, uid: int) -> bool:
+        """True when the next step computes parts of other prompts too, which may take long."""
+        return bool(self._unprocessed_sequences) or any(n != uid for n in self._prompt_batch.uids)
+
+    def _store(self, uid: int, row: _Row) -> None:
+        """Store what a row has completed, and what was left for later."""
+        self._followed.store(self, uid)
+        place = None if row.late is None else row_of(self, uid)
+        if row.late is None or place is None:
+            return
+        late, row.late = row.late, None
+        if late.insert is not None:
+            late.insert([extract_row(cache, place.slot, late.count) for cache in place.caches])
+        if row.flight is not None:
+            row.flight.reach(len(place.tokens))
+        if row.said:
+            row.land()
+
     def _forget(self, uid: int) -> None:
         row = self._rows.pop(uid, None)
         if row is not None:
             self._unfollow(uid)
-            if row.flight is not None:
-                row.flight.end()
+            row.land()
 
     def _unfollow(self, uid: int) -> None:
         self._timer.forget(uid)
@@ -280,3 +326,8 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             *row.sampling,
             _Resumed(row.until, row.said),
         )
+
+
+def _keeps_tokens(row: BatchRow) -> bool:
+    """True for caches that hold a token as it is however many follow it."""
+    return not is_old() and all(type(cache) is BatchKVCache for cache in row.caches)

@@ -3,6 +3,8 @@
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from omlx_cache.integrations.mlx_lm.following import Following
@@ -10,6 +12,16 @@ from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.mlx_lm.tokenizer_cache import PackedTokens
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache_storage.eviction.order import Ended
+
+
+@dataclass(slots=True)
+class LateCaches:
+    """Stands in for a row's caches where a segment of its prompt ends. `insert` is called later,
+    with caches of `count` tokens; of several ends the last one counts, which has the others' tokens
+    too."""
+
+    count: int = 0
+    insert: Callable[[Any], None] | None = None
 
 
 class ServedPromptCache(TieredPromptCache):
@@ -59,6 +71,10 @@ class ServedPromptCache(TieredPromptCache):
         return caches, rest
 
     def insert_cache(self, model: Any, tokens: Any, prompt_cache: Any, **options: Any) -> None:
+        if isinstance(prompt_cache, LateCaches):
+            prompt_cache.count = len(tokens)
+            prompt_cache.insert = partial(self.insert_cache, model, tokens, **options)
+            return
         ended, self._how_ended = self._how_ended, None
         tokens = self._prompt.as_tokens(tokens)
         super().insert_cache(model, tokens, prompt_cache, ended=ended, **options)

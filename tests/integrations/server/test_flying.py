@@ -139,6 +139,41 @@ def test_rows_that_begin_again_after_an_error_are_still_waited_for(
     server.generator.close()
 
 
+def test_a_prompts_end_is_stored_behind_its_answers_first_token(store: BlockStore) -> None:
+    server = Server(store, "llama")
+    prompt, others = [*SYSTEM, *USER, 5, 6], [*SYSTEM, *USER, 5, 6, *random_tokens(40, 3)]
+    uid = server.insert(SYSTEM, [*USER, 5, 6])
+    while not (said := server.generator._rows[uid].said):
+        assert server.cache.restorable(KEY, prompt) < 160
+        assert server.waits(others)
+        assert server.step()
+    assert len(said) == 1
+    assert server.ends == [(100, "system"), (161, "user")]
+    assert server.waits(others)
+    assert server.step()
+    assert server.cache.restorable(KEY, prompt) == 161
+    assert not server.waits(others)
+    server.generator.close()
+
+
+@pytest.mark.parametrize("event", ["another prompt", "removed"])
+def test_a_prompts_end_does_not_wait_for_a_token_that_comes_late(
+    event: str, store: BlockStore
+) -> None:
+    server = Server(store, "llama")
+    uid = server.insert(SYSTEM, USER)
+    while len(server.ends) < 2:
+        assert server.step()
+    assert server.cache.restorable(KEY, SYSTEM + USER) < 159
+    if event == "removed":
+        server.generator.remove([uid])
+    else:
+        server.insert(random_tokens(90, 7))
+        server.step()
+    assert server.cache.restorable(KEY, SYSTEM + USER) == 159
+    server.generator.close()
+
+
 @pytest.mark.parametrize("how", ["remove", "close"])
 def test_a_row_that_is_given_up_is_not_waited_for(how: str, store: BlockStore) -> None:
     server = Server(store, "llama")
