@@ -36,8 +36,9 @@ from omlx_cache.settings.sizes import (
     LONGEST_WAIT,
     SIZE_FORMS,
     SMALLEST_COLD_BYTES,
+    SMALLEST_HOT_BYTES,
     format_size,
-    parse_size,
+    parse_budget,
 )
 from omlx_cache.settings.values import (
     CONSEQUENCE,
@@ -61,7 +62,9 @@ def _derive(info: Info) -> Any:
 
 
 def _size(value: object, info: Info) -> Any:
-    return _derive(info) if is_auto(value) else parse_size(value)
+    if is_auto(value):
+        return _derive(info)
+    return parse_budget(value, _SMALLEST.get(str(info.field_name), 0))
 
 
 def _directory(value: Any, info: Info) -> Any:
@@ -102,6 +105,7 @@ def _token(value: object) -> object:
 Size = Annotated[int, BeforeValidator(_size), Allowed(f"{SIZE_FORMS}, or auto")]
 Directory = Annotated[Path, BeforeValidator(_directory), Allowed("a directory, or auto")]
 _DERIVED: Any = AUTO
+_SMALLEST = {"hot_bytes": SMALLEST_HOT_BYTES, "cold_bytes": SMALLEST_COLD_BYTES}
 _OF_THE_DISK = ("cold_dir", "cold_bytes", "min_free_bytes", "daily_write_bytes", "queue_bytes")
 
 

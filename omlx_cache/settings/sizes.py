@@ -5,6 +5,8 @@ import re
 SIZE_FORMS = "a size such as 4GiB, 512MB or 1.5 GiB, or a whole number of bytes"
 SMALLEST_COLD_BYTES = 96 * 1024
 """Less than the directories and the file of the smallest page take."""
+SMALLEST_HOT_BYTES = 16 * 1024
+"""Less is no memory for a page, and a forgotten unit."""
 LONGEST_WAIT = 86_400
 """Seconds that a commit may wait for the writer at most: a day, so for as long as it progresses."""
 _LARGEST = 2**63 - 1
@@ -31,6 +33,19 @@ def parse_size(value: object) -> int:
         raise ValueError("not a size")
     if not 0 <= count <= _LARGEST:
         raise ValueError(f"outside 0..{_LARGEST}")
+    return count
+
+
+def parse_budget(value: object, smallest: int = SMALLEST_COLD_BYTES) -> int:
+    """Return a budget's byte count, as `parse_size`; also raises ValueError for one that is not 0
+    and has no room for a page."""
+    count = parse_size(value)
+    if 0 < count < smallest:
+        # Everything would go at once, and most who write `40` mean another unit.
+        raise ValueError(
+            f"{format_size(count)} has no room for a page: give a unit, as in 40GiB, or 0 to keep "
+            "nothing there"
+        )
     return count
 
 

@@ -103,7 +103,7 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
         (["40G"], 2, "unknown unit"),
         (["25%"], 2, "or auto"),
         (["-5"], 2, "'-5': not a size"),
-        (["40"], 2, "40 B has no room for a page; give a unit"),
+        (["40"], 2, "40 B has no room for a page: give a unit"),
         (["--each-salt", "10%"], 2, "unknown flag"),
         (["10MiB", "--pin", "llama"], 2, "not allowed with"),
         (["--pin", "nobody"], 1, "no namespace begins with nobody; there are pages of "),

@@ -43,12 +43,12 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_memory_smaller_than_a_page_keeps_nothing_and_says_which_setting(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (result,) = _run(tmp_path, hot_bytes=1000, queue_bytes=1000)
+    (result,) = _run(tmp_path, hot_bytes="16KiB", queue_bytes="16KiB", block_size=256)
     assert result.pages == 0
     assert result.skipped[reasons.NO_ROOM] > 0
     assert [text.partition(" (")[0] for text in _said(caplog)] == ["hot_bytes", "queue_bytes"]
     assert "smaller than one page of tiny-llama" in _said(caplog)[0]
-    assert "32 tokens" in _said(caplog)[0]
+    assert "256 tokens" in _said(caplog)[0]
 
 
 @pytest.mark.parametrize("pages", [1, 2, 3])

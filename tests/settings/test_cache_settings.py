@@ -174,9 +174,25 @@ def test_cold_settings_are_allowed_and_noted_when_everything_stays_in_memory(
     assert CacheSettings(machine=machine, cold_dir="/srv/kv", cold_bytes="1MiB").notes() == []
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "smallest"), [("cold_bytes", "8", 96 << 10), ("hot_bytes", 512, 16 << 10)]
+)
+def test_a_budget_without_room_for_a_page_is_a_forgotten_unit(
+    machine: Machine, name: str, value: object, smallest: int
+) -> None:
+    """A store that went by it would delete everything on the disk."""
+    for refused in (value, smallest - 1):
+        with pytest.raises(ConfigError, match="has no room for a page: give a unit, as in 40GiB"):
+            CacheSettings(machine=machine, **{name: refused})
+    for nbytes in (0, smallest):
+        assert getattr(CacheSettings(machine=machine, **{name: nbytes}), name) == nbytes
+    full = replace(machine, disk=lambda path: DiskSpace(1000 * 2**30, 32))
+    assert CacheSettings(machine=full).cold_bytes == 8
+
+
 def test_a_budget_that_keeps_nothing_is_noted(machine: Machine) -> None:
     for name, fields in {
-        "cold_bytes": {"cold_bytes": 1},
+        "cold_bytes": {"cold_bytes": 0},
         "queue_bytes": {"queue_bytes": 0},
         "hot_bytes": {"hot_bytes": 0, "hot_cache_only": True},
     }.items():

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from omlx_cache.settings.sizes import SIZE_FORMS, SMALLEST_COLD_BYTES, format_size, parse_size
+from omlx_cache.settings.sizes import SIZE_FORMS, format_size, parse_budget
 from omlx_cache_daemon.argument_types import add_format_option, complete_by, period_seconds
 from omlx_cache_daemon.client import Map, as_maps, count_of
 from omlx_cache_daemon.errors import OK, UsageError
@@ -98,16 +98,9 @@ def run(args: argparse.Namespace) -> int:
 def _budget(given: str) -> int:
     """Return a budget's bytes; raises UsageError for what is none."""
     try:
-        nbytes = parse_size(given)
+        return parse_budget(given)
     except ValueError as error:
-        raise UsageError(f"{given!r}: {error}; give {SIZE_FORMS}, or auto") from None
-    if 0 < nbytes < SMALLEST_COLD_BYTES:
-        # Everything would go at once, and most who write `40` mean another unit.
-        raise UsageError(
-            f"a budget of {quantity('bytes', nbytes)} has no room for a page; give a unit, as in "
-            "40GiB, or 0 for a disk that keeps nothing"
-        )
-    return nbytes
+        raise UsageError(f"{given!r}: {error}; allowed: {SIZE_FORMS}, or auto") from None
 
 
 def _pin(directory: Path, target: Target, period: float | None) -> None:
