@@ -271,21 +271,24 @@ def check_socket(setting: Literal["auto", "off"] | Path) -> None:
 
 
 def serve_socket(
-    setting: Literal["auto", "off"] | Path, operations: Operations, **options: Any
+    setting: Literal["auto", "off"] | Path,
+    operations: Operations,
+    *,
+    is_service: bool = False,
+    **options: Any,
 ) -> ApiServer | None:
-    """Answer this user where the `socket` setting says; None for `off`.
+    """Answer this user where the `socket` setting says, for a store, or for a process that serves
+    all stores and is none; None for `off`.
 
     Raises ControlError when no runtime directory is usable or the path is taken.
     """
     if setting == "off":
         return None
-    listener = listen_for_all_sessions() if setting == "auto" else listen_at(Path(setting))
+    is_auto = setting == "auto"
+    listener = (
+        listen_for_all_sessions(is_service=is_service) if is_auto else listen_at(Path(setting))
+    )
     return ApiServer(listener, Routes(operations), **options)
-
-
-def serve_service_socket(operations: Operations) -> ApiServer:
-    """Answer this user for a process that serves all stores and is none; raises ControlError."""
-    return ApiServer(listen_for_all_sessions(is_service=True), Routes(operations))
 
 
 def serve_port(

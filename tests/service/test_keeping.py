@@ -203,10 +203,10 @@ def test_the_service_replaces_no_figure_that_somebody_chose(
         return
     # Nobody chose one: it is the service's to give, and to change after a restart and a reload.
     assert read_budget(tmp_path) == Budget(2 * MIB, "store")
-    assert keeper.set_before == 2 * MIB
+    assert keeper.limits.set_before == 2 * MIB
     keeper.close()
     again = KeepingTier(tmp_path, 4 * MIB)
-    again.set_before = 2 * MIB
+    again.limits.set_before = 2 * MIB
     again.open()
     assert read_budget(tmp_path) == Budget(4 * MIB, "store")
     assert again.has_limits(3 * MIB, 0, lambda used: 3 * MIB, derived=False)

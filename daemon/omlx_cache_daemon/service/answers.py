@@ -15,10 +15,9 @@ from omlx_cache.control.replies import Identity
 from omlx_cache.control.request_replies import RecordPage
 from omlx_cache.package import VERSION
 from omlx_cache.requests.log import Decoder
-from omlx_cache.status.levels import KEPT_SECONDS
-from omlx_cache.status.routes import Operation, Operations
+from omlx_cache.status.routes import Operations
 from omlx_cache.upkeep.directory import Allowance, allowance, known_budget
-from omlx_cache_daemon.service.upkeep import Upkeep, give_back_memory
+from omlx_cache_daemon.service.upkeep import Upkeep
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.eviction.order import Record
@@ -32,39 +31,23 @@ ANSWERED = ("ping", "stats", "ps", "config", "ls", "inspect", "prefixes", "event
 
 
 class Answers:
-    """Reads the service as the operations read a store. Any thread may call; nothing changes but
-    `_tree_at`, the time of the last request for the tree of prefixes, which takes as much memory as
-    the index."""
+    """Reads the service as the operations read a store. Any thread may call; nothing changes."""
 
     def __init__(self, upkeep: Upkeep) -> None:
         self.status_url: str | None = None
         self._upkeep = upkeep
         self._counters = Counters()
         self._started = time.monotonic()
-        self._tree_at = 0.0
 
     def operations(self) -> Operations:
         """Return the operations by name."""
         every = operations(cast(Answering, self))
         return {
             **{name: every[name] for name in ANSWERED},
-            "stats": lambda args: self._stats(every["stats"], args),
-            "prefixes": lambda args: self._prefixes(every["prefixes"], args),
+            "stats": lambda args: replace(every["stats"](args), service=self.doings()),
             "requests": lambda args: RecordPage(0, ()),
             "recent": lambda args: [],
         }
-
-    def _stats(self, answer: Operation, args: Mapping[str, object]) -> Stats:
-        shown: Stats = answer(args)
-        # The tree of prefixes has no reader any more: its memory is freed.
-        if self._tree_at and time.monotonic() - self._tree_at > 2 * KEPT_SECONDS:
-            self._tree_at = 0.0
-            give_back_memory()
-        return replace(shown, service=self.doings())
-
-    def _prefixes(self, answer: Operation, args: Mapping[str, object]) -> object:
-        self._tree_at = time.monotonic()
-        return answer(args)
 
     @property
     def cold_dir(self) -> str:

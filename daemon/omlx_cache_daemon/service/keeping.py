@@ -44,9 +44,7 @@ class _KeepingLimits(SharedLimits):
 
 
 class _KeepingOpening(Opening):
-    """Counts how often the directory was read as a whole."""
-
-    readings = 0
+    """Reads the directory for one that waits for stores."""
 
     def load(self) -> None:
         super().load()
@@ -57,7 +55,6 @@ class _KeepingOpening(Opening):
         # The new contents replace the old ones: for a million pages both are too much.
         with self._index.lock:
             self._index.contents = Contents(self._index.make_policy(None))
-        self.readings += 1
         return super().read_directory()
 
 
@@ -71,7 +68,6 @@ class KeepingTier(ColdTier):
     """
 
     _limits: _KeepingLimits
-    _opening: _KeepingOpening
     _limits_type = _KeepingLimits
     _opening_type = _KeepingOpening
 
@@ -80,18 +76,9 @@ class KeepingTier(ColdTier):
         super().open(budget)
 
     @property
-    def readings(self) -> int:
-        """How often the directory was read as a whole."""
-        return self._opening.readings
-
-    @property
-    def set_before(self) -> int | None:
-        """The budget that this one set itself."""
-        return self._limits.set_before
-
-    @set_before.setter
-    def set_before(self, nbytes: int | None) -> None:
-        self._limits.set_before = nbytes
+    def limits(self) -> _KeepingLimits:
+        """The limits, with the budget that this one set itself."""
+        return self._limits
 
     def is_there(self) -> bool:
         """True for a directory that exists, and is no empty place of one that went away; raises

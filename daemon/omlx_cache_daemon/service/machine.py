@@ -46,12 +46,13 @@ class _Itself(Client):
 class Peers:
     """Finds processes and asks them: all at once, none for longer than a second. One that does not
     answer is asked again aside, and no request waits for it meanwhile. Any thread may call; `_lock`
-    guards `_away`, the reason and the thread of each such process; no I/O happens under it."""
+    guards `_away`, what each such process is shown with and how it is asked aside; no I/O happens
+    under it."""
 
     def __init__(self, find: Callable[[], Sequence[Client]] | None = None) -> None:
         self._find = find or known
         self._lock = threading.Lock()
-        self._away: dict[str, tuple[str, StoreQuestion]] = {}
+        self._away: dict[str, tuple[StoreReply, StoreQuestion]] = {}
 
     def ask(self, question: Callable[[Client], Any], *, is_work: bool = False) -> list[StoreReply]:
         """Put a question to every process, and return the replies in the order of their ids, except
@@ -59,24 +60,23 @@ class Peers:
         late without being hung."""
         stores = {str(store.path): store for store in self._find()}
         with self._lock:
-            for path, (_, aside) in list(self._away.items()):
-                back = aside.ask([stores[path]], 0.0) if path in stores else []
-                if path not in stores or any(not reply.error or reply.has_gone for reply in back):
+            for path, (reply, aside) in list(self._away.items()):
+                back = aside.ask([reply.store], 0.0)
+                if path not in stores or any(not one.error or one.has_gone for one in back):
                     del self._away[path]
-            late = {
-                path: StoreReply(stores[path], None, why) for path, (why, _) in self._away.items()
-            }
+            late = {path: reply for path, (reply, _) in self._away.items()}
         here = [store for path, store in stores.items() if path not in late]
-        asked = StoreQuestion(question, ASK_SECONDS).ask(here, ASK_SECONDS)
         replies = {str(store.path): StoreReply(store, None, LATE) for store in here}
-        replies |= {str(reply.store.path): reply for reply in asked}
-        with self._lock:
-            for path, reply in replies.items():
-                if reply.error is not None and not reply.has_gone and not is_work:
-                    aside = StoreQuestion(lambda client: client.call("ps"), ASK_SECONDS)
-                    aside.ask([reply.store], 0.0)
-                    self._away[path] = reply.error, aside
+        for reply in StoreQuestion(question, ASK_SECONDS).ask(here, ASK_SECONDS):
+            replies[str(reply.store.path)] = reply
         shown = [reply for reply in (replies | late).values() if not reply.has_gone]
+        for reply in shown:
+            path = str(reply.store.path)
+            if reply.error is not None and path not in late and not is_work:
+                aside = StoreQuestion(lambda client: client.call("ps"), ASK_SECONDS)
+                aside.ask([reply.store], 0.0)
+                with self._lock:
+                    self._away[path] = reply._replace(answer=None), aside
         return sorted(shown, key=lambda reply: reply.store.pid or 0)
 
 

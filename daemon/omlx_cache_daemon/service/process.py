@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.server import ApiServer, serve_port, serve_service_socket
+from omlx_cache.control.server import ApiServer, serve_port, serve_socket
 from omlx_cache.package import set_level
 from omlx_cache.settings import ConfigError
 from omlx_cache.settings.sizes import format_size
@@ -62,7 +62,8 @@ class Service:
             _log.warning("%s", note)
         token = self._upkeep.wanted.token()
         try:
-            self._servers.append(serve_service_socket(self._answers.operations()))
+            own = serve_socket("auto", self._answers.operations(), is_service=True)
+            self._servers += [own] if own else []
         except (ControlError, ConfigError, OSError) as error:
             _log.warning("no control socket: %s", error)
         started = time.monotonic()

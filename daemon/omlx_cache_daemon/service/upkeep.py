@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import gc
 import logging
 import threading
 import time
@@ -135,7 +134,7 @@ class Upkeep:
         with contextlib.suppress(OSError):
             if self.tier.is_there():
                 self._fs.claim(self.directory)
-                self.tier.set_before = self.state.take().budget_bytes or None
+                self.tier.limits.set_before = self.state.take().budget_bytes or None
         open_tier(self.tier, self._applied.settings)
         if not self._trouble():
             self._take_state()
@@ -169,10 +168,10 @@ class Upkeep:
     def _look(self) -> None:
         """Bring the directory within its limits, and sweep it now and then."""
         self._look_at = time.monotonic() + LOOK_SECONDS
-        readings, self._seen = self.tier.readings, self.tier.sharing.generation
+        self._seen = self.tier.sharing.generation
         self.figures["freed_pages"] += self.tier.keep()
-        if self.tier.readings != readings:
-            give_back_memory()
+        # The directory may have been read anew, or somebody has looked at the tree of prefixes.
+        give_back_memory()
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_SECONDS
             with contextlib.suppress(OSError):
@@ -205,7 +204,7 @@ class Upkeep:
         with contextlib.suppress(OSError):
             if self._fs.exists(self.directory):
                 self.state.take()
-        budget = self.tier.set_before or 0
+        budget = self.tier.limits.set_before or 0
         if budget != self.state.kept.budget_bytes:
             self.state.note(budget_bytes=budget)
             self.state.save()
@@ -232,7 +231,6 @@ class Upkeep:
 
 def give_back_memory() -> None:
     """Have freed memory returned to the system, after work that took much of it. Raises nothing."""
-    gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         # glibc's own; elsewhere memory returns to the system as it is freed.
         ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
