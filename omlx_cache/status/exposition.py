@@ -8,8 +8,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
 from itertools import chain, count
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -50,7 +52,8 @@ OTHER = "other"
 
 def exposition(processes: Sequence[ProcessStatus], accept: str = "") -> Answer:
     """Return the metrics of processes; touches no state of `prometheus_client`'s own."""
-    families: Any = _Families(processes)
+    # All that the client library asks of a registry.
+    families: Any = SimpleNamespace(collect=partial(_families, processes))
     # A client that names it can read it; Prometheus prefers it.
     if "application/openmetrics-text" in accept.lower():
         body = openmetrics.generate_latest(families)  # type: ignore[no-untyped-call]
@@ -58,26 +61,20 @@ def exposition(processes: Sequence[ProcessStatus], accept: str = "") -> Answer:
     return Answer(200, TEXT, generate_latest(families), {"Vary": "Accept"})
 
 
-class _Families:
-    """The client library's registry: the families of processes as they are."""
-
-    def __init__(self, processes: Sequence[ProcessStatus]) -> None:
-        self._processes = processes
-
-    def collect(self) -> Iterator[Family]:
-        """Yield every family that has a value."""
-        labelled = list(zip(_labels(self._processes), self._processes, strict=True))
-        up = GaugeMetricFamily(UP, UP_HELP, labels=LABELS)
-        info = InfoMetricFamily(INFO, INFO_HELP, labels=LABELS)
-        for labels, process in labelled:
-            up.add_metric(labels, int(process.stats is not None))
-            said = {"version": process.version, "role": process.role, "cold_dir": process.cold_dir}
-            bounds = {name: bounded(text or "", TEXT_CHARACTERS) for name, text in said.items()}
-            info.add_metric(labels, bounds)
-        known = [(labels, _shown(one.role, one.stats)) for labels, one in labelled if one.stats]
-        numbers = (_numbers(metric, known) for metric in METRICS)
-        every = chain((up, info), numbers, _histograms(labelled))
-        return (family for family in every if family.samples)
+def _families(processes: Sequence[ProcessStatus]) -> Iterator[Family]:
+    """Return every family that has a value."""
+    labelled = list(zip(_labels(processes), processes, strict=True))
+    up = GaugeMetricFamily(UP, UP_HELP, labels=LABELS)
+    info = InfoMetricFamily(INFO, INFO_HELP, labels=LABELS)
+    for labels, process in labelled:
+        up.add_metric(labels, int(process.stats is not None))
+        said = {"version": process.version, "role": process.role, "cold_dir": process.cold_dir}
+        bounds = {name: bounded(text or "", TEXT_CHARACTERS) for name, text in said.items()}
+        info.add_metric(labels, bounds)
+    known = [(labels, _shown(one.role, one.stats)) for labels, one in labelled if one.stats]
+    numbers = (_numbers(metric, known) for metric in METRICS)
+    every = chain((up, info), numbers, _histograms(labelled))
+    return (family for family in every if family.samples)
 
 
 def _labels(processes: Sequence[ProcessStatus]) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from omlx_cache.status.process import ProcessStatus
+from omlx_cache_storage.stats import Stats
 
 SAMPLE_SECONDS = 10.0
 SAMPLES = 720
@@ -35,10 +36,6 @@ class Series(NamedTuple):
     samples: deque[Sample]
 
 
-def _series(title: str) -> Series:
-    return Series(title, deque(maxlen=SAMPLES))
-
-
 class StatusHistory:
     """Samples each process and the sum of all (None); the bytes of a directory that several share
     count once. Some 150 kB for a process.
@@ -50,7 +47,9 @@ class StatusHistory:
     def __init__(self, processes: Callable[[], Sequence[ProcessStatus]]) -> None:
         self._processes = processes
         self._lock = threading.Lock()
-        self._series: dict[int | None, Series] = {None: _series("all processes")}
+        self._series: dict[int | None, Series] = {
+            None: Series("all processes", deque(maxlen=SAMPLES))
+        }
         self._totals: dict[int, tuple[float, ...]] = {}
 
     def sample(self, now: float) -> None:
@@ -66,27 +65,31 @@ class StatusHistory:
             # A thread that woke a little early is not to wait for twice as long.
             if last and now - last[-1].at < SAMPLE_SECONDS * 0.9:
                 return
-        processes = [one for one in self._processes() if one.stats is not None]
-        samples = [self._sample(one, now) for one in processes]
+        found = [
+            (one, self._sample(one, one.stats, now))
+            for one in self._processes()
+            if one.stats is not None
+        ]
         directories: dict[str | None, int] = {}
-        for one, sample in zip(processes, samples, strict=True):
-            most = max(sample.cold_bytes, directories.get(one.cold_dir, 0))
-            directories[one.cold_dir] = most
-        _, asked, restored, saved, hot, _ = map(sum, zip(_NOTHING, *samples, strict=True))
+        for one, sample in found:
+            before = directories.get(one.cold_dir, 0)
+            directories[one.cold_dir] = max(sample.cold_bytes, before)
+        samples = [_NOTHING, *(sample for _, sample in found)]
+        _, asked, restored, saved, hot, _ = map(sum, zip(*samples, strict=True))
         total = Sample(now, asked, restored, saved, int(hot), sum(directories.values()))
         with self._lock:
             self._series[None].samples.append(total)
-            for one, sample in zip(processes, samples, strict=True):
+            for one, sample in found:
                 if one.pid in self._series or len(self._series) <= PROCESSES:
-                    series = self._series.setdefault(one.pid, _series(one.title))
-                    series.samples.append(sample)
+                    fresh = Series(one.title, deque(maxlen=SAMPLES))
+                    self._series.setdefault(one.pid, fresh).samples.append(sample)
             oldest = now - SAMPLES * SAMPLE_SECONDS
             self._series = {
                 pid: series
                 for pid, series in self._series.items()
                 if pid is None or (series.samples and series.samples[-1].at > oldest)
             }
-        known = self._series.keys() | {one.pid for one in processes}
+        known = self._series.keys() | {one.pid for one, _ in found}
         self._totals = {pid: totals for pid, totals in self._totals.items() if pid in known}
 
     def rows(self) -> list[dict[str, object]]:
@@ -106,11 +109,10 @@ class StatusHistory:
             ]
             return rows if len(rows) > 2 else rows[:1]
 
-    def _sample(self, process: ProcessStatus, now: float) -> Sample:
+    def _sample(self, process: ProcessStatus, stats: Stats, now: float) -> Sample:
         """Return a process's counts since its last answer. A process that is seen for the first
         time has none, unless it has just begun."""
-        assert process.stats is not None
-        stats, requests = process.stats, process.stats.requests
+        requests = stats.requests
         total = (requests.asked_tokens, requests.restored_tokens, requests.saved_seconds)
         first = total if process.uptime_seconds > SAMPLE_SECONDS else (0.0, 0.0, 0.0)
         before = self._totals.get(process.pid, first)

@@ -26,7 +26,6 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from importlib import resources
@@ -153,7 +152,7 @@ class Routes:
             return refusal(405, text, Allow=allowed)
         try:
             values = _values(target.partition("#")[0].partition("?")[2], body, route.parameters)
-            return route.respond(ApiRequest(self, values, headers))
+            return route.respond(self, values, headers)
         except ControlError as error:
             return refusal(STATUS_OF.get(error.code, 500), str(error))
         except Exception as error:
@@ -190,19 +189,11 @@ def is_status_path(target: str) -> bool:
     return path in ("/", "/metrics", PAGE, LOOKUP) or path.startswith(f"{PAGE}/")
 
 
-@dataclass(frozen=True, slots=True)
-class ApiRequest:
-    """A request that may be answered, with its parameters as values."""
-
-    routes: Routes
-    values: Mapping[str, object]
-    headers: Mapping[str, str]
-
-
 class Route(NamedTuple):
-    """The function that answers a path, the parameters that it takes, and how and of whom."""
+    """The function that answers a path (of the routes, parameters as values, and headers), the
+    parameters that it takes, and how and of whom."""
 
-    respond: Callable[[ApiRequest], Answer]
+    respond: Callable[[Routes, Arguments, Mapping[str, str]], Answer]
     parameters: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("GET", "HEAD")
     is_own: bool = False
@@ -301,35 +292,37 @@ def _read(name: str, value: object) -> object:
         raise ControlError("bad_request", wrong) from None
 
 
-def _operation(name: str, request: ApiRequest, **usual: object) -> Answer:
-    return Answer(200, JSON, encoded(request.routes.ask(name, {**usual, **request.values})))
+def _operation(
+    name: str, routes: Routes, values: Arguments, headers: Mapping[str, str], **usual: object
+) -> Answer:
+    return Answer(200, JSON, encoded(routes.ask(name, {**usual, **values})))
 
 
-def _metrics(request: ApiRequest) -> Answer:
+def _metrics(routes: Routes, values: Arguments, headers: Mapping[str, str]) -> Answer:
     from omlx_cache.status.exposition import exposition
 
-    return exposition(request.routes.ask("processes", {}), request.headers.get("Accept", ""))
+    return exposition(routes.ask("processes", {}), headers.get("Accept", ""))
 
 
-def _overview(request: ApiRequest) -> Answer:
+def _overview(routes: Routes, values: Arguments, headers: Mapping[str, str]) -> Answer:
     document = {
         "at": time.time(),
         "version": VERSION,
-        "processes": request.routes.ask("processes", {}),
-        "history": request.routes.history.rows(),
+        "processes": routes.ask("processes", {}),
+        "history": routes.history.rows(),
     }
     return Answer(200, JSON, encoded(document))
 
 
-def _stream(request: ApiRequest) -> Answer:
-    routes, after = request.routes, request.values.get("after")
+def _stream(routes: Routes, values: Arguments, headers: Mapping[str, str]) -> Answer:
+    after = values.get("after")
     with suppress(ValueError):
         # A browser that was cut off sends it, and asks for the same address as before.
-        after = _whole(request.headers.get("Last-Event-ID"))
+        after = _whole(headers.get("Last-Event-ID"))
     if routes.ending.is_set() or not routes.places.acquire(blocking=False):
         text = f"{MOST_STREAMS} streams are open, and there can be no more; ask /status/events.json"
         return refusal(503, text, Retry_After="5")
-    asked = {"kv": request.values.get("kv", False), "after": after}
+    asked = {"kv": values.get("kv", False), "after": after}
     pieces = stream(partial(routes.ask, "events"), asked, routes.ending)
     return Answer(200, EVENTS, b"", stream=pieces, release=routes.places.release)
 
@@ -356,7 +349,7 @@ _OWN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 ROUTES: Final[Mapping[str, Route]] = {
     "/metrics": Route(_metrics),
-    PAGE: Route(lambda request: status_page()),
+    PAGE: Route(lambda *asked: status_page()),
     "/status/overview.json": Route(_overview),
     "/status/settings.json": Route(partial(_operation, "settings")),
     "/status/requests.json": Route(partial(_operation, "recent", limit=USUAL), ("limit",)),
@@ -366,7 +359,7 @@ ROUTES: Final[Mapping[str, Route]] = {
     ),
     LOOKUP: Route(partial(_operation, "lookup"), _CHAIN),
     "/status/events": Route(_stream, ("after", "kv")),
-    "/": Route(lambda request: refusal(302, f"the page is {PAGE}", Location=PAGE)),
+    "/": Route(lambda *asked: refusal(302, f"the page is {PAGE}", Location=PAGE)),
     **{
         f"{STORE}{name}": Route(
             partial(_operation, name),
