@@ -3,7 +3,7 @@ anything of it runs. Imports no MLX."""
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
@@ -48,11 +48,12 @@ def missing(names: Iterable[HostName], version: str) -> list[HostName]:
 
 
 def lacks(host: str, version: str, names: Iterable[HostName]) -> str:
-    """Return the line that says which names a host lacks, and how it runs without them."""
+    """Return the line that says which names a host lacks, and how it runs without them; "" for
+    none."""
     told = [f"`{name.module}.{name.attribute}`" for name in names]
     if len(told) > SHOWN:
         told[SHOWN:] = [f"nor {len(told) - SHOWN} more"]
-    return f"{host} {version} has no {', '.join(told)}{RUNS_WITH_ITS_OWN}"
+    return f"{host} {version} has no {', '.join(told)}{RUNS_WITH_ITS_OWN}" if told else ""
 
 
 class UnusableHost(CacheError, RuntimeError):
@@ -85,7 +86,7 @@ class HostServer:
     def lacking(self) -> str:
         """Return the line that says which names the installed version lacks, "" for none; imports
         the host's modules."""
-        return self._line(missing(self.needed, self.version))
+        return lacks(self.package, self.version, missing(self.needed, self.version))
 
     def is_complete(self, *, require: bool) -> bool:
         """Return whether the installed version has every name. Logs which it lacks, or with
@@ -105,7 +106,8 @@ class HostServer:
         untested version restores what its model computed (`probe`). `model` returns that, and is
         called where the names are there. Logs why not, or with `require` raises UnusableHost. Call
         it on the thread that runs the model."""
-        line = self._line([name for name in names if not has(target, name.attribute)])
+        gone = [one for one in names if not hasattr(target, one.attribute.rpartition(".")[2])]
+        line = lacks(self.package, self.version, gone)
         if not line and not self.is_tested:
             from omlx_cache.integrations.probe import is_right
 
@@ -115,14 +117,6 @@ class HostServer:
                     f"than it computed{RUNS_WITH_ITS_OWN}"
                 )
         return _settled(line, require)
-
-    def _line(self, gone: Sequence[HostName]) -> str:
-        return lacks(self.package, self.version, gone) if gone else ""
-
-
-def has(target: object, attribute: str) -> bool:
-    """True where an object has the attribute behind the last dot."""
-    return hasattr(target, attribute.split(".")[-1])
 
 
 def names_of(module: str, kind: str, attributes: str, why: str) -> tuple[HostName, ...]:

@@ -21,7 +21,6 @@ from omlx_cache.integrations.servers import SERVERS
 from omlx_cache.package import OWN_LOGGERS, VERSION, set_level
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.derived import ANSWER_SECONDS
-from omlx_cache.settings.names import refusal
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_storage.cold.disk import DISK
 from omlx_cache_storage.cold.root import Root
@@ -38,10 +37,6 @@ _FORMAT = "%(asctime)s - %(levelname)s - %(message)s"
 
 OpenStore = Callable[[], "BlockStore"]
 """Opens the one store of the process that serves, when it is needed; it can be pickled."""
-
-
-class UnknownServer(CacheError):
-    """No server of that name can be run."""
 
 
 class CannotRun(CacheError):
@@ -68,9 +63,9 @@ def launch(
     """Run a server until it ends, write the pending pages, and return the exit code. `settings` are
     those of the variables, unless others are given; `options` are for the server's `place`.
 
-    A server that lacks a name runs with its own cache. Raises UnknownServer, CannotRun, ConfigError
-    and, with the setting `require`, UnusableHost before anything of the server's runs. SIGTERM,
-    where the server leaves it to the system, ends it as Ctrl-C does.
+    A server that lacks a name runs with its own cache. Raises CannotRun, ConfigError and, with the
+    setting `require`, UnusableHost before anything of the server's runs. SIGTERM, where the server
+    leaves it to the system, ends it as Ctrl-C does.
     """
     is_told = settings is None and not {"-h", "--help"} & set(arguments)
     opened: OpenStore = partial(open_store, name)
@@ -110,11 +105,7 @@ def launch(
 
 
 def find(name: str) -> Launch:
-    """Return the launch module of a server; raises UnknownServer, with the names that there are,
-    and CannotRun when it cannot be imported."""
-    if name not in SERVERS:
-        known = list(SERVERS)
-        raise UnknownServer(f"{refusal('server', name, known)}; known: {', '.join(known)}")
+    """Return the launch module of one of `SERVERS`; raises CannotRun when it cannot be imported."""
     try:
         module = import_module(f"omlx_cache.integrations.{SERVERS[name]}.launch")
     except ImportError as error:

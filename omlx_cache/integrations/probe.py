@@ -53,7 +53,8 @@ def is_right(
     try:
         versions = {"omlx-cache": VERSION, package: version_of(package), **software()}
         asked = "\n".join([*map("=".join, sorted(versions.items())), fingerprint_model(model)])
-        directory = remembered or _state_directory()
+        machine = this_machine()
+        directory = remembered or (machine.state_dir or machine.home) / "probes"
         file = directory / hashlib.sha256(asked.encode()).hexdigest()[:32]
         found = file.read_text() if file.exists() else ""
         if not found:
@@ -66,11 +67,6 @@ def is_right(
     if found != RIGHT:
         _log.warning("restored caches are not those of an uninterrupted run: %s", found)
     return found == RIGHT
-
-
-def _state_directory() -> Path:
-    machine = this_machine()
-    return (machine.state_dir or machine.home) / "probes"
 
 
 def difference(model: Any, make_cache: Callable[[], list[Any]] | None = None) -> str:

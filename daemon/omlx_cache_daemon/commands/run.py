@@ -5,7 +5,7 @@ import os
 from typing import NoReturn
 
 from omlx_cache.integrations.servers import SERVERS
-from omlx_cache.settings.names import variable
+from omlx_cache.settings.names import refusal, variable
 from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.errors import UsageError
 from omlx_cache_daemon.process import end_process
@@ -27,10 +27,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="end with an error if the server cannot use the cache, instead of running without it",
     )
     # Optional for argparse, which would ask for "..." too where it is missing.
-    server = parser.add_argument(
-        "server", nargs="?", metavar="SERVER", help="a name from the list below"
+    complete_by(
+        lambda prefix, args: SERVERS,
+        parser.add_argument(
+            "server", nargs="?", metavar="SERVER", help="a name from the list below"
+        ),
     )
-    complete_by(server, lambda prefix, args: SERVERS)
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="the server's own arguments"
     )
@@ -40,12 +42,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> NoReturn:
     if args.server is None:
         raise UsageError(f"name a server: {', '.join(SERVERS)}; see omlx-cache run --help")
-    from omlx_cache.integrations.launching import UnknownServer, launch
+    if args.server not in SERVERS:
+        known = list(SERVERS)
+        raise UsageError(f"{refusal('server', args.server, known)}; known: {', '.join(known)}")
+    from omlx_cache.integrations.launching import launch
 
     if args.require:
         os.environ[variable("require")] = "1"
-    try:
-        code = launch(args.server, args.arguments)
-    except UnknownServer as error:
-        raise UsageError(str(error)) from error
-    end_process(code)
+    end_process(launch(args.server, args.arguments))

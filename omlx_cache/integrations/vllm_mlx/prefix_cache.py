@@ -3,7 +3,7 @@
 import copy
 import logging
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -44,18 +44,6 @@ class Prepared:
         return sum(cache.nbytes for cache in self.cache)
 
 
-@dataclass(slots=True)
-class Tally:
-    """Lookups and stores since the start, or since the last reset; `evicted` is the store's count
-    of evicted pages by then."""
-
-    hits: int = 0
-    misses: int = 0
-    tokens_saved: int = 0
-    rejected: int = 0
-    evicted: int = 0
-
-
 class TieredPrefixCache:
     """Stands in for vllm-mlx's MemoryAwarePrefixCache: the same calls, the same answers but these.
 
@@ -70,7 +58,8 @@ class TieredPrefixCache:
     MLX, so they belong on the thread that runs the model; every other method may be called from any
     thread. No method raises for failures of the cache.
 
-    `_lock` guards `_tally`, `_besides`, `_given` and the prompt cache.
+    `_lock` guards `_tally` (lookups and stores since the last reset, and the store's count of
+    evicted pages by then), `_besides`, `_given` and the prompt cache.
     """
 
     def __init__(
@@ -92,7 +81,7 @@ class TieredPrefixCache:
         self._most = max_bytes
         self._lock = threading.RLock()
         self._besides: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
-        self._tally = Tally()
+        self._tally = Counter[str]()
         self._given: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
         self._last_match_type: str | None = None
         self._last_matched_key: tuple[int, ...] | None = None
@@ -114,9 +103,9 @@ class TieredPrefixCache:
                 # A caller with an auxiliary uses both or none, whatever tokens are left over.
                 caches, rest = (caches, []) if len(rest) == 1 else (None, prompt)
             position = len(prompt) - len(rest)
-            self._tally.hits += position > 0
-            self._tally.misses += position == 0
-            self._tally.tokens_saved += position
+            self._tally["hits"] += position > 0
+            self._tally["misses"] += position == 0
+            self._tally["tokens_saved"] += position
             self._last_match_type = ("prefix" if rest else "exact") if position else "miss"
             self._last_matched_key = tuple(prompt[:position]) if position else None
             if caches:
@@ -178,7 +167,7 @@ class TieredPrefixCache:
         with self._lock:
             self._prompts.insert_cache(self._key, tokens, cache)
             stored = self._prompts.restorable(self._key, tokens) > 0
-            self._tally.rejected += not stored
+            self._tally["rejected"] += not stored
             return stored
 
     def prepare_store(
@@ -259,24 +248,24 @@ class TieredPrefixCache:
         hot = self._store.stats().hot
         with self._lock:
             tally, used, limit = self._tally, hot.nbytes, self._max_memory
-            asked = tally.hits + tally.misses
+            asked = tally["hits"] + tally["misses"]
             return {
-                "hits": tally.hits,
-                "misses": tally.misses,
-                "hit_rate": round(tally.hits / asked, 4) if asked else 0.0,
-                "evictions": hot.evicted_pages - tally.evicted,
-                "tokens_saved": tally.tokens_saved,
+                "hits": tally["hits"],
+                "misses": tally["misses"],
+                "hit_rate": round(tally["hits"] / asked, 4) if asked else 0.0,
+                "evictions": hot.evicted_pages - tally["evicted"],
+                "tokens_saved": tally["tokens_saved"],
                 "current_memory_mb": round(used / MB, 2),
                 "max_memory_mb": round(limit / MB, 2),
                 "memory_utilization": round(used / limit, 4) if limit else 0.0,
                 "entry_count": len(self),
-                "store_rejections": tally.rejected,
+                "store_rejections": tally["rejected"],
             }
 
     def reset_stats(self) -> None:
         """Count anew."""
         with self._lock:
-            self._tally = Tally(evicted=self._store.stats().hot.evicted_pages)
+            self._tally = Counter(evicted=self._store.stats().hot.evicted_pages)
 
     @property
     def _current_memory(self) -> int:
