@@ -1,6 +1,6 @@
 """Draw hits against room, a panel for each number of agents, from what `omlx-cache simulate` found.
 
-omlx-cache simulate TRACE --agents 1,4,16,64 --hot 64ktok,256ktok,1Mtok --json > found.json
+omlx-cache simulate TRACE --agents 1,4,16,64 --hot 64ktok,256ktok,1Mtok --format json > found.json
 python scripts/reuse_curves.py docs/reuse.svg found.json [MORE.json ...]
 """
 

@@ -46,13 +46,8 @@ def size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}; give {SIZE_FORMS}") from None
 
 
-def add_format_option(parser: argparse.ArgumentParser) -> None:
-    """Add --format text|json."""
-    parser.add_argument("--format", choices=("text", "json"), default="text")
-
-
 def complete_by(
-    action: argparse.Action, words: Callable[[str, argparse.Namespace], Iterable[str]]
+    words: Callable[[str, argparse.Namespace], Iterable[str]], action: argparse.Action
 ) -> None:
     """Have a shell complete a value by `words`, which takes the typed prefix."""
 

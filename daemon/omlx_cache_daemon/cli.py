@@ -111,10 +111,10 @@ def _run(arguments: Sequence[str]) -> int:
         known = [*command_names(), "help", "--help", "--version"]
         raise UsageError(refusal("flag" if name.startswith("-") else "command", name, known))
     # Only here: argparse takes as long to import as all of this.
-    from omlx_cache_daemon.parsing import load, parse
+    from omlx_cache_daemon.parsing import parse
 
-    command = load(name)
-    code: int = command.run(parse(command, arguments))
+    args = parse(arguments)
+    code: int = args.run(args)
     return code
 
 

@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import takewhile
-from types import ModuleType
 from typing import Any, NoReturn
 
 from omlx_cache.settings.names import SETTING_NAMES, refusal, refuse_unknown
 from omlx_cache_daemon.errors import UsageError
+
+_SERVE = ("run", "serve")
+"""Commands that show nothing, and serve."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -28,18 +30,26 @@ class OneLineParser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def load(name: str) -> ModuleType:
-    """Import the module of a command, which has what `omlx_cache_daemon.commands` says."""
-    return import_module(f"omlx_cache_daemon.commands.{name}")
-
-
-def parse(command: ModuleType, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed command line; the first argument is the command's name. Raises UsageError,
-    ConfigError for a misspelt variable, and SystemExit for --help."""
-    whole: argparse.ArgumentParser = OneLineParser(prog="omlx-cache")
-    subparsers = whole.add_subparsers(prog="omlx-cache", dest="command")
+def load(
+    name: str, subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
+) -> argparse.ArgumentParser:
+    """Import the module of a command, which has what `omlx_cache_daemon.commands` says, and return
+    its parser. One that shows something takes --format."""
+    command = import_module(f"omlx_cache_daemon.commands.{name}")
     command.add_parser(subparsers)
-    parser = subparsers.choices[arguments[0]]
+    parser = subparsers.choices[name]
+    if name not in _SERVE:
+        parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.set_defaults(run=command.run)
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed command line, whose `run` does the command; the first argument is the
+    command's name. Raises UsageError, ConfigError for a misspelt variable, and SystemExit for
+    --help."""
+    whole: argparse.ArgumentParser = OneLineParser(prog="omlx-cache")
+    parser = load(arguments[0], whole.add_subparsers(prog="omlx-cache", dest="command"))
     # First, since the value behind an unknown flag would be taken for a positional argument.
     _refuse_unknown_flags(parser, arguments)
     args = parser.parse_args(arguments[1:])
@@ -61,7 +71,7 @@ def complete(helps: Mapping[str, str]) -> None:
     subparsers = parser.add_subparsers()
     for name, about in helps.items():
         if [name] == named:
-            load(name).add_parser(subparsers)
+            load(name, subparsers)
         else:
             subparsers.add_parser(name, help=about)
     argcomplete.autocomplete(parser, always_complete_options=False)

@@ -8,14 +8,13 @@ import time
 import tty
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import reduce
+from functools import partial, reduce
 from operator import attrgetter
-from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.layout import Layout
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from omlx_cache.control.replies import last_name
@@ -46,37 +45,31 @@ Part = tuple[str, str]
 """Words, and rich's name of their style, perhaps empty."""
 
 
-class Column(NamedTuple):
-    """A column of a table, which only terminals as wide as `from_width` show."""
-
-    header: str
-    from_width: int = 0
-    right: bool = False
-    most: int | None = None
-    grows: bool = False
-
-
-_BUSY = (
-    Column("BUSIEST", most=40),
-    Column("SALT", 100),
-    Column("RESTORED", right=True),
-    Column("ASKED", 50, right=True),
-    Column("HIT%", right=True),
-    Column("REQUESTS", 70, right=True),
-    Column("NAMESPACE", 110),
-    Column("LAST", 90),
+_column = partial(Column, no_wrap=True)
+Columns = Sequence[tuple[int, Column]]
+"""Columns of a table, each with the width from which on terminals show it."""
+_BUSY: Columns = (
+    (0, _column("BUSIEST", max_width=40)),
+    (100, _column("SALT")),
+    (0, _column("RESTORED", justify="right")),
+    (50, _column("ASKED", justify="right")),
+    (0, _column("HIT%", justify="right")),
+    (70, _column("REQUESTS", justify="right")),
+    (110, _column("NAMESPACE")),
+    (90, _column("LAST")),
 )
-_REQUESTS = (
-    Column("TIME"),
-    Column("PID", 100, right=True),
-    Column("NUMBER", 50, right=True),
-    Column("MODEL", 70, most=24),
-    Column("TOKENS", right=True),
-    Column("RESTORED", right=True),
-    Column("FIRST TOKEN", 110, right=True),
-    Column("TOTAL", 60, right=True),
-    Column("REASON", most=24),
-    Column("WHY", 140, grows=True),
+_REQUESTS: Columns = (
+    (0, _column("TIME")),
+    (100, _column("PID", justify="right")),
+    (50, _column("NUMBER", justify="right")),
+    (70, _column("MODEL", max_width=24)),
+    (0, _column("TOKENS", justify="right")),
+    (0, _column("RESTORED", justify="right")),
+    (110, _column("FIRST TOKEN", justify="right")),
+    (60, _column("TOTAL", justify="right")),
+    (0, _column("REASON", max_width=24)),
+    # It takes what is left.
+    (140, _column("WHY", ratio=1)),
 )
 
 
@@ -304,19 +297,12 @@ def _graph(values: Sequence[int], height: int, ink: str) -> Iterator[Text]:
         yield Text(line, "green", no_wrap=True)
 
 
-def _table(columns: Sequence[Column], rows: Iterable[Sequence[object]], width: int) -> Table:
+def _table(columns: Columns, rows: Iterable[Sequence[object]], width: int) -> Table:
     """Return those columns of the rows that the width has room for."""
-    kept = [at for at, column in enumerate(columns) if width >= column.from_width]
-    is_wide = any(columns[at].grows for at in kept)
-    table = Table(box=None, padding=(0, 1), pad_edge=True, expand=is_wide)
-    for column in (columns[at] for at in kept):
-        table.add_column(
-            column.header,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            max_width=column.most,
-            ratio=1 if column.grows else None,
-        )
+    kept = [at for at, (from_width, _) in enumerate(columns) if width >= from_width]
+    shown = [columns[at][1].copy() for at in kept]
+    is_wide = any(column.ratio for column in shown)
+    table = Table(*shown, box=None, padding=(0, 1), pad_edge=True, expand=is_wide)
     for row in rows:
         table.add_row(*(Text(text(row[at])) for at in kept))
     return table

@@ -31,8 +31,10 @@ _INTRODUCTION_SECONDS = 1.0
 def add_store_options(parser: argparse.ArgumentParser) -> None:
     """Add --pid, --socket and --timeout."""
     which = parser.add_mutually_exclusive_group()
-    pid = which.add_argument("--pid", type=positive_count, help="the store in this process")
-    complete_by(pid, lambda prefix, args: [str(store.pid) for store in running()])
+    complete_by(
+        lambda prefix, args: [str(store.pid) for store in running()],
+        which.add_argument("--pid", type=positive_count, help="the store in this process"),
+    )
     which.add_argument("--socket", type=Path, metavar="PATH", help="the store at this socket")
     parser.add_argument(
         "--timeout",

@@ -127,17 +127,12 @@ _REQUEST_SECONDS = 3600.0
 
 _FLUSH_SECONDS = 600.0
 _FLUSH_STEP_SECONDS = 2.0
-_DEFAULT_MODEL = "default_model"
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A chat, or a text when `messages` is empty."""
-
-    messages: Sequence[Mapping[str, Any]] = ()
-    tools: Sequence[Any] | None = None
-    text: str = ""
+Prompt = Mapping[str, Any]
+"""What is asked of a server: `messages` and `tools`, or a `prompt`, which is text."""
+_BODY: Prompt = {"model": "default_model", "max_tokens": 1, "temperature": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +152,6 @@ class WarmReport:
     server: str | None = None
 
 
-class Usage(NamedTuple):
-    """The tokens of a prompt, and the number of them that the server had."""
-
-    prompt: int
-    cached: int
-
-
 def read_prompts(path: Path) -> list[Prompt]:
     """Return the prompts of a file: JSON Lines when its name ends so, else one raw text.
 
@@ -176,7 +164,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     except UnicodeDecodeError as error:
         raise CommandError(f"{path} is not UTF-8 text: {error}") from None
     if path.suffix not in (".jsonl", ".ndjson", ".json"):
-        return [Prompt(text=content)] if content else []
+        return [{"prompt": content}] if content else []
     lines = enumerate(content.splitlines(), 1)
     return [_prompt(line, f"{path}, line {number}") for number, line in lines if line.strip()]
 
@@ -194,14 +182,17 @@ def _prompt(line: str, where: str) -> Prompt:
     if isinstance(value, dict):
         text = value.get("prompt", value.get("text"))
         if isinstance(text, str) and text:
-            return Prompt(text=text)
+            return {"prompt": text}
         messages = value.get("messages")
         if (
             isinstance(messages, list)
             and messages
             and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages)
         ):
-            return Prompt(messages, value.get("tools") or None)
+            if all(message["role"] == "system" for message in messages):
+                # The shared part of chats with this beginning ends where a user's words begin.
+                messages = [*messages, {"role": "user", "content": "x"}]
+            return {"messages": messages, "tools": value.get("tools") or []}
     raise CommandError(f"{where}: neither a chat (messages) nor a text (prompt, text)")
 
 
@@ -240,15 +231,16 @@ def warm_through(
     goes.
     """
     written = _written_bytes(server)
-    usages = []
+    usages, options = [], {"chat_template_kwargs": dict(template)} if template else {}
     for number, prompt in enumerate(prompts, 1):
-        usages.append(_ask(server, _body(prompt, template), f"prompt {number}"))
+        body = {**_BODY, **prompt, **(options if "messages" in prompt else {})}
+        usages.append(_ask(server, body, f"prompt {number}"))
         progress(number)
     durable = _flushed(server)
     return WarmReport(
         len(prompts),
-        sum(usage.cached >= usage.prompt - 1 for usage in usages),
-        sum(usage.prompt - usage.cached for usage in usages),
+        sum(cached >= tokens - 1 for tokens, cached in usages),
+        sum(tokens - cached for tokens, cached in usages),
         max(0, _written_bytes(server) - written),
         server.cold_dir,
         durable,
@@ -256,19 +248,8 @@ def warm_through(
     )
 
 
-def _body(prompt: Prompt, template: Mapping[str, object]) -> dict[str, object]:
-    body: dict[str, object] = {"model": _DEFAULT_MODEL, "max_tokens": 1, "temperature": 0.0}
-    if not prompt.messages:
-        return {**body, "prompt": prompt.text}
-    messages = [dict(message) for message in prompt.messages]
-    if all(message["role"] == "system" for message in messages):
-        # The shared part of chats with this beginning ends where a user's words begin.
-        messages.append({"role": "user", "content": "x"})
-    body |= {"messages": messages, "tools": list(prompt.tools or [])}
-    return {**body, "chat_template_kwargs": dict(template)} if template else body
-
-
-def _ask(server: Server, body: Mapping[str, object], what: str) -> Usage:
+def _ask(server: Server, body: Mapping[str, object], what: str) -> tuple[int, int]:
+    """Return the tokens of a prompt, and the number of them that the server had."""
     parts = urlsplit(server.url)
     host = _EVERYWHERE.get(parts.hostname or "", parts.hostname or "")
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
@@ -292,7 +273,7 @@ def _ask(server: Server, body: Mapping[str, object], what: str) -> Usage:
         raise CommandError(f"{what}: {server.title} answered {answer.status}: {said.get('error')}")
     details = usage.get("prompt_tokens_details")
     cached = count_of(details, "cached_tokens") if isinstance(details, dict) else 0
-    return Usage(count_of(usage, "prompt_tokens"), cached)
+    return count_of(usage, "prompt_tokens"), cached
 
 
 def _flushed(server: Server) -> bool:

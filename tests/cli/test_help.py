@@ -68,7 +68,7 @@ def test_every_command_says_in_a_sentence_what_it_does() -> None:
     subparsers = argparse.ArgumentParser().add_subparsers()
     assert {module.name for module in iter_modules(commands.__path__)} == set(command_names())
     for name in command_names():
-        load(name).add_parser(subparsers)
+        load(name, subparsers)
     for name, parser in subparsers.choices.items():
         described = parser.description or ""
         assert described[:1].isupper(), name

@@ -140,7 +140,7 @@ def test_every_command_with_a_json_format_has_a_schema_that_is_checked() -> None
     subparsers = argparse.ArgumentParser().add_subparsers()
     missing = []
     for name in command_names():
-        load(name).add_parser(subparsers)
+        load(name, subparsers)
         takes_json = any(
             "--format" in action.option_strings for action in subparsers.choices[name]._actions
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from omlx_cache_daemon import cli
-from omlx_cache_daemon.parsing import load, parse
+from omlx_cache_daemon.parsing import parse
 from omlx_cache_daemon.service import main as service
 
 ROOT = Path(__file__).parents[2]
@@ -90,4 +90,4 @@ def test_each_typed_command_line_is_parsed() -> None:
     ]
     assert len(typed) > 30
     for words in typed:
-        parse(load(words[0]), words)
+        parse(words)

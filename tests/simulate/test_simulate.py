@@ -176,7 +176,7 @@ def test_the_table_says_what_each_combination_serves_and_which_step_pays(
 
 def test_the_document_has_a_version_and_the_sums_agree(simulate: Any, trace: Path) -> None:
     code, out = simulate(
-        str(trace), "--hot", "4ktok", "--cold", "0,1GiB", "--agents", "3", "--json",
+        str(trace), "--hot", "4ktok", "--cold", "0,1GiB", "--agents", "3", "--format", "json",
         "--write-policy", "through,lazy", "--bytes-per-token", "1024", "--policy", "lru",
     )  # fmt: skip
     assert code == 0
@@ -191,7 +191,7 @@ def test_the_document_has_a_version_and_the_sums_agree(simulate: Any, trace: Pat
         assert result["hit_tokens"] <= result["optimum_tokens"]
     assert alone["hit_tokens"] < through["hit_tokens"]
     assert through["hot"] == {"bytes": 4096 * 1024, "tokens": 4096}
-    nothing = json.loads(simulate(str(trace), "--hot", "0", "--json")[1])["results"]
+    nothing = json.loads(simulate(str(trace), "--hot", "0", "--format", "json")[1])["results"]
     assert all(result["hit_tokens"] == result["optimum_tokens"] == 0 for result in nothing)
     named = json.loads(simulate(str(trace), "--model", "Qwen3-8B", "--format", "json")[1])
     assert named["model"] == {"name": "qwen3-8b", "bytes_per_token": 147456}

@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from omlx_cache_daemon.argument_types import add_format_option
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.render import print_json, uses_styles
 
@@ -43,7 +42,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write one page, to be sent with an issue"
     )
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.socket_paths import search_places
 from omlx_cache.settings.names import ConfigError, refusal
-from omlx_cache_daemon.argument_types import add_format_option, complete_by
+from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.client import Client, Map, as_map
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.render import print_json, table, text, uses_styles
@@ -30,22 +30,23 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     shown.add_argument(
         "--here", action="store_true", help="what a store that is started in this shell would have"
     )
-    schema = shown.add_argument(
-        "--schema",
-        nargs="?",
-        const="",
-        metavar="NAME",
-        help="print the JSON Schema (draft 2020-12) of what a command prints with --format json, "
-        "such as stats or ls-pages; without a name, of all. Within a schema_version fields are "
-        "added and none is removed",
+    complete_by(
+        _schema_names,
+        shown.add_argument(
+            "--schema",
+            nargs="?",
+            const="",
+            metavar="NAME",
+            help="print the JSON Schema (draft 2020-12) of what a command prints with --format "
+            "json, such as stats or ls-pages; without a name, of all. Within a schema_version "
+            "fields are added and none is removed",
+        ),
     )
-    complete_by(schema, _schema_names)
     shown.add_argument(
         "--completion",
         choices=("bash", "zsh", "fish"),
         help="print a script that has a shell complete commands, flags and values",
     )
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from omlx_cache.mlx_lm_versions import check
-from omlx_cache_daemon.argument_types import add_format_option, positive_count
+from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.errors import UsageError
 from omlx_cache_daemon.render import print_json, uses_styles
 
@@ -30,7 +30,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--cold-dir", type=Path, metavar="DIR", help="keep the cold tier here (default: temporary)"
     )
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

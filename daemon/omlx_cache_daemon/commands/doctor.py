@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx_cache.settings.sizes import counted
-from omlx_cache_daemon.argument_types import add_format_option, positive_number, size
+from omlx_cache_daemon.argument_types import positive_number, size
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, UsageError
 from omlx_cache_daemon.places import existing
 from omlx_cache_daemon.progress import Progress
@@ -69,7 +69,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "the password and evicts. Then measure it with values that are deleted again (--seconds "
         "for each rate). The password comes from the settings",
     )
-    add_format_option(parser)
     # A name that is misspelt is a finding here.
     parser.set_defaults(examines_variables=True)
 

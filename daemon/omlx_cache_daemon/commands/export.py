@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from omlx_cache.settings.sizes import counted
-from omlx_cache_daemon.argument_types import add_format_option, complete_by
+from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
 from omlx_cache_daemon.progress import Progress
@@ -24,17 +24,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "omlx-cache export 3f9a02c1d4 -o - | ssh other omlx-cache import -",
     )
     about = ABOUT.format(key=", or how a block's key begins")
-    target = parser.add_argument(
-        "target",
-        nargs="?",
-        metavar=f"{NAMES}|KEY",
-        help=f"{about}. Everything unless it is given",
+    complete_by(
+        known_names,
+        parser.add_argument(
+            "target",
+            nargs="?",
+            metavar=f"{NAMES}|KEY",
+            help=f"{about}. Everything unless it is given",
+        ),
     )
-    complete_by(target, known_names)
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the archive, or -")
     add_kind(parser, with_key=True)
     add_source_options(parser, "this directory, whoever uses it")
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,11 +6,10 @@ from contextlib import nullcontext
 from typing import Final, get_args
 
 from omlx_cache.settings.sizes import counted
-from omlx_cache_daemon.argument_types import add_format_option
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, CommandError, UsageError
 from omlx_cache_daemon.places import add_source_options, used_directory
 from omlx_cache_daemon.progress import Progress
-from omlx_cache_daemon.render import print_json, quantity, text
+from omlx_cache_daemon.render import print_answer, quantity, text
 
 _NOTES: Final = {
     "present": "were there already",
@@ -33,7 +32,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--dry-run", action="store_true", help="check the archive, and say what would be imported"
     )
     add_source_options(parser, "into this directory, whoever uses it")
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,36 +70,32 @@ def run(args: argparse.Namespace) -> int:
             trouble, code = "interrupted: run it again to go on", INTERRUPTED
     if done is None:
         raise CommandError(trouble or "nothing was read")
-    if as_json:
-        print_json(
-            {
-                "directory": str(directory),
-                "dry_run": args.dry_run,
-                "what": archive.manifest.what,
-                "written_by": archive.manifest.tool,
-                "namespaces": list(archive.manifest.namespaces),
-                "announced_pages": total,
-                "read_pages": done.pages.total(),
-                "read_bytes": done.nbytes,
-                **{f"{fate}_pages": done.pages[fate] for fate in get_args(Fate)},
-                "evicted_pages": target.evicted,
-                "lost_pages": target.lost,
-                "damage": done.damage,
-                "warnings": told,
-                "error": trouble or None,
-            }
-        )
-    else:
-        verb = "would import" if args.dry_run else "imported"
-        pages = f"{done.pages['imported']:,} of {counted(total, 'page')}"
-        print(f"{verb} {pages} ({quantity('bytes', done.nbytes)} read) into {text(directory)}")
-        counts = {_NOTES[fate]: count for fate, count in done.pages.items() if fate in _NOTES}
-        counts |= {
-            "others were evicted for them, used longer ago": target.evicted,
-            "of them were evicted again: the budget has room for less": target.lost,
-        }
-        sys.stdout.writelines(f"  {count:,} {note}\n" for note, count in counts.items() if count)
-        sys.stdout.writelines(f"  {text(damage)}\n" for damage in done.damage)
+    document = {
+        "directory": str(directory),
+        "dry_run": args.dry_run,
+        "what": archive.manifest.what,
+        "written_by": archive.manifest.tool,
+        "namespaces": list(archive.manifest.namespaces),
+        "announced_pages": total,
+        "read_pages": done.pages.total(),
+        "read_bytes": done.nbytes,
+        **{f"{fate}_pages": done.pages[fate] for fate in get_args(Fate)},
+        "evicted_pages": target.evicted,
+        "lost_pages": target.lost,
+        "damage": done.damage,
+        "warnings": told,
+        "error": trouble or None,
+    }
+    pages = f"{done.pages['imported']:,} of {counted(total, 'page')}"
+    shown = f"{pages} ({quantity('bytes', done.nbytes)} read) into {text(directory)}\n"
+    counts = {_NOTES[fate]: count for fate, count in done.pages.items() if fate in _NOTES}
+    counts |= {
+        "others were evicted for them, used longer ago": target.evicted,
+        "of them were evicted again: the budget has room for less": target.lost,
+    }
+    notes = [f"{count:,} {note}" for note, count in counts.items() if count]
+    shown += "".join(f"  {note}\n" for note in (*notes, *map(text, done.damage)))
+    print_answer(as_json, document, f"{'would import' if args.dry_run else 'imported'} {shown}")
     if trouble:
         sys.stderr.write(f"omlx-cache: {trouble}\n")
     lacking = done.pages["damaged"] + done.pages["refused"] + target.lost

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
 
-from omlx_cache_daemon.argument_types import add_format_option, complete_by
+from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.log_follower import AT_A_TIME, Events, Follower, Requests, Row
@@ -41,15 +41,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--begin", action="store_true", help="show requests as they begin, too")
     what = parser.add_mutually_exclusive_group()
-    events = what.add_argument(
-        "--events",
-        type=_kinds,
-        nargs="?",
-        const=KINDS,
-        metavar="KIND,...",
-        help=f"what happened to pages: all of it, or of {', '.join(KINDS)}",
+    complete_by(
+        lambda prefix, args: KINDS,
+        what.add_argument(
+            "--events",
+            type=_kinds,
+            nargs="?",
+            const=KINDS,
+            metavar="KIND,...",
+            help=f"what happened to pages: all of it, or of {', '.join(KINDS)}",
+        ),
     )
-    complete_by(events, lambda prefix, args: KINDS)
     what.add_argument(
         "--kv",
         action="store_true",
@@ -57,7 +59,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "line, for a prefix-aware router",
     )
     add_store_options(parser)
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
 from omlx_cache.control.serialization import document
 from omlx_cache.settings.sizes import duration
 from omlx_cache_daemon.argument_types import (
-    add_format_option,
     complete_by,
     positive_count,
 )
@@ -64,19 +63,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "counts page files; ps, quota and doctor count their directories and the ledger too. Exits "
         "with 1 when a page cannot be read or is damaged.",
     )
-    where = parser.add_argument(
-        "where",
-        nargs="?",
-        type=_where,
-        metavar=f"{NAMES}[/KEY]",
-        help="the beginning of a namespace's digest, a model's name or a salt, and how a key "
-        "begins; /KEY looks in every namespace",
+    complete_by(
+        known_pages,
+        parser.add_argument(
+            "where",
+            nargs="?",
+            type=_where,
+            metavar=f"{NAMES}[/KEY]",
+            help="the beginning of a namespace's digest, a model's name or a salt, and how a key "
+            "begins; /KEY looks in every namespace",
+        ),
     )
-    complete_by(where, known_pages)
     add_kind(parser, with_key=False)
     parser.add_argument("--limit", type=positive_count, help="default: 1000, of pages in full 20")
     add_source_options(parser)
-    add_format_option(parser)
 
 
 def _where(given: str) -> tuple[str, str]:

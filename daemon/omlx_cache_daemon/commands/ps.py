@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from omlx_cache.settings.sizes import duration, format_size
-from omlx_cache_daemon.argument_types import add_format_option, positive_number
+from omlx_cache_daemon.argument_types import positive_number
 from omlx_cache_daemon.client import Client, as_map, other_version
 from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
 from omlx_cache_daemon.render import print_answer, table, uses_styles
@@ -50,7 +50,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="show what stores do on a full screen, renewed every second or every SECONDS",
     )
     add_store_options(parser)
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

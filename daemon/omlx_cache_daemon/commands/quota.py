@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from omlx_cache.settings.sizes import SIZE_FORMS, format_size, parse_budget
-from omlx_cache_daemon.argument_types import add_format_option, complete_by, period_seconds
+from omlx_cache_daemon.argument_types import complete_by, period_seconds
 from omlx_cache_daemon.client import Map, as_maps, count_of
 from omlx_cache_daemon.errors import OK, UsageError
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
@@ -54,8 +54,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     names = f"{NAMES}|KEY"
     about = ABOUT.format(key=", or the beginning of a block's key for the chain up to it")
-    pinned = wanted.add_argument("--pin", metavar=names, help=f"keep these pages: {about}")
-    complete_by(pinned, known_names)
+    complete_by(
+        known_names, wanted.add_argument("--pin", metavar=names, help=f"keep these pages: {about}")
+    )
     wanted.add_argument("--unpin", metavar=names, help="end a pin; its pages count as used now")
     wanted.add_argument("--unpin-all", action="store_true", help="end every pin of the directory")
     parser.add_argument(
@@ -67,7 +68,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_kind(parser, with_key=True)
     add_source_options(parser, "this directory, not that of the running stores")
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

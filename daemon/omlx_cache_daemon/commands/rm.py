@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from omlx_cache.control.serialization import document
 from omlx_cache.settings.sizes import counted, duration
-from omlx_cache_daemon.argument_types import add_format_option, complete_by, period_seconds, size
+from omlx_cache_daemon.argument_types import complete_by, period_seconds, size
 from omlx_cache_daemon.client import Map, as_map, count_of
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.places import Users, add_source_options, existing, known_names
@@ -35,8 +35,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "page. It deletes from the memory and the disk of the running stores of the directory; if "
         "none runs, from the disk. It asks first. `omlx-cache quota` sets a lasting limit.",
     )
-    target = parser.add_argument("target", nargs="?", metavar=NAMES, help=ABOUT.format(key=""))
-    complete_by(target, known_names)
+    complete_by(
+        known_names,
+        parser.add_argument("target", nargs="?", metavar=NAMES, help=ABOUT.format(key="")),
+    )
     add_kind(parser, with_key=False)
     parser.add_argument(
         "--stale",
@@ -62,7 +64,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--dry-run", action="store_true", help="say what would be deleted")
     add_source_options(parser, "delete in this directory and ask no store")
     parser.set_defaults(timeout=_TIMEOUT_SECONDS)
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from omlx_cache.settings.sizes import counted, duration, format_size
 from omlx_cache_daemon.argument_types import (
-    add_format_option,
     positive_count,
     positive_number,
     size,
@@ -96,8 +95,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
             metavar=metavar,
             help=f"{about} (default: %(default)g)",
         )
-    parser.add_argument("--json", dest="format", action="store_const", const="json")
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

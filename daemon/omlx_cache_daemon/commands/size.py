@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from omlx_cache.codecs.identity import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
 from omlx_cache.settings.sizes import counted, format_size
-from omlx_cache_daemon.argument_types import add_format_option, positive_count
+from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 
@@ -67,7 +67,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="TOKENS",
         help="room to grow behind the context, for what is to be generated",
     )
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

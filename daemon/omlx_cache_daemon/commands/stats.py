@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omlx_cache.settings.sizes import format_size
-from omlx_cache_daemon.argument_types import add_format_option, positive_number
+from omlx_cache_daemon.argument_types import positive_number
 from omlx_cache_daemon.client import Client, Map, as_answer
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, time_saved, total
@@ -48,7 +48,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="print a line of rates every second, or so many, until interrupted",
     )
     add_store_options(parser)
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.settings.sizes import counted
-from omlx_cache_daemon.argument_types import add_format_option, positive_count
+from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.process import show_logs
 from omlx_cache_daemon.progress import Progress
@@ -45,7 +45,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--beside", action="store_true", help="load the model here, even if a server is running"
     )
     add_settings(parser)
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from omlx_cache.control.replies import last_name
 from omlx_cache.control.request_replies import ExplainedRequest, WhyReply
 from omlx_cache.reasons import described
 from omlx_cache.requests.explanation import clock
-from omlx_cache_daemon.argument_types import add_format_option, positive_count
+from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.render import print_answer, text
@@ -25,7 +25,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     which.add_argument("request", type=positive_count, nargs="?", metavar="REQUEST_NUMBER")
     which.add_argument("--last", type=positive_count, metavar="N", help="the last N requests")
     add_store_options(parser)
-    add_format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:

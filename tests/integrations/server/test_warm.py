@@ -13,7 +13,7 @@ from kit.examples import some
 from kit.forks import run
 from kit.tinylm import serve_ours
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.warming import Prompt, read_prompts
+from omlx_cache_daemon.warming import read_prompts
 
 from .conftest import SYSTEM, ask
 
@@ -91,8 +91,8 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
             read_prompts(file)
     file.write_text('"one"\n\n{"prompt": "two"}\n[{"role": "user", "content": "three"}]\n')
     prompts = read_prompts(file)
-    assert prompts[:2] == [Prompt(text="one"), Prompt(text="two")]
-    assert prompts[2].messages == [{"role": "user", "content": "three"}]
+    assert prompts[:2] == [{"prompt": "one"}, {"prompt": "two"}]
+    assert prompts[2]["messages"] == [{"role": "user", "content": "three"}]
 
 
 def test_a_missing_file_or_model_is_reported(tmp_path: Path) -> None:
