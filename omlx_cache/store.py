@@ -121,6 +121,7 @@ class BlockStore(ReadingTiers):
         name: str = "",
         filesystem: FileSystem | None = None,
         clock: Clock | None = None,
+        waits: bool = False,
     ) -> None:
         if settings is not None and not isinstance(settings, CacheSettings):
             raise TypeError(
@@ -144,12 +145,14 @@ class BlockStore(ReadingTiers):
         self.closed = False
         self.decoder: Decoder | None = None
         with contextlib.ExitStack() as opened:
-            self._build(opened, filesystem or FileSystem(), clock or Clock())
+            self._build(opened, filesystem or FileSystem(), clock or Clock(), waits=waits)
             opened.pop_all()
         if self.writer is not None:
             self.writer.opened.wait(max(0.0, self.started + OPEN_SECONDS - time.monotonic()))
 
-    def _build(self, opened: contextlib.ExitStack, fs: FileSystem, clock: Clock) -> None:
+    def _build(
+        self, opened: contextlib.ExitStack, fs: FileSystem, clock: Clock, *, waits: bool
+    ) -> None:
         """Start the threads and open the tiers; `opened` gets what ends each of them again."""
         s = self.settings
         departures, events = Departures(), EventLog()
@@ -166,6 +169,7 @@ class BlockStore(ReadingTiers):
             opened.callback(remote.close, 0.0)
         if not s.hot_cache_only:
             cold = _cold(s, fs, clock, departures, reuse, events)
+            cold.wait(waits)
         namespaces = KnownNamespaces()
         super().__init__(
             hot_bytes=s.hot_bytes,
@@ -268,6 +272,13 @@ class BlockStore(ReadingTiers):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def wait_no_more(self) -> None:
+        """Evict down to the budget, and let it count for peer processes, from now on. Waits
+        `OPEN_SECONDS` at most."""
+        if self.cold is not None and self.writer is not None:
+            self.cold.wait(False)
+            self.writer.settle(OPEN_SECONDS)
 
     def register(self, namespace: Namespace) -> Namespace:
         """Remember the content of a namespace's digest, for its document on the disk.

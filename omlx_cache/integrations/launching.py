@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 CLOSE_SECONDS = 60.0
 _FORMAT = "%(asctime)s - %(levelname)s - %(message)s"
 
-OpenStore = Callable[[], "BlockStore"]
+OpenStore = Callable[..., "BlockStore"]
 """Opens the one store of the process that serves, when it is needed; it can be pickled."""
 
 
@@ -177,9 +177,9 @@ _store: "BlockStore | None" = None
 """This process's store, and the lock that guards it."""
 
 
-def open_store(name: str = "run") -> "BlockStore":
+def open_store(name: str = "run", *, waits: bool = False) -> "BlockStore":
     """Return this process's one store, opened now if need be under a name that `omlx-cache ps`
-    shows; it is closed when the process ends.
+    shows; it is closed when the process ends. `waits`: as for `BlockStore`.
 
     Any thread may call it. In a process that a server has spawned it reads the same variables.
     """
@@ -188,16 +188,16 @@ def open_store(name: str = "run") -> "BlockStore":
         if _store is None or _store.closed:
             settings = CacheSettings()
             show_logs(settings)
-            _store = _open(settings, name)
+            _store = _open(settings, name, waits=waits)
             if settings.status != "off":
                 serve_status(_store, settings)
         return _store
 
 
-def _open(settings: CacheSettings, name: str) -> "BlockStore":
+def _open(settings: CacheSettings, name: str, *, waits: bool = False) -> "BlockStore":
     from omlx_cache.store import BlockStore
 
-    return BlockStore(settings, name=name)
+    return BlockStore(settings, name=name, waits=waits)
 
 
 def serve_status(store: "BlockStore", settings: CacheSettings) -> None:

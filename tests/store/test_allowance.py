@@ -5,12 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kit.storage import Story, commit
 from kit.units import MIB
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import operations
 from omlx_cache.control.serialization import encoded
 from omlx_cache.integrations.mlx_lm.holdings import inventory
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.small_files import read_budget
 
 
 def _store(directory: Path, **settings: Any) -> BlockStore:
@@ -49,3 +53,31 @@ def test_what_another_store_wrote_counts_in_the_figures_of_all(tmp_path: Path) -
         assert first.flush()
         for name in ("ps", "stats"):
             assert _asked(second, name)["cold"]["pages"] == 3
+
+
+def test_nothing_is_evicted_for_a_store_that_waits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server whose model cannot be loaded deletes nothing for its budget."""
+    with _store(tmp_path, cold_bytes=8 * MIB) as store:
+        commit(store, Story("a"), *range(1, 30))
+        assert store.flush()
+        before = store.stats().cold
+    small = before.nbytes // 2
+    settings = CacheSettings(
+        cold_dir=tmp_path, cold_bytes=small, hot_bytes=MIB, min_free_bytes=0, socket="off"
+    )
+    with BlockStore(settings, waits=True) as store:
+        assert store.flush()
+        assert store.stats().cold.pages == before.pages
+    assert read_budget(tmp_path) == Budget(8 * MIB, "store")
+    caplog.set_level("INFO")
+    with BlockStore(settings, waits=True) as store:
+        assert not caplog.messages
+        store.wait_no_more()
+        cold = store.stats().cold
+        assert cold.pages < before.pages
+        assert cold.nbytes <= cold.limit_bytes == small
+        evicted = f"{before.pages - cold.pages} pages that were used longest ago were evicted"
+        assert caplog.messages == [f"the budget of {tmp_path} is {small:,} bytes: {evicted}"]
+    assert read_budget(tmp_path) == Budget(small, "store")

@@ -83,7 +83,7 @@ class Serving:
 
 
 def serve(
-    open_store: Callable[[], BlockStore],
+    open_store: Callable[..., BlockStore],
     serving: Serving,
     upstream: Callable[..., Any],
     host: str,
@@ -113,7 +113,7 @@ def serve(
         # mlx-lm lists its models at /v1/models, and breaks off where there is no such folder.
         Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
     with bind(host, port, _TAKEN) as bound, Signals() as signals:
-        store = open_store()
+        store = open_store(waits=True)
         store.service = _service(provider.cli_args, serving, bound)
         cold = store.stats().cold
         if (
@@ -203,8 +203,6 @@ class _Run:
         """Load, serve until a signal, end; returns the exit code, or what ended the start."""
         store, responses, model = self._store, self._responses, self._args.model
         store.decoder = self._decoded
-        # While the model is loaded.
-        _log.info("%s", inventory(store, model_name(model)))
         while not responses.loaded.is_set():
             time.sleep(POLL_SECONDS)
             if self._signals.count:
@@ -212,6 +210,9 @@ class _Run:
         if responses.failure is not None:
             store.close(CLOSE_SECONDS)
             return f"omlx-cache: {responses.failure}"
+        # A model that cannot be loaded costs no page.
+        store.wait_no_more()
+        _log.info("%s", inventory(store, model_name(model)))
         try:
             asks = partial(look_up, store, responses)
             limit = self._serving.body_bytes

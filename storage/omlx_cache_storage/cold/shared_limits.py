@@ -11,6 +11,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,7 +169,8 @@ class SharedLimits:
     that holds the directory.
 
     `wanted` is this process's own setting. `derived`: it comes from free space; `budget_of`
-    computes it from the bytes found.
+    computes it from the bytes found. `waits`: no budget of this process's own evicts or is written
+    yet, as the process may not stay. Any thread may set it.
     """
 
     def __init__(
@@ -190,6 +192,7 @@ class SharedLimits:
         self.budget_of: Callable[[int], int] | None = None
         self._pinned = (0, self.wanted)
         self._noted = ""
+        self.waits = self._waited = False
 
     def agree(self) -> None:
         """Agree with other processes on a budget; the directory is held, or cannot be changed."""
@@ -205,6 +208,10 @@ class SharedLimits:
             alone=self.may_replace(known),
             used_bytes=used,
         )
+        self._waited = self.waits
+        if self._waited:
+            nbytes = max(used, agreed.budget.nbytes)
+            agreed = agreed._replace(budget=replace(agreed.budget, nbytes=nbytes), write=False)
         if agreed.write and not self._sharing.read_only:
             try:
                 write_budget(self._index.directory, agreed.budget, self._fs)
@@ -228,6 +235,8 @@ class SharedLimits:
     def heed(self) -> None:
         """Go by the directory's budget if it was changed, or agree on one if it was left to the
         stores; the directory is held."""
+        if self._waited and not self.waits:
+            self.agree()
         if self._sharing.rebudgeted:
             budget = read_budget(self._index.directory, self._fs)
             if budget is not None and budget.set_by == "free space":

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult
 from omlx_cache_storage.pins import Pinned
 from omlx_cache_storage.stats import ColdUsage
+
+_log = logging.getLogger(__name__)
 
 
 class ColdTier:
@@ -319,6 +322,11 @@ class ColdTier:
         with self._index.lock:
             self.evictor.peak = self.evictor.used_bytes()
 
+    def wait(self, waits: bool) -> None:
+        """Say whether the budget that this process wants evicts pages: not while it `waits`. The
+        next `settle` goes by it. Any thread may call."""
+        self._limits.waits = waits
+
     def settle(self) -> None:
         """Record recency on the disk and evict down to the budget. Also notice a directory that was
         removed or replaced, a changed budget, and writers that ended. Writer thread only; raises
@@ -345,12 +353,18 @@ class ColdTier:
     def _shrink(self) -> None:
         """Evict down to the budget, a part at a time; raises nothing."""
         self._deleter.retry()
+        evicted, some = 0, 1
         with contextlib.suppress(OSError):
-            while self.evictor.known_bytes() > self._index.limit_bytes:
+            while some and self.evictor.known_bytes() > self._index.limit_bytes:
                 with self.sharing.changing():
                     self._limits.heed()
-                    if not self.evictor.shrink_a_part():
-                        return
+                    some = self.evictor.shrink_a_part()
+                    evicted += some
+        if evicted:
+            _log.info(
+                "the budget of %s is %s bytes: %s pages that were used longest ago were evicted",
+                *(self.directory, f"{self._index.limit_bytes:,}", f"{evicted:,}"),
+            )
 
     def usage(self) -> ColdUsage:
         day = None if self._writing.daily_writes is None else self._writing.daily_writes.usage()
