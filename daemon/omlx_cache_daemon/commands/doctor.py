@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         "processes": [process.store.pid for process in processes],
         "checks": [name_of(check) for check in (*MACHINE, *PLACE, *inside)],
     }
-    shown = "".join(_summary(context, len(processes)) for context in contexts)
+    shown = "".join(map(_summary, contexts))
     code = _show(args, document, shown, in_order(found))
     return INTERRUPTED if was_interrupted else code
 
@@ -190,7 +190,7 @@ def _told(found: "list[Finding]") -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _summary(context: "Context", processes: int) -> str:
+def _summary(context: "Context") -> str:
     where = text(str(context.directory))
     if not context.exists:
         return f"{where}: not there yet, or cannot be read\n"
@@ -198,5 +198,5 @@ def _summary(context: "Context", processes: int) -> str:
     of = "" if context.budget is None else f" of {quantity('bytes', context.budget.nbytes)}"
     return (
         f"{where}: {counted(context.census.pages, 'page')}, {used}{of}; "
-        f"{counted(context.read, 'page')} read; {processes} running\n"
+        f"{counted(context.read, 'page')} read; {len(context.users)} running\n"
     )
