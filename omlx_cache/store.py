@@ -555,12 +555,7 @@ class BlockStore(ReadingTiers):
                 "rendered": render("min_free_bytes", least),
             }
             notes = [*notes, *allowed.notes()]
-            if allowed.given_bytes is None:
-                # A share of the disk's free space counts the cache's own bytes as free.
-                limit = allowed.limit_bytes
-                settings["cold_bytes"] |= {"value": limit, "rendered": render("cold_bytes", limit)}
-                if allowed.origin:
-                    settings["cold_bytes"]["origin"] = allowed.origin
+            settings["cold_bytes"] = allowed.shown(settings["cold_bytes"])
         return {"settings": settings, "notes": notes}
 
     def budget_of_disk(self) -> int | None:

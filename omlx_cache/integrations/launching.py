@@ -20,8 +20,9 @@ from omlx_cache.integrations.host_server import HostServer, UnusableHost
 from omlx_cache.integrations.servers import SERVERS
 from omlx_cache.package import OWN_LOGGERS, VERSION, set_level
 from omlx_cache.settings import CacheSettings
-from omlx_cache.settings.derived import ANSWER_SECONDS
+from omlx_cache.settings.derived import ANSWER_SECONDS, FREE_DISK_SHARE
 from omlx_cache.settings.sizes import format_size
+from omlx_cache.upkeep.directory import expected
 from omlx_cache_storage.cold.disk import DISK
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.errors import CacheError
@@ -142,8 +143,11 @@ def in_place(settings: CacheSettings, server: str) -> str:
     if settings.hot_cache_only:
         kept = f"{memory}, nothing on the disk"
     else:
-        disk = format_size(settings.cold_bytes)
-        kept = f"{memory}, {disk} of disk in {settings.cold_dir}"
+        allowed = expected(settings)
+        disk = f"1/{FREE_DISK_SHARE} of the free disk"
+        if allowed.set_by or allowed.given_bytes is not None:
+            disk = f"{format_size(allowed.own_limit_bytes or allowed.limit_bytes)} of disk"
+        kept = f"{memory}, {disk} in {settings.cold_dir}"
     return f"omlx-cache {VERSION} keeps the prompts of {server}: {kept}"
 
 

@@ -4,17 +4,19 @@ policies, and its allowance to write."""
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.derived import ANSWER_SECONDS
 from omlx_cache.settings.sizes import format_size
+from omlx_cache.settings.values import render
 from omlx_cache_storage.cold.budget import WORDS, Budget, SetBy
 from omlx_cache_storage.cold.small_files import Reuse, read_budget, write_reuse
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.io_threads import DiskThread
+from omlx_cache_storage.io_threads import DiskThread, within
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +52,14 @@ class Allowance(NamedTuple):
             return ""
         return f"the directory's budget, set by {WORDS[self.set_by or 'store']}"
 
+    def shown(self, setting: Mapping[str, object]) -> dict[str, object]:
+        """Return `cold_bytes` of a configuration with the budget in place of a derived value."""
+        if self.given_bytes is not None:
+            return dict(setting)
+        # A share of the disk's free space counts the cache's own bytes as free.
+        limit = {"value": self.limit_bytes, "rendered": render("cold_bytes", self.limit_bytes)}
+        return {**setting, **limit, "origin": self.origin or setting["origin"]}
+
     def notes(self) -> list[str]:
         """Return a line for a person where this process's own setting differs."""
         if not self.origin or self.given_bytes is None:
@@ -80,6 +90,17 @@ def allowance(settings: CacheSettings, limit_bytes: int, budget: Budget | None) 
     given = None if settings.is_derived("cold_bytes") else settings.cold_bytes
     is_lower = given is not None and given < limit_bytes
     return Allowance(settings.cold_dir, limit_bytes, set_by, given if is_lower else None, given)
+
+
+def expected(settings: CacheSettings) -> Allowance:
+    """Return the allowance of a store that is started now, if it is alone; waits for a file for
+    `ANSWER_SECONDS`."""
+    read = partial(known_budget, settings.cold_dir)
+    budget = within(read, "omlx-cache-settings", ANSWER_SECONDS, None)
+    stays = budget is not None and (
+        budget.set_by == "quota" or (budget.set_by == "store" and settings.is_derived("cold_bytes"))
+    )
+    return allowance(settings, settings.cold_bytes, budget if stays else None)
 
 
 class ReuseKeeper:

@@ -10,6 +10,8 @@ import pytest
 
 from kit.children import embedded_stores
 from omlx_cache.settings.names import SETTING_NAMES
+from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.small_files import write_budget
 
 from .conftest import Cli
 
@@ -86,6 +88,21 @@ def test_a_store_of_another_version_says_so(cli: Cli, start_store: Callable[...,
     cli("config").assert_refused(
         1, f"the store in process {store.pid} is of a version that does not tell"
     )
+
+
+def test_the_budget_of_the_directory_counts_before_the_free_space(cli: Cli, tmp_path: Path) -> None:
+    place = tmp_path / "budgeted"
+    place.mkdir(mode=0o700)
+    for set_by, origin in (("store", "a store's cold_bytes"), ("quota", "`omlx-cache quota`")):
+        write_budget(place, Budget(5 << 20, set_by))
+        shown = json.loads(cli("config", "--format", "json", OMLX_CACHE_COLD_DIR=str(place)).out)
+        setting = shown["settings"]["cold_bytes"]
+        assert (setting["value"], setting["kind"]) == (5 << 20, "derived")
+        assert setting["origin"] == f"the directory's budget, set by {origin}"
+    given = {"OMLX_CACHE_COLD_DIR": str(place), "OMLX_CACHE_COLD_BYTES": "1GiB"}
+    shown = json.loads(cli("config", "--format", "json", **given).out)
+    assert shown["settings"]["cold_bytes"]["value"] == 1 << 30
+    assert "set by `omlx-cache quota`; this one yields to it" in shown["notes"][-1]
 
 
 def test_notes_say_what_is_ignored_or_cannot_be_used(cli: Cli, tmp_path: Path) -> None:

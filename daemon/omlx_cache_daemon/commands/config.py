@@ -119,10 +119,16 @@ def _store(args: argparse.Namespace) -> Client | None:
 def _of_shell() -> dict[str, Any]:
     """Return the settings of a store that is started here; raises ConfigError."""
     from omlx_cache.settings import CacheSettings
+    from omlx_cache.upkeep.directory import expected
 
     settings = CacheSettings()
     known = {name: source.to_dict() for name, source in settings.sources().items()}
-    return {"process": None, "settings": known, "here": {}, "notes": settings.notes()}
+    notes = settings.notes()
+    if not settings.hot_cache_only:
+        allowed = expected(settings)
+        known["cold_bytes"] = allowed.shown(known["cold_bytes"])
+        notes += allowed.notes()
+    return {"process": None, "settings": known, "here": {}, "notes": notes}
 
 
 def _of_store(store: Client, timeout: float) -> dict[str, Any]:

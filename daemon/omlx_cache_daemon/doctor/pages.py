@@ -112,7 +112,7 @@ def budget(context: Context) -> Iterator[Finding]:
             f"the budget ({format_size(context.budget.nbytes)}) has room for fewer than "
             f"{_PAGES_OF_A_PROMPT} pages",
             "the disk keeps the beginning of a prompt, or nothing",
-            f"omlx-cache quota SIZE {context.option}",
+            f"omlx-cache quota auto {context.option}",
         )
     if known.nbytes <= context.budget.nbytes:
         return

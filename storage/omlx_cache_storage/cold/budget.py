@@ -12,6 +12,8 @@ from typing import Final, Literal, NamedTuple
 from omlx_cache_storage.format.names import BUDGET_FILE
 
 MOST_BYTES = (1 << 63) - 1
+FAR_LESS = 10
+"""A budget of less than this part of what a process would derive is likely to be an oversight."""
 
 SetBy = Literal["free space", "store", "quota"]
 
@@ -66,23 +68,28 @@ def agree(
         is_ours = is_free and (alone or used_bytes <= wanted_bytes)
         wanted = replace(before, nbytes=wanted_bytes, set_by="store")
     budget = wanted if is_ours else before
-    agrees = derived or budget.nbytes == wanted_bytes
-    note = "" if agrees else _note(budget, wanted_bytes)
+    is_told = budget.nbytes != wanted_bytes
+    if derived:
+        is_told = budget.set_by != "free space" and budget.nbytes < wanted_bytes // FAR_LESS
+    note = _note(budget, wanted_bytes, derived=derived) if is_told else ""
     return Agreement(budget, is_ours and budget != known, note)
 
 
-def _note(budget: Budget, wanted_bytes: int) -> str:
+def _note(budget: Budget, wanted_bytes: int, *, derived: bool) -> str:
     """Return the line for a person whose setting for a store differs from its directory's limit."""
-    return (
+    limit = (
         f"the directory's budget is {budget.nbytes:,} bytes for all processes, set by "
         f"{WORDS[budget.set_by]}"
-        + (", which" if budget.set_by == "quota" else "; `omlx-cache quota`")
-        + f" changes it; this process was told {wanted_bytes:,} bytes and "
-        + (
-            "writes only while the directory holds less"
-            if wanted_bytes < budget.nbytes
-            else "goes by the budget"
-        )
+    )
+    if derived:
+        free = f"{wanted_bytes:,} bytes"
+        return f"{limit}; with `omlx-cache quota auto` it follows the free space: {free}"
+    does = "goes by the budget"
+    if wanted_bytes < budget.nbytes:
+        does = "writes only while the directory holds less"
+    return (
+        f"{limit}; this process was told {wanted_bytes:,} bytes and {does}; `omlx-cache quota` "
+        "changes the budget"
     )
 
 

@@ -164,6 +164,22 @@ def test_a_quota_stays_and_shares_stay(
 
 
 @pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        (Budget(99, "store"), "set by a store's cold_bytes; with `omlx-cache quota auto`"),
+        (Budget(0, "quota"), "set by `omlx-cache quota`; with `omlx-cache quota auto`"),
+        (Budget(100, "store"), ""),
+        (Budget(9, "free space"), ""),
+    ],
+)
+def test_a_store_that_would_derive_far_more_says_who_set_so_little(
+    known: Budget, told: str
+) -> None:
+    note = agree(known, 1000, derived=True, alone=True, used_bytes=0).note
+    assert told in note if told else not note
+
+
+@pytest.mark.parametrize(
     ("known", "derived", "alone", "used", "expected"),
     [
         (None, True, True, 500, Budget(100, "free space")),
