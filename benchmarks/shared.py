@@ -167,10 +167,7 @@ class Silent(Ledger):
 
     @contextlib.contextmanager
     def held(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
-        if self.silent:
-            yield
-            return
-        with super().held(seconds):
+        with contextlib.nullcontext() if self.silent else super().held(seconds):
             yield
 
     def news(self) -> list[Change] | None:
@@ -241,6 +238,9 @@ def _index(size: Size, directory: Path) -> Iterator[BenchRow]:
         if ours.sharing.fell_behind:
             raise RuntimeError("the directory was not read again")
 
+    def change() -> None:
+        store_all(other, pages_of(next(numbers), count, 4 * KIB))
+
     reading = in_turn({"": read}, runs)[""]
     with contextlib.closing(ours), contextlib.closing(other):
         ours.open()
@@ -248,16 +248,11 @@ def _index(size: Size, directory: Path) -> Iterator[BenchRow]:
         asked = in_turn({"": ours.refresh}, 100)[""]
         yield BenchRow(f"asking {files:,} files for changes, none", asked, READING, reading)
         for count in (1, min(1000, files)):
-            change = partial(_write_news, other, numbers, count)
             taken = in_turn({"": ours.refresh}, runs, before=change)[""]
             what = f"taking in {count:,} new pages beside {files:,} files"
             yield BenchRow(what, taken, READING, reading)
         again = in_turn({"": read_again}, runs)[""]
         yield BenchRow(f"{files:,} files, after falling behind", again, READING, reading)
-
-
-def _write_news(tier: ColdTier, numbers: Iterator[int], count: int) -> None:
-    store_all(tier, pages_of(next(numbers), count, 4 * KIB))
 
 
 class Crowd:

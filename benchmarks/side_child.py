@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models import qwen3
@@ -58,35 +58,36 @@ ROOM = 4 << 30
 """More than any length needs, in memory and on the disk."""
 
 
-class System(Protocol):
-    """Keeps one conversation. `fresh`, `keep`, `close` in the process that computed a turn; then
-    `resume` in it or in the next one."""
+class System:
+    """Keeps one conversation, here nothing of it: everything is computed. `fresh`, `keep`, `close`
+    in the process that computed a turn; then `resume` in it or in the next one."""
+
+    def __init__(self, model: Any, directory: Path) -> None:
+        self._model = model
 
     def fresh(self, tokens: Sequence[int]) -> list[Any]:
         """Return empty caches for a turn that is about to be computed."""
-        ...
+        return list(make_prompt_cache(self._model))
 
     def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
         """Keep the caches of a turn; they are not used by the caller afterwards."""
 
     def resume(self, tokens: Sequence[int]) -> tuple[list[Any] | None, int]:
         """Return caches that hold a prefix of the tokens, and its length; None for none."""
-        ...
+        return None, 0
 
     def close(self) -> None:
         """Have on the disk what shall be there, and end."""
 
 
-class Live:
+class Live(System):
     """The live cache of the turn before, as if nobody had asked in between, with room to grow: the
     limit. It outlives no process."""
 
-    def __init__(self, model: Any, directory: Path) -> None:
-        self._model = model
-        self._caches: list[Any] | None = None
+    _caches: list[Any] | None = None
 
     def fresh(self, tokens: Sequence[int]) -> list[Any]:
-        caches: list[Any] = make_prompt_cache(self._model)
+        caches = super().fresh(tokens)
         for cache in caches:
             cache.step = len(tokens) + GROWTH
         return caches
@@ -98,18 +99,8 @@ class Live:
         caches, self._caches = self._caches, None
         return caches, int(caches[0].offset) if caches else 0
 
-    def close(self) -> None:
-        pass
 
-
-class Nothing(Live):
-    """No cache: everything is computed."""
-
-    def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
-        pass
-
-
-class Ours:
+class Ours(System):
     """A store with both tiers."""
 
     def __init__(self, model: Any, directory: Path) -> None:
@@ -151,17 +142,13 @@ class Ours:
         self._ended.close()
 
 
-class MlxLm:
+class MlxLm(System):
     """mlx-lm: `LRUPromptCache` in memory, and a file made by `save_prompt_cache`."""
 
     def __init__(self, model: Any, directory: Path) -> None:
-        self._model = model
+        super().__init__(model, directory)
         self._lru = LRUPromptCache()
         self._file = directory / "mlx-lm.safetensors"
-
-    def fresh(self, tokens: Sequence[int]) -> list[Any]:
-        caches: list[Any] = make_prompt_cache(self._model)
-        return caches
 
     def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
         save_prompt_cache(str(self._file), caches)
@@ -174,11 +161,8 @@ class MlxLm:
             return loaded, int(loaded[0].offset)
         return caches, len(tokens) - len(rest)
 
-    def close(self) -> None:
-        pass
 
-
-class MlxVlm:
+class MlxVlm(System):
     """mlx-vlm's APC with its own sizes of blocks, through the object that its generation uses."""
 
     def __init__(self, model: Any, directory: Path) -> None:
@@ -190,8 +174,7 @@ class MlxVlm:
         self._coordinator: Any = self._manager.coordinator(model)
 
     def fresh(self, tokens: Sequence[int]) -> list[Any]:
-        caches: list[Any] = self._coordinator.fresh_cache()
-        return caches
+        return list(self._coordinator.fresh_cache())
 
     def keep(self, tokens: Sequence[int], caches: list[Any]) -> None:
         self._coordinator.commit(caches, list(tokens))
@@ -217,7 +200,7 @@ class MlxVlm:
 
 
 SYSTEMS: Mapping[str, Callable[[Any, Path], System]] = {
-    "nothing": Nothing,
+    "nothing": System,
     "live": Live,
     "omlx-cache": Ours,
     "mlx-lm": MlxLm,

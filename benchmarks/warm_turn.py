@@ -3,20 +3,22 @@
     python -m benchmarks.warm_turn [TOKENS ...]
 
 A server in this process, with random weights and no attention: the host is measured. Prints the
-medians of each span in milliseconds, without what is in it of others. `copy` is one copy of the
-bytes that were restored, and `host` is all but that, the render and the forward.
+medians of each span in milliseconds, without what is in it of others, and of the rest by the span
+that it comes before. `copy` is one copy of the bytes that were restored, and `host` is all but
+that, the render and the forward.
 """
 
 import json
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from pkgutil import resolve_name
 from statistics import median
@@ -33,7 +35,7 @@ from omlx_cache_daemon.cli import main
 
 SIZES, TURNS, MESSAGE_WORDS, NEW_WORDS = (8_000, 32_000, 128_000), 11, 400, 12
 # An answer that ends with its first token is stored before that is sent.
-PORT, START_SECONDS, ANSWER_TOKENS = 18_129, 10.0, 8
+PORT, START_SECONDS, IDLE_SECONDS, ANSWER_TOKENS = 18_129, 10.0, 0.5, 8
 SPANS = {
     "json": [("json", "loads"), ("omlx_cache.integrations.mlx_lm.responses", "length_of")],
     "render": [("mlx_lm.tokenizer_utils:TokenizerWrapper", "apply_chat_template")],
@@ -51,6 +53,10 @@ SPANS = {
     ],
     "forward": [("mlx_lm.generate:BatchGenerator", "next")],
 }
+PARTS = ("tokenise", "restore", "forward")
+"""Spans that begin once or again; what is in none of them is told apart by those."""
+Begun = dict[str, tuple[float, float]]
+"""When spans began for the first time in a turn, and the sum of all spans then."""
 CONFIG: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim"), 64),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 1),
@@ -70,11 +76,12 @@ def text(words: int) -> str:
     )
 
 
-def timed(inner: Any, span: str, seconds: Counter[str]) -> Any:
+def timed(inner: Any, span: str, seconds: Counter[str], begun: Begun) -> Any:
     """Return a function that adds what it takes to a span, less what other spans take in it."""
 
     def call(*args: Any, **options: Any) -> Any:
-        began, others = time.perf_counter(), seconds.total()
+        began, others = now = time.perf_counter(), seconds.total()
+        begun.setdefault(span, now)
         try:
             return inner(*args, **options)
         finally:
@@ -103,16 +110,33 @@ def write_model(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def first_token(url: str, messages: list[dict[str, str]]) -> float:
-    """Return the seconds until the first token of an answer."""
+def first_token(
+    messages: list[dict[str, str]], seconds: Counter[str], begun: Begun
+) -> dict[str, float]:
+    """Return where the seconds went from a request's last byte to the first token of its answer."""
     body = json.dumps({"messages": messages, "max_tokens": ANSWER_TOKENS, "stream": True}).encode()
-    began = time.perf_counter()
-    with urllib.request.urlopen(f"{url}/v1/chat/completions", body) as answer:
-        next(line for line in answer if line.startswith(b"data:"))
-        return time.perf_counter() - began
+    head = f"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", PORT)) as client:
+        client.sendall(head.encode() + body[:-1])
+        time.sleep(IDLE_SECONDS)
+        seconds.clear()
+        begun.clear()
+        began, received = time.perf_counter(), b""
+        client.sendall(body[-1:])
+        while b"data:" not in received:
+            received += client.recv(1 << 16)
+        ended = time.perf_counter()
+        spans: dict[str, float] = {span: seconds[span] for span in SPANS}
+        parts = {part: begun[part] for part in PARTS if part in begun}
+        marks = {"": (began, 0.0), **parts, "the end": (ended, sum(spans.values()))}
+        for (_, (since, spent)), (part, (until, sooner)) in pairwise(marks.items()):
+            spans[f"to {part}"] = until - since - (sooner - spent)
+        while client.recv(1 << 16):
+            pass
+    return {**spans, "total": ended - began}
 
 
-def measure(url: str, tokenizer: Any, size: int, seconds: Counter[str]) -> dict[str, float]:
+def measure(tokenizer: Any, size: int, seconds: Counter[str], begun: Begun) -> dict[str, float]:
     """Return the milliseconds of each span of a warm turn behind about `size` tokens."""
     told = [
         {"role": role, "content": text(MESSAGE_WORDS)}
@@ -122,38 +146,35 @@ def measure(url: str, tokenizer: Any, size: int, seconds: Counter[str]) -> dict[
     restored = np.ones((size, CONFIG["num_hidden_layers"], 2 * CONFIG["head_dim"]), np.float32)
     turns: list[dict[str, float]] = []
     for _ in range(TURNS):
-        time.sleep(0.5)
-        seconds.clear()
-        total = first_token(url, [*told, {"role": "user", "content": text(NEW_WORDS)}])
-        spans = {span: seconds[span] for span in SPANS}
-        timed(restored.copy, "copy", copied := Counter[str]())()
-        rest, copy = total - sum(spans.values()), copied["copy"]
-        sums = {"the rest": rest, "total": total, "copy": copy}
-        turns.append({**spans, **sums, "host": total - spans["render"] - spans["forward"] - copy})
-    return {name: 1e3 * median(turn[name] for turn in turns[2:]) for name in turns[0]}
+        asked = {"role": "user", "content": text(NEW_WORDS)}
+        turn = first_token([*told, asked], seconds, begun)
+        timed(restored.copy, "copy", copied := Counter[str](), {})()
+        host = turn["total"] - turn["render"] - turn["forward"] - copied["copy"]
+        turns.append({**turn, **copied, "host": host})
+    return {name: 1e3 * median(turn[name] for turn in turns[2:]) for name in turns[-1]}
 
 
-def run(url: str, tokenizer: Any, sizes: list[int], seconds: Counter[str]) -> None:
+def run(tokenizer: Any, sizes: list[int], *noted: Any) -> None:
     """Print a table, and end the server."""
     try:
-        found = [measure(url, tokenizer, size, seconds) for size in sizes]
-        print(f"{'ms':10}", *(f"{size:>9,}" for size in sizes))
+        found = [measure(tokenizer, size, *noted) for size in sizes]
+        print(f"{'ms':12}", *(f"{size:>9,}" for size in sizes))
         for name in found[0]:
-            print(f"{name:10}", *(f"{row[name]:9.1f}" for row in found), flush=True)
+            print(f"{name:12}", *(f"{row[name]:9.1f}" for row in found), flush=True)
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
     sizes = [int(size) for size in sys.argv[1:]] or list(SIZES)
-    seconds: Counter[str] = Counter()
+    noted: tuple[Counter[str], Begun] = Counter(), {}
     for span, places in SPANS.items():
         for place, name in places:
             owner = resolve_name(place)
-            setattr(owner, name, timed(getattr(owner, name), span, seconds))
+            setattr(owner, name, timed(getattr(owner, name), span, *noted))
     qwen3.scaled_dot_product_attention = lambda queries, *_, **__: queries
     with tempfile.TemporaryDirectory() as folder:
         os.environ["OMLX_CACHE_COLD_DIR"] = f"{folder}/cold"
-        work = (f"http://127.0.0.1:{PORT}", write_model(Path(folder)), sizes, seconds)
+        work = (write_model(Path(folder)), sizes, *noted)
         threading.Timer(START_SECONDS, run, work).start()
         sys.exit(main(["serve", "--port", str(PORT), "--model", folder]))
