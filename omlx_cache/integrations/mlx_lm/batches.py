@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 LATE_TOKENS = 16
 """A prompt's last chunk is stored after the answer's first token, with so many tokens behind it."""
+SEND_SECONDS = 0.0003
+"""For so long another thread may have the interpreter, to send that token, before that is done."""
 
 
 @dataclass(slots=True)
@@ -224,6 +226,8 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
 
     def _store(self, uid: int, row: _Row) -> None:
         """Store what a row has completed, and what was left for later."""
+        if row.late is not None and row.said:
+            time.sleep(SEND_SECONDS)
         self._followed.store(self, uid)
         place = None if row.late is None else row_of(self, uid)
         if row.late is None or place is None:

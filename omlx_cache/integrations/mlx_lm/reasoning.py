@@ -116,7 +116,8 @@ class KeptReasoning:
 
     def _lacking(self, request: Any, names: Sequence[str]) -> Iterator[_Lacking]:
         """Yield the answers whose reasoning is known, and is not under a name that is read."""
-        if not names:
+        has_any = self._kept or any(m.get(name) for m in request.messages for name in REASONING)
+        if not (names and has_any):
             return
         for place, key in enumerate(_keys(request.messages, request.tools)):
             message = request.messages[place]
@@ -151,7 +152,8 @@ def _keys(messages: Sequence[Message], tools: Any) -> Iterator[bytes]:
         ids = [str(call.get("id")) for call in calls]
         called = _canonical([_arguments(call["function"]) for call in calls])
         # Clients strip texts.
-        said.update(_canonical([message.get("role"), str(content or "").strip()]) + called)
+        text = str(content or "").strip().encode(errors="surrogatepass")
+        said.update(_canonical([message.get("role"), len(text)]) + text + called)
         if message.get("role") != "assistant":
             yield b""
         elif ids and all(map(_UNIQUE.fullmatch, ids)):

@@ -1,6 +1,5 @@
 """ServedRequest: one request of mlx-lm's server, from its arrival to its last token."""
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -208,10 +207,20 @@ def _vocabulary(tokenizer: Any) -> int:
 
 
 def length_of(request: Any) -> int:
-    """Return how many characters a request has, 0 for one with images."""
+    """Return how many characters the texts of a request have, 0 for one with images."""
     if has_images(request.messages):
         return 0
-    return len(json.dumps([request.prompt, request.messages, request.tools], ensure_ascii=False))
+    prompt = request.prompt if isinstance(request.prompt, str) else ""
+    return _characters([prompt, request.messages, request.tools])
+
+
+def _characters(value: Any) -> int:
+    """Return how many characters the texts in a value have, and one for each that is no text."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    return sum(map(_characters, value)) if isinstance(value, list) else 1
 
 
 def too_long(tokens: str, most: int) -> Refused:

@@ -8,9 +8,11 @@ at no other one.
 
 import inspect
 import logging
+import math
 import re
 import sys
 import threading
+import time
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
@@ -30,6 +32,8 @@ NBYTES = 16 << 20
 """Memory for pieces and their tokens."""
 PIECE_BYTES = 256
 """What a piece takes beside them, about."""
+SYSTEM_SECONDS = 60.0
+"""For so long a conversation's beginning is not rendered again: a template may write the date."""
 CHECK_EVERY = 100
 """Of so many prompts one is compared with what the tokenizer makes of the whole."""
 
@@ -91,6 +95,8 @@ class CachedTokenizer:
 
     Any thread may use it. `_lock` guards `_pieces`, the tokens of texts, the least recently used
     first, `_nbytes`, their size, `_prompts`, a count, and `_unchecked`, a prompt and its tokens.
+    `_system` is replaced: the time of a rendering that is no prompt, what was rendered, and the
+    tokens of that. mlx-lm renders a conversation's beginning at each request.
     `_starts` matches where pieces begin; it is None when all is left to the tokenizer, from the
     beginning or after a difference.
     """
@@ -104,6 +110,7 @@ class CachedTokenizer:
         self._nbytes = 0
         self._prompts = 0
         self._unchecked: tuple[str, array[int]] | None = None
+        self._system: tuple[float, Any, PackedTokens | None] = (-math.inf, None, None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped, name)
@@ -114,16 +121,22 @@ class CachedTokenizer:
 
     def apply_chat_template(self, *args: Any, tokenize: bool = True, **options: Any) -> Any:
         """Return what mlx-lm's tokenizer returns."""
-        starts = self._starts
+        starts, is_prompt = self._starts, options.get("add_generation_prompt")
         if tokenize and starts is not None and not _ENCODING & options.keys():
+            known, now = self._system, time.monotonic()
+            if not is_prompt and known[1] == (args, options) and now - known[0] < SYSTEM_SECONDS:
+                return known[2]
             text = self._wrapped.apply_chat_template(*args, tokenize=False, **options)
             if isinstance(text, str):
                 cuts = [0, *(found.start() for found in starts.finditer(text)), len(text)]
                 pieces = [text[a:b] for a, b in pairwise(cuts) if a < b]
                 tokens = self._encoded(pieces)
-                if options.get("add_generation_prompt"):
+                packed = PackedTokens(tokens)
+                if is_prompt:
                     self._note(text, tokens)
-                return PackedTokens(tokens)
+                else:
+                    self._system = now, (args, options), packed
+                return packed
         return self._wrapped.apply_chat_template(*args, tokenize=tokenize, **options)
 
     def rfind_think_start(

@@ -239,6 +239,44 @@ def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stand_in._nbytes == 0
 
 
+def test_the_system_part_is_rendered_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[Any] = []
+    tokenizer = made("bytes", "as it is", "plain")
+    stand_in, now = CachedTokenizer(tokenizer), 0.0
+    render = TokenizerWrapper.apply_chat_template
+    monkeypatch.setattr(
+        TokenizerWrapper,
+        "apply_chat_template",
+        lambda *args, **options: (rendered.append(options), render(*args, **options))[1],
+    )
+    monkeypatch.setattr(tokenizer_cache, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def system(text: str, **options: Any) -> Any:
+        messages = [{"role": "system", "content": text}, {"role": "user", "content": ""}]
+        return stand_in.apply_chat_template(messages, add_generation_prompt=False, **options)
+
+    expected = tokenizer.apply_chat_template([{"content": "the system"}], tokenize=True)
+    for count, (at, text, tools) in enumerate(
+        [
+            (0, "the system", None),
+            (70, "the system", None),
+            (70, "x", None),
+            (70, "x", [{"type": "function"}]),
+        ],
+        2,
+    ):
+        now = at
+        told = [system(text, tools=tools, tokenize=True) for _ in range(3)]
+        assert told[0] == told[2]
+        assert (told[0] == expected) is (text != "x")
+        assert len(rendered) == count
+    # A prompt is always rendered, and so is what is no prompt for somebody else.
+    for _ in range(2):
+        tokens_of(stand_in, "the system")
+        system("x", tokenize=False)
+    assert len(rendered) == count + 4
+
+
 NUMBERS = st.sampled_from([0, 1, 256, 1 << 24])
 
 
