@@ -5,7 +5,8 @@ after a restart, and restored from memory.
 
 Every Python function of the three packages counts that any thread enters between the beginning of a
 request and the end of `flush`; what an import runs, and what opens and closes a store, does not.
-Comprehensions and lambdas count as functions.
+Nor does the upkeep thread, which looks at the machine's memory by the clock. Comprehensions and
+lambdas count as functions.
 """
 
 import sys
@@ -45,7 +46,8 @@ class Recorder:
 
     def _note(self, frame: FrameType, event: str, _argument: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_name != "<module>":
+        is_upkeep = threading.current_thread().name.startswith("omlx-cache-upkeep")
+        if event == "call" and code.co_name != "<module>" and not is_upkeep:
             module = frame.f_globals.get("__name__", "")
             if module.partition(".")[0] in PACKAGES:
                 self.calls[self.way][code] += 1

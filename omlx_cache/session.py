@@ -415,13 +415,13 @@ class Session:
         """
         if self._pid != os.getpid():
             return CommitResult.none(reasons.STORE_CLOSED)
-        result = CommitResult.none(reasons.CLOSED)
         if self._finalizer.alive:
             known: Ended | None = self._arguments.known("ended", ended, is_ended, None, ENDED)
             self.asked.how_ended = known or ""
             result = self._scope.counted(partial(self._commit, prompt_cache, known))
             self.reach(result.tokens)
         else:
+            result = CommitResult.none(reasons.CLOSED)
             self._note_end("commit")
         if release:
             if isinstance(prompt_cache, list):

@@ -19,6 +19,7 @@ import platform
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import cycle
 from typing import Any, TypeAlias
 
 import mlx.core as mx
@@ -146,8 +147,7 @@ def host_views(arrays: Sequence[Array]) -> list[HostView]:
         for array in arrays
     ]
     mx.eval(carried)
-    views = [np.array(array, copy=False) for array in carried]
-    return [view.view(np.uint8) if view.dtype == np.bool_ else view for view in views]
+    return [np.array(array, copy=False).view(f"u{array.itemsize}") for array in carried]
 
 
 def zeros(shape: Sequence[int], dtype: str, stream: Any = None) -> Array:
@@ -165,18 +165,15 @@ def blank_arrays(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
     return arrays
 
 
-def owned_zeros(specs: Sequence[TensorSpec]) -> list[Array]:
+def owned_zeros(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
     """Return evaluated zeros that own their memory, many bytes of a CPU's written by several cores;
     callable from any thread."""
-    shared = on_host() and sum(spec.nbytes for spec in specs) >= SHARED_BYTES
+    shared = on_host() and sum(spec.nbytes for spec in specs.values()) >= SHARED_BYTES
     with _dispatching:
-        streams = _streams() if shared else [None]
-        arrays = [
-            zeros(spec.shape, spec.dtype, streams[number % len(streams)])
-            for number, spec in enumerate(specs)
-        ]
-        mx.async_eval(arrays)
-    mx.eval(arrays)
+        streams = cycle(_streams() if shared else [None])
+        arrays = {n: zeros(s.shape, s.dtype, next(streams)) for n, s in specs.items()}
+        mx.async_eval(list(arrays.values()))
+    mx.eval(list(arrays.values()))
     return arrays
 
 

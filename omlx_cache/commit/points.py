@@ -3,6 +3,7 @@ the pages that a restore to the end of a chain uses, the superseded ones, and th
 windows need."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -61,7 +62,7 @@ def needed(chain: KeyChain, groups: Iterable[GroupSpec], end: int) -> list[PageI
     """Return the pages that a restore to `end` uses, root first."""
     size = chain.block_size
     ends = [(at, group.name) for group in groups for at in group.page_ends(end, size)]
-    return [PageId(chain.key(at), name) for at, name in sorted(ends, key=lambda pair: pair[0])]
+    return [PageId(chain.key(at), name) for at, name in sorted(ends)]
 
 
 def superseded(
@@ -102,8 +103,8 @@ class WindowTrail:
         self._groups = groups
         self._staging = staging
         self._reached = start
-        self._segments: dict[GroupSpec, list[Segment]] = {group: [] for group in groups}
-        self._phases: dict[GroupSpec, dict[int, str]] = {group: {} for group in groups}
+        self._segments: dict[GroupSpec, list[Segment]] = defaultdict(list)
+        self._phases: dict[GroupSpec, dict[int, str]] = defaultdict(dict)
 
     def due_at(self, block_size: int) -> int:
         """Return the position at which a window is about to lose tokens that were not copied."""

@@ -63,8 +63,8 @@ class HostTargets(Targets):
         if old is not None and not apart:
             self._arrays = {name: old._arrays[name] for name in self.kept}
             old.let_go()
-        fresh = [spec for name, spec in plan.targets.items() if name not in self._arrays]
-        self._arrays |= zip([spec.name for spec in fresh], owned_zeros(fresh), strict=True)
+        fresh = {name: spec for name, spec in plan.targets.items() if name not in self._arrays}
+        self._arrays |= owned_zeros(fresh)
         filled = {name: array for name, array in self._arrays.items() if array.size}
         views = host_views(list(filled.values()))
         self._views: dict[str, HostView] = dict(zip(filled, views, strict=True))

@@ -240,8 +240,13 @@ def find_restore_point(
     )
     reads = point.bytes_to_read()
     if gate is not None and reads:
-        pages = (page for group in walked.found.values() for page in group.pages.values())
-        here = walk(bad | {page for page, one in pages if not one.in_memory})
+        away = {
+            page
+            for group in walked.found.values()
+            for page, info in group.pages.values()
+            if not info.in_memory
+        }
+        here = walk(bad | away)
         slower = gate.rejects(position - here.position, reads)
         if slower:
             return RestorePoint(here.position, here.uses(here.position), slower, matched)
@@ -274,8 +279,7 @@ def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], matched: int) -> Inqu
 
 def first_pages(chain: KeyChain, groups: Iterable[GroupSpec]) -> list[PageId]:
     """Return the pages with the tokens that windows keep for good, wherever they are."""
-    keeping = (group for group in groups if 0 < group.keep <= len(chain))
-    return [PageId(chain.key(group.keep), group.name) for group in keeping]
+    return [PageId(chain.key(g.keep), g.name) for g in groups if 0 < g.keep <= len(chain)]
 
 
 def _reason(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> str:

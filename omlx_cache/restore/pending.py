@@ -25,24 +25,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The result of a restore: private caches at `point.position`, fresh ones at 0. `read_tokens`
-    and `read_bytes` are the share of each tier behind memory in `nbytes`; the first `local_tokens`
-    were on this machine."""
+    """The result of a restore: private caches at `point.position`, fresh ones at 0. Of its tokens
+    and its `nbytes` the disk gave `cold_tokens`, other machines `remote_tokens`, and each of these
+    tiers `read_bytes`; the first `local_tokens` were on this machine."""
 
     prompt_cache: list[Any]
     point: RestorePoint
     nbytes: int = 0
-    read_tokens: Mapping[str, int] = field(default_factory=dict)
+    cold_tokens: int = 0
+    remote_tokens: int = 0
     read_bytes: Mapping[str, int] = field(default_factory=dict)
     local_tokens: int = 0
-
-    @property
-    def cold_tokens(self) -> int:
-        return self.read_tokens.get(COLD, 0)
-
-    @property
-    def remote_tokens(self) -> int:
-        return self.read_tokens.get(REMOTE, 0)
 
 
 def missed(reason: str | None) -> RestorePoint:
@@ -218,7 +211,7 @@ def _restored(prompt_cache: list[Any], point: RestorePoint, read: set[PageId]) -
             if page.group == first:
                 # A state stands for all tokens before it.
                 tokens[tier] = min(position, tokens[tier] + (info.held or position))
-    return Restored(prompt_cache, point, total, tokens, nbytes, local)
+    return Restored(prompt_cache, point, total, tokens[COLD], tokens[REMOTE], nbytes, local)
 
 
 def mark_used(walk: Walk, point: RestorePoint) -> None:

@@ -30,13 +30,14 @@ TOKENS = [(5 * i * i + i) % 256 for i in range(700)]
 on_a_cpu = pytest.mark.skipif(mx.default_device() != mx.cpu, reason="a GPU zeroes by itself")
 
 
-def _specs(nbytes: int, dtype: str = "BF16", count: int = 5) -> list[TensorSpec]:
+def _specs(nbytes: int, dtype: str = "BF16", count: int = 5) -> dict[str, TensorSpec]:
     rows = -(-nbytes // (count * 8))
-    return [TensorSpec(str(number), dtype, (1, 2, rows, 2)) for number in range(count)]
+    names = map(str, range(count))
+    return {name: TensorSpec(name, dtype, (1, 2, rows, 2)) for name in names}
 
 
 def zeros(nbytes: int) -> list[mx.array]:
-    return owned_zeros(_specs(nbytes))
+    return list(owned_zeros(_specs(nbytes)).values())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -59,8 +60,10 @@ def test_every_dtype_and_shape_comes_back_evaluated_and_writable(dtype: str) -> 
 @pytest.mark.parametrize("nbytes", [0, SHARED_BYTES // 64, 4 * SHARED_BYTES])
 def test_large_zeros_are_writable_zeros_of_the_wanted_form(dtype: str, nbytes: int) -> None:
     specs = _specs(nbytes, dtype)
-    begun = owned_zeros(specs)
-    assert [(name_of(a.dtype), a.shape) for a in begun] == [(s.dtype, s.shape) for s in specs]
+    made = owned_zeros(specs)
+    forms = {name: (name_of(a.dtype), a.shape) for name, a in made.items()}
+    assert forms == {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
+    begun = list(made.values())
     views = host_views(begun)
     assert not any(view.any() for view in views)
     for number, view in enumerate(views):
@@ -166,12 +169,12 @@ from omlx_cache.arrays.mlxio import SHARED_BYTES, owned_zeros
 from omlx_cache.arrays.mlxio import evaluate, host_views
 from omlx_cache_storage.page import TensorSpec
 
-specs = [TensorSpec(str(n), "U8", (SHARED_BYTES // 16,)) for n in range(17)]
+specs = {n: TensorSpec(n, "U8", (SHARED_BYTES // 16,)) for n in map(str, range(17))}
 begun, wrong = SimpleQueue(), []
 
 def begin():
     for _ in range(25):
-        begun.put(owned_zeros(specs))
+        begun.put(list(owned_zeros(specs).values()))
 
 def take():
     for _ in range(25):
