@@ -560,7 +560,7 @@ class BlockStore(ReadingTiers):
 
     def budget_of_disk(self) -> int | None:
         """Return the bytes that the directory may take now, for all processes; None without one."""
-        return None if self.cold is None else self.cold.usage().limit_bytes
+        return None if self.cold is None else self.cold.limit_bytes
 
     def allowance(self) -> Allowance | None:
         """Return what this store may write to its directory, None without one. A file is waited for

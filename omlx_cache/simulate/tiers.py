@@ -148,7 +148,7 @@ class VirtualCold(ColdTier):
         if result is not None:
             return result
         wanted = StoredPage(meta.namespace, name_of(meta), file_bytes(meta.nbytes))
-        writing = Writing(candidate, wanted, meta.parent, document, [], "", "")
+        writing = Writing(candidate, wanted, meta.parent, document, [], "", "", "")
         result = self.evictor.make(writing)
         if result is None:
             self._writing.take(writing, wanted.nbytes)

@@ -247,6 +247,12 @@ class HotTier:
             records = self._index.records()
         return sorted(records, key=lambda held: held.rank)
 
+    def unwritten(self, known: Collection[PageId]) -> list[PageId]:
+        """Return those of `known` pages that the disk lacks and is to have, the last to be evicted
+        first."""
+        here = reversed(self.entries())
+        return [held.id for held in here if held.id in known and held.unwritten]
+
     # Writing.
 
     def rooted(self, pages: Iterable[PageId]) -> list[PageId]:

@@ -83,7 +83,7 @@ class TierView:
     @property
     def limit_bytes(self) -> int:
         """The bytes that a sequence can have there and behind it."""
-        return min(tier.usage().limit_bytes for tier in self._tiers)
+        return min(tier.limit_bytes for tier in self._tiers)
 
 
 class Tiers:
@@ -495,10 +495,10 @@ class Tiers:
     @uninterrupted
     def demote(self, pages: Iterable[PageId]) -> None:
         """Make pages the first to be evicted in both tiers."""
-        pages = list(pages)
-        stamp = self._clock.superseded()
-        for tier in self._levels:
-            tier.demote(pages, stamp)
+        if pages := list(pages):
+            stamp = self._clock.superseded()
+            for tier in self._levels:
+                tier.demote(pages, stamp)
 
     @uninterrupted
     def shrink_hot(self, nbytes: int) -> bool:
@@ -665,12 +665,11 @@ class Tiers:
         while starved < STARVED_ROUNDS:
             # Queued before the barrier: a page that the idle writer takes up behind it would
             # look durable, and be pending. The root first.
-            here = [held.id for held in reversed(self.hot.entries()) if held.unwritten]
-            queued, setbacks = writer.offer(p for p in here if p in known), writer.setbacks
+            queued, setbacks = writer.offer(self.hot.unwritten(known)), writer.setbacks
             if not writer.flush(max(0.0, deadline - time.monotonic())):
                 return False
             failing = writer.setbacks > setbacks
-            lacking = len(known & {held.id for held in self.hot.entries() if held.unwritten})
+            lacking = len(self.hot.unwritten(known))
             if failing and (retried or not lacking):
                 return False
             if queued and not lacking:

@@ -137,7 +137,8 @@ class Writer:
         """How many pages the disk lacks because it failed, asked in vain or not asked again, or
         because of a day's writes."""
         with self._changed:
-            return sum(self._outcomes[how] for how in ("failed", "put off", "rationed"))
+            ended = self._outcomes
+            return ended["failed"] + ended["put off"] + ended["rationed"]
 
     def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
         """Block until a queued page is done, or at once if one is since `ended` was that; False at

@@ -11,6 +11,7 @@ from kit import zoo
 from kit.drive import random_tokens, request, run, same
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.eviction.order import PRIORITY_SECONDS
 from omlx_cache_storage.hot import HotTier
 
@@ -125,7 +126,7 @@ def test_a_conversation_that_is_over_leaves_first_and_what_others_go_on_from_sta
     theirs = request(model, cache, THEIRS)
     mine = request(model, cache, MINE, new=40)
     assert cache.retire([*MINE, *mine.answer]) == 96
-    order = [(e.stamp_ns < 10**9, e.meta.position) for e in cache.store.hot.entries()]
+    order = [(e.stamp_ns <= SUPERSEDED_NS, e.meta.position) for e in cache.store.hot.entries()]
     demoted = [position for first, position in order if first]
     assert demoted
     assert min(demoted) > 96
@@ -135,7 +136,7 @@ def test_a_conversation_that_is_over_leaves_first_and_what_others_go_on_from_sta
     again = request(model, cache, [*MINE, *mine.answer, 7])
     assert again.cached == len(MINE) + len(mine.answer)
     blocks = [e for e in cache.store.hot.entries() if e.meta.group == "paged" and not e.meta.tail]
-    assert not any(entry.stamp_ns < 10**9 for entry in blocks)
+    assert not any(entry.stamp_ns <= SUPERSEDED_NS for entry in blocks)
     assert theirs.cached == 0
 
 
@@ -144,12 +145,12 @@ def test_all_of_a_conversation_that_nobody_shares_leaves_first(
 ) -> None:
     request(model, cache, MINE)
     assert cache.retire(MINE, salt="other") == 0
-    assert not any(entry.stamp_ns < 10**9 for entry in cache.store.hot.entries())
+    assert not any(entry.stamp_ns <= SUPERSEDED_NS for entry in cache.store.hot.entries())
     assert cache.retire(MINE) == 0
-    assert all(entry.stamp_ns < 10**9 for entry in cache.store.hot.entries())
+    assert all(entry.stamp_ns <= SUPERSEDED_NS for entry in cache.store.hot.entries())
     cold = cache.store.cold
     assert cache.store.flush()
-    assert all(entry.used_ns < 10**9 for entry in cold.entries())
+    assert all(entry.used_ns <= SUPERSEDED_NS for entry in cold.entries())
 
 
 def test_what_is_computed_now_is_not_retired(model: Any, cache: PrefixCache) -> None:

@@ -37,7 +37,7 @@ class Writing:
     `wanted` is as large as its file may become. Room is made in turns with peer processes. Bytes
     are `reserved` for the page under the name of its temporary file, `described` of them for its
     namespace's document. The disk itself is `short` of so many bytes (None: not asked yet).
-    `opened` is its file.
+    `file` is the name of the temporary file, `opened` the file.
     """
 
     candidate: Candidate
@@ -46,15 +46,12 @@ class Writing:
     document: Mapping[str, object]
     pieces: list[Buffer]
     temporary: str
+    file: str
     path: str
     described: int = 0
     reserved: int = 0
     short: int | None = None
     opened: Descriptor = field(default_factory=partial(Descriptor, -1))
-
-    @property
-    def file(self) -> str:
-        return os.path.basename(self.temporary)
 
 
 class HeldEnough(Exception):
@@ -124,7 +121,7 @@ class Evictor:
 
     def used_bytes(self) -> int:
         held = self._index.contents.nbytes + self.flights.nbytes + self._index.doomed.nbytes
-        return held + self._files.overhead_bytes
+        return held + self._files.counted.nbytes
 
     def note_peak(self) -> None:
         self.peak = max(self.peak, self.used_bytes())

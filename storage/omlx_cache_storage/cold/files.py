@@ -68,8 +68,9 @@ class Taken(NamedTuple):
 class PageFiles:
     """Knows where pages lie under `directory`. Methods raise OSError as the disk does.
 
-    Any thread may call; `open` and `is_ours` belong to one at a time. `doom` takes a temporary file
-    that cannot be deleted and the bytes that it may have.
+    Any thread may call; `open` and `is_ours` belong to one at a time. `counted` are the directories
+    and small files that the budget pays for. `doom` takes a temporary file that cannot be deleted
+    and the bytes that it may have.
     """
 
     def __init__(
@@ -85,19 +86,14 @@ class PageFiles:
         self._root = os.fspath(directory)
         self._tag = os.path.join(self._root, TAG_FILE)
         self._tagged = False
-        self._counted: Counted[str, Taken] = Counted()
+        self.counted: Counted[str, Taken] = Counted()
         self._identity: tuple[int, int, bool] | None = None
         self._doom = doom
-
-    @property
-    def overhead_bytes(self) -> int:
-        """Bytes of the directories and namespace documents."""
-        return self._counted.nbytes
 
     def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
         """Return the bytes of a namespace's document, there or not."""
         path = os.path.join(self._root, namespace.hex(), NAMESPACE_FILE)
-        known = self._counted.get(path)
+        known = self.counted.get(path)
         return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known.cost
 
     def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
@@ -108,14 +104,14 @@ class PageFiles:
         """Count the directories and documents around a page's file: a process has made them, or is
         about to."""
         for path, nbytes in self._places(namespace, shard, described):
-            self._counted.count(path, Taken(nbytes))
+            self.counted.count(path, Taken(nbytes))
 
     def _places(self, namespace: BlockKey, shard: str, described: int) -> list[tuple[str, int]]:
         """Return the uncounted directories and documents around a page's file, with their bytes."""
         # This runs for each written page of any process: `join` takes several times as long.
         directory = f"{self._root}{os.sep}{namespace.hex()}"
         shard = f"{directory}{os.sep}{shard}"
-        if shard in self._counted:
+        if shard in self.counted:
             return []
         small = SMALL_FILE_BYTES + ENTRY_BYTES
         places = [
@@ -125,7 +121,7 @@ class PageFiles:
             # Earlier versions write it later, unasked.
             (os.path.join(directory, RATE_FILE), small),
         ]
-        return [place for place in places if place[0] not in self._counted]
+        return [place for place in places if place[0] not in self.counted]
 
     def directory_of(self, page: StoredPage) -> str:
         """Return where a page's file lies."""
@@ -135,7 +131,7 @@ class PageFiles:
         """Stop counting a directory that was removed."""
         directory = os.path.join(self._root, namespace.hex())
         whole = [directory, *(os.path.join(directory, name) for name in DESCRIPTIONS)]
-        self._counted.end(*([os.path.join(directory, shard)] if shard else whole))
+        self.counted.end(*([os.path.join(directory, shard)] if shard else whole))
 
     def set_aside(self, namespace: BlockKey) -> str | None:
         """Rename a namespace's directory, as durably as the tier's policy says, to a name that no
@@ -146,7 +142,7 @@ class PageFiles:
             self.fs.publish(directory, aside)
         except FileNotFoundError:
             return None
-        self._counted.gather(directory, aside, Taken)
+        self.counted.gather(directory, aside, Taken)
         self.fs.sync_directory(self._root, self.durability)
         return aside
 
@@ -158,7 +154,7 @@ class PageFiles:
             if not any(parse_name(file.name) for file in pages):
                 self.fs.publish(aside, os.path.join(self._root, namespace.hex()))
         if not self.fs.exists(aside):
-            self._counted.end(aside)
+            self.counted.end(aside)
 
     def remove_cleared(self) -> None:
         """Delete the leftovers of namespaces that were cleared; raises nothing."""
@@ -216,7 +212,7 @@ class PageFiles:
         self.fs.claim(self.directory)
         self._identity = self.fs.identity(self.directory)
         self._tagged = False
-        self._counted = Counted()
+        self.counted = Counted()
         self._count(self._root)
         for name in EXPECTED_FILES:
             self._count(os.path.join(self._root, name))
@@ -230,7 +226,7 @@ class PageFiles:
         if nbytes:
             self._count(path, nbytes)
         else:
-            self._counted.end(path)
+            self.counted.end(path)
 
     def stage(self, temporary: str, nbytes: int, document: Mapping[str, object]) -> Descriptor:
         """Begin to write a page of `nbytes` in all under a temporary name, in its own directory;
@@ -278,7 +274,7 @@ class PageFiles:
         for shard in set(shards):
             with contextlib.suppress(OSError):
                 self.fs.remove_directory(shard)
-                self._counted.end(shard)
+                self.counted.end(shard)
                 directory, name = os.path.split(shard)
                 emptied += [*_emptied(directory, name), *self.tidy_namespace(directory)]
         return emptied
@@ -290,9 +286,9 @@ class PageFiles:
             if {entry.name for entry in self.fs.scan(directory)} <= {*DESCRIPTIONS}:
                 for path in (os.path.join(directory, name) for name in DESCRIPTIONS):
                     self.fs.remove(path)
-                    self._counted.end(path)
+                    self.counted.end(path)
                 self.fs.remove_directory(directory)
-                self._counted.end(directory)
+                self.counted.end(directory)
                 return _emptied(directory, "")
         return []
 
@@ -310,7 +306,7 @@ class PageFiles:
 
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
         """Count a directory or a small file, in place of its former count."""
-        self._counted.count(path, Taken(nbytes + ENTRY_BYTES))
+        self.counted.count(path, Taken(nbytes + ENTRY_BYTES))
 
 
 def _emptied(directory: str, shard: str) -> list[Emptied]:

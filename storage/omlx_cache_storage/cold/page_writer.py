@@ -90,7 +90,8 @@ class PageWriter:
         wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
         path = self._index.path(wanted)
         temporary = temporary_name(os.path.dirname(path))
-        writing = Writing(candidate, wanted, meta.parent, document, pieces, temporary, path)
+        file = os.path.basename(temporary)
+        writing = Writing(candidate, wanted, meta.parent, document, pieces, temporary, file, path)
         result: WriteResult = "full"
         began = time.perf_counter()
         try:
@@ -148,7 +149,7 @@ class PageWriter:
             tries = 1 if self._index.health.refuses_writes else NO_ROOM_TRIES
         more, deadline, cleared = wanted.cost, time.monotonic() + ELSEWHERE_SECONDS, False
         while True:
-            if not writing.reserved:
+            if self._index.doomed and not writing.reserved:
                 self._deleter.retry()
             try:
                 with self._sharing.changing():

@@ -149,11 +149,12 @@ def encode_document(document: Mapping[str, object]) -> bytes:
     the short ones, which tell the model, stay readable.
     """
     shown = dict(document)
-    for name in sorted(document, key=lambda name: -len(_json(document[name]))):
-        if len(_json(shown)) < MAX_DOCUMENT_BYTES:
-            break
+    raw, left = _json(shown), list(shown)
+    while left and len(raw) >= MAX_DOCUMENT_BYTES:
+        left.sort(key=lambda name: len(_json(document[name])))
+        name = left.pop()
         shown[name] = _digest(shown[name])
-    raw = _json(shown)
+        raw = _json(shown)
     return raw + b"\n" if len(raw) < MAX_DOCUMENT_BYTES else b"{}\n"
 
 

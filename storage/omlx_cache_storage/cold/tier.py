@@ -352,7 +352,8 @@ class ColdTier:
 
     def _shrink(self) -> None:
         """Evict down to the budget, a part at a time; raises nothing."""
-        self._deleter.retry()
+        if self._index.doomed:
+            self._deleter.retry()
         evicted, some = 0, 1
         with contextlib.suppress(OSError):
             while some and self.evictor.known_bytes() > self._index.limit_bytes:
