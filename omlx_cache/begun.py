@@ -84,8 +84,7 @@ class Begun:
             self.miss_reason = reasons.TOO_SHORT
             return
         room = DEFAULT_NEW_TOKENS if wanted is None else min(int(wanted), MAX_NEW_TOKENS)
-        capacity = len(array) + room
-        self._pending = scope.pending(self.chain, len(array) - 1, capacity, self.stamp)
+        self._pending = scope.pending(self.chain, len(array) - 1, len(array) + room, self.stamp)
 
     def is_for(self, scope: Scope, tokens: Any) -> bool:
         """Return whether it was begun by this process for these tokens of this scope."""

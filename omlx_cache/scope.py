@@ -170,8 +170,7 @@ class Scope:
 
     def learn_pace(self) -> None:
         """Have `pace` know how quickly requests were computed lately."""
-        model = computed_by(self._namespace.document)
-        self.pace.ask(self.store.counters.work.rate(model))
+        self.pace.ask(self.store.counters.work.rate(computed_by(self._namespace.document)))
 
     def ask(self, tokens: int) -> AskedRequest:
         """Begin the record of a request for a prompt of so many tokens."""

@@ -26,12 +26,12 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7025, 61, 0),
-    "core": Limit(7355, 84, 0),
+    "storage": Limit(7011, 61, 0),
+    "core": Limit(7332, 84, 0),
     "outside": Limit(11630, 163, 0),
-    "wheel": Limit(26010, 308, 0),
-    "benchmarks": Limit(1500, 18, 0),
-    "tests": Limit(31397, 475, 25),
+    "wheel": Limit(25973, 308, 0),
+    "benchmarks": Limit(1501, 18, 0),
+    "tests": Limit(31400, 475, 25),
 }
 
 

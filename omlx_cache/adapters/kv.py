@@ -120,8 +120,7 @@ class QuantizedKVCacheAdapter(KVCacheAdapter):
         if cache.keys is not None:
             for side in ("keys", "values"):
                 packed, scales, _biases = getattr(cache, side)
-                channels = packed.shape[-1] * 32 // codec.bits
-                forms[side] = DenseForm(name_of(scales.dtype), channels)
+                forms[side] = DenseForm(name_of(scales.dtype), packed.shape[-1] * 32 // codec.bits)
         return Packing(lambda side, dim: codec, forms)
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:

@@ -310,8 +310,7 @@ class Committer:
         cutter = Cutter([read_source(layout.of(group))])
         cut = cutter.whole()
         if cut.tensors:
-            meta = self._meta(group, stop, 0, cut, "", DENSE)
-            self._add(cutter, _Planned(meta, cut), stage=True)
+            self._add(cutter, _Planned(self._meta(group, stop, 0, cut, "", DENSE), cut), stage=True)
         return True
 
     def _meta(

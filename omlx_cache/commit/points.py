@@ -143,5 +143,4 @@ class WindowTrail:
         cut = cutter.tokens(there) if len(there) else None
         if cut is None or not self._staging.reserve(cut.nbytes):
             return
-        copies = cutter.copies(there, cut)
-        self._segments[group].append(Segment(there.stop, copies))
+        self._segments[group].append(Segment(there.stop, cutter.copies(there, cut)))

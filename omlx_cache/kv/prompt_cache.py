@@ -48,8 +48,7 @@ def make_prompt_cache(
         positive("max_context", max_context)
     if step is not None:
         positive("step", step)
-    made = _made_by_model(model, max_kv_size)
-    return [_planned(cache, max_context, step) for cache in made]
+    return [_planned(cache, max_context, step) for cache in _made_by_model(model, max_kv_size)]
 
 
 def _made_by_model(model: Any, max_kv_size: int | None) -> Sequence[Any]:

@@ -138,8 +138,7 @@ class Cutter:
 
     def whole(self) -> PageCut:
         """Return the cut for a snapshot: every array as it is."""
-        tensors = _tensors(tuple([(r.names, r.dtype, r.shape) for r in self.runs]))
-        return PageCut(tensors, None)
+        return PageCut(_tensors(tuple([(r.names, r.dtype, r.shape) for r in self.runs])), None)
 
     def earliest(self, span: TokenRange) -> int:
         """Return the first token from which on all tensors hold `span`'s; span.stop if none."""

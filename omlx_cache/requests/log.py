@@ -160,8 +160,7 @@ class AskedRequest:
     def ended(self, generated: int) -> None:
         """Note its end, and the tokens of its answer; what comes later changes nothing."""
         if self.record.total_seconds is None:
-            seconds = time.perf_counter() - self._began
-            self._note(generated_tokens=generated, total_seconds=seconds)
+            self._note(generated_tokens=generated, total_seconds=time.perf_counter() - self._began)
             with self._log.lock:
                 self._log.untold = True
             record = self.record

@@ -100,8 +100,7 @@ class RequestTrace:
         try:
             keys = chain.boundaries(0, min(end, len(chain)) // chain.block_size)[1:]
             blocks = base64.b64encode(b"".join(map(self._name, keys))).decode()
-            line = {"part": self._part, **figures, field: blocks}
-            text = json.dumps(line, separators=(",", ":"))
+            text = json.dumps({"part": self._part, **figures, field: blocks}, separators=(",", ":"))
         except Exception:
             _log.exception("a sequence is not in the trace")
             return

@@ -225,8 +225,7 @@ class Columns:
             parts.append(raw)
         if after:
             parts.append(mx.zeros((rows, after * width), dtype=mx.uint8))
-        tokens = before + self.stop - self.start + after
-        shape = with_tokens(head.shape, tokens)
+        shape = with_tokens(head.shape, before + self.stop - self.start + after)
         joined: Array = mx.concatenate(parts, axis=1).view(dtype_of(head.dtype))
         return joined.reshape((stop - first) * shape[0], *shape[1:])
 
@@ -319,8 +318,7 @@ def _converted_of(
     before: int = 0,
     after: int = 0,
 ) -> dict[str, Array]:
-    behind = _behind([spec.name for spec in batch], column.names)
-    arrays = column.join(behind, before, after)
+    arrays = column.join(_behind([spec.name for spec in batch], column.names), before, after)
     made: dict[str, Array] = {}
     for spec in batch:
         if spec.name not in made:

@@ -116,8 +116,7 @@ class DeviceTargets(Targets):
                 joined = _joined(stretch, span, payloads)
                 each = joined.shape[0] // len(stretch.names)
                 stop = span.to + joined.shape[1]
-                nbytes = self.plan.targets[stretch.names[0]].nbytes
-                together = max(1, self.batch_bytes // nbytes)
+                together = max(1, self.batch_bytes // self.plan.targets[stretch.names[0]].nbytes)
                 for index in range(0, len(stretch.names), together):
                     names = stretch.names[index : index + together]
                     target = self._group(names)
@@ -131,8 +130,7 @@ class DeviceTargets(Targets):
             spec = self.plan.targets[names[0]]
             carried, each = widest(_width(spec.shape, spec.dtype), 0)
             outer = len(names) * prod(spec.shape[:TOKEN_AXIS])
-            shape = (outer, spec.shape[TOKEN_AXIS], each)
-            self._groups[names] = mx.zeros(shape, dtype=carried)
+            self._groups[names] = mx.zeros((outer, spec.shape[TOKEN_AXIS], each), dtype=carried)
         return self._groups[names]
 
     def _owned(self) -> dict[str, Array]:
@@ -174,8 +172,7 @@ class DeviceTargets(Targets):
                 ordered = in_order(found)
                 tracks = self.plan.tracks.items()
                 names = [name for name, at in tracks if at == track and targets[name].nbytes]
-                columns = columns_of(ordered, pages)
-                arrays = decode_joined(targets, names, columns, self.plan.codecs)
+                arrays = decode_joined(targets, names, columns_of(ordered, pages), self.plan.codecs)
                 made |= {name: (array, ordered) for name, array in arrays.items()}
         except ForeignPage as error:
             raise PageFailed(self._encoded[-1][0].use.page, error, joins=True) from error
@@ -187,8 +184,7 @@ class DeviceTargets(Targets):
 def _joined(stretch: Stretch, span: Span, payloads: Sequence[Array]) -> Array:
     """Return a stretch of the payloads' tensors as rows, joined along the tokens; lazy."""
     shape = stretch.shape
-    width = _width(shape, stretch.dtype)
-    carried, each = widest(width, stretch.offset)
+    carried, each = widest(_width(shape, stretch.dtype), stretch.offset)
     rows = len(stretch.names) * prod(shape[:TOKEN_AXIS])
     stop = stretch.offset + stretch.nbytes * len(stretch.names)
     blocks = [

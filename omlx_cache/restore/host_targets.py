@@ -106,8 +106,7 @@ class HostTargets(Targets):
             self._copying += 1
         try:
             for batch in batches(direct):
-                payloads = [payload_view(pages[read.use.page].payload) for read in batch]
-                spread(batch, payloads, views)
+                spread(batch, [payload_view(pages[read.use.page].payload) for read in batch], views)
                 self.note(batch)
             for read in reads:
                 if read.use.page not in self.filled:

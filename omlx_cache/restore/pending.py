@@ -181,8 +181,7 @@ def restore(reading: Reading, spent: float = 0.0) -> Restored:
     mark_used(walk, point)
     restored = _restored(walk.prompt_cache, point, reading.read)
     if walk.gate is not None:
-        seconds = time.perf_counter() - began + spent
-        walk.gate.took(restored.nbytes, seconds, restored.read_bytes)
+        walk.gate.took(restored.nbytes, time.perf_counter() - began + spent, restored.read_bytes)
     return restored
 
 

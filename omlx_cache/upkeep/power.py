@@ -12,8 +12,7 @@ PMSET_SECONDS = 2.0
 
 def _pmset(*arguments: str) -> str:
     command = ["/usr/bin/pmset", "-g", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PMSET_SECONDS)
-    return done.stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=PMSET_SECONDS).stdout
 
 
 def saves_power(

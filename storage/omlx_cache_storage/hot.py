@@ -250,8 +250,7 @@ class HotTier:
     def unwritten(self, known: Collection[PageId]) -> list[PageId]:
         """Return those of `known` pages that the disk lacks and is to have, the last to be evicted
         first."""
-        here = reversed(self.entries())
-        return [held.id for held in here if held.id in known and held.unwritten]
+        return [held.id for held in reversed(self.entries()) if held.id in known and held.unwritten]
 
     # Writing.
 
@@ -399,8 +398,7 @@ class HotTier:
                 self._unused -= unused
                 pages = [page for page in pages if page not in unused]
             # Not those that a pin keeps: their stamp is when that ends.
-            latest = max(stamp_ns, since_ns)
-            here = self._index.touch(pages, stamp_ns, latest, used=used)
+            here = self._index.touch(pages, stamp_ns, max(stamp_ns, since_ns), used=used)
             if used and len(here) < len(pages):
                 # What the disk alone has is seen to come back as well.
                 absent = [page for page in pages if page not in self._index]

@@ -469,8 +469,7 @@ class Tiers:
         processes, and after a restart, once the writer's thread has written it.
         """
         now, keys = self._clock.now(), tuple(dict.fromkeys(page.key for page in pages))
-        until = now + int(seconds * 1e9)
-        pin = PinRecord("key", keys[-1].hex(), now, until, namespace, keys)
+        pin = PinRecord("key", keys[-1].hex(), now, now + int(seconds * 1e9), namespace, keys)
         if not self.pins.add(pin):
             return PinnedPages(None, [])
         found = [tier.repin(pages) for tier in self._levels]

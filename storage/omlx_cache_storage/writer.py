@@ -211,8 +211,7 @@ class Writer:
             self._changed.notify_all()
         for job in abandoned:
             if (held := self._hot.queued(job)) is not None:
-                detail = "not written before the end"
-                self._events.note_page("unwritten", "cold", held.meta, detail)
+                self._events.note_page("unwritten", "cold", held.meta, "not written before the end")
             self._hot.end_write(job)
 
         def ended(seconds: float | None) -> bool:

@@ -162,8 +162,7 @@ def _own(
 
 def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
     """Return the document of one namespace, {} when there is none that can be read."""
-    path = os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE)
-    return read_document(path, DISK)
+    return read_document(os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE), DISK)
 
 
 @contextmanager
@@ -199,8 +198,7 @@ def take_inventory(directory: Path, fs: FileSystem) -> Inventory:
     found = Inventory([], [], [], set(), [])
     for file in walk(directory, fs, found.ignored.append):
         if file.name is not None:
-            page = StoredPage(file.namespace, file.name, file.nbytes)
-            found.pages.append((page, file.mtime_ns))
+            found.pages.append((StoredPage(file.namespace, file.name, file.nbytes), file.mtime_ns))
         elif fs.is_being_written(file.path):
             found.under_way.append(file)
         elif file.is_leftover:

@@ -192,8 +192,7 @@ class FileSystem:
     def reserve(self, path: StrPath, nbytes: int) -> int:
         """Make a new file of mode 0600 and of its final size, without bytes yet, and return its
         descriptor. While that is open, peer processes see that the file is being written."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        fd = os.open(path, flags, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             # A process that asks whether the file is being written locks it for a moment.
             if not self.lock(fd, time.monotonic() + LOCK_SECONDS):

@@ -144,8 +144,7 @@ class Evictor:
             writing.reserved = flight.cost
             self.note_peak()
         # Raises OSError: a page of which peer processes know nothing must not be written.
-        change = Reserved(writing.file, page, writing.described)
-        self._sharing.ledger.append([*again, change])
+        self._sharing.ledger.append([*again, Reserved(writing.file, page, writing.described)])
 
     def _reserve_part(self, writing: Writing) -> None:
         """Reserve the room freed so far for a page, so that no peer process takes it meanwhile."""

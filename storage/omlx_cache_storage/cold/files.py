@@ -92,8 +92,7 @@ class PageFiles:
 
     def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
         """Return the bytes of a namespace's document, there or not."""
-        path = os.path.join(self._root, namespace.hex(), NAMESPACE_FILE)
-        known = self.counted.get(path)
+        known = self.counted.get(os.path.join(self._root, namespace.hex(), NAMESPACE_FILE))
         return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known.cost
 
     def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
@@ -238,8 +237,7 @@ class PageFiles:
         self.fs.claim(self._root)
         self._make_directory(directory)
         if not self.fs.exists(described):
-            raw = encode_document(document)
-            replace_file(described, raw, self.fs, self.durability, self._doom)
+            replace_file(described, encode_document(document), self.fs, self.durability, self._doom)
         self._count_file(described)
         self._make_directory(shard)
         return Descriptor(self.fs.reserve(temporary, nbytes), locked=True)

@@ -135,8 +135,7 @@ class Ledger:
                     header = self._begin(nbytes if self._is_small(nbytes) else SMALLEST_BYTES)
                 self._at = header
                 if self.identity is None:
-                    raw = secrets.token_bytes(IDENTITY_BYTES)
-                    self._fs.poke(self._locked, raw, _IDENTITY_AT)
+                    self._fs.poke(self._locked, secrets.token_bytes(IDENTITY_BYTES), _IDENTITY_AT)
 
     def watch(self) -> None:
         """Go to the end of a file that cannot be written to; one that is missing stays so."""

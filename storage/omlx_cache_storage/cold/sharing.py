@@ -271,8 +271,7 @@ class Sharing:
                     self.untold = []
 
     def _is_there(self, page: StoredPage) -> bool:
-        path = page_path(self.directory, page.namespace, page.name)
-        return self._fs.own_file(path) is not None
+        return self._fs.own_file(page_path(self.directory, page.namespace, page.name)) is not None
 
     def tidy(self, shards: Iterable[str]) -> None:
         """Remove directories that nothing is left in, and tell of it; the directory is held."""

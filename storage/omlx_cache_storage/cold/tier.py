@@ -203,8 +203,7 @@ class ColdTier:
         with self._index.lock:
             if self._index.health.fail_read(file.id, error):
                 self._index.lost.append((file.id, NEVER_NS))
-        why = f"not read: {error.strerror or error}"
-        self._index.events.note_file("failed", file.stored, why)
+        self._index.events.note_file("failed", file.stored, f"not read: {error.strerror or error}")
 
     def take_lost(self) -> list[tuple[PageId, int]]:
         """Return, once, the pages that left the disk since the last call, each with its stamp then;
@@ -244,8 +243,7 @@ class ColdTier:
 
     def listing(self) -> list[ColdEntry]:
         """Return every page, in no order: nothing is sorted for it."""
-        files = self.records()
-        return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in files]
+        return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in self.records()]
 
     def records(self) -> list[PageFile]:
         """Return the record of every page, in no order; records change."""

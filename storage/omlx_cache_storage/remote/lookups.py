@@ -121,8 +121,7 @@ class Lookups:
             found_pages=asking.found,
         )
         if asking.phases and asking.trouble in ("", reasons.FOREIGN):
-            seconds = time.perf_counter() - began
-            self._store.events.timings.observe("remote_lookup_seconds", seconds)
+            self._store.events.timings.observe("remote_lookup_seconds", time.perf_counter() - began)
         return Asked(asking.news, asking.trouble)
 
 

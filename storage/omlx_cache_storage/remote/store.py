@@ -155,8 +155,7 @@ class RemoteStore:
                 return "refused"
             if not self._write(name, parts, replace=True):
                 return "busy"
-        info = PageInfo(meta.position, meta.held, meta.nbytes, REMOTE)
-        self.known.note(*placed, info, nbytes)
+        self.known.note(*placed, PageInfo(meta.position, meta.held, meta.nbytes, REMOTE), nbytes)
         self._add_tail(meta, nbytes)
         self.tally.add(written_pages=1, written_bytes=nbytes)
         self.events.note_page("stored", REMOTE, page.meta)

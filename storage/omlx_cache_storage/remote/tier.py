@@ -132,8 +132,7 @@ class RemoteTier:
             self._known.note(seen.namespace, page, said.info, said.wire_bytes, was_read=True)
             yield received
         if received.was_read:
-            took = time.perf_counter() - began
-            self._events.timings.observe("remote_page_read_seconds", took)
+            self._events.timings.observe("remote_page_read_seconds", time.perf_counter() - began)
 
     def meta(self, page: PageId, nbytes: int = WIRE_BYTES + HEADER_BYTES) -> PageMeta:
         """Return the meta of a page's header, of which `nbytes` are read, and more if it is longer.
