@@ -5,15 +5,20 @@ imported only when that was typed. Nothing in this module imports MLX.
 """
 
 import errno
+import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from omlx_cache.integrations.host_server import HostServer, UnusableHost
@@ -76,10 +81,7 @@ def launch(
     module = find(name)
     host = module.HOST
     if not host.version:
-        raise CannotRun(
-            f"{name} is not installed; tested are versions {host.tested} of {host.package}; "
-            f"install one with: pip install '{host.package}{host.tested}'"
-        )
+        raise CannotRun(absent(name, host))
     check_cold_dir(settings)
     show_logs(settings)
     said_by_the_store = settings.warnings() + settings.unusable_directory()
@@ -112,6 +114,35 @@ def find(name: str) -> Launch:
     except ImportError as error:
         raise CannotRun(f"{name} cannot be run: {error}") from error
     return cast(Launch, module)
+
+
+def absent(name: str, host: HostServer) -> str:
+    """Return that a server is missing in this environment, and the command that brings both into
+    one."""
+    said = f"omlx-cache runs {name} with {sys.executable}, whose environment lacks it"
+    script = Path(shutil.which(name) or name).resolve()
+    python = script.with_name("python")
+    with suppress(OSError):
+        words = os.fsdecode(script.read_bytes()[2:256]).split()
+        if words and Path(words[0]).name.startswith("python"):
+            python = Path(words[0])
+    if not python.exists():
+        wanted = f"'{host.package}{host.tested}'"
+        return f"{said}; install a tested version: {_pip(Path(sys.executable))} {wanted}"
+    source = "omlx-cache"
+    with suppress(PackageNotFoundError):
+        origin = distribution("omlx-cache").read_text("direct_url.json")
+        source = json.loads(origin)["url"] if origin else source
+    ours = f"{quote(source)} && {quote(str(script.with_name('omlx-cache')))}"
+    return f"{said}. Install omlx-cache beside it: {_pip(python)} {ours} run {name} ..."
+
+
+def _pip(python: Path) -> str:
+    """Return the command that installs into a Python's environment: those of uv have no pip."""
+    place = python.parent.parent
+    is_bare = (place / "pyvenv.cfg").exists() and not any(place.glob("lib/*/site-packages/pip"))
+    word = quote(str(python))
+    return f"uv pip install --python {word}" if is_bare else f"{word} -m pip install"
 
 
 def check_cold_dir(settings: CacheSettings) -> None:
