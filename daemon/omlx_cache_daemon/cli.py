@@ -109,7 +109,8 @@ def _run(arguments: Sequence[str]) -> int:
         if name in OLD_NAMES:
             raise UsageError(f"omlx-cache {name} is now omlx-cache {OLD_NAMES[name]}")
         known = [*command_names(), "help", "--help", "--version"]
-        raise UsageError(refusal("flag" if name.startswith("-") else "command", name, known))
+        kind = "flag" if name.startswith("-") else "command"
+        raise UsageError(f"{refusal(kind, name, known)}; see omlx-cache --help")
     # Only here: argparse takes as long to import as all of this.
     from omlx_cache_daemon.parsing import parse
 
