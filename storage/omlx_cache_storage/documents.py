@@ -23,6 +23,14 @@ def label(document: Mapping[str, object]) -> str:
     return (label or model_id or model[:12])[:_LABEL_CHARACTERS]
 
 
+def names_model(name: object) -> bool:
+    """True for a label that is a path or a hub id, False for a class with its module, which stands
+    for a model that nobody named."""
+    return isinstance(name, str) and not (
+        "." in name and all(part.isidentifier() for part in name.split("."))
+    )
+
+
 def versions(document: Mapping[str, object]) -> Versions:
     """Return the versions that a namespace's pages are for, {} when the document lacks any."""
     software = document.get("software")

@@ -28,9 +28,11 @@ from omlx_cache_storage.cold.small_files import (
     Doom,
     encode_document,
     is_leftover,
+    read_document,
     remove_temporaries,
     replace_file,
 )
+from omlx_cache_storage.documents import names_model
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,
     CLEARED_PREFIX,
@@ -86,6 +88,7 @@ class PageFiles:
         self._root = os.fspath(directory)
         self._tag = os.path.join(self._root, TAG_FILE)
         self._tagged = False
+        self._named: set[str] = set()
         self.counted: Counted[str, Taken] = Counted()
         self._identity: tuple[int, int, bool] | None = None
         self._doom = doom
@@ -238,9 +241,25 @@ class PageFiles:
         self._make_directory(directory)
         if not self.fs.exists(described):
             replace_file(described, encode_document(document), self.fs, self.durability, self._doom)
+        elif described not in self._named:
+            self._name(described, document.get("label"))
+        self._named.add(described)
         self._count_file(described)
         self._make_directory(shard)
         return Descriptor(self.fs.reserve(temporary, nbytes), locked=True)
+
+    def _name(self, described: str, name: object) -> None:
+        """Give a namespace the name of its model, if another store knew only the class, or another
+        name; raises nothing."""
+        known, info = read_document(described, self.fs), self.fs.own_file(described)
+        if not known or info is None or known.get("label") == name or not names_model(name):
+            return
+        raw = encode_document({**known, "label": name})
+        # There may be no room for the successor of a large one.
+        if len(raw) <= SMALL_FILE_BYTES:
+            with contextlib.suppress(OSError):
+                replace_file(described, raw, self.fs, self.durability, self._doom)
+                self.fs.set_times(described, info.st_mtime_ns)
 
     def fill(self, temporary: str, pieces: list[Buffer]) -> int:
         """Write all of a page that is staged; return its physical bytes. The first one puts the tag

@@ -87,3 +87,25 @@ def test_a_tag_that_was_there_is_left_alone(tmp_path: Path) -> None:
     assert tag.read_bytes() == SIGNATURE + b"\n# mine\n"
     assert tag.stat().st_ino == inode
     assert disk_usage(tmp_path) <= tier.usage().nbytes
+
+
+def test_a_namespace_has_the_name_that_the_latest_store_knows(tmp_path: Path) -> None:
+    """A program that names no model has its class in the document."""
+    story, names = (
+        Story(),
+        ["mlx_lm.models.qwen3.Model", "toy-1", "mlx_lm.models.qwen3.Model", "toy-2.5"],
+    )
+    document: dict[str, object] = {**SALT, "extra": {"a": "b"}}
+    path = tmp_path / story.namespace.hex() / "namespace.json"
+    seen, times = [], set()
+    for number, name in enumerate(names, 1):
+        with open_store(tmp_path) as store:
+            store.register(Namespace(story.namespace, {**document, "label": name}))
+            commit(store, story, number)
+            assert store.flush()
+        shown = json.loads(path.read_text())
+        seen.append(shown.pop("label"))
+        times.add(path.stat().st_mtime_ns)
+        assert shown == document
+    assert seen == ["mlx_lm.models.qwen3.Model", "toy-1", "toy-1", "toy-2.5"]
+    assert len(times) == 1, "it says when the namespace was made"
