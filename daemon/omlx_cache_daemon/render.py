@@ -143,6 +143,16 @@ def warn(told: Mapping[str, object]) -> None:
     sys.stderr.writelines(f"omlx-cache: {line}\n" for line, is_so in told.items() if is_so)
 
 
+def confirmed(question: str, otherwise: str) -> bool:
+    """Ask on the terminal whether something shall be done; say so where it is not."""
+    sys.stderr.write(f"{lines(question)}? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    sys.stderr.write(f"omlx-cache: {otherwise}\n")
+    return False
+
+
 def lines(value: object) -> str:
     """Return printable text that may have several lines: a message, with a name or path in it."""
     return "\n".join(map(text, str(value).split("\n")))

@@ -87,8 +87,8 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
     set_budget(cold_dir, Budget(LIMIT, "store", {"salt": {"*": {"fraction": 0.125}}}))
     for amount, expected, says in (
         ("1 GiB", Budget(1 << 30, "quota"), ""),
-        ("auto", Budget(1 << 30, "free space"), "several keep 1 GiB until one is alone"),
-        ("0", Budget(0, "quota"), "the directory holds more"),
+        ("auto", Budget(1 << 30, "free space"), "it stays at 1 GiB until one is left"),
+        ("0", Budget(0, "quota"), "are evicted, used longest ago first"),
         ("1PiB", Budget(2**50, "quota"), "omlx-cache: the disk has "),
     ):
         ended = cli("quota", amount)
@@ -103,6 +103,7 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
         (["40G"], 2, "unknown unit"),
         (["25%"], 2, "or auto"),
         (["-5"], 2, "'-5': not a size"),
+        (["40", "G"], 2, "unknown unit"),
         (["40"], 2, "40 B has no room for a page: give a unit"),
         (["--each-salt", "10%"], 2, "unknown flag"),
         (["10MiB", "--pin", "llama"], 2, "not allowed with"),
@@ -180,7 +181,7 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     assert _asked(one, "x")
     half = disk_usage(tmp_path / "one") // 2
     result = cli("quota", str(half))
-    assert "evicts it within seconds" in result.err
+    assert "evicted, used longest ago first: within seconds" in result.err
     _, limit, used = _asked(one)
     assert limit == half >= used
     # Of a command that is killed the file says something, and the ledger nothing.
@@ -274,3 +275,27 @@ def test_rm_by_use_leaves_what_is_pinned_and_says_how_much(
     assert shown["deleted_pages"] == 2 * PAGES - 2
     assert "left 2 pages" in cli("rm", "--to", "0", "--yes").out
     assert len(list(cold_dir.rglob("*.safetensors"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "answer", "asks", "budget"),
+    [
+        (["0"], "n\n", True, LIMIT),
+        (["0"], "y\n", True, 0),
+        (["0", "--yes"], "", False, 0),
+        (["100", "KiB"], "n\n", True, LIMIT),
+        (["10", "GiB"], "", False, 10 << 30),
+    ],
+)
+def test_on_a_terminal_it_asks_before_most_pages_are_evicted(
+    on_a_terminal: Callable[..., tuple[int, str]],
+    cold_dir: Path,
+    size: list[str],
+    answer: str,
+    asks: bool,
+    budget: int,
+) -> None:
+    code, said = on_a_terminal(answer, "quota", *size, "--cold-dir", str(cold_dir))
+    assert read_budget(cold_dir).nbytes == budget
+    assert ("Evict " in said) == asks
+    assert code == int(budget == LIMIT)

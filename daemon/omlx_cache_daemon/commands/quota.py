@@ -9,9 +9,10 @@ from pathlib import Path
 from omlx_cache.settings.sizes import SIZE_FORMS, format_size, parse_budget
 from omlx_cache_daemon.argument_types import complete_by, period_seconds
 from omlx_cache_daemon.client import Map, as_maps, count_of
-from omlx_cache_daemon.errors import OK, UsageError
+from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
 from omlx_cache_daemon.render import (
+    confirmed,
     facts,
     local_time,
     print_answer,
@@ -24,7 +25,7 @@ from omlx_cache_daemon.render import (
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
-    "free space": "auto: a store that is alone there sets its own",
+    "free space": "auto: the store that uses the directory sets it by the disk's free space",
     "store": "set by a store, as its cold_bytes",
     "quota": "set by omlx-cache quota",
 }
@@ -47,10 +48,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     wanted = parser.add_mutually_exclusive_group()
     wanted.add_argument(
         "amount",
-        nargs="?",
+        nargs="*",
+        default=[],
         metavar="SIZE",
-        help="the new budget (40GiB), until the next change; auto: the cold_bytes of the store "
-        "that is alone there, or a part of the free space",
+        help="the new budget (40GiB), until the next change; auto: the store that uses the "
+        "directory sets it, by its cold_bytes or the disk's free space",
     )
     names = f"{NAMES}|KEY"
     about = ABOUT.format(key=", or the beginning of a block's key for the chain up to it")
@@ -66,6 +68,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="PERIOD",
         help="how long a pin lasts (7d, 12h; default: until --unpin)",
     )
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask before most of the pages are evicted"
+    )
     add_kind(parser, with_key=True)
     add_source_options(parser, "this directory, not that of the running stores")
 
@@ -73,8 +78,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     if args.period is not None and args.pin is None:
         raise UsageError("--for says how long --pin lasts; see omlx-cache quota --help")
-    amount = None if args.amount is None else args.amount.strip().lower()
-    wanted = None if amount in (None, "auto") else _budget(args.amount)
+    # A size may be two words: 10 GiB.
+    amount = " ".join(args.amount).strip().lower()
+    wanted = None if amount in ("", "auto") else _budget(amount)
     named = args.unpin if args.pin is None else args.pin
     if named is None and args.kind is not None:
         raise UsageError("--as says what the name is of that --pin or --unpin has")
@@ -83,7 +89,9 @@ def run(args: argparse.Namespace) -> int:
     # Only here: reading a directory brings NumPy, which a wrong command line does not wait for.
     from omlx_cache_daemon.quotas import change, described, unpin
 
-    if amount is not None:
+    if amount:
+        if wanted is not None and not args.yes and not _evicts(directory, wanted):
+            return FAILURE
         change(directory, wanted, make=args.cold_dir is None)
     if args.pin is not None and target is not None:
         _pin(directory, target, args.period)
@@ -101,6 +109,17 @@ def _budget(given: str) -> int:
         return parse_budget(given)
     except ValueError as error:
         raise UsageError(f"{given!r}: {error}; allowed: {SIZE_FORMS}, or auto") from None
+
+
+def _evicts(directory: Path, wanted: int) -> bool:
+    """Ask before a budget evicts most of the pages; True where nobody can be asked."""
+    if not directory.is_dir() or not sys.stdin.isatty():
+        return True
+    from omlx_cache_daemon.offline_files import Files
+
+    used = sum(page.stored.cost for page in Files(directory).entries())
+    evicted = f"{quantity('bytes', max(0, used - wanted))} of {quantity('bytes', used)}"
+    return used <= 2 * wanted or confirmed(f"Evict {evicted} in {directory}", "nothing was changed")
 
 
 def _pin(directory: Path, target: Target, period: float | None) -> None:
@@ -138,7 +157,7 @@ def _row(one: Map) -> tuple[object, ...]:
     return (
         one["kind"],
         name if one["kind"] == "model" else name[:_SHOWN_DIGITS],
-        one.get("model"),
+        one.get("model") or (name if one["kind"] == "model" else None),
         local_time(one["since"]),
         local_time(one["until"]) if one["until"] else "no end",
         quantity("pages", one["pages"]),
@@ -147,24 +166,25 @@ def _row(one: Map) -> tuple[object, ...]:
     )
 
 
-def _warn(state: Map, amount: str | None) -> None:
+def _warn(state: Map, amount: str) -> None:
     """Say on standard error what else a person should know."""
     limit, most_pinned = state["bytes"], state["pinned_limit_bytes"]
     used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
+    over = used - limit if isinstance(limit, int) else 0
     warn(
         {
-            "a store that runs alone there sets its own budget within seconds; several keep "
-            f"{quantity('bytes', limit)} until one is alone, or has cold_bytes that the files fit "
-            "in": amount == "auto",
-            "the directory holds more: a running store evicts it within seconds, else the next one "
-            "that opens": isinstance(limit, int) and used > limit,
+            "the store that uses the directory sets the budget within seconds, by its cold_bytes "
+            f"or the disk's free space; with several stores it stays at {quantity('bytes', limit)} "
+            "until one is left": amount == "auto",
+            f"{quantity('bytes', over)} of {quantity('bytes', used)} are evicted, used longest ago "
+            "first: within seconds by a running store, else by the next one that starts": over > 0,
             f"the disk has {format_size(disk.total)}, of which {format_size(disk.free)} are free: "
             "it is full before the directory has that much": isinstance(limit, int)
-            and amount not in (None, "auto")
+            and amount not in ("", "auto")
             and limit > used + disk.free,
             "pins.json says more than this version understands": not state["pins_readable"],
-            "all pins together may have half of the budget, and these are more: the deep ends are "
-            "not kept": isinstance(most_pinned, int)
+            "pins keep at most half of the budget, and these want more: the ends of their prompts "
+            "may be evicted": isinstance(most_pinned, int)
             and count_of(state, "pinned_bytes") > most_pinned,
         }
     )

@@ -12,7 +12,7 @@ from omlx_cache_daemon.argument_types import complete_by, period_seconds, size
 from omlx_cache_daemon.client import Map, as_map, count_of
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.places import Users, add_source_options, existing, known_names
-from omlx_cache_daemon.render import lines, print_json, quantity, text
+from omlx_cache_daemon.render import confirmed, print_json, quantity, text
 from omlx_cache_daemon.targets import (
     ABOUT,
     NAMES,
@@ -77,8 +77,11 @@ def run(args: argparse.Namespace) -> int:
     found = _unwanted(users, args) if target is None else _named(users, target, args.timeout)
     has_pages = bool(found.what.get("pages"))
     asks = has_pages and not args.dry_run
-    if asks and not args.yes and not _confirmed(found.described):
-        return FAILURE
+    if asks and not args.yes:
+        if not sys.stdin.isatty():
+            raise UsageError("a question needs a terminal: give --yes or --dry-run")
+        if not confirmed(f"Delete {found.described}", "nothing was deleted"):
+            return FAILURE
     deleted = found.delete() if asks else 0
     if args.format == "json":
         directory = None if users.directory is None else str(users.directory)
@@ -178,18 +181,6 @@ def _versions_in_use(users: Users) -> list[Versions]:
     if not current:
         raise CommandError("--stale: mlx is not installed here, so no version is the current one")
     return current
-
-
-def _confirmed(what: str) -> bool:
-    """Ask whether something shall be deleted; raises UsageError when nobody can be asked."""
-    if not sys.stdin.isatty():
-        raise UsageError("nobody can be asked, since this is no terminal: give --yes or --dry-run")
-    sys.stderr.write(f"Delete {lines(what)}? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() in ("y", "yes"):
-        return True
-    sys.stderr.write("omlx-cache: nothing was deleted\n")
-    return False
 
 
 def _summed(what: Map) -> str:
