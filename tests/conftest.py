@@ -4,8 +4,10 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -21,6 +23,13 @@ if not os.environ.get("OMLX_TEST_STATE"):
     # What stores remember of directories outlives them: it is no business of this user's.
     os.environ["XDG_STATE_HOME"] = os.environ["OMLX_TEST_STATE"] = tempfile.mkdtemp(prefix="os-")
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+for _name in [name for name in os.environ if name.upper().startswith("OMLX_CACHE_")]:
+    # Settings of whoever runs the tests are those of no test.
+    del os.environ[_name]
+
+# Programs that tests start import what tests can, in whatever directory they run.
+os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
 
 # A machine that is short of memory disturbs no store.
 omlx_cache.settings.derived.FREE_MEMORY_CAP = 0

@@ -100,13 +100,11 @@ def test_each_kind_of_thing_left_behind_fails_its_test_and_names_it(tmp_path: Pa
     (tmp_path / "test_leaving.py").write_text(LEAVING)
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
-    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "kit.leaks", "-p", "no:cacheprovider", "-q"],
         cwd=tmp_path,
         env={
             **os.environ,
-            "PYTHONPATH": entries,
             "OMLX_CACHE_RUNTIME_DIR": str(runtime),
             "COLUMNS": "400",
             "LEAKS_SECONDS": "0.5",

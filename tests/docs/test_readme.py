@@ -65,8 +65,6 @@ def test_the_quick_start_asks_twice_and_looks(workplace: Path, root: Path) -> No
 def _run(workplace: Path, *arguments: str) -> list[str]:
     environment = {
         **os.environ,
-        # The program runs elsewhere, so relative entries would lead nowhere.
-        "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
         "OMLX_CACHE_COLD_DIR": str(workplace / "cold"),
         "OMLX_CACHE_RUNTIME_DIR": str(workplace / "run"),
         "OMLX_CACHE_MIN_FREE_BYTES": "0",

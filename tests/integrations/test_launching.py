@@ -1,7 +1,6 @@
 """Which versions of a server are run, and the one store of the process that serves."""
 
 import json
-import os
 import pickle
 import signal
 import socket
@@ -189,7 +188,6 @@ def test_whatever_ends_the_server_the_store_is_closed_and_the_exit_code_its_own(
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
     )
     assert ended.returncode == code, ended.stderr
     assert "keeps the prompts of a-server (pytest " in ended.stderr

@@ -1,7 +1,6 @@
 """Programs in processes of their own, that import what the tests can: killed, or ended with their
 input."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,10 +12,8 @@ from pathlib import Path
 @contextmanager
 def program(code: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """Run a program that ends when its input does, or by `kill_9`."""
-    entries = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     with subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": entries},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

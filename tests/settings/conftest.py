@@ -1,19 +1,11 @@
-"""A machine that never changes, and an environment without settings."""
+"""A machine that never changes."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from kit.units import GIB
 from omlx_cache.settings import DiskSpace, Machine
-
-
-@pytest.fixture(autouse=True)
-def _no_settings_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.upper().startswith("OMLX_CACHE_"):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture

@@ -35,10 +35,6 @@ class Zygote:
             [sys.executable, "-m", "kit.storage.zygote"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={
-                **{k: v for k, v in os.environ.items() if not k.startswith("OMLX_")},
-                "PYTHONPATH": os.pathsep.join(sys.path),
-            },
         )
         self.durable: set[int] = set()
 

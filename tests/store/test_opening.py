@@ -75,12 +75,10 @@ def test_a_store_without_a_thread_to_be_had_leaves_nothing_behind(
 def test_a_level_that_was_given_is_that_of_our_loggers_alone(
     argument: tuple[str, ...], variable: str | None, levels: str
 ) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
-    kept["PYTHONPATH"] = os.pathsep.join(sys.path)
     given = {"OMLX_CACHE_LOG_LEVEL": variable} if variable else {}
     done = subprocess.run(
         [sys.executable, "-c", _EMBED, *argument],
-        env={**kept, **given},
+        env={**os.environ, **given},
         capture_output=True,
         text=True,
         timeout=60,

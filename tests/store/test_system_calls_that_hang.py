@@ -27,11 +27,7 @@ def test_each_call_returns_and_the_process_ends(tmp_path: Path, call: str, mode:
     calls = HangingCalls(tmp_path, cold.name)
     process = subprocess.Popen(
         [sys.executable, "-m", "kit.hung", str(cold), mode],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
-            **calls.environment,
-        },
+        env={**os.environ, **calls.environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -229,7 +229,6 @@ def test_changes_of_several_processes_at_once_are_all_kept(tmp_path: Path) -> No
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", _ADD, str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             text=True,
         )
