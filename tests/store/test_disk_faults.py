@@ -11,6 +11,7 @@ from kit.storage import (
     SetTime,
     Story,
     commit,
+    disk_usage,
     fetch,
     files_in,
     is_right,
@@ -39,11 +40,11 @@ def _forget_memory(store: BlockStore) -> None:
         (errno.EMFILE, "Too many open files"),
     ],
 )
-@pytest.mark.parametrize("operation", ["write", "publish"])
+@pytest.mark.parametrize("operation", ["write", "publish", "make_directory", "sync_directory"])
 def test_a_disk_that_refuses_pages_costs_no_hit_and_recovers(
     tmp_path: Path, disk: FaultyDisk, story: Story, operation: str, code: int, words: str
 ) -> None:
-    with open_store(tmp_path, disk) as store:
+    with open_store(tmp_path, disk, durability="fsync") as store:
         disk.fail[operation] = code
         assert commit(store, story, 1, 2, 3) == [True, True, True]
         assert not store.flush(30)
@@ -51,6 +52,8 @@ def test_a_disk_that_refuses_pages_costs_no_hit_and_recovers(
         assert state_of(store) == f"failing: {words}"
         assert all(is_right(store, page, story.nbytes) for page in story.ids(1, 2, 3))
         assert files_in(tmp_path, ".tmp-*") == []
+        assert disk_usage(tmp_path) <= store.stats().cold.nbytes
+        store.cold.check_integrity()
         disk.fail.clear()
         assert store.flush(30)
         assert state_of(store) == "ok"

@@ -36,31 +36,6 @@ def _is_there(tier: ColdTier, story: Story, number: int) -> None:
     assert read_cold(tier, page) == expected_payload(page, story.nbytes)
 
 
-@pytest.mark.parametrize("code", [errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE])
-@pytest.mark.parametrize("operation", ["write", "publish", "make_directory", "sync_directory"])
-def test_a_failed_write_leaves_nothing_and_the_next_one_recovers(
-    tier: ColdTier, disk: FaultyDisk, story: Story, operation: str, code: int
-) -> None:
-    used = tier.usage().nbytes
-    disk.fail[operation] = code
-    with pytest.raises(OSError, match=r".") as caught:
-        _write(tier, story, 2)
-    assert caught.value.errno == code
-    assert story.id(2) not in tier
-    assert files_in(tier.directory, ".tmp-*") == []
-    assert len(files_in(tier.directory)) == 1
-    assert tier.usage().state.startswith("failing: ")
-    assert tier.trouble == tier.usage().state
-    assert disk_usage(tier.directory) <= tier.usage().nbytes <= used + 16 * KIB
-    tier.check_integrity()
-    _is_there(tier, story, 1)
-    assert tier.usage().state.startswith("failing: ")
-    disk.fail.clear()
-    assert _write(tier, story, 2)
-    assert tier.usage().state == "ok"
-    _is_there(tier, story, 2)
-
-
 def test_a_torn_write_is_never_published(tier: ColdTier, disk: FaultyDisk, story: Story) -> None:
     for length in (0, 7, 16 * KIB - 1, 16 * KIB, 18 * KIB):
         disk.torn_at = length

@@ -103,7 +103,6 @@ def test_a_lower_budget_is_reached_in_short_holds(
     _numbers(fs, least)
     assert disk_usage(tmp_path / "cold") <= tier.usage().nbytes
     assert tier.usage().nbytes <= limit // part or files_in(tmp_path / "cold") == []
-    tier.close()
 
 
 def test_pages_are_deleted_on_request_in_short_holds(
@@ -113,7 +112,6 @@ def test_pages_are_deleted_on_request_in_short_holds(
     tier = _open(tmp_path, limit, fs)
     assert tier.discard(story.ids(*range(1, SMALL + 1))) == SMALL
     _numbers(fs, SMALL)
-    tier.close()
 
 
 def test_slow_deletions_end_a_hold_before_it_has_its_files(
@@ -124,7 +122,6 @@ def test_slow_deletions_end_a_hold_before_it_has_its_files(
     tier.discard(story.ids(*range(SMALL - 40, SMALL + 1)))
     assert sum(fs.holds) == 41
     assert max(fs.holds) <= 4, "four of them take more than 20 ms"
-    tier.close()
 
 
 def test_room_for_a_large_page_is_made_in_short_holds(tmp_path: Path, limit: int) -> None:
@@ -136,7 +133,6 @@ def test_room_for_a_large_page_is_made_in_short_holds(tmp_path: Path, limit: int
     assert disk_usage(tmp_path / "cold") <= usage.nbytes <= usage.peak_bytes <= limit
     assert usage.evicted_pages < 170, "no more than the page needs"
     tier.check_integrity()
-    tier.close()
 
 
 WRITER = """
@@ -169,5 +165,3 @@ def test_what_a_killed_process_reserved_is_given_back(
     assert tier.usage().nbytes < before, "what it evicted is free, and no longer reserved"
     again = _open(tmp_path, limit)
     assert again.usage().nbytes == tier.usage().nbytes
-    tier.close()
-    again.close()

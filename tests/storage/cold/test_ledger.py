@@ -135,7 +135,6 @@ def test_a_ledger_that_others_can_change_is_replaced_by_whoever_enters(directory
     tier = open_cold(directory, 2**20)
     assert tier.usage().state == "ok"
     assert path.stat().st_mode & 0o777 == 0o600
-    tier.close()
 
 
 def test_records_of_other_versions_are_passed_over_and_longer_ones_understood() -> None:

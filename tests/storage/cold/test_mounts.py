@@ -156,7 +156,6 @@ def test_a_tier_refuses_a_directory_without_locks_until_it_has_them(tmp_path: Pa
     fs.try_lock = FileSystem().try_lock
     tier.settle()
     assert (tier.usage().state, tier.write(Story().page(1), 1, {})) == ("ok", "written")
-    tier.close()
 
 
 def test_a_tier_on_a_network_share_warns_once_and_works(
@@ -171,4 +170,3 @@ def test_a_tier_on_a_network_share_warns_once_and_works(
     assert tier.write(Story().page(1), 1, {}) == "written"
     (warning,) = [r.message for r in caplog.records if "cifs" in r.message]
     assert re.search(r"\(cifs\).* other machines .* directory of its own", warning)
-    tier.close()

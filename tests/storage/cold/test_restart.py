@@ -104,20 +104,6 @@ def test_a_root_is_not_older_than_its_deep_end_though_its_last_use_was_not_recor
     assert found == [snapshot.meta.id, other.id(1), *story.ids(4, 3, 2, 1)]
 
 
-def test_tails_and_held_tokens_survive_a_restart(tmp_path: Path, story: Story) -> None:
-    first = open_cold(tmp_path)
-    pages = [story.page(1), story.page(2, tail=5), story.page(3, group="window8keep0", held=8)]
-    for page in pages:
-        assert first.write(page, 10**18, story.document)
-    first.close()
-    second = open_cold(tmp_path)
-    for page in pages:
-        assert second.info(page.meta.id) == first.info(page.meta.id)
-        with second.reading(page.meta.id) as reader:
-            assert reader.meta == page.meta
-    assert [t.position for t in second.tails_of([pages[1].meta.parent])] == [27]
-
-
 def test_a_start_opens_no_page(tmp_path: Path, story: Story) -> None:
     for number in range(2000):
         key = number.to_bytes(2, "little") + bytes(30)

@@ -52,19 +52,3 @@ def test_a_smaller_page_does_not_fill_the_gap_behind_a_refused_one(
     assert tier.write(small, 10**18, long.document) == "refused"
     tier.discard(long.ids(1))
     assert tier.write(small, 10**18, long.document) == "written"
-
-
-def test_a_newer_chain_drives_out_an_older_one_from_its_deep_end(
-    tmp_path: Path, long: Story
-) -> None:
-    tier = _open(tmp_path)
-    old = Story("old", nbytes=PAGE)
-    for number in range(1, 11):
-        assert tier.write(old.page(number), 10**18, old.document) == "written"
-    for number in range(1, 13):
-        assert tier.write(long.page(number), 10**18 + 1, long.document) == "written"
-    left = [number for number in range(1, 11) if old.id(number) in tier]
-    assert left == list(range(1, len(left) + 1))
-    assert 0 < len(left) < 10
-    older = Story("older", nbytes=PAGE)
-    assert tier.write(older.page(1), 10**18 - 1, older.document) == "refused"

@@ -91,19 +91,6 @@ def test_what_another_used_does_not_leave_first(tmp_path: Path) -> None:
     assert _numbers(one, newer) == list(range(1, len(_numbers(one, newer)) + 1))
 
 
-def test_a_page_opened_by_one_stays_readable_when_the_other_deletes_it(
-    tmp_path: Path, story: Story
-) -> None:
-    one, two = open_cold(tmp_path), open_cold(tmp_path)
-    _write(one, story, 1)
-    two.refresh()
-    with two.reading(story.id(1)) as reader:
-        one.discard(story.ids(1))
-        payload = bytearray(reader.meta.nbytes)
-        reader.read_into([payload])
-    assert payload == expected_payload(story.id(1), PAGE)
-
-
 def test_a_process_with_a_lower_limit_stops_writing_and_deletes_nothing(
     tmp_path: Path, story: Story
 ) -> None:

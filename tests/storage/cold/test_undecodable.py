@@ -1,7 +1,6 @@
 """Pages that this process cannot decode are kept, counted, and not read again and again."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,25 +9,7 @@ from kit.storage import FaultyDisk, Story, files_in, open_cold, read_cold
 from kit.storage.signed import signed_header, split_header
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import UndecodablePage
-from omlx_cache_storage.format import packing
 from omlx_cache_storage.format.header import header_length
-from omlx_cache_storage.format.packing import wrap
-
-NUMBERS = range(1, 9)
-needs_zstd = pytest.mark.skipif(not packing.available(), reason="no zstd is installed")
-
-
-def _packed(directory: Path, story: Story) -> None:
-    writer = open_cold(directory, encode=wrap)
-    for number in NUMBERS:
-        assert writer.write(story.floats(number), 10**18, story.document) == "written"
-
-
-@pytest.fixture
-def no_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("zstandard", "compression.zstd"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert not packing.available()
 
 
 def _open(directory: Path, disk: FaultyDisk | None = None) -> ColdTier:
@@ -42,24 +23,6 @@ def _as_format_2(path: Path) -> None:
     header = signed_header({**fields, "format": "2", "invented": "later"}, tensors)
     path.write_bytes(header + raw[header_length(raw) :])
     os.utime(path, ns=(used, used))
-
-
-@needs_zstd
-def test_a_reader_without_zstd_keeps_every_packed_page(
-    tmp_path: Path, story: Story, no_zstd: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as with_zstd:
-        with_zstd.delitem(sys.modules, "zstandard")
-        with_zstd.delitem(sys.modules, "compression.zstd")
-        _packed(tmp_path, story)
-    tier = _open(tmp_path)
-    for number in NUMBERS:
-        with pytest.raises(UndecodablePage, match="zstd"):
-            read_cold(tier, story.id(number))
-    assert len(files_in(tmp_path)) == len(NUMBERS)
-    usage = tier.usage()
-    assert (usage.undecodable_pages, usage.corrupt_pages, usage.state) == (8, 0, "ok")
-    tier.check_integrity()
 
 
 def _undecodable(tmp_path: Path, story: Story, disk: FaultyDisk | None = None) -> ColdTier:
