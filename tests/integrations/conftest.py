@@ -10,8 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from mlx_lm import load
 
 from kit import zoo
+from kit.tinylm import make_model
 from omlx_cache import BlockStore, CacheSettings, scope
 
 Open = Callable[..., BlockStore]
@@ -55,6 +57,19 @@ def model_of(family: str) -> Any:
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
     return random.Random(seed).choices(range(200), k=length)
+
+
+@pytest.fixture(scope="session")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
+    """Models with their tokenizers, as mlx-lm loads them from a directory."""
+    root: Path = tmp_path_factory.mktemp("models")
+    made = {
+        "dense": make_model(root / "dense", "qwen3", head_dim=32),
+        "draft": make_model(root / "draft", "qwen3", seed=4),
+        "windowed": make_model(root / "windowed", "gemma3_text"),
+        "hybrid": make_model(root / "hybrid", "qwen3_next"),
+    }
+    return {name: load(str(path)) for name, path in made.items()}
 
 
 @pytest.fixture(scope="module")

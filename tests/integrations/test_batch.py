@@ -34,12 +34,16 @@ def alone(model: Any, prompts: list[list[int]], **options: Any) -> list[list[int
 
 def serve(batch: CachedBatchGenerator, prompts: list[list[int]], **options: Any) -> list[list[int]]:
     """Tokens of all prompts, served together."""
-    uids = [batch.submit(prompt, max_tokens=NEW, **options) for prompt in prompts]
+    return drain(batch, [batch.submit(prompt, max_tokens=NEW, **options) for prompt in prompts])
+
+
+def drain(batch: CachedBatchGenerator, uids: list[int]) -> list[list[int]]:
+    """Serve what was submitted, and return the tokens of each."""
     answers: dict[int, list[int]] = {uid: [] for uid in uids}
     while len(batch):
         for token in batch.next():
             answers[token.uid].append(token.token)
-    return [answers[uid] for uid in uids]
+    return list(answers.values())
 
 
 def batch_of(model: Any, store: BlockStore, **options: Any) -> CachedBatchGenerator:

@@ -1,17 +1,14 @@
 """generate and stream_generate against mlx-lm's own: the same texts, with less to compute."""
 
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx_lm import generate as upstream_generate
-from mlx_lm import load
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import make_logits_processors
 
 from kit.examples import some
-from kit.tinylm import make_model
 from kit.versions import BEFORE_0_32
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.mlx_lm import generate, stream_generate
@@ -19,18 +16,6 @@ from omlx_cache.integrations.mlx_lm import generate, stream_generate
 from .conftest import Open
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 5
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    root: Path = tmp_path_factory.mktemp("models")
-    made = {
-        "dense": make_model(root / "dense", "qwen3", head_dim=32),
-        "draft": make_model(root / "draft", "qwen3", seed=4),
-        "windowed": make_model(root / "windowed", "gemma3_text"),
-        "hybrid": make_model(root / "hybrid", "qwen3_next"),
-    }
-    return {name: load(str(path)) for name, path in made.items()}
 
 
 def cached_tokens(cache: PrefixCache) -> int:

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from omlx_cache.integrations import host_server
-from omlx_cache.integrations.host_server import HostName, lacks, missing
+from omlx_cache.integrations.host_server import HostName, missing
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,6 @@ def test_a_version_is_asked_only_for_the_names_that_it_has() -> None:
     new = HostName("queue", "Queue.pond", "to fish", ">=2")
     assert missing([new], "1.9") == []
     assert missing([new], "2.1rc1") == missing([new], "3.1") == [new]
-
-
-def test_the_line_names_the_host_and_what_it_lacks() -> None:
-    pond = HostName("queue", "Queue.pond", "to fish")
-    line = "angler 2.0 has no `queue.Queue.pond`: it runs with its own cache"
-    assert lacks("angler", "2.0", [pond]) == line
 
 
 @pytest.mark.parametrize("package", ["mlx_vlm", "openai_server", "vllm_mlx"])

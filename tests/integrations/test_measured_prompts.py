@@ -1,15 +1,12 @@
 """Every way to compute a prompt says how many tokens that were, and how long it took."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from mlx_lm import load
 from mlx_lm.generate import BatchGenerator
 
 from kit.examples import some
-from kit.tinylm import make_model
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
 from omlx_cache.integrations.mlx_lm import generate
@@ -18,17 +15,6 @@ from omlx_cache_storage.stats import RequestStats
 from .conftest import Open, model_of, prompt_of
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 8
-
-
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    root: Path = tmp_path_factory.mktemp("models")
-    made = {
-        "dense": make_model(root / "dense", "qwen3", head_dim=32),
-        "draft": make_model(root / "draft", "qwen3", seed=4),
-        "hybrid": make_model(root / "hybrid", "qwen3_next"),
-    }
-    return {name: load(str(path)) for name, path in made.items()}
 
 
 def _figures(store: BlockStore) -> RequestStats:

@@ -79,14 +79,6 @@ def test_the_list_is_the_callers_own(store: BlockStore) -> None:
         mx.eval([c.state for c in caches])
 
 
-def test_sequences_that_part_inside_a_block_share_its_beginning(store: BlockStore) -> None:
-    model, tokens = model_of("qwen3"), prompt_of(130)
-    cache = TieredPromptCache(store, LoadedModel(KEY, model))
-    request(cache, model, tokens)
-    assert request(cache, model, tokens[:90] + [201] * 50)[0] == 90
-    assert request(cache, model, tokens[:20] + [202] * 9)[0] == 20
-
-
 def test_what_is_prepared_parts_from_a_sequence_inside_a_block_and_others_from_it(
     store: BlockStore,
 ) -> None:
@@ -107,17 +99,6 @@ def test_what_is_prepared_parts_from_a_sequence_inside_a_block_and_others_from_i
         last = model(mx.array([chunk]), cache=fresh)[0, -1]
     assert mx.allclose(logits, last, atol=1e-5)
     assert cache.preparation("another model", expected, 1000) is None
-
-
-def test_image_positions_are_told_apart(store: BlockStore) -> None:
-    model, tokens = model_of("qwen3"), prompt_of(200)
-    cache = TieredPromptCache(store, LoadedModel(KEY, model))
-    caches = make_prompt_cache(model)
-    mx.eval(model(mx.array([tokens]), cache=caches))
-    pictured = [tokens[:70] + [-(2**60) + n] * 20 + tokens[90:] for n in (0, 1)]
-    cache.insert_cache(KEY, pictured[0], caches)
-    assert len(cache.fetch_nearest_cache(KEY, pictured[0])[1]) == 1
-    assert len(cache.fetch_nearest_cache(KEY, pictured[1])[1]) == 130
 
 
 def test_a_model_that_was_unloaded_is_freed(store: BlockStore) -> None:

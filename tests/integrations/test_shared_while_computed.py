@@ -1,10 +1,8 @@
 """Requests with one new prefix, together in a batch or a scheduler: it is computed once."""
 
-import threading
 from types import ModuleType
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from mlx_lm.generate import BatchGenerator
 
@@ -13,7 +11,7 @@ from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
 
 from .conftest import model_of, prompt_of
-from .test_batch import NEW, alone, serve
+from .test_batch import NEW, alone, drain, serve
 
 FAMILIES = ["llama", "gemma3_text", "qwen3_next"]
 BLOCK = 64
@@ -40,15 +38,6 @@ class Bed:
             answers = serve(self.batch, prompts, **options)
         # Each prompt's last token is counted with its answer.
         return answers, stats.prompt_tokens + len(prompts)
-
-
-def drain(batch: CachedBatchGenerator, uids: list[int]) -> list[list[int]]:
-    """Serve what was submitted, and return the tokens of each."""
-    answers: dict[int, list[int]] = {uid: [] for uid in uids}
-    while len(batch):
-        for token in batch.next():
-            answers[token.uid].append(token.token)
-    return list(answers.values())
 
 
 def computed(prompts: list[list[int]], cached: int) -> int:
@@ -102,45 +91,6 @@ def test_one_that_waits_can_be_cancelled(family: str, store: BlockStore) -> None
     assert len(bed.batch) == 1
     bed.batch.close()
     assert store.restores.nbytes == 0
-
-
-@pytest.mark.parametrize("family", some(FAMILIES, "gemma3_text"))
-def test_salts_share_nothing_and_do_not_wait(family: str, store: BlockStore) -> None:
-    model = model_of(family)
-    bed = Bed(model, store)
-    for salt in ("a", "b"):
-        bed.batch.submit(PROMPTS[0], max_tokens=NEW, salt=salt)
-    assert not bed.batch._waiting
-    bed.batch.close()
-
-
-def compute(model: Any, cache: PrefixCache, began: threading.Event, go: threading.Event) -> None:
-    """Begin a session on this thread, and prefill it when told so."""
-    with cache.session(PROMPTS[0]) as session:
-        began.set()
-        assert go.wait(60)
-        for chunk in session.prefill_chunks(128):
-            model(mx.array([chunk]), cache=session.prompt_cache)
-            session.evaluate()
-
-
-def test_a_session_on_another_thread_is_waited_for(store: BlockStore) -> None:
-    model = model_of("llama")
-    cache = PrefixCache(model, store)
-    began, go = threading.Event(), threading.Event()
-
-    thread = threading.Thread(target=compute, args=(model, cache, began, go))
-    thread.start()
-    assert began.wait(60)
-    bed = Bed(model, store)
-    uid = bed.batch.submit(PROMPTS[1], max_tokens=NEW)
-    assert bed.batch.next() == []
-    assert bed.batch.cached_tokens(uid) == 0
-    go.set()
-    thread.join()
-    bed.batch.next()
-    assert bed.batch.cached_tokens(uid) == exactly(model, store, len(SHARED))
-    bed.batch.close()
 
 
 @pytest.mark.parametrize("count", some([2, 4], 2))

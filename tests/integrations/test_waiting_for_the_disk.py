@@ -7,15 +7,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from mlx_lm.generate import BatchGenerator
 
 from kit.examples import some
 from kit.restoring import PagedDisk
 from omlx_cache import BlockStore, CacheSettings, PrefixCache
-from omlx_cache.integrations.batch import CachedBatchGenerator
 
 from .conftest import model_of, prompt_of
-from .test_batch import NEW, alone, serve
+from .test_batch import NEW, alone, batch_of, serve
 
 STORED = prompt_of(300, seed=50)
 OTHER = prompt_of(90, seed=51)
@@ -32,11 +30,6 @@ def open_store(directory: Path, disk: PagedDisk | None = None, **fields: Any) ->
     given = {"hot_bytes": "8MiB", "cold_bytes": "64MiB", "min_free_bytes": 0, "socket": "off"}
     settings = CacheSettings(cold_dir=directory, block_size=64, **{**given, **fields})
     return BlockStore(settings, filesystem=disk)
-
-
-def batch_of(model: Any, store: BlockStore) -> CachedBatchGenerator:
-    generator = BatchGenerator(model, prefill_step_size=128)
-    return CachedBatchGenerator(generator, PrefixCache(model, store))
 
 
 @pytest.fixture(autouse=True)
@@ -74,19 +67,6 @@ def test_the_batch_goes_on_while_a_prefix_is_read(
                 answers[token.uid].append(token.token)
         assert [answers[slow], answers[quick]] == expected
         assert store.stats().requests.restored_tokens == len(STORED) - 1
-
-
-def test_a_disk_that_never_answers_costs_a_request_its_prefix_only(
-    model: Any, tmp_path: Path, disk: PagedDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS", 0.1)
-    monkeypatch.setattr("omlx_cache.begun.WAIT_SECONDS_PER_TOKEN", 0.0)
-    expected = alone(model, [STORED])
-    with open_store(tmp_path, disk, hot_bytes=0) as store:
-        disk.hold = lambda position, group: True
-        assert serve(batch_of(model, store), [STORED]) == expected
-        assert store.stats().requests.misses.get("deadline") == 1
-        disk.gate.set()
 
 
 def test_the_reference_scheduler_decodes_others_meanwhile(

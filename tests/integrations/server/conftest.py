@@ -128,11 +128,9 @@ def assert_same_but_cached_more(ours: list[Turn], theirs: list[Turn]) -> None:
 
 def cli(home: Path, *arguments: str) -> str:
     """What a command says about the server that runs."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
-    kept["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run(
         [sys.executable, "-m", "omlx_cache_daemon", *arguments],
-        env={**kept, "OMLX_CACHE_RUNTIME_DIR": str(home / "run")},
+        env={**os.environ, "OMLX_CACHE_RUNTIME_DIR": str(home / "run")},
         capture_output=True,
         text=True,
         timeout=60,

@@ -98,10 +98,6 @@ class Asking:
             assert time.monotonic() < deadline, self.server.text()[-3000:]
             time.sleep(0.01)
 
-    def lengths_in_order(self) -> list[int]:
-        """The lengths of the prompts whose computing went on, each time that it did."""
-        return [int(whole) for _, whole in PROGRESS.findall(self.server.text())]
-
 
 @contextmanager
 def asking(server: Server) -> Iterator[Asking]:

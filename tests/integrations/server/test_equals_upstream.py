@@ -1,6 +1,5 @@
 """The same requests to mlx-lm's own server and to ours: the same texts, no fewer cached tokens."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,62 +62,6 @@ def test_a_draft_model_restores_both_caches(
     alone = converse(theirs, models["dense"], "drafts")
     assert [turn.text for turn in mine] == [turn.text for turn in alone]
     assert mine[2].cached_tokens > mine[1].prompt_tokens
-
-
-def test_streamed_and_whole_answers_agree(
-    models: dict[str, Path], ours: Server, theirs: Server
-) -> None:
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "streams?"}]
-    whole = ask(theirs, models["dense"], messages)
-    with ours.client() as client:
-        chunks = list(
-            client.chat.completions.create(
-                model=str(models["dense"]),
-                messages=messages,
-                max_tokens=16,
-                temperature=0,
-                stream=True,
-                stream_options={"include_usage": True},
-            )
-        )
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.text
-    assert chunks[-1].usage.prompt_tokens == whole.prompt_tokens
-    assert ask(ours, models["dense"], messages).cached_tokens == whole.prompt_tokens - 1
-
-
-def test_plain_completions(models: dict[str, Path], ours: Server, theirs: Server) -> None:
-    texts = []
-    for server in (ours, theirs):
-        with server.client() as client:
-            for prompt in ("Once upon a time " * 20, "Once upon a time " * 20 + "there was"):
-                reply = client.completions.create(
-                    model=str(models["dense"]), prompt=prompt, max_tokens=12, temperature=0
-                )
-                texts.append((reply.choices[0].text, reply.usage.prompt_tokens))
-    assert texts[:2] == texts[2:]
-
-
-def test_requests_in_parallel_share_a_system_prompt(
-    models: dict[str, Path], ours: Server, theirs: Server
-) -> None:
-    system = {"role": "system", "content": "Parallel requests. " + SYSTEM}
-    chats = [[system, {"role": "user", "content": f"Client {n} asks {n * n}"}] for n in range(4)]
-    ask(ours, models["dense"], [system, {"role": "user", "content": "first"}])
-    with ThreadPoolExecutor(4) as pool:
-        mine = list(pool.map(lambda chat: ask(ours, models["dense"], chat), chats))
-    alone = [ask(theirs, models["dense"], chat) for chat in chats]
-    assert [turn.text for turn in mine] == [turn.text for turn in alone]
-    shared = len("<|im_start|>system\n") + len(str(system["content"])) - len("<|im_start|>") + 1
-    assert all(turn.cached_tokens >= shared for turn in mine)
-
-
-def test_two_clients_do_not_mix(models: dict[str, Path], ours: Server, theirs: Server) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        chats = pool.map(
-            lambda topic: converse(ours, models["windowed"], topic), ["cats", "bridges"]
-        )
-    for topic, mine in zip(["cats", "bridges"], chats, strict=True):
-        assert_same_but_cached_more(mine, converse(theirs, models["windowed"], topic))
 
 
 @pytest.mark.parametrize("model", some(["thinking", "thinking-hybrid"], "thinking"))

@@ -13,6 +13,8 @@ from kit.tinylm import Server, serve_ours
 from kit.tinylm.saved import BAD, ODD, make_failing_model
 from kit.wire import Answer, completion, exchange
 
+from .in_flight import tokens
+
 LONG = {"max_tokens": 120, "logit_bias": {"2": -100.0, str(BAD): -100.0}}
 FAILED = "the model failed: RuntimeError: the bad token"
 
@@ -42,14 +44,9 @@ def streamed(answer: Answer) -> str:
     return "".join(json.loads(line)["choices"][0]["text"] for line in lines[:-1])
 
 
-def prompt(number: int, length: int = 90) -> list[int]:
-    """Tokens that begin differently for each number."""
-    return [3 + (number * 7 + i * i) % 90 for i in range(length)]
-
-
 @pytest.mark.parametrize("seed", [None, 1], ids=["in a batch", "alone"])
 def test_a_prompt_that_fails_gets_500(seed: int | None, server: Server) -> None:
-    bad = [*prompt(seed or 0, 70), BAD, 5]
+    bad = [*tokens(70, seed or 0), BAD, 5]
     first = ask(server, prompt=bad, seed=seed)
     assert (first.status, first.error) == (500, FAILED)
     assert ask(server, prompt=bad[:-2], seed=seed).status == 200
@@ -69,12 +66,12 @@ def test_a_prompt_that_fails_gets_500(seed: int | None, server: Server) -> None:
 def test_what_cannot_be_computed_gets_400(wrong: dict[str, Any], server: Server) -> None:
     answer = ask(server, **{"prompt": "fine", **wrong})
     assert answer.status == 400, answer
-    assert ask(server, prompt=prompt(3)).status == 200
+    assert ask(server, prompt=tokens(90, 3)).status == 200
 
 
 def test_the_others_of_its_batch_go_on_as_if_nothing_had_happened(server: Server) -> None:
     """Tried again where the others were not in one batch with the one that fails."""
-    alone = [text_of(ask(server, prompt=prompt(n), **LONG)) for n in (11, 12, 13)]
+    alone = [text_of(ask(server, prompt=tokens(90, n), **LONG)) for n in (11, 12, 13)]
     for attempt in range(8):
         begun = threading.Barrier(4, timeout=60)
         with ThreadPoolExecutor(4) as pool:
@@ -89,50 +86,39 @@ def test_the_others_of_its_batch_go_on_as_if_nothing_had_happened(server: Server
 
 def _stream(server: Server, number: int, begun: threading.Barrier) -> str:
     begun.wait()
-    return streamed(ask(server, prompt=prompt(number), stream=True, **LONG))
+    return streamed(ask(server, prompt=tokens(90, number), stream=True, **LONG))
 
 
 def _fail(server: Server, number: int, begun: threading.Barrier) -> Answer:
     begun.wait()
-    return ask(server, prompt=prompt(number), max_tokens=9, logit_bias={str(BAD): 100.0})
-
-
-@pytest.mark.nightly
-def test_many_prompts_at_once_of_which_some_fail(server: Server) -> None:
-    def one(number: int) -> int:
-        tokens = prompt(number, 40 + number)
-        return ask(server, prompt=[*tokens, BAD, 9] if number % 5 == 0 else tokens).status
-
-    with ThreadPoolExecutor(20) as pool:
-        statuses = list(pool.map(one, range(30, 50)))
-    assert statuses == [500 if number % 5 == 0 else 200 for number in range(30, 50)]
+    return ask(server, prompt=tokens(90, number), max_tokens=9, logit_bias={str(BAD): 100.0})
 
 
 def test_a_failure_in_the_middle_of_an_answer_ends_its_stream_with_the_error(
     server: Server,
 ) -> None:
     forced = {"logit_bias": {str(BAD): 100.0}, "max_tokens": 5}
-    answer = ask(server, prompt=prompt(60), stream=True, **forced)
+    answer = ask(server, prompt=tokens(90, 60), stream=True, **forced)
     assert answer.status == 200
     last = answer.content.strip().split(b"\n\n")[-1]
     assert json.loads(last.removeprefix(b"data: ")) == {"error": {"message": FAILED, "code": 500}}
-    whole = ask(server, prompt=prompt(61), **forced)
+    whole = ask(server, prompt=tokens(90, 61), **forced)
     assert (whole.status, whole.error) == (500, FAILED)
-    assert ask(server, prompt=prompt(62)).status == 200
+    assert ask(server, prompt=tokens(90, 62)).status == 200
 
 
 def test_what_failed_leaves_nothing_in_the_cache_that_others_would_restore(server: Server) -> None:
-    tokens = prompt(70, 200)
-    assert ask(server, prompt=[*tokens, BAD, 4]).status == 500
-    first = ask(server, prompt=tokens, **LONG)
-    other = ask(server, prompt=tokens, **LONG)
+    asked = tokens(200, 70)
+    assert ask(server, prompt=[*asked, BAD, 4]).status == 500
+    first = ask(server, prompt=asked, **LONG)
+    other = ask(server, prompt=asked, **LONG)
     assert text_of(first) == text_of(other)
 
 
 def test_an_error_outside_the_model_ends_its_request_and_not_the_server(server: Server) -> None:
     """Too few logits for the eleven best: an error of the server's loop, between two steps."""
-    odd = {"prompt": [*prompt(80), ODD], "top_logprobs": 11}
+    odd = {"prompt": [*tokens(90, 80), ODD], "top_logprobs": 11}
     answer = ask(server, **odd)
     assert answer.status == 500
     assert "argpartition" in answer.error
-    assert ask(server, prompt=prompt(81)).status == 200
+    assert ask(server, prompt=tokens(90, 81)).status == 200

@@ -122,18 +122,6 @@ def test_agents_with_one_new_prefix_compute_it_once(
         assert each.result().text == alone(theirs, models[kind], agent(number))
 
 
-@pytest.mark.parametrize("kind", some(KINDS, "dense"))
-def test_agents_that_ask_in_the_same_instant_compute_it_once(
-    kind: str, start: Start, gate: Gate
-) -> None:
-    with asking(start()) as server:
-        asked = [server.ask(agent(n)) for n in range(4)]
-        server.until_held(3)
-        gate.open()
-        said = sorted((each.result() for each in asked), key=lambda each: each.cached)
-    assert_shared(kind, said[0], said[1:])
-
-
 @pytest.mark.parametrize("kind", some(KINDS, "hybrid"))
 def test_chats_with_one_new_system_prompt_compute_it_once(
     kind: str,

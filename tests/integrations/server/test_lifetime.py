@@ -21,26 +21,6 @@ def why_of(home: Path, *arguments: str) -> Any:
     return json.loads(cli(home, "why", *arguments, "--format", "json"))["requests"]
 
 
-@pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "dense"))
-def test_a_chat_goes_on_after_kill_9(
-    model: str, start: Start, home: Path, models: dict[str, Path], ours: Server
-) -> None:
-    expected = converse(ours, models[model], f"kills of {model}")
-    messages = [{"role": "system", "content": f"kills of {model}. {SYSTEM}"}]
-    for number, turn in enumerate(expected):
-        question = f"Question {number} about kills of {model}?"
-        messages.append({"role": "user", "content": question})
-        server = start(model)
-        said = ask(server, models[model], messages)
-        assert said.text == turn.text
-        # What other tests' chats share with the first turn is less than a block: `ours` has it in
-        # memory, a new process cannot.
-        assert number == 0 or said.cached_tokens >= turn.cached_tokens > 0
-        wait_until_durable(home)
-        server.kill()
-        messages.append({"role": "assistant", "content": said.text})
-
-
 @pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_a_signal_finishes_the_answer_and_writes_everything(
     number: signal.Signals, start: Start, models: dict[str, Path]
@@ -147,18 +127,6 @@ def test_the_first_lines_name_the_model_and_what_was_found(
     assert match[1] == match[2]
     last = rf"Everything is on the disk: {cold} has {match[1]} pages, [\d.]+ [KM]iB\."
     assert re.fullmatch(last, again[-1])
-
-
-def test_a_server_without_a_disk_says_that_nothing_is_on_it(
-    models: dict[str, Path], home: Path, start: Start
-) -> None:
-    lines = one_run(start, home, models["dense"], "--hot-cache-only")
-    assert "nothing is kept on the disk (hot_cache_only); memory 256 MiB" in lines
-    assert re.fullmatch(
-        r"Nothing is on the disk: hot_cache_only\. \d+ pages, [\d.]+ KiB, \d+ tokens end with this "
-        r"process\.",
-        lines[-1],
-    )
 
 
 def test_the_request_s_line_names_the_setting_that_is_too_small(

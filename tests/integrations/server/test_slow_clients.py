@@ -74,7 +74,8 @@ def test_the_drain_timeout_cuts_off_an_answer_without_an_end(
     assert (answer.status, answer.error) == (503, "the server is ending")
 
 
-def end_at_any_moment(start: Start, seed: int) -> None:
+@pytest.mark.parametrize("seed", some(range(4), 0))
+def test_a_signal_at_any_moment_ends_the_server(seed: int, start: Start) -> None:
     """Clients come and stall, and after a random while the server is asked to end, once or more."""
     chance = random.Random(seed)
     server = start("dense", "--drain-timeout", "2")
@@ -108,8 +109,3 @@ def end_at_any_moment(start: Start, seed: int) -> None:
         ended.set()
         for visitor in visitors:
             visitor.join()
-
-
-@pytest.mark.parametrize("seed", some(range(4), 0))
-def test_a_signal_at_any_moment_ends_the_server(seed: int, start: Start) -> None:
-    end_at_any_moment(start, seed)

@@ -21,24 +21,25 @@ Done = subprocess.CompletedProcess[str]
 
 
 def start(*flags: str, memory_only: bool = True) -> Done:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
-    environment = {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "omlx_cache_daemon", "serve"]
     command += ["--hot-cache-only"] * memory_only
     return subprocess.run(
         [*command, "--socket", "off", "--log-level", "ERROR", *flags],
-        env=environment,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=60,
     )
 
 
-def assert_one_line(done: Done, beginning: str) -> None:
+def refused(beginning: str, *flags: str, memory_only: bool = True) -> str:
+    """Return the one line that a server says which does not start."""
+    done = start("--port", "0", *flags, memory_only=memory_only)
     assert done.returncode == 1, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith(beginning)
     assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
 
 
 @pytest.mark.parametrize(
@@ -47,29 +48,24 @@ def assert_one_line(done: Done, beginning: str) -> None:
 def test_what_cannot_be_loaded_is_named(wrong: str, models: dict[str, Path]) -> None:
     flags = {"--model": str(models["dense"]), wrong: "/there/is none"}
     words = [word for flag in flags.items() for word in flag]
-    done = start("--port", "0", *words)
-    assert_one_line(done, "omlx-cache: cannot load ")
-    assert "/there/is none" in done.stderr
+    assert "/there/is none" in refused("omlx-cache: cannot load ", *words)
 
 
 @pytest.mark.parametrize(
     "place", some(["/there/is/none", "./none", "~/none", "models/of/mine"], "models/of/mine")
 )
 def test_a_folder_that_is_not_there_is_no_name_on_the_hub(place: str) -> None:
-    done = start("--port", "0", "--model", place)
-    assert_one_line(done, f"omlx-cache: cannot load {place}: there is no folder {place}\n")
+    refused(f"omlx-cache: cannot load {place}: there is no folder {place}\n", "--model", place)
 
 
 def test_a_folder_without_a_configuration_is_no_model(tmp_path: Path) -> None:
-    done = start("--port", "0", "--model", str(tmp_path))
-    assert_one_line(done, f"omlx-cache: cannot load {tmp_path}: {tmp_path} is no model folder")
-    assert "no config.json" in done.stderr
+    beginning = f"omlx-cache: cannot load {tmp_path}: {tmp_path} is no model folder"
+    assert "no config.json" in refused(beginning, "--model", str(tmp_path))
 
 
 def test_a_name_that_is_no_folder_and_not_in_reach_on_the_hub_is_both() -> None:
-    done = start("--port", "0", "--model", "tiny")
-    assert_one_line(done, "omlx-cache: cannot load tiny: there is no such folder here, and the ")
-    assert "hub cannot be reached (" in done.stderr
+    beginning = "omlx-cache: cannot load tiny: there is no such folder here, and the "
+    assert "hub cannot be reached (" in refused(beginning, "--model", "tiny")
 
 
 def test_a_cold_directory_that_others_may_change_ends_the_start(
@@ -79,10 +75,9 @@ def test_a_cold_directory_that_others_may_change_ends_the_start(
     directory.mkdir()
     (directory / "letter").write_text("mine")
     directory.chmod(0o777)
-    flags = ("--port", "0", "--model", str(models["dense"]), "--cold-dir", str(directory))
-    done = start(*flags, memory_only=False)
-    assert_one_line(done, f"omlx-cache: nothing can be kept in {directory}: ")
-    assert "chmod 700" in done.stderr
+    flags = ("--model", str(models["dense"]), "--cold-dir", str(directory))
+    beginning = f"omlx-cache: nothing can be kept in {directory}: "
+    assert "chmod 700" in refused(beginning, *flags, memory_only=False)
 
 
 @pytest.mark.skipif(
@@ -91,9 +86,8 @@ def test_a_cold_directory_that_others_may_change_ends_the_start(
 def test_a_cold_directory_that_only_opening_it_shows_to_be_unusable_ends_the_start(
     models: dict[str, Path],
 ) -> None:
-    flags = ("--port", "0", "--model", str(models["dense"]), "--cold-dir", "/proc/x")
-    done = start(*flags, memory_only=False)
-    assert_one_line(done, "omlx-cache: nothing can be kept in /proc/x: ")
+    flags = ("--model", str(models["dense"]), "--cold-dir", "/proc/x")
+    refused("omlx-cache: nothing can be kept in /proc/x: ", *flags, memory_only=False)
 
 
 def test_a_server_starts_without_its_disk_and_uses_it_when_it_is_back(
@@ -144,11 +138,9 @@ def test_a_server_starts_without_its_disk_and_uses_it_when_it_is_back(
 def test_a_port_that_somebody_listens_on_is_named(models: dict[str, Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = start("--port", str(port), "--model", str(models["dense"]))
-    assert_one_line(done, f"omlx-cache: cannot listen on 127.0.0.1, port {port}: Address already")
-    assert done.stderr.endswith(
-        "; `omlx-cache ps` shows running servers, and --port takes another\n"
-    )
+        beginning = f"omlx-cache: cannot listen on 127.0.0.1, port {port}: Address already"
+        said = refused(beginning, "--port", str(port), "--model", str(models["dense"]))
+    assert said.endswith("; `omlx-cache ps` shows running servers, and --port takes another\n")
 
 
 @pytest.mark.parametrize("port", some(["99999", "65536", "-5", "http"], "65536"))
@@ -165,7 +157,6 @@ def test_a_signal_while_the_model_loads_ends_the_server(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "omlx_cache_daemon", "serve", "--hot-cache-only", "--port=0"]
     process = subprocess.Popen(
         [*command, "--socket", "off", "--model", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -198,7 +189,7 @@ def test_a_server_that_lacks_a_name_serves_with_its_own_cache_unless_it_is_requi
 ) -> None:
     port = free_port()
     command = [sys.executable, "-c", LACKS, "serve", "--port", str(port), "--hot-cache-only"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     refused = subprocess.run(
         [*command, "--require"], env=environment, capture_output=True, text=True, timeout=60
     )

@@ -2,10 +2,7 @@
 
 import http.client
 import json
-import os
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,18 +12,23 @@ import pytest
 
 from kit.tinylm import Server
 
-from .conftest import Start, ask
+from .conftest import Start, ask, cli
 
 TOKEN = "a-token-that-nobody-shows"
 
 
 def _get(
-    server: Server, path: str, method: str = "GET", host: str | None = None, **headers: str
+    server: Server,
+    path: str,
+    method: str = "GET",
+    host: str | None = None,
+    body: str | None = None,
+    **headers: str,
 ) -> tuple[int, dict[str, str], str]:
     where = urlsplit(server.url)
     connection = http.client.HTTPConnection(host or where.hostname or "", where.port, timeout=30)
     try:
-        connection.request(method, path, headers=headers)
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
         named = {name.lower(): value for name, value in response.getheaders()}
         return response.status, named, response.read().decode()
@@ -87,22 +89,9 @@ def test_a_token_is_asked_for_and_shown_nowhere(start: Start) -> None:
     assert _get(server, "/metrics")[0] == 401
     right = {"Authorization": f"Bearer {TOKEN}"}
     assert _get(server, "/metrics", **right)[0] == 200
-    environment = {
-        **os.environ,
-        "OMLX_CACHE_RUNTIME_DIR": str(server.log.parent / "run"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
     shown = server.text() + _get(server, "/status/settings.json", **right)[2]
     for command in (["config"], ["config", "--format", "json"], ["ps", "--format", "json"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "omlx_cache_daemon", *command],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        shown += done.stdout + done.stderr
+        shown += cli(server.log.parent, *command)
     assert "status_token" in shown
     assert TOKEN not in shown
 
@@ -154,12 +143,5 @@ def test_look_ups_need_the_token_and_the_status_to_be_asked_for(
 
 
 def _look_up(server: Server, body: object, **headers: str) -> tuple[int, dict[str, Any]]:
-    where = urlsplit(server.url)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=30)
-    try:
-        connection.request("POST", "/lookup", json.dumps(body), headers)
-        response = connection.getresponse()
-        text = response.read()
-        return response.status, json.loads(text) if response.status == 200 else {}
-    finally:
-        connection.close()
+    status, _, text = _get(server, "/lookup", "POST", body=json.dumps(body), **headers)
+    return status, json.loads(text) if status == 200 else {}

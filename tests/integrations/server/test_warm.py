@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ CHATS = [
 ]
 
 
-def warm(home: Path, file: Path, *flags: str, check: bool = True, **options: Any) -> Any:
+def warm(home: Path, file: Path, *flags: str, check: bool = True) -> Any:
     variables = {
         "OMLX_CACHE_COLD_DIR": str(home / "cold"),
         "OMLX_CACHE_RUNTIME_DIR": str(home / "run"),
@@ -38,16 +36,10 @@ def warm(home: Path, file: Path, *flags: str, check: bool = True, **options: Any
         "OMLX_CACHE_COLD_BYTES": "1GiB",
         "OMLX_CACHE_MIN_FREE_BYTES": "0",
         "OMLX_CACHE_BLOCK_SIZE": "64",
-        "PYTHONPATH": os.pathsep.join(sys.path),
         "HF_HUB_OFFLINE": "1",
     }
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
     command = ["omlx_cache_daemon", "warm", str(file), *flags]
-    if options:
-        whole = [sys.executable, "-m", *command]
-        done = subprocess.run(whole, env={**kept, **variables}, text=True, timeout=90, **options)
-    else:
-        done = run(command, {**kept, **variables})
+    done = run(command, {**os.environ, **variables})
     assert done.returncode == 0 or not check, done.stderr
     return done
 
