@@ -1,51 +1,30 @@
 """Stores in processes of their own, and the command line in another."""
 
 import os
-import pty
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from kit.children import embedded_stores
+from kit.trees import short_directory
 from omlx_cache_daemon.cli import main
 
 _SCRIPT = Path(__file__).with_name("store_process.py")
 
 
-@contextmanager
-def _runtime_dir() -> Iterator[Path]:
-    """A private directory whose path leaves room for a socket's name; pytest's own do not."""
-    path = Path(tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
-
-
 def _variables(runtime: Path, cold: Path) -> dict[str, str]:
     """Those of a command line that sees the stores of these directories only."""
-    hidden = ("OMLX_", "PYTHONUNBUFFERED")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     return {
-        **kept,
+        **{name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         "OMLX_CACHE_RUNTIME_DIR": str(runtime),
         "OMLX_CACHE_COLD_DIR": str(cold),
         "NO_COLOR": "",
-        # As the installed program finds its packages when nothing is installed.
-        "PYTHONPATH": os.pathsep.join(sys.path),
     }
-
-
-@pytest.fixture
-def runtime_dir() -> Iterator[Path]:
-    with _runtime_dir() as path:
-        yield path
 
 
 @pytest.fixture
@@ -60,7 +39,7 @@ def one_store(
 ) -> Iterator[dict[str, str]]:
     """The variables of a command line that sees one store, of the module's `STORE`, which outlives
     a test."""
-    with _runtime_dir() as runtime, embedded_stores(request.module.STORE) as run:
+    with short_directory() as runtime, embedded_stores(request.module.STORE) as run:
         variables = _variables(runtime, tmp_path_factory.mktemp("one") / "cold")
         run(variables, "first")
         yield variables
@@ -105,8 +84,6 @@ def cli(
 ) -> Cli:
     """Runs `omlx-cache` in this process, which takes a tenth of the time; keywords add variables
     for the one run."""
-    for name in [name for name in os.environ if name.startswith("OMLX_")]:
-        monkeypatch.delenv(name)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
@@ -120,32 +97,6 @@ def cli(
                 # As --help leaves.
                 code = int(ended.code or 0)
         return Result(code, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def on_a_terminal(environment: dict[str, str]) -> Callable[..., tuple[int, str]]:
-    """Runs `omlx-cache` with a terminal as its input, on which an answer is typed; returns its exit
-    code and what it wrote."""
-
-    def run(answer: str, *arguments: str) -> tuple[int, str]:
-        ours, theirs = pty.openpty()
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "omlx_cache_daemon", *arguments],
-                env=environment,
-                stdin=theirs,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            os.write(ours, answer.encode())
-            out, _ = process.communicate(timeout=60)
-        finally:
-            os.close(ours)
-            os.close(theirs)
-        return process.returncode, out
 
     return run
 

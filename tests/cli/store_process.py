@@ -7,15 +7,13 @@ from pathlib import Path
 
 from kit.status import figures, process_row
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.page_replies import NamespaceRow, PageRow
 from omlx_cache.control.replies import Holding, Identity
 from omlx_cache.control.request_replies import ExplainedRequest, Remembered, WhyReply
 from omlx_cache.control.serialization import extended
 from omlx_cache.control.server import serve_socket
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence
-from omlx_cache_storage.page import TensorSpec
 
-KEY = "ab" * 32
 NAMESPACE = "cd" * 32
 
 
@@ -39,7 +37,7 @@ def _ls(args: Mapping[str, object]) -> object:
     if not NAMESPACE.startswith(str(args["namespace"])):
         raise ControlError("not_found", f"no namespace begins with {args['namespace']}")
     limit = args["limit"]
-    return [_page(KEY, 256), _page(KEY[::-1], 512)][:limit]
+    return [_page("ab" * 32, 256), _page("ba" * 32, 512)][:limit]
 
 
 def _page(key: str, position: int) -> PageRow:
@@ -54,13 +52,6 @@ def _page(key: str, position: int) -> PageRow:
         path="",
         age_s=3.5,
     )
-
-
-def _inspect(args: Mapping[str, object]) -> object:
-    if not KEY.startswith(str(args["key_prefix"])):
-        return []
-    tensor = TensorSpec("0.keys", "BF16", (1, 2, 256, 64))
-    return [extended(PageDetails, _page(KEY, 256), checksum="12ab", tensors=[tensor])]
 
 
 def _why(args: Mapping[str, object]) -> object:
@@ -115,7 +106,6 @@ HANDLERS = {
     "ps": _ps,
     "requests": lambda args: {"upto": 0, "records": []},
     "ls": _ls,
-    "inspect": _inspect,
     "why": _why,
 }
 

@@ -10,17 +10,6 @@ from kit.examples import some
 from .conftest import Cli, StartStore
 
 
-def test_json_output_is_one_document_and_nothing_else(cli: Cli, start_store: StartStore) -> None:
-    store = start_store()
-    assert json.loads(cli("stats", "--format", "json").out)["hot"]["nbytes"] == 4000
-    (listed,) = json.loads(cli("ps", "--format", "json").out)
-    assert (listed["pid"], listed["socket"]) == (store.pid, str(store.path))
-    assert 0 < listed["answered_s"] < 10
-    assert json.loads(cli("ls", "--format", "json").out)[0]["tokens"] == 512
-    assert json.loads(cli("ls", "cd", "--format", "json").out)[1]["position"] == 512
-    assert json.loads(cli("ls", "/ab", "--format", "json").out)[0]["checksum"] == "12ab"
-
-
 def test_stats_are_three_lines_and_with_all_every_counter(
     cli: Cli, start_store: StartStore
 ) -> None:
@@ -38,17 +27,6 @@ def test_stats_are_three_lines_and_with_all_every_counter(
     assert {"hot.nbytes 3.91 KiB", "requests.misses.absent 7", "uptime_seconds 1.5 s"} <= set(whole)
 
 
-def test_ps_lists_every_store(cli: Cli, start_store: StartStore) -> None:
-    first, second = start_store("one"), start_store("two")
-    lines = cli("ps").out.splitlines()
-    assert lines[0].split() == [
-        *("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "REMOTE", "PENDING", "SESSIONS"),
-        *("VERSION", "ANSWERED"),
-    ]
-    assert {line.split()[0] for line in lines[1:]} == {str(first.pid), str(second.pid)}
-    assert "1 MiB / 1 GiB" in lines[1]
-
-
 def test_a_stuck_store_does_not_hide_the_others(cli: Cli, start_store: StartStore) -> None:
     stuck, well = start_store("stuck"), start_store("well")
     os.kill(stuck.pid, signal.SIGSTOP)
@@ -57,14 +35,6 @@ def test_a_stuck_store_does_not_hide_the_others(cli: Cli, start_store: StartStor
     rows = {line.split()[0]: line for line in result.out.splitlines()[1:]}
     assert "does not answer" in rows[str(stuck.pid)]
     assert "1 MiB / 1 GiB" in rows[str(well.pid)]
-
-
-def test_a_refusal_of_the_store_is_a_failure(cli: Cli, start_store: StartStore) -> None:
-    start_store()
-    refused, nothing = cli("ls", "ffff"), cli("ls", "/ffff")
-    assert (refused.code, refused.out) == (1, "")
-    assert "no namespace begins with ffff" in refused.err
-    assert (nothing.code, nothing.out) == (1, "")
 
 
 @pytest.mark.parametrize(

@@ -119,15 +119,3 @@ def test_notes_say_what_is_ignored_or_cannot_be_used(cli: Cli, tmp_path: Path) -
     # A removed setting's flag is accepted as well.
     ended = cli("warm", "missing", "--eviction-policy", "lru", "--memory-once")
     assert (ended.code, "there is no file missing" in ended.err) == (1, True)
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "said"),
-    [
-        ("BLOCK_SIZE", "7", "OMLX_CACHE_BLOCK_SIZE: got '7'; allowed: a whole number"),
-        ("HOTBYTES", "1", "the nearest is OMLX_CACHE_HOT_BYTES"),
-        ("RUNTIME_DIR", "", "OMLX_CACHE_RUNTIME_DIR: got ''"),
-    ],
-)
-def test_bad_configuration_is_78(cli: Cli, variable: str, value: str, said: str) -> None:
-    cli("config", **{f"OMLX_CACHE_{variable}": value}).assert_refused(78, said)

@@ -1,6 +1,5 @@
 """`omlx-cache export` and `import`: what one machine computed, another restores."""
 
-import hashlib
 import json
 import signal
 import subprocess
@@ -8,31 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
-from mlx.utils import tree_flatten
 
-from kit import zoo
 from kit.children import embedded_stores, told
-from kit.drive import feed, random_tokens, settings
 from kit.output import check_output
 from kit.storage import Story, write_pages
 from kit.storage.mounts import small_disk
-from omlx_cache import BlockStore, PrefixCache
 
 from .conftest import Cli
 
-FAMILIES = ("llama", "gemma3_text", "qwen3_next")
-TOKENS = random_tokens(150, 3)
-
-_RESTORE = f"""
-import sys
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-from cli.test_export_import import FAMILIES, restored
-for name in FAMILIES:
-    print(restored(name, Path(sys.argv[1])), flush=True)
-"""
 _EMBED = """
 import sys
 from kit.output import check_output
@@ -57,54 +40,11 @@ def cold_dir(tmp_path: Path) -> Path:
     return tmp_path / "cold"
 
 
-def computed(name: str, directory: Path) -> str:
-    """Compute a prompt of a model into a directory; return what its cache holds then."""
-    model = zoo.build(name)
-    with BlockStore(settings(directory)) as store, PrefixCache(model, store).session(TOKENS) as s:
-        for chunk in s.prefill_chunks(step=32):
-            feed(model, s.prompt_cache, chunk)
-        s.commit()
-        assert store.flush(30)
-    return restored(name, directory)
-
-
-def restored(name: str, directory: Path) -> str:
-    """Restore that prompt; return how much of it came and the bits of its cache."""
-    model = zoo.build(name)
-    with BlockStore(settings(directory)) as store, PrefixCache(model, store).session(TOKENS) as s:
-        sha = hashlib.sha256()
-        for _, array in tree_flatten([cache.state for cache in s.prompt_cache]):
-            if isinstance(array, mx.array):
-                mx.eval(array)
-                sha.update(bytes(memoryview(array.astype(mx.float32))))
-        assert s.cached_tokens >= 128, s.miss_reason
-        return f"{s.cached_tokens} {sha.hexdigest()}"
-
-
 def _state(result: Any) -> Any:
     assert result.code == 0, result.err
     document = json.loads(result.out)
     check_output("import" if "dry_run" in document else "export", document)
     return document
-
-
-def test_another_machine_restores_bit_for_bit_what_was_exported(
-    cli: Cli, environment: dict[str, str], tmp_path: Path
-) -> None:
-    there, here, archive = tmp_path / "there", tmp_path / "here", tmp_path / "all.tar"
-    before = [computed(name, there) for name in FAMILIES]
-    assert cli("export", "-o", archive, "--cold-dir", there).code == 0
-    assert archive.stat().st_mode & 0o777 == 0o600
-    here.mkdir(mode=0o700)
-    assert cli("import", archive, "--cold-dir", here).code == 0
-    other = subprocess.run(
-        [sys.executable, "-c", _RESTORE, str(here)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert other.stdout.splitlines() == before, other.stderr
 
 
 @pytest.mark.parametrize(
@@ -123,7 +63,6 @@ def test_a_target_is_exported_alone(
     archive, here = tmp_path / "a.tar", tmp_path / "here"
     here.mkdir(mode=0o700)
     exported = _state(cli("export", *target, "-o", archive, "--format", "json"))
-    check_output("export", exported)
     assert exported["pages"] == pages
     command = ("import", archive, "--cold-dir", here, "--format", "json")
     looked = _state(cli(*command, "--dry-run"))
@@ -174,7 +113,6 @@ def test_an_import_killed_anywhere_leaves_whole_pages_and_goes_on(
     for path in here.rglob("*.safetensors"):
         assert path.read_bytes() == there[path.name]
     result = _state(cli("import", archive, "--cold-dir", here, "--format", "json"))
-    check_output("import", result)
     assert result["present_pages"] >= 1
     assert result["present_pages"] + result["imported_pages"] == 6
     assert {path.name for path in here.rglob("*.safetensors")} == there.keys()

@@ -1,14 +1,12 @@
 """What `--help` of a command says: what it does, and what it takes when nothing is given."""
 
-import argparse
 import re
 from pkgutil import iter_modules
 
 import pytest
 
 from omlx_cache_daemon import commands
-from omlx_cache_daemon.cli import GROUPS, OLD_NAMES, command_names
-from omlx_cache_daemon.parsing import load
+from omlx_cache_daemon.cli import OLD_NAMES, command_names
 
 from .conftest import Cli
 
@@ -36,15 +34,11 @@ def test_a_flag_says_its_default_and_what_it_means_here(
     assert said in flag_help(cli(*command.split()).out, flag)
 
 
-def test_a_second_run_of_warm_is_not_said_to_be_free(cli: Cli) -> None:
-    described = " ".join(cli("warm", "--help").out.split())
-    assert "A second run computes at most one token of each prompt." in described
-
-
 def test_the_overview_has_every_command_in_a_group(cli: Cli) -> None:
     told = cli("--help").out
     assert max(map(len, told.splitlines())) <= 82
     assert len(command_names()) == 18
+    assert {module.name for module in iter_modules(commands.__path__)} == set(command_names())
     for name in command_names():
         assert re.search(rf"^  {name} ", told, re.MULTILINE), name
     assert "69 no store answers" in told
@@ -62,19 +56,3 @@ def test_an_old_name_says_the_new_one(cli: Cli) -> None:
         assert new.split()[0] in command_names()
         said = f"omlx-cache: omlx-cache {name} is now omlx-cache {new}\n"
         cli(name, "--flag", "value").assert_refused(2, said)
-
-
-def test_every_command_says_in_a_sentence_what_it_does() -> None:
-    subparsers = argparse.ArgumentParser().add_subparsers()
-    assert {module.name for module in iter_modules(commands.__path__)} == set(command_names())
-    for name in command_names():
-        load(name, subparsers)
-    for name, parser in subparsers.choices.items():
-        described = parser.description or ""
-        assert described[:1].isupper(), name
-        assert described.rstrip().endswith((".", ")")), name
-    for name, about in (
-        (name, about) for group in GROUPS.values() for name, about in group.items()
-    ):
-        assert about[0].islower(), name
-        assert not about.endswith("."), name

@@ -4,7 +4,6 @@ import argparse
 import json
 import subprocess
 import sys
-from typing import Any
 
 import jsonschema
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from kit.children import embedded_stores
 from kit.output import check_output, schema
 from kit.storage import Story
-from omlx_cache_daemon.cli import command_names, main
+from omlx_cache_daemon.cli import command_names
 from omlx_cache_daemon.parsing import load
 
 from .conftest import Cli
@@ -71,24 +70,14 @@ _LINES = {
 _CHECKED = {*_COMMANDS, *_LINES, *_ELSEWHERE}
 
 
-def _said(variables: dict[str, str], *arguments: str) -> Any:
-    command = [sys.executable, "-m", "omlx_cache_daemon", *arguments, "--format", "json"]
-    ended = subprocess.run(command, env=variables, capture_output=True, timeout=60, check=True)
-    return json.loads(ended.stdout)
-
-
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_what_a_command_prints_is_what_its_schema_says(
-    one_store: dict[str, str],
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    one_store: dict[str, str], name: str, cli: Cli
 ) -> None:
-    for variable in ("OMLX_CACHE_RUNTIME_DIR", "OMLX_CACHE_COLD_DIR"):
-        monkeypatch.setenv(variable, one_store[variable])
+    ended = cli(*_COMMANDS[name], "--format", "json", **one_store)
     # 1 is what doctor says of a machine on which something is wrong.
-    assert main([*_COMMANDS[name], "--format", "json"]) in ((0, 1) if name == "doctor" else (0,))
-    document = json.loads(capsys.readouterr().out)
+    assert ended.code in ((0, 1) if name == "doctor" else (0,))
+    document = json.loads(ended.out)
     if isinstance(document, dict):
         assert next(iter(document)) == "schema_version"
     check_output(name.split()[0], document)
@@ -105,9 +94,9 @@ def test_each_line_of_what_goes_on_is_what_its_schema_says(
 
 
 def test_a_field_that_the_schema_lacks_or_that_is_gone_is_found(
-    one_store: dict[str, str],
+    one_store: dict[str, str], cli: Cli
 ) -> None:
-    (row,) = _said(one_store, "ps")
+    (row,) = json.loads(cli("ps", "--format", "json", **one_store).out)
     gone = {name: value for name, value in row.items() if name != "sessions"}
     for wrong in ({**row, "more": 1}, gone, {**row, "uptime_s": "long"}):
         with pytest.raises(jsonschema.ValidationError):

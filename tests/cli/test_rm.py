@@ -16,6 +16,7 @@ from kit.children import Process, embedded_stores, told
 from kit.examples import some
 from kit.storage import Story, disk_usage, files_in, open_cold, write_pages
 from kit.storage.mounts import small_disk
+from kit.terminals import on_terminal
 from omlx_cache.identity.namespace import salt_digest, software
 
 from .conftest import Cli
@@ -139,10 +140,13 @@ def test_without_a_terminal_nothing_is_deleted_unasked(cli: Cli, cold_dir: Path)
     ("answer", "left"), some([("y\n", 9), ("n\n", 12), ("\x04", 12)], ("y\n", 9), ("n\n", 12))
 )
 def test_on_a_terminal_it_asks_first(
-    on_a_terminal: Callable[..., tuple[int, str]], cold_dir: Path, answer: str, left: int
+    environment: dict[str, str], cold_dir: Path, answer: str, left: int
 ) -> None:
-    code, out = on_a_terminal(answer, "rm", "--older", "30d")
-    assert "Delete 3 pages (" in out
+    command = [sys.executable, "-m", "omlx_cache_daemon", "rm", "--older", "30d"]
+    with on_terminal(command, environment) as terminal:
+        terminal.wait_for("Delete 3 pages (")
+        terminal.type(answer)
+        code = terminal.ended()
     assert (code, len(files_in(cold_dir))) == (0 if left == 9 else 1, left)
 
 

@@ -15,11 +15,6 @@ from .conftest import Cli
 SERVERS = ("mlx-openai-server", "mlx_lm.server", "mlx_vlm.server", "vllm-mlx")
 
 
-def test_help_names_the_servers_and_where_the_settings_are(cli: Cli) -> None:
-    shown = " ".join(cli("run", "--help").out.split())
-    assert all(name in shown for name in (*SERVERS, "omlx-cache config"))
-
-
 def test_behind_its_name_everything_is_the_servers(cli_process: Cli) -> None:
     shown = cli_process("run", "mlx_lm.server", "--help")
     assert (shown.code, shown.out[:22]) == (0, "usage: mlx_lm.server [")

@@ -1,23 +1,11 @@
-"""A short runtime directory, and raw clients."""
+"""Raw clients."""
 
-import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from omlx_cache.control.server import ApiServer
-
-
-@pytest.fixture
-def runtime_dir() -> Iterator[Path]:
-    """A private directory whose path leaves room for a socket's name; pytest's own do not."""
-    path = Path(tempfile.mkdtemp(prefix=f"oc-{os.getpid()}-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
 
 
 class RawClient:

@@ -1,5 +1,5 @@
 """Fixtures of every test: a model, a store, and a cache of one in the other; a sequence of pages, a
-disk that fails and clocks to set."""
+disk that fails, clocks to set and a directory for sockets."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +11,7 @@ from kit import zoo
 from kit.drive import settings
 from kit.examples import some
 from kit.storage import FaultyDisk, HandClock, SetTime, Story
+from kit.trees import short_directory
 from omlx_cache import BlockStore, PrefixCache
 
 
@@ -48,6 +49,26 @@ def store(open_store: Callable[..., BlockStore]) -> BlockStore:
 @pytest.fixture
 def cache(model: Any, store: BlockStore) -> PrefixCache:
     return PrefixCache(model, store)
+
+
+@pytest.fixture
+def stores(request: pytest.FixtureRequest) -> Iterator[dict[int, BlockStore]]:
+    """One store in memory for each block size of the module's `BLOCKS`."""
+    opened = {
+        block: BlockStore(settings(Path("unused"), block_size=block, hot_cache_only=True))
+        for block in request.module.BLOCKS
+    }
+    yield opened
+    for store in opened.values():
+        store.hot.check_integrity()
+        assert store.stats().snapshots.live == 0
+        store.close()
+
+
+@pytest.fixture
+def runtime_dir() -> Iterator[Path]:
+    with short_directory() as path:
+        yield path
 
 
 @pytest.fixture

@@ -4,12 +4,10 @@ import contextlib
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import Story, write_pages
+from kit.trees import short_directory
 
 SERVICE = ("-m", "omlx_cache_daemon.service")
 
@@ -41,7 +40,6 @@ class Daemon:
             "OMLX_CACHE_RUNTIME_DIR": str(home / "run"),
             "OMLX_CACHE_COLD_DIR": str(self.cold_dir),
             "NOTIFY_SOCKET": str(home / "notify"),
-            "PYTHONPATH": os.pathsep.join(sys.path),
             **variables,
         }
         self.start()
@@ -114,26 +112,16 @@ def started(home: Path, *flags: str, **options: str) -> Iterator[Daemon]:
         daemon._manager.close()
 
 
-@contextlib.contextmanager
-def short_home() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket's name; pytest's own do not."""
-    home = Path(tempfile.mkdtemp(prefix=f"os-{os.getpid()}-", dir="/tmp"))
-    try:
-        yield home
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-
-
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with short_home() as made:
+    with short_directory() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
     """One service for the tests of a file that leave it as it was."""
-    with short_home() as made, started(made, WATCHDOG_USEC="600000") as running:
+    with short_directory() as made, started(made, WATCHDOG_USEC="600000") as running:
         yield running
 
 
