@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache as remembered
 from itertools import accumulate, count
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -27,7 +26,7 @@ from mlx_lm.models.cache import (
 )
 
 from kit import zoo
-from kit.drive import digest, settings
+from kit.drive import digest
 from kit.examples import examples
 from kit.versions import BEFORE_0_32, has_model, keys_and_values
 from omlx_cache import BlockStore, PrefixCache
@@ -208,6 +207,7 @@ if not BEFORE_0_32:
 
 MODEL = zoo.build("llama")
 SALTS = count()
+BLOCKS = (16, 17, 32, 48)
 
 
 class Plan(NamedTuple):
@@ -222,26 +222,12 @@ class Plan(NamedTuple):
 
 PLANS = st.builds(
     Plan,
-    block=st.sampled_from([16, 17, 32, 48]),
+    block=st.sampled_from(BLOCKS),
     chunks=st.lists(st.integers(1, 40), min_size=1, max_size=4),
     decoded=st.one_of(st.just(0), st.integers(1, 60)),
     trim=st.integers(0, 5),
     following=st.sampled_from([1, 1, 2, 9]),
 )
-
-
-@pytest.fixture
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, BlockStore]]:
-    """One store in memory for each block size."""
-    opened = {
-        block: BlockStore(settings(Path("unused"), block_size=block, hot_cache_only=True))
-        for block in (16, 17, 32, 48)
-    }
-    yield opened
-    for store in opened.values():
-        store.hot.check_integrity()
-        assert store.stats().snapshots.live == 0
-        store.close()
 
 
 def replay(subject: Subject, steps: list[int], position: int) -> Any:

@@ -4,11 +4,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from kit import zoo
-from kit.drive import random_tokens, request, run, same
+from kit.drive import prefill, random_tokens, request, run, same
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
@@ -58,8 +57,7 @@ def test_what_a_high_priority_uses_stays_younger_whoever_uses_it_next(
 
 def test_hints_that_are_none_are_counted_and_change_nothing(model: Any, cache: PrefixCache) -> None:
     with cache.session(MINE, priority="urgent") as session:
-        for chunk in session.prefill_chunks():
-            step(model, session, chunk)
+        prefill(model, session, 64)
         assert session.commit(ended="done").pages > 0
     assert set().union(*ages(cache.store).values()) == {0}
     for ttl in ("soon", -1, True, float("nan"), None):
@@ -71,11 +69,6 @@ def test_hints_that_are_none_are_counted_and_change_nothing(model: Any, cache: P
     assert cache.store.stats().to_dict()["requests"]["ignored_hints"] == 9
 
 
-def step(model: Any, session: Any, chunk: list[int]) -> None:
-    model(mx.array([chunk]), cache=session.prompt_cache)
-    session.evaluate()
-
-
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("ended", [None, "tool_call", "length", "cancelled"])
 def test_only_a_turn_that_is_over_goes_without_protection(
@@ -83,8 +76,7 @@ def test_only_a_turn_that_is_over_goes_without_protection(
 ) -> None:
     def commit(tokens: list[int], how: str | None) -> None:
         with cache.session(tokens) as session:
-            for chunk in session.prefill_chunks():
-                step(model, session, chunk)
+            prefill(model, session, 64)
             session.commit(ended=how)
 
     def youngest() -> float:
@@ -106,8 +98,7 @@ def test_a_turn_that_is_over_takes_nothing_from_who_used_the_same_meanwhile(
     model: Any, cache: PrefixCache
 ) -> None:
     with cache.session(MINE) as session:
-        for chunk in session.prefill_chunks():
-            step(model, session, chunk)
+        prefill(model, session, 64)
         request(model, cache, THEIRS)
         session.commit(ended="turn")
     now = time.time_ns()

@@ -2,18 +2,16 @@
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from kit.drive import feed, random_tokens, settings
+from kit.restoring import PagedDisk
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm import LoadedModel, TieredPromptCache
 from omlx_cache.restore.gate import READS
-from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.keys import as_tokens
-from omlx_cache_storage.page import Buffer
 
 from .conftest import model_of
 
@@ -21,16 +19,7 @@ KEY = ("a model", None, None)
 TOKENS = random_tokens(200, 1)
 
 
-class SlowDisk(FileSystem):
-    seconds = 0.0
-
-    def read_into(self, fd: int, offset: int, buffers: list[Buffer]) -> int:  # type: ignore[override]
-        if self.seconds:
-            threading.Event().wait(self.seconds)
-        return super().read_into(fd, offset, buffers)
-
-
-def learned(cache: TieredPromptCache, store: BlockStore, disk: SlowDisk) -> None:
+def learned(cache: TieredPromptCache, store: BlockStore, disk: PagedDisk) -> None:
     """Store a prompt, and have the store know what the model takes and that the disk is slow."""
     caches = make_prompt_cache(model_of("qwen3"))
     feed(model_of("qwen3"), caches, TOKENS)
@@ -40,7 +29,7 @@ def learned(cache: TieredPromptCache, store: BlockStore, disk: SlowDisk) -> None
         cache.fetch_nearest_cache(KEY, random_tokens(200, seed))
         assert cache.last is not None
         cache.last.computed(200, 0.01)
-    disk.seconds = 0.25
+    disk.hold = lambda position, group: threading.Event().wait(0.25)
     for _ in range(READS):
         store.shrink_hot(0)
         _, rest = cache.fetch_nearest_cache(KEY, [*TOKENS, 1, 2])
@@ -52,7 +41,7 @@ def learned(cache: TieredPromptCache, store: BlockStore, disk: SlowDisk) -> None
 def test_a_fetch_is_a_miss_that_says_why_where_reading_takes_longer(
     worth_reading: str, tmp_path: Path
 ) -> None:
-    disk = SlowDisk()
+    disk = PagedDisk()
     given = settings(tmp_path, worth_reading=worth_reading)
     with BlockStore(given, filesystem=disk) as store:
         cache = TieredPromptCache(store, LoadedModel(KEY, model_of("qwen3")))
@@ -70,7 +59,7 @@ def test_a_fetch_is_a_miss_that_says_why_where_reading_takes_longer(
 def test_a_request_waits_for_the_one_that_computes_what_is_not_worth_reading(
     tmp_path: Path,
 ) -> None:
-    disk: Any = SlowDisk()
+    disk = PagedDisk()
     with BlockStore(settings(tmp_path), filesystem=disk) as store:
         cache = TieredPromptCache(store, LoadedModel(KEY, model_of("qwen3")))
         learned(cache, store, disk)

@@ -90,20 +90,23 @@ def run(command: list[str], environment: dict[str, str]) -> "subprocess.Complete
         return subprocess.CompletedProcess(command, code, said, stderr.read())
 
 
+def environment() -> dict[str, str]:
+    """This process's own, without settings: in it a program imports what this one can."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONUNBUFFERED": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
 @cache
 def parent() -> socket.socket:
     """The socket of the process that forks, which is started once and ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "kit.forking"],
-        stdin=theirs,
-        env={
-            **kept,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "PYTHONUNBUFFERED": "1",
-            "HF_HUB_OFFLINE": "1",
-        },
+        [sys.executable, "-m", "kit.forking"], stdin=theirs, env=environment()
     )
     theirs.close()
 

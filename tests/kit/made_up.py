@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kit.status import Known
 from kit.units import GIB
 
 Document = Mapping[str, Any]
@@ -130,14 +131,13 @@ def prefix(name: str, first: int, last: int, *, children: int = 0, **fields: Any
     }
 
 
-class MadeUp:
-    """A source of one namespace whose prefixes begin alike, and part in `prefixes` ways.
-
-    A test may change any field while it is served. `asked` counts the questions by kind.
-    """
+class MadeUp(Known):
+    """A source of one namespace whose prefixes begin alike, and part in `prefixes` ways; a test may
+    change any field while it is served."""
 
     def __init__(self, prefixes: int = 10, label: str = "mlx-community/Qwen3-8B-4bit") -> None:
-        self.known: list[dict[str, Any]] = [process()]
+        super().__init__()
+        self.known = [process()]
         self.found = [request(number, model=label) for number in range(1, 41)]
         self.prefix_count = prefixes
         self.label = label
@@ -161,30 +161,17 @@ class MadeUp:
                 "origin": "default",
             },
         }
-        self.asked: dict[str, int] = {}
-        self.happened: list[dict[str, Any]] = []
-        self.text_asked = False
-
-    def processes(self) -> Sequence[Document]:
-        self._count("processes")
-        return self.known
 
     def settings(self) -> Sequence[Document]:
-        self._count("settings")
         return [
             {"pid": one["pid"], "title": one["title"], "settings": self.configured, "notes": []}
             for one in self.known
         ]
 
-    def requests(self, limit: int) -> Sequence[Document]:
-        self._count("requests")
-        return self.found[:limit]
-
     def prefixes(
         self, namespace: str | None, parent: str | None, limit: int, *, text: bool = False
     ) -> Document:
-        self._count("prefixes")
-        self.text_asked |= text
+        super().prefixes(namespace, parent, limit, text=text)
         rows: list[dict[str, Any]] = []
         more = 0
         if not self.prefix_count:
@@ -214,10 +201,3 @@ class MadeUp:
             for row in rows:
                 row["text"] = f"You are a helpful assistant of {self.label}. <b>Answer</b> briefly."
         return {"namespace": namespace, "parent": parent, "rows": rows, "more": more, "found": True}
-
-    def events(self, after: int | None, limit: int) -> Document:
-        self._count("events")
-        return {"events": self.happened[-limit:], "upto": len(self.happened), "dropped": 0}
-
-    def _count(self, kind: str) -> None:
-        self.asked[kind] = self.asked.get(kind, 0) + 1

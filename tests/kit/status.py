@@ -3,7 +3,6 @@
 import http.client
 import json
 import socket
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -88,25 +87,23 @@ def process_row(**fields: Any) -> ProcessRow:
 
 
 class Known:
-    """What a test says that there is; `asked` are the questions, `hold` lets them wait."""
+    """What a test says that there is, and changes; `asked` are the questions."""
 
     def __init__(self, *processes: ProcessStatus) -> None:
-        self.shown: Sequence[ProcessStatus] = processes or [process()]
+        self.known: Sequence[Any] = processes or [process()]
         self.asked: list[tuple[object, ...]] = []
-        self.happened: list[dict[str, object]] = []
-        self.hold = threading.Event()
-        self.hold.set()
+        self.found: list[dict[str, Any]] = []
+        self.happened: list[dict[str, Any]] = []
 
-    def processes(self) -> Sequence[ProcessStatus]:
-        self.hold.wait(30)
-        return self.shown
+    def processes(self) -> Sequence[Any]:
+        return self.known
 
     def settings(self) -> Sequence[Mapping[str, object]]:
         return [{"pid": 1, "settings": {}}]
 
     def requests(self, limit: int) -> Sequence[Mapping[str, object]]:
         self.asked.append(("requests", limit))
-        return []
+        return self.found[:limit]
 
     def prefixes(
         self, namespace: str | None, parent: str | None, limit: int, *, text: bool = False

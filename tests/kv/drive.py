@@ -42,6 +42,14 @@ def chunk(seed: int, batch: int, length: int, dtype: str) -> tuple[mx.array, mx.
     return mx.array(keys).astype(DTYPES[dtype]), mx.array(values).astype(DTYPES[dtype])
 
 
+def fed(cache: Any, *lengths: int) -> Any:
+    """A cache after chunks of these lengths."""
+    batch = 1 if not hasattr(cache, "left_padding") else cache.left_padding.size
+    for seed, length in enumerate(lengths):
+        cache.update_and_fetch(*chunk(seed, batch, length, "float16"))
+    return cache
+
+
 def active() -> int:
     """Bytes that MLX holds."""
     gc.collect()

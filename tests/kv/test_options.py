@@ -9,7 +9,7 @@ import pytest
 from mlx_lm.models import cache as upstream
 
 from kit.versions import keys_and_values, whole_state
-from kv.drive import assert_same, chunk
+from kv.drive import assert_same, chunk, fed
 from omlx_cache.kv import (
     CapacityWarning,
     Geometric,
@@ -17,12 +17,6 @@ from omlx_cache.kv import (
     QuantizedKVCache,
     RotatingKVCache,
 )
-
-
-def fed(cache: Any, *lengths: int, seed: int = 0) -> Any:
-    for at, length in enumerate(lengths):
-        cache.update_and_fetch(*chunk(seed + at, 1, length, "float16"))
-    return cache
 
 
 def test_past_max_size_it_grows_by_a_step_that_is_given_and_warns_once() -> None:

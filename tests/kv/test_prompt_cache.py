@@ -11,7 +11,7 @@ from mlx_lm.models import cache as upstream
 from kit.examples import some
 from kit.versions import BEFORE_0_32
 from kit.zoo import FAMILIES, build
-from kv.drive import active, assert_same, chunk
+from kv.drive import active, assert_same, chunk, fed
 from omlx_cache.kv import (
     CacheOffsetError,
     KVCache,
@@ -20,13 +20,6 @@ from omlx_cache.kv import (
     make_prompt_cache,
     trim_to_offset,
 )
-
-
-def fed(cache: Any, *lengths: int) -> Any:
-    batch = 1 if not hasattr(cache, "left_padding") else cache.left_padding.size
-    for seed, length in enumerate(lengths):
-        cache.update_and_fetch(*chunk(seed, batch, length, "float16"))
-    return cache
 
 
 def chunked(*lengths: int) -> upstream.ChunkedKVCache:

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 import threading
 from collections import Counter
@@ -328,11 +327,9 @@ def _live(seed: int, life: int, directory: Path, last: int) -> tuple[list[Entry]
     """Start a process, kill it at that entry of its journal, and return what was heard of it, and
     whether it was killed before its end."""
     heard: list[Entry] = []
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
-    environment = {**kept, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = ["qa.flushes", "--work", str(directory), "--seed", str(seed), "--life", str(life)]
     with tempfile.TemporaryFile("w+") as errors:
-        process = forks.fork(command, environment, errors.fileno())
+        process = forks.fork(command, forks.environment(), errors.fileno())
         with process.stdout as stdout:
             for line in stdout:
                 heard.append(json.loads(line))

@@ -98,8 +98,11 @@ def _tails(parent: BlockKey) -> str:
     return NAMES.page(STORY.namespace, PageId(parent, TAILS))
 
 
-def _asker(asks_together: int = 1 << 20, story: Story = STORY) -> _Asker:
-    return _Asker(story, MemoryEngine(asks_together=asks_together))
+def _asker(blocks: Collection[int] = (), together: int = 1 << 20, story: Story = STORY) -> _Asker:
+    """Return one whose store has these blocks, and answers so many names at once."""
+    asker = _Asker(story, MemoryEngine(asks_together=together))
+    asker.put_all(blocks)
+    return asker
 
 
 @given(
@@ -113,8 +116,7 @@ def test_a_few_names_at_once_find_where_a_chain_ends(
     blocks: int, there: int, known: int, together: int
 ) -> None:
     known = min(known, blocks)
-    asker = _asker(together)
-    asker.put_all(range(1, there + 1))
+    asker = _asker(range(1, there + 1), together)
     asking = asker.ask(blocks, known=known)
     assert asker.deepest(blocks, known) == max(known, min(there, blocks))
     assert asking.asked <= 3 * together + 3
@@ -129,8 +131,7 @@ def test_a_few_names_at_once_find_where_a_chain_ends(
 def test_whatever_is_there_no_more_than_three_phases_follow_each_other(
     blocks: int, there: set[int], together: int
 ) -> None:
-    asker = _asker(together)
-    asker.put_all(there)
+    asker = _asker(there, together)
     asking = asker.ask(blocks, others={"window16keep0": 1, "state": 0})
     assert asking.phases <= 3
     deepest = asker.deepest(blocks)
@@ -140,8 +141,7 @@ def test_whatever_is_there_no_more_than_three_phases_follow_each_other(
 
 @pytest.mark.parametrize("together", [1 << 20, 24])
 def test_windows_and_states_are_asked_for_up_to_where_the_blocks_end(together: int) -> None:
-    asker = _asker(together)
-    asker.put_all(range(1, 31))
+    asker = _asker(range(1, 31), together)
     asker.put_all([8, 16, 24], "state")
     asker.put_all([29, 30], "window32keep0")
     asker.ask(40, others={"state": 0, "window32keep0": 2})
@@ -153,9 +153,8 @@ def test_windows_and_states_are_asked_for_up_to_where_the_blocks_end(together: i
 
 @pytest.mark.parametrize("together", [1 << 20, 5])
 def test_a_prompts_own_tail_is_found_and_no_other_sequences(together: int) -> None:
-    asker = _asker(together)
+    asker = _asker(range(1, 4), together)
     other = Story("other", nbytes=16)
-    asker.put_all(range(1, 4))
     mine = STORY.page(4, tail=5)
     asker.put(mine)
     # One of the same parent, of another sequence: it ends elsewhere, or at the same place.
@@ -168,8 +167,7 @@ def test_a_prompts_own_tail_is_found_and_no_other_sequences(together: int) -> No
 
 
 def test_what_is_known_is_not_asked_for_again() -> None:
-    asker = _asker()
-    asker.put_all(range(1, 6))
+    asker = _asker(range(1, 6))
     assert asker.ask(8).news
     asker.engine.names.clear()
     again = asker.ask(8, known=5)
@@ -181,8 +179,7 @@ def test_what_is_known_is_not_asked_for_again() -> None:
 
 
 def test_a_tail_that_others_uploaded_is_found_a_second_later_where_one_was_known() -> None:
-    asker = _asker()
-    asker.put_all([1, 2])
+    asker = _asker([1, 2])
     asker.put(STORY.page(3, tail=9))
     asker.ask(2, length=3 * BLOCK - 9)
     asker.put(STORY.page(3, tail=2))
@@ -194,8 +191,7 @@ def test_a_tail_that_others_uploaded_is_found_a_second_later_where_one_was_known
 
 
 def test_a_value_of_a_stranger_is_absent_and_counted() -> None:
-    asker = _asker()
-    asker.put_all([1, 2, 3])
+    asker = _asker([1, 2, 3])
     name = NAMES.page(STORY.namespace, STORY.id(2))
     asker.engine.store.change(name, lambda raw: raw[:40] + b"\xff" + raw[41:])
     asker.ask(3)
@@ -205,8 +201,7 @@ def test_a_value_of_a_stranger_is_absent_and_counted() -> None:
 
 
 def test_a_block_that_was_lost_is_not_assumed_again_because_deeper_ones_are_there() -> None:
-    asker = _asker(17)
-    asker.put_all(range(1, 301))
+    asker = _asker(range(1, 301), 17)
     asker.ask(300)
     lost = next(n for n in range(2, 300) if asker.knowledge.seen(STORY.id(n)).wire_bytes == 0)
     asker.engine.store.evict(STORY.id(lost).key.hex())

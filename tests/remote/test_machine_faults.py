@@ -2,14 +2,14 @@
 has itself is restored as if there were no other."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kit.drive import random_tokens
 from kit.remote.machines import BLOCK, Machine, on_another_machine
-from kit.remote.redis_servers import RedisServer, redis_server
+from kit.remote.redis_servers import RedisServer
 from omlx_cache import PrefixCache
 
 TOKENS = 321
@@ -22,12 +22,6 @@ FAULTS: dict[str, Callable[[RedisServer], object]] = {
     "emptied": lambda server: server.ask("FLUSHALL"),
     "closed to us": lambda server: server.ask("CONFIG", "SET", "requirepass", "another"),
 }
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
 
 
 @pytest.mark.parametrize("fault", FAULTS)

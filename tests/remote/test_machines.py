@@ -1,6 +1,5 @@
 """What one machine has computed another one restores, bit for bit; and keeps on its own disk."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,11 @@ from kit.drive import random_tokens, request
 from kit.examples import some
 from kit.remote.machines import BLOCK, Machine, on_another_machine
 from kit.remote.places import STORES
-from kit.remote.redis_servers import RedisServer, redis_server
+from kit.remote.redis_servers import RedisServer
 from omlx_cache import PrefixCache
 
 TOKENS = 321
 FAMILIES = {"dense": "llama", "windowed": "gemma3_text", "hybrid": "qwen3_next"}
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
 
 
 @pytest.mark.parametrize(

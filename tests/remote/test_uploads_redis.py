@@ -1,14 +1,13 @@
 """Uploads over a real server: killed, twice at once, and hanging."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kit.children import kill_9, program, said
 from kit.remote.processes import NotYet, eventually
-from kit.remote.redis_servers import RedisServer, redis_server
+from kit.remote.redis_servers import RedisServer
 from kit.storage import Story, bytes_of, open_store, read_cold
 from kit.units import KIB
 from omlx_cache_storage.errors import PageError
@@ -34,12 +33,6 @@ with open_store(
     print(sent, remote.written_pages, remote.failed_pages, remote.dropped_pages, flush=True)
     sys.stdin.readline()
 """
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
 
 
 def _begin(child: object) -> None:

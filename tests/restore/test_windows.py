@@ -1,8 +1,7 @@
 """Window groups: whatever the block size, a restore goes on as the live cache does."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
 from kit import zoo
-from kit.drive import decode, feed, prefill, random_tokens, request, same, settings
+from kit.drive import decode, feed, prefill, random_tokens, request, same
 from kit.examples import examples, some
 from omlx_cache import BlockStore, PrefixCache
 
@@ -33,19 +32,6 @@ MODELS: dict[str, tuple[Any, Callable[[Any], list[Any]]]] = {
     "llama4": (zoo.build("llama4"), make_prompt_cache),
     "recurrent_gemma": (zoo.build("recurrent_gemma"), make_prompt_cache),
 }
-
-
-@pytest.fixture
-def stores() -> Iterator[dict[int, BlockStore]]:
-    opened = {
-        block: BlockStore(settings(Path("unused"), block_size=block, hot_cache_only=True))
-        for block in BLOCKS
-    }
-    yield opened
-    for store in opened.values():
-        store.hot.check_integrity()
-        assert store.stats().snapshots.live == 0
-        store.close()
 
 
 @pytest.mark.parametrize("name", some(MODELS, "llama with max_kv_size"))

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from kit.trees import write_tree
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SMALL = '"""Doc."""\nimport os\n\n\nclass Page:\n    """Doc."""\n\n    size = 1\n'
 LONG = " ".join(["word"] * 26)
@@ -17,10 +19,7 @@ def run(
     script: str, root: Path, sources: Mapping[str, str], *options: str
 ) -> "subprocess.CompletedProcess[str]":
     """Write sources below `root`, and run a script on it."""
-    for name, source in sources.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source)
+    write_tree(root, sources)
     return subprocess.run(
         [sys.executable, str(SCRIPTS / script), *options, str(root)],
         capture_output=True,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.trees import write_tree
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "import_graph.py"
 
 Check = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -17,11 +19,9 @@ def check(tmp_path: Path) -> Check:
     """Write a package `pkg` of the given modules, and run the script from `low` to `top`."""
 
     def run(sources: dict[str, str], *options: str) -> "subprocess.CompletedProcess[str]":
-        folder = tmp_path / "pkg"
-        for name, source in {"__init__": "", "low": "", "top": "", **sources}.items():
-            path = folder / f"{name}.py"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(source)
+        modules = {"__init__": "", "low": "", "top": "", **sources}
+        files = {f"{name}.py": source for name, source in modules.items()}
+        folder = write_tree(tmp_path / "pkg", files)
         ends = ("--from", "pkg.low", "--to", "pkg.top")
         command = [sys.executable, str(SCRIPT), *ends, *options, str(folder)]
         return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,13 +1,13 @@
 """The service sends the pages of a directory to other machines, for all of its processes."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kit.drive import Turn
 from kit.remote.machines import Machine
+from kit.remote.processes import until
 from kit.remote.redis_servers import RedisServer, redis_server
 from omlx_cache_daemon.service.main import main
 
@@ -60,18 +60,11 @@ def _values(server: RedisServer) -> list[bytes]:
     return [name for name in server.ask("KEYS", "*") if not name.endswith(b"-tails")]
 
 
-def _until(seen: Callable[[], bool], daemon: Daemon) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not seen():
-        assert time.monotonic() < deadline, daemon.log.read_text()
-        time.sleep(0.05)
-
-
 def test_what_a_server_stored_another_machine_restores(
     feeder: Daemon, server: RedisServer, tmp_path: Path
 ) -> None:
     pages = _stored(_machine(feeder.cold_dir, server))
-    _until(lambda: len(_values(server)) == pages, feeder)
+    until(lambda: len(_values(server)) == pages)
     other = _machine(tmp_path / "b", server)
     with other.store() as store:
         turn: Turn = other.ask(store, TOKENS)
@@ -87,11 +80,11 @@ def test_one_that_was_killed_asks_and_sends_nothing_again(
     feeder: Daemon, server: RedisServer
 ) -> None:
     pages = _stored(_machine(feeder.cold_dir, server))
-    _until(lambda: len(_values(server)) == pages, feeder)
+    until(lambda: len(_values(server)) == pages)
     feeder.kill()
     sent, asked = server.calls("set"), server.calls("getrange")
     feeder.start()
-    _until(lambda: server.calls("getrange") >= asked + pages, feeder)
+    until(lambda: server.calls("getrange") >= asked + pages)
     assert server.calls("set") == sent
     assert len(_values(server)) == pages
 
@@ -104,7 +97,7 @@ def test_a_store_that_is_not_there_holds_up_nothing_and_is_fed_when_it_comes(
     pages = _stored(_machine(feeder.cold_dir, server))
     assert feeder.run("ps").returncode == 0
     server.start()
-    _until(lambda: len(_values(server)) == pages, feeder)
+    until(lambda: len(_values(server)) == pages)
 
 
 @pytest.mark.nightly
@@ -116,13 +109,13 @@ def test_what_was_there_while_nothing_could_be_sent_is_sent_then(
     file.write_text(_settings(feeder.home, server) + "remote_encrypt = true\n")
     feeder.reload()
     pages = _stored(_machine(feeder.cold_dir, server))
-    _until(lambda: "pages are not sent to other machines" in feeder.log.read_text(), feeder)
+    until(lambda: "pages are not sent to other machines" in feeder.log.read_text())
     assert _values(server) == []
     secret.touch(mode=0o600)
     secret.write_text(SECRET)
     file.write_text(_settings(feeder.home, server))
     feeder.reload()
-    _until(lambda: len(_values(server)) == pages, feeder)
+    until(lambda: len(_values(server)) == pages)
 
 
 def test_checking_shows_no_secret_and_takes_none_from_flags_and_keys(

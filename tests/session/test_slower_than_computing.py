@@ -1,7 +1,6 @@
 """What a slow disk has is computed instead, unless that is switched off."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,10 @@ from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.requests.explanation import brief
 from omlx_cache.restore.gate import READS
 from omlx_cache.session import Session
-from omlx_cache_storage.page import Buffer
 
 MORE = random_tokens(20, 9)
 SLOW = 0.25
 """Seconds for a page: far more than these small models take for all of the prompt."""
-
-
-class SlowDisk(PagedDisk):
-    """Every payload takes `seconds`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds = 0.0
-        self._never = threading.Event()
-
-    def read_into(self, fd: int, offset: int, buffers: list[Buffer]) -> int:  # type: ignore[override]
-        if self.seconds:
-            self._never.wait(self.seconds)
-        return super().read_into(fd, offset, buffers)
 
 
 @pytest.fixture(params=some([DENSE, WINDOWED, HYBRID], HYBRID))
@@ -40,17 +24,17 @@ def talk(request: pytest.FixtureRequest, tmp_path: Path) -> Conversation:
 
 
 @pytest.fixture
-def disk() -> Iterator[SlowDisk]:
-    return SlowDisk()
+def disk() -> PagedDisk:
+    return PagedDisk()
 
 
-def learn(talk: Conversation, store: BlockStore, disk: SlowDisk) -> PrefixCache:
+def learn(talk: Conversation, store: BlockStore, disk: PagedDisk) -> PrefixCache:
     """Return a cache whose store knows what the model takes, and that the disk is slow."""
     cache = PrefixCache(talk.model, store)
     for seed in range(4):
         request(talk.model, cache, random_tokens(TOKENS, 100 + seed), step=BLOCK)
     assert store.flush(60)
-    disk.seconds = SLOW
+    disk.hold = lambda position, group: threading.Event().wait(SLOW)
     for _ in range(READS):
         store.shrink_hot(0)
         with restored(talk, cache) as session:
@@ -64,7 +48,7 @@ def restored(talk: Conversation, cache: PrefixCache) -> Session:
 
 
 def test_what_takes_longer_to_read_is_computed_counted_and_said(
-    talk: Conversation, disk: SlowDisk
+    talk: Conversation, disk: PagedDisk
 ) -> None:
     with talk.open(disk) as store:
         cache = learn(talk, store, disk)
@@ -84,7 +68,7 @@ def test_what_takes_longer_to_read_is_computed_counted_and_said(
         assert estimates in store.why().requests[0].words
 
 
-def test_switched_off_the_disk_is_read(talk: Conversation, disk: SlowDisk) -> None:
+def test_switched_off_the_disk_is_read(talk: Conversation, disk: PagedDisk) -> None:
     with talk.open(disk, worth_reading="off") as store:
         cache = learn(talk, store, disk)
         with restored(talk, cache) as session:

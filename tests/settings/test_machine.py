@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage.mounts import small_disk
+from kit.trees import write_tree
 from omlx_cache.settings.machine import (
     cgroup_limit,
     directory_trouble,
@@ -11,30 +12,31 @@ from omlx_cache.settings.machine import (
 )
 
 
-def _write(root: Path, path: str, text: str) -> None:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_text(text)
-
-
 def test_the_lowest_limit_of_a_version_2_group_and_its_ancestors_counts(tmp_path: Path) -> None:
-    _write(tmp_path, "proc/self/cgroup", "0::/a/b\n")
-    _write(tmp_path, "sys/fs/cgroup/a/b/memory.max", "max\n")
-    _write(tmp_path, "sys/fs/cgroup/a/memory.max", "1000000\n")
-    _write(tmp_path, "sys/fs/cgroup/other/memory.max", "5\n")
+    files = {
+        "proc/self/cgroup": "0::/a/b\n",
+        "sys/fs/cgroup/a/b/memory.max": "max\n",
+        "sys/fs/cgroup/a/memory.max": "1000000\n",
+        "sys/fs/cgroup/other/memory.max": "5\n",
+    }
+    write_tree(tmp_path, files)
     assert cgroup_limit(tmp_path) == 1000000
 
 
 def test_a_container_sees_its_limit_at_the_mount(tmp_path: Path) -> None:
-    _write(tmp_path, "proc/self/cgroup", "0::/of/the/host\n")
-    _write(tmp_path, "sys/fs/cgroup/memory.max", "2000000\n")
+    files = {"proc/self/cgroup": "0::/of/the/host\n", "sys/fs/cgroup/memory.max": "2000000\n"}
+    write_tree(tmp_path, files)
     assert cgroup_limit(tmp_path) == 2000000
 
 
 def test_version_1_counts_and_its_no_limit_does_not(tmp_path: Path) -> None:
-    _write(tmp_path, "proc/self/cgroup", "4:memory:/job\n3:cpu,cpuacct:/\n0::/\n")
-    _write(tmp_path, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
+    files = {
+        "proc/self/cgroup": "4:memory:/job\n3:cpu,cpuacct:/\n0::/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    }
+    write_tree(tmp_path, files)
     assert cgroup_limit(tmp_path) is None
-    _write(tmp_path, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", "3000000\n")
+    write_tree(tmp_path, {"sys/fs/cgroup/memory/job/memory.limit_in_bytes": "3000000\n"})
     assert cgroup_limit(tmp_path) == 3000000
 
 

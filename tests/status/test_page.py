@@ -235,7 +235,7 @@ def test_text_is_asked_for_only_when_somebody_wants_it(visitor: Visitor) -> None
     _open_tree(page)
     page.click("#reload")
     expect(page.locator("#tree ul ul .leaf").first).to_be_visible()
-    assert not source.text_asked
+    assert not any(text for kind, *_, text in source.asked if kind == "prefixes")
     page.click("#texts")
     expect(page.locator("#tree .text").first).to_contain_text("You are a helpful assistant")
     expect(page.locator("#texts")).to_have_attribute("aria-pressed", "true")
@@ -281,7 +281,7 @@ def test_several_processes_are_summed_and_what_failed_is_said_with_its_remedy(
     page = visitor.open(source)
     expect(page.locator("#figures")).to_contain_text("2,804,224")
     expect(page.locator("#all-well")).to_be_visible()
-    assert "events" not in source.asked
+    assert "events" not in [kind for kind, *_ in source.asked]
     assert page.get_by_role("meter", name="Memory of").count() == 2
     # One directory is counted once, however many use it.
     assert page.get_by_role("meter", name="Disk").count() == 1

@@ -53,16 +53,18 @@ def test_saved_is_what_computing_would_have_taken_less_the_restore(
     assert meter.totals().restore_seconds == 2.0
 
 
-def test_restores_in_parallel_cost_what_passes_on_the_clock(
-    meter: WorkMeter, time: Seconds
+@pytest.mark.parametrize(("held", "read"), [(0.0, 2.0), (6.0, 0.0)])
+def test_four_who_restore_or_wait_for_another_request_cost_what_passes_on_the_clock(
+    meter: WorkMeter, time: Seconds, held: float, read: float
 ) -> None:
     time.now += 10
     _request(meter).computed(1000, 10.0)
     requests = [_request(meter) for _ in range(4)]
-    time.now += 2
+    time.now += held + read
     for request in requests:
-        request.restored(1000, 2.0)
-    assert meter.totals().saved_seconds == pytest.approx(40 - 2)
+        request.held(held)
+        request.restored(1000, read)
+    assert meter.totals().saved_seconds == pytest.approx(40 - held - read)
 
 
 def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: Seconds) -> None:
@@ -87,19 +89,6 @@ def test_what_was_restored_before_the_first_rate_is_priced_when_that_is_known(
     time.now += 90
     _request(meter).computed(1000, 90.0)
     assert meter.totals().saved_seconds == pytest.approx(10 - 3)
-
-
-def test_waiting_for_another_request_is_no_saving_and_counts_once_for_all_who_wait(
-    meter: WorkMeter, time: Seconds
-) -> None:
-    time.now += 10
-    _request(meter).computed(1000, 10.0)
-    requests = [_request(meter) for _ in range(4)]
-    time.now += 6
-    for request in requests:
-        request.held(6.0)
-        request.restored(1000, 0.0)
-    assert meter.totals().saved_seconds == pytest.approx(40 - 6)
 
 
 _INTERVAL = st.tuples(st.integers(0, 300), st.integers(0, 60)).map(lambda p: (p[0], p[0] + p[1]))

@@ -6,21 +6,14 @@ from typing import Any
 
 import pytest
 
+from kit.trees import write_tree
 from kit.units import MIB
 from omlx_cache.upkeep.memory import Darwin, Level, Linux, MemoryFigures, level_of, reader
 
 
-def _tree(root: Path, **files: object) -> Path:
-    for name, text in files.items():
-        path = root / name.replace("__", "/").replace("_dot_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(str(text))
-    return root
-
-
 def _machine(root: Path, available: int) -> Path:
     text = f"MemTotal: 16777216 kB\nMemAvailable: {available // 1024} kB\n"
-    return _tree(root, proc__meminfo=text, proc__self__cgroup="0::/app\n")
+    return write_tree(root, {"proc/meminfo": text, "proc/self/cgroup": "0::/app\n"})
 
 
 def test_without_a_group_what_is_available_on_the_machine_counts(tmp_path: Path) -> None:
@@ -31,13 +24,12 @@ def test_a_group_of_version_2_may_have_less_room_and_its_file_cache_counts_as_ro
     tmp_path: Path,
 ) -> None:
     root = _machine(tmp_path, 900 * MIB)
-    group = root / "sys/fs/cgroup/app"
-    group.mkdir(parents=True)
-    (group / "memory.max").write_text(f"{512 * MIB}\n")
-    (group / "memory.current").write_text(f"{480 * MIB}\n")
-    (group / "memory.stat").write_text(
-        f"anon 1\ninactive_file {100 * MIB}\nactive_file {20 * MIB}\n"
-    )
+    files = {
+        "memory.max": f"{512 * MIB}\n",
+        "memory.current": f"{480 * MIB}\n",
+        "memory.stat": f"anon 1\ninactive_file {100 * MIB}\nactive_file {20 * MIB}\n",
+    }
+    group = write_tree(root / "sys/fs/cgroup/app", files)
     assert Linux(root)().free_bytes == (32 + 100 + 10) * MIB
     (group / "memory.max").write_text("max\n")
     assert Linux(root)().free_bytes == 900 * MIB
@@ -46,27 +38,29 @@ def test_a_group_of_version_2_may_have_less_room_and_its_file_cache_counts_as_ro
 def test_a_group_of_version_1_counts_with_its_children(tmp_path: Path) -> None:
     root = _machine(tmp_path, 900 * MIB)
     (root / "proc/self/cgroup").write_text("4:memory:/box\n")
-    group = root / "sys/fs/cgroup/memory/box"
-    group.mkdir(parents=True)
-    (group / "memory.limit_in_bytes").write_text(f"{300 * MIB}\n")
-    (group / "memory.usage_in_bytes").write_text(f"{290 * MIB}\n")
-    (group / "memory.stat").write_text(f"inactive_file 1\ntotal_inactive_file {40 * MIB}\n")
+    files = {
+        "memory.limit_in_bytes": f"{300 * MIB}\n",
+        "memory.usage_in_bytes": f"{290 * MIB}\n",
+        "memory.stat": f"inactive_file 1\ntotal_inactive_file {40 * MIB}\n",
+    }
+    write_tree(root / "sys/fs/cgroup/memory/box", files)
     assert Linux(root)().free_bytes == 50 * MIB
 
 
 def test_stalls_are_those_of_all_tasks_in_the_last_ten_seconds(tmp_path: Path) -> None:
     root = _machine(tmp_path, 900 * MIB)
-    _tree(
-        root,
-        proc__pressure__memory="some avg10=60.00 avg60=1.00 avg300=0.00 total=1\n"
-        "full avg10=12.50 avg60=1.00 avg300=0.00 total=1\n",
+    stalls = (
+        "some avg10=60.00 avg60=1.00 avg300=0.00 total=1\n"
+        "full avg10=12.50 avg60=1.00 avg300=0.00 total=1\n"
     )
+    write_tree(root, {"proc/pressure/memory": stalls})
     assert Linux(root)().stalled == pytest.approx(0.125)
 
 
 @pytest.mark.parametrize("text", ["", "\0\xff", "MemAvailable:\n", "MemAvailable: x kB\n", "a=b\n"])
 def test_files_that_say_nothing_are_no_shortage(tmp_path: Path, text: str) -> None:
-    root = _tree(tmp_path, proc__meminfo=text, proc__pressure__memory=f"full {text}")
+    said = {"proc/meminfo": text, "proc/pressure/memory": f"full {text}"}
+    root = write_tree(tmp_path, said)
     assert level_of(Linux(root)(), 2**40) is Level.NORMAL
 
 

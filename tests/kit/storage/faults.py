@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from omlx_cache.simulate.tiers import VirtualClock
@@ -90,15 +90,20 @@ class FaultyDisk(FileSystem):
         return super().write(path, pieces, durability)
 
 
-def _faulty(name: str) -> Callable[..., Any]:
+def enter_first(disk: type[FileSystem], names: Iterable[str]) -> None:
+    """Have these operations of a disk call its `_enter` first, with their name and arguments."""
+    for name in names:
+        setattr(disk, name, _entered(name))
+
+
+def _entered(name: str) -> Callable[..., Any]:
     real = getattr(FileSystem, name)
 
-    def call(self: FaultyDisk, *given: Any, **options: Any) -> Any:
+    def call(self: Any, *given: Any, **options: Any) -> Any:
         self._enter(name, *given)
         return real(self, *given, **options)
 
     return call
 
 
-for _name in OPERATIONS:
-    setattr(FaultyDisk, _name, _faulty(_name))
+enter_first(FaultyDisk, OPERATIONS)

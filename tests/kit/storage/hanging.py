@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.storage.faults import enter_first
 from omlx_cache_storage.cold.disk import FileSystem
 
 SLACK_SECONDS = 12.0
@@ -39,24 +40,13 @@ class HangingDisk(FileSystem):
         self.hangs = frozenset()
         self._gate.set()
 
-    def _pass(self, name: str) -> None:
+    def _enter(self, name: str, *_given: object) -> None:
         if name in self.hangs:
             self.reached.set()
             self._gate.wait()
 
 
-def _hanging(name: str) -> Callable[..., Any]:
-    real = getattr(FileSystem, name)
-
-    def call(self: HangingDisk, *args: Any, **fields: Any) -> Any:
-        self._pass(name)
-        return real(self, *args, **fields)
-
-    return call
-
-
-for _name in OPERATIONS:
-    setattr(HangingDisk, _name, _hanging(_name))
+enter_first(HangingDisk, OPERATIONS)
 
 
 def in_time(call: Callable[[], Any], deadline: float) -> Any:

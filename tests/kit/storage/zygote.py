@@ -7,12 +7,12 @@ system, for which it waits for a byte, and `durable NUMBERS` after every flush. 
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import omlx_cache.store  # noqa: F401  (loaded once, before the forks)
 from kit.storage import Story, commit, open_store
+from kit.storage.faults import enter_first
 from omlx_cache_storage.cold.disk import Durability, FileSystem, StrPath
 from omlx_cache_storage.page import Buffer
 
@@ -31,7 +31,7 @@ class SteppedDisk(FileSystem):
     def __init__(self, steps: int) -> None:
         self.left = steps
 
-    def _step(self, name: str) -> None:
+    def _enter(self, name: str, *_given: object) -> None:
         if self.left > 0:
             self.left -= 1
             say("step", name)
@@ -39,49 +39,38 @@ class SteppedDisk(FileSystem):
 
     def make_directory(self, path: StrPath) -> bool:
         if not os.path.isdir(path):
-            self._step("make_directory")
+            self._enter("make_directory")
         return super().make_directory(path)
 
     def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
         if writing and not os.path.exists(path):
-            self._step("open_shared")
+            self._enter("open_shared")
         return super().open_shared(path, writing=writing)
 
     def poke(self, fd: int, data: bytes, offset: int) -> None:
-        self._step("poke")
+        self._enter("poke")
         half = len(data) // 2
         if self.left > 0 and len(data) < RECORD_BYTES:
             super().poke(fd, data[:half], offset)
-            self._step("poke a half")
+            self._enter("poke a half")
             super().poke(fd, data[half:], offset + half)
         else:
             super().poke(fd, data, offset)
 
     def write(self, path: StrPath, pieces: Sequence[Buffer], durability: Durability) -> int:
-        self._step("write")
+        self._enter("write")
         if self.left <= 0:
             return super().write(path, pieces, durability)
         whole = b"".join(bytes(memoryview(piece)) for piece in pieces)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             for part in (whole[: len(whole) // 2], whole[len(whole) // 2 :]):
-                self._step("write a half")
+                self._enter("write a half")
                 file.write(part)
                 file.flush()
             return os.fstat(file.fileno()).st_blocks * 512
 
 
-def _stepped(name: str) -> Callable[..., Any]:
-    real = getattr(FileSystem, name)
-
-    def call(self: SteppedDisk, *given: Any, **options: Any) -> Any:
-        self._step(name)
-        return real(self, *given, **options)
-
-    return call
-
-
-for _name in ("resize", "reserve", "publish", "set_times", "remove"):
-    setattr(SteppedDisk, _name, _stepped(_name))
+enter_first(SteppedDisk, ("resize", "reserve", "publish", "set_times", "remove"))
 
 
 def child(directory: Path, number: int, steps: int, policy: str) -> None:

@@ -1,11 +1,8 @@
 """A model server in a process of its own, and an official client for it."""
 
-import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -13,7 +10,8 @@ from pathlib import Path
 
 from openai import OpenAI
 
-from kit.forks import CAN_FORK, Forked, fork
+from kit.forks import CAN_FORK, Forked, environment, fork
+from kit.remote.processes import NotYet, eventually, free_port
 
 _START_SECONDS = 90.0
 
@@ -56,15 +54,9 @@ def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: s
 
     `forked` saves the imports where the system can fork after them.
     """
-    environment = _cached_environment(home, variables)
+    variables = _cached_environment(home, variables)
     command = ["-m", "omlx_cache_daemon", "serve", "--port", "0", *arguments]
-    process, log = _start(home / "serve.log", command, environment, forked)
-    line = process.stdout.readline()
-    if not line.startswith("Listening on "):
-        raise AssertionError(f"the server said {line!r}\n{log.read_text()}")
-    server = Server(process, line.split()[-1], log)
-    _wait_for(server)
-    return server
+    return _start(home / "serve.log", command, variables, forked=forked)
 
 
 def run_server(
@@ -72,15 +64,12 @@ def run_server(
 ) -> Server:
     """Start `omlx-cache run NAME`, with a cold tier and runtime directory under `home`; a server
     that takes `--port`, or that listens on `port` anyway."""
-    environment = _cached_environment(home, variables)
+    variables = _cached_environment(home, variables)
     if port is None:
         port = free_port()
         arguments = (*arguments, "--port", str(port))
     command = ["-m", "omlx_cache_daemon", "run", name, *arguments]
-    process, log = _start(home / "run.log", command, environment)
-    server = Server(process, f"http://127.0.0.1:{port}", log)
-    _wait_for(server)
-    return server
+    return _start(home / "run.log", command, variables, port)
 
 
 def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
@@ -88,23 +77,13 @@ def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
     command = ["-m", "mlx_lm", "server", "--port", str(port), *arguments]
-    process, log = _start(home / "upstream.log", command, _environment(), forked)
-    server = Server(process, f"http://127.0.0.1:{port}", log)
-    _wait_for(server)
-    return server
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return _start(home / "upstream.log", command, environment(), port, forked=forked)
 
 
 def _cached_environment(home: Path, variables: dict[str, str]) -> dict[str, str]:
     home.mkdir(parents=True, exist_ok=True)
     return {
-        **_environment(),
+        **environment(),
         "OMLX_CACHE_COLD_DIR": str(home / "cold"),
         "OMLX_CACHE_RUNTIME_DIR": str(home / "run"),
         "OMLX_CACHE_HOT_BYTES": "256MiB",
@@ -115,41 +94,42 @@ def _cached_environment(home: Path, variables: dict[str, str]) -> dict[str, str]
     }
 
 
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OMLX_")}
-    return {
-        **kept,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "PYTHONUNBUFFERED": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-
-
 def _start(
-    log: Path, command: list[str], environment: dict[str, str], forked: bool = False
-) -> tuple["subprocess.Popen[str] | Forked", Path]:
+    log: Path,
+    command: list[str],
+    variables: dict[str, str],
+    port: int | None = None,
+    *,
+    forked: bool = False,
+) -> Server:
+    """Start a program; return once it answers at the port, or where its first line says."""
     with log.open("a") as stderr:
         if forked and CAN_FORK:
-            return fork(command[1:], environment, stderr.fileno()), log
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-    return process, log
+            process = fork(command[1:], variables, stderr.fileno())
+        else:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+    url = f"http://127.0.0.1:{port}"
+    if port is None:
+        line = process.stdout.readline()
+        if not line.startswith("Listening on "):
+            raise AssertionError(f"the server said {line!r}\n{log.read_text()}")
+        url = line.split()[-1]
+    server = Server(process, url, log)
 
-
-def _wait_for(server: Server) -> None:
-    """Poll until the server answers; it offers nothing to wait on."""
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if server.process.poll() is not None:
+    def answers() -> None:
+        if process.poll() is not None:
             raise AssertionError(f"the server ended\n{server.text()}")
         try:
-            with urllib.request.urlopen(f"{server.url}/health", timeout=5):
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
                 return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.05)
-    raise AssertionError(f"no answer\n{server.text()}")
+        except OSError:
+            raise NotYet(server.text()) from None
+
+    eventually(answers, "the start of a server", _START_SECONDS)
+    return server

@@ -33,7 +33,7 @@ class Family:
 
     `vocab`: token ids are in [0, vocab). `max_context`: most tokens a test should feed it, for
     time or for the position table. `window`: tokens that a windowed or chunked layer still sees,
-    0 without one. `group_tokens`: tokens pooled into one cache row, 1 without pooling.
+    0 without one.
     `broken`: the error that mlx-lm itself raises, or an empty string.
     """
 
@@ -44,7 +44,6 @@ class Family:
     notes: str = ""
     max_context: int = 16_384
     window: int = 0
-    group_tokens: int = 1
     broken: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
 

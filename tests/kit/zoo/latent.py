@@ -239,6 +239,5 @@ define(
         "max_position_embeddings": 32_768,
     },
     window=64,
-    group_tokens=8,
     notes="private LayerCache: a window, pooled rows, and the rows of the open group",
 )
