@@ -112,11 +112,13 @@ def _into_scheduler(
         make_cache=make_cache,
     ):
         return None
-    config = scheduler.config
+    config, tokenizer = scheduler.config, scheduler.tokenizer
+    name = _name(tokenizer) if model_id is None else model_id
+    store.decoder = lambda tokens, model: tokenizer.decode(tokens) if model == name else None
     cache = TieredPrefixCache(
         scheduler.model,
         store,
-        model_id=_name(scheduler.tokenizer) if model_id is None else model_id,
+        model_id=name,
         make_cache=make_cache,
         codec_policy=_policy(
             store,
