@@ -78,7 +78,7 @@ class MissReason(NamedTuple):
 MISS_REASONS = {
     NEW_TEXT: MissReason("not stored now for this model under these settings"),
     DIVERGED: MissReason(
-        "the text behind is the same",
+        "the text after that is the same",
         "keep what changes (a date, an id) at the end of the prompt, not at its head",
     ),
     REWRITTEN: MissReason(
@@ -89,9 +89,8 @@ MISS_REASONS = {
     ),
     EVICTED: MissReason(
         "the next page was stored, and is gone",
-        "what was deleted is stored again by itself; a larger hot_bytes keeps more in memory, "
-        "`omlx-cache quota SIZE` more on the disk, and `omlx-cache doctor` says whether that has "
-        "room",
+        "a larger hot_bytes keeps more in memory, `omlx-cache quota SIZE` more on the disk, and "
+        "`omlx-cache doctor` says whether that has room",
     ),
     NO_DISK: MissReason(
         "memory had no room for the page, and the disk takes none",

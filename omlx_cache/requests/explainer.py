@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from omlx_cache import reasons
-from omlx_cache.requests.explanation import Explanation
+from omlx_cache.requests.explanation import DELETED, Explanation
 from omlx_cache_storage.events import Departure, How
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 from omlx_cache_storage.page import PAGED, PageId
@@ -48,7 +48,7 @@ LEADING_BLOCKS = 1024
 _GONE: dict[How, str] = {
     "memory": "from memory",
     "disk": "from the disk",
-    "removed": "deleted",
+    "removed": DELETED,
     "damaged": "damaged",
 }
 

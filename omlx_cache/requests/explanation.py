@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from omlx_cache import reasons
 from omlx_cache.settings.sizes import duration
 
+DELETED = "deleted"
+"""The detail of what a person or a program deleted."""
+
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
@@ -157,7 +160,7 @@ def _excerpt(told: Explanation, text: str | None, tokens: tuple[int, ...]) -> st
         return f"`...{shown}`" if shown else "nothing"
     start = max(0, told.before - 4)
     shown = " ".join(map(str, tokens[start : start + 12]))
-    return f"tokens {shown}" if shown else "nothing"
+    return f"tokens {shown} (numbers: no tokenizer is known here)" if shown else "nothing"
 
 
 def _tiers(record: RequestRecord) -> str:

@@ -30,7 +30,7 @@ _RATES: Rates = {"prompt_tokens_per_second": 100.0, "restored_tokens_per_second"
 def _told(number: int, **more: Any) -> ExplainedRequest:
     request = ExplainedRequest(
         pid=7,
-        why="the text behind is the same",
+        why="the text after that is the same",
         number=number,
         asked_at=_NOW - number,
         namespace=f"{number % 3:02x}" * 32,
@@ -86,7 +86,7 @@ def test_no_line_is_wider_than_the_screen_and_none_is_too_many(
 
 def test_a_wide_terminal_uses_its_room() -> None:
     narrow, wide = ("\n".join(_lines(_reply(1), width=width)) for width in (80, 200))
-    for words in ("FIRST TOKEN", "WHY", "the text behind is the same", "NAMESPACE"):
+    for words in ("FIRST TOKEN", "WHY", "the text after that is the same", "NAMESPACE"):
         assert (words in narrow, words in wide) == (False, True)
     for words in ("[b]8B", "diverged", "10%", "50.0 restored", "alpha has gone", "q quit"):
         assert words in narrow

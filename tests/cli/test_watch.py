@@ -70,7 +70,7 @@ def test_a_user_reads_what_stores_do_as_wide_as_the_terminal_is(
         assert request[head.index("TOKENS") :][:2] == ["4,000", "3,000"]
         is_wide = columns == 200
         assert ("FIRST" in head, "WHY" in head) == (is_wide, is_wide)
-        assert ("the text behind is the same" in shown) is is_wide
+        assert ("the text after that is the same" in shown) is is_wide
         terminal.type("q")
         _ends(terminal, modes, 0)
         styles = re.search(r"\x1b\[(\d+;)*(3[1-7]|1|7)m", terminal.shown)
@@ -81,7 +81,7 @@ def test_a_screen_follows_the_terminals_size_and_keys(one_store: dict[str, str])
     with on_terminal(_WATCH, _variables(one_store)) as terminal:
         terminal.wait_for("q quit")
         terminal.resize(40, 150)
-        terminal.wait_for("NAMESPACE", "the text behind is the same")
+        terminal.wait_for("NAMESPACE", "the text after that is the same")
         terminal.type("p")
         terminal.wait_for("PAUSED")
         terminal.type("q")

@@ -63,7 +63,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--at-login",
         action=argparse.BooleanOptionalAction,
-        help="run with these flags now and after each login, by systemd or launchd; or no more",
+        help="run with these flags now and after each login, by systemd or launchd; "
+        "--no-at-login ends that",
     )
     parser.add_argument(
         "--verbose", action="store_true", help="also show how far each prompt is computed"

@@ -118,7 +118,7 @@ def _running(args: argparse.Namespace, wanted: "CacheSettings") -> Server | None
 def _told(report: WarmReport) -> str:
     through = f" by {report.server}" if report.server else ""
     return (
-        f"{counted(report.prompts, 'prompt')}, {report.warm_prompts:,} of them warm already: "
+        f"{counted(report.prompts, 'prompt')}, {report.warm_prompts:,} already in the cache: "
         f"{counted(report.computed_tokens, 'token')} computed{through}, "
         f"{quantity('bytes', report.stored_bytes)} written to {report.cold_dir or 'memory'}\n"
     )

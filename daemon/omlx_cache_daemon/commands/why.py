@@ -5,7 +5,7 @@ import argparse
 from omlx_cache.control.replies import last_name
 from omlx_cache.control.request_replies import ExplainedRequest, WhyReply
 from omlx_cache.reasons import described
-from omlx_cache.requests.explanation import clock
+from omlx_cache.requests.explanation import DELETED, clock
 from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.errors import OK, CommandError
@@ -32,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
     reply = as_answer(WhyReply, asked)
     if not reply.requests and args.request is not None:
         raise CommandError(
-            f"request {args.request} is not known, or not any more; omlx-cache log shows numbers"
+            f"there is no request {args.request} among the latest that the process remembers; "
+            "omlx-cache log shows their numbers"
         )
     shown = "\n".join(map(_shown, reply.requests)) or "no request yet\n"
     print_answer(args.format == "json", reply, shown)
@@ -48,4 +49,6 @@ def _shown(request: ExplainedRequest) -> str:
     shown += f"  {text(request.words or 'its lookup is in flight')}\n"
     told = request.explanation
     helps = "" if told is None or told.reason is None else described(told.reason).remedy
+    if told is not None and told.detail == DELETED:
+        helps = "nothing: `omlx-cache rm` or a program deleted it; this request stored it again"
     return shown + (f"  what helps: {helps}\n" if helps else "")
