@@ -106,11 +106,11 @@ def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
                 sys.stderr.write(f"omlx-cache: passed over, without a directory: {told}\n")
             return keeping[0][0].within(args.timeout)
     lines = [
-        f"  --pid {store.pid if row is None else row.pid}  --socket {store.path}  "
+        f"  --pid {store.pid if row is None else row.pid} or --socket {store.path}: "
         + ("does not answer" if row is None else text(row.title))
         for store, row in asked
     ]
-    raise UsageError("\n".join([f"{len(stores)} stores are running; choose one:", *lines]))
+    raise UsageError("\n".join([f"{len(stores)} stores are running; choose one with", *lines]))
 
 
 def _introduced(store: Client) -> "ProcessRow | None":

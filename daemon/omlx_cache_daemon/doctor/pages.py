@@ -114,7 +114,8 @@ def budget(context: Context) -> Iterator[Finding]:
             "the disk keeps the beginning of a prompt, or nothing",
             f"omlx-cache quota auto {context.option}",
         )
-    if known.nbytes <= context.budget.nbytes:
+    # Without pages it is the files around them.
+    if not known.pages or known.nbytes <= context.budget.nbytes:
         return
     is_used = bool(context.users)
     if is_used:

@@ -45,7 +45,7 @@ def _whose(store: BlockStore, counts: Counter[BlockKey], model: str) -> str:
             stale += count
         elif model and label(document) == model:
             own += count
-    said = [f"{own:,} of {model}"] * bool(model)
+    said = [f"{own:,} of {model}" if own else f"none of {model} yet"] * bool(model)
     said += [f"{stale:,} of other versions: omlx-cache rm --stale"] * bool(stale)
     return f" ({', '.join(said)})" if said else ""
 
