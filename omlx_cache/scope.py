@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from reprlib import repr as short
 from typing import Any, Self, TypedDict, Unpack
 
@@ -179,7 +180,7 @@ class Scope:
 
     def walked(self, chain: KeyChain, matched: int, lacking: str) -> Walked:
         """Return a lookup along a chain of this scope, for its explanation."""
-        return Walked(chain, tuple(group.name for group in self.groups), matched, lacking)
+        return Walked(chain, self._namespace.groups, matched, lacking)
 
     def chain(self, tokens: Tokens) -> KeyChain:
         """Return the keys of a sequence; raises ValueError for a scope that is not supported."""
@@ -421,7 +422,7 @@ class Scopes:
         cold_codec = store.settings.cold_codec
         if cold_codec not in ("dense", "zstd"):
             self._codec += f", cold {cold_codec}"
-        self._use((lambda: make_prompt_cache(model)) if make_cache is None else make_cache)
+        self._use(partial(make_prompt_cache, model) if make_cache is None else make_cache)
         store.add_label(self._label)
         if self.unsupported_reason is None:
             # MLX has no part in the other forms that the writer stores.
@@ -472,8 +473,8 @@ class Scopes:
             check_packing(bits, group_size)
             # In the words of the `codec` setting.
             codec = f"affine{bits}" + ("" if group_size == 64 else f"g{group_size}")
-        namespace = self._namespace(options, codec)
-        return Scope(self, namespace, lambda: self.fresh_cache(bits, group_size))
+        fresh = partial(self.fresh_cache, bits, group_size)
+        return Scope(self, self._namespace(options, codec), fresh)
 
     def with_caches(self, make_cache: Callable[[], list[Any]]) -> Self:
         """Return a cache of the same model whose prompt caches are made otherwise.

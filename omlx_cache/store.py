@@ -569,7 +569,7 @@ class BlockStore(ReadingTiers):
             return None
         read = partial(known_budget, self.settings.cold_dir)
         self._budget = self._queries.ask(read, QUERY_SECONDS, self._budget)
-        return allowance(self.settings, self.cold.usage().limit_bytes, self._budget)
+        return allowance(self.settings, self.cold.limit_bytes, self._budget)
 
     def identity(self) -> Identity:
         """Return who this store is, for `omlx-cache ps`."""

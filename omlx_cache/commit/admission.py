@@ -268,8 +268,8 @@ class Admission:
 
     def result(self, end: int) -> CommitResult:
         """Return what was stored so far of a sequence of `end` tokens."""
-        skipped = {reason: count for reason, count in self.skipped.items() if count}
-        return CommitResult(end, self._pages, self._nbytes, 0, skipped)
+        # A plus leaves out what was counted as none.
+        return CommitResult(end, self._pages, self._nbytes, 0, dict(+self.skipped))
 
     def _admit(self, nbytes: int, position: int) -> Reservation:
         """Reserve memory for a page; only at the end, wait for the writer and do without it."""

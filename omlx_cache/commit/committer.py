@@ -7,6 +7,7 @@ writer. Pages without room are then the deep end, dropped and counted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from omlx_cache import reasons
@@ -145,7 +146,7 @@ class Committer:
             return self._admission.result(0)
         self._admission.finish(
             needed(self.chain, layout.groups, end),
-            lambda tier: fallbacks(self.chain, layout.groups, tier, end),
+            partial(fallbacks, self.chain, layout.groups, limit=end),
             ended,
         )
         # Pages that left the tiers since they were restored or stored are cut again.

@@ -287,16 +287,15 @@ class Reading:
         Read ahead, a page waits for the model's thread. On a GPU each does, on the host the pages
         of windows and states, which another restore point may want in another order.
         """
-        targets = self.targets
-        staged = {
-            read.use.page: pages[read.use.page]
-            for read in reads
-            if self.is_ahead and (targets is None or read.use.page.group != PAGED.name)
-        }
-        if not self.closed:
-            self.arrived |= staged
-            if isinstance(targets, HostTargets):
-                targets.take_all([read for read in reads if read.use.page not in staged], pages)
+        targets, final = self.targets, list[PageRead]()
+        for read in reads if not self.closed else ():
+            page = read.use.page
+            if self.is_ahead and (targets is None or page.group != PAGED.name):
+                self.arrived[page] = pages[page]
+            else:
+                final.append(read)
+        if final and isinstance(targets, HostTargets):
+            targets.take_all(final, pages)
 
     def _given_up(self, batch: Sequence[PageRead], pages: Collection[PageId]) -> Exception:
         filled = {} if self.targets is None else self.targets.filled

@@ -135,7 +135,8 @@ class HotTier:
             if found.lacking > 0 or self._closed:
                 is_refused = found.young and not (may_pass or prepared)
                 return Reservation(refused=is_refused, dirty=found.dirty)
-            self._evict(found.victims)
+            if found.victims:
+                self._evict(found.victims)
             self._reserved += nbytes
             if passes:
                 self._passing_bytes += nbytes
@@ -187,7 +188,8 @@ class HotTier:
             is_late = prepared not in (None, self.deletions)
             if self._closed or is_late or (old is not None and old.held >= meta.held):
                 return False
-            self._take_out(meta.id)
+            if old is not None:
+                self._take_out(meta.id)
             self._lost.pop(meta.id, None)
             state = PageState.CLEAN if self._backed else PageState.ONLY
             held = Held(page, PageState.DIRTY if dirty else state, now, room.passes)
@@ -197,7 +199,8 @@ class HotTier:
             is_unasked = prepared is not None
             if is_unasked and old is not None and old.state is not PageState.PREPARED:
                 is_unasked, stamp_ns = False, max(stamp_ns, old.stamp_ns)
-            self._keep([held])
+            if self.pins:
+                self._keep([held])
             if dirty and is_unasked and not held.kept_ns:
                 held.state = PageState.PREPARED
             elif dirty:

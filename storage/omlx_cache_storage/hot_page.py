@@ -111,7 +111,7 @@ class Reservation:
 
     def release(self, nbytes: int = sys.maxsize) -> None:
         """Release unused bytes of the reservation, so many at most; any number of times."""
-        if self._give_back is not None:
+        if self._give_back is not None and self.nbytes:
             self._give_back(self, nbytes)
 
 

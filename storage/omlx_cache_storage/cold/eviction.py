@@ -185,6 +185,9 @@ class Evictor:
             # Once for a page: a disk that gives nothing back is not emptied for it.
             writing.short = max(self.lacking(nbytes))
         lacks = writing.short
+        with self._index.lock:
+            if max(self.lacks(nbytes), lacks) <= 0:
+                return None
         victims = self.victims(lambda: max(self.lacks(nbytes), lacks), candidate, most=most)
         if victims.outranked:
             with self._index.lock:

@@ -266,12 +266,11 @@ class ColdTier:
         with self._index.lock:
             stamp_ns = self._index.clock.now() if stamp_ns is None else stamp_ns
             chain = chain if isinstance(chain, list) else list(chain)
-            loose = self._index.loose(chain)
             if self._index.contents.kept_bytes:
-                # Its file learns of the use, which counts once its pin is over.
+                # The end of its pin is its stamp. Its file learns of the use, which counts then.
                 self._index.unrecorded.update(filter(self._index.is_kept, chain))
             self._index.moved(
-                self._index.contents.use(loose, stamp_ns, since_ns, used=used), stamp_ns
+                self._index.contents.use(chain, stamp_ns, since_ns, used=used), stamp_ns
             )
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
