@@ -200,17 +200,17 @@ class HotTier:
             if is_unasked and old is not None and old.state is not PageState.PREPARED:
                 is_unasked, stamp_ns = False, max(stamp_ns, old.stamp_ns)
             if self.pins:
-                self._keep([held])
-            if dirty and is_unasked and not held.kept_ns:
+                self._index.pin(held, self._wanted_until(held), now, self.limit_bytes // SHARE)
+            if dirty and is_unasked and not held.pinned_ns:
                 held.state = PageState.PREPARED
             elif dirty:
                 held.owed, self._active_ns = True, now
                 self._ask_for_chain(self._index.get(meta.before))
             if is_wanted and not is_unasked:
                 self._policy.wanted([meta.id], began_ns)
-            elif not held.kept_ns:
+            elif not held.pinned_ns:
                 self._unused.add(meta.id)
-            self._index.add(held, max(stamp_ns, held.kept_ns))
+            self._index.add(held, max(stamp_ns, held.pinned_ns))
             self._passed += held.passes
             self._weigh(held, 1)
             self._events.note_page("stored", "hot", meta)
@@ -417,31 +417,30 @@ class HotTier:
         """Make pages the first to be evicted, the deepest of them first."""
         with self._lock:
             stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
-            found, now = self._index.get_all(pages), self._clock.now()
-            loose = [held.id for held in found if held is not None and held.kept_ns <= now]
-            self._index.touch(loose, stamp_ns)
+            self._index.touch(self._index.unpinned(pages, self._clock.now()), stamp_ns)
 
     def repin(self, pages: Sequence[PageId] | None = None) -> Pinned:
-        """Keep those of some pages that pins want, root first, and release those that they do
-        not; None: of all pages, if pins have changed."""
+        """Pin those of some pages that pins want, root first, and release those that they do not;
+        None: of all pages, if pins have changed."""
         with self._lock:
+            records, now = self._index.records(), self._clock.now()
             if pages is not None:
                 found = [held for held in self._index.get_all(pages) if held and self.retain]
+                for held in records:
+                    if 0 < held.pinned_ns <= now:
+                        self._index.pin(held, 0, now, 0)
             elif self._repinned != self.pins.version:
                 self._repinned = self.pins.version
-                records = self._index.records()
-                found = [held for held in records if held.kept_ns or self._wanted_until(held)]
-                found.sort(key=lambda held: (not held.kept_ns, held.position))
+                found = [held for held in records if held.pinned_ns or self._wanted_until(held)]
+                found.sort(key=lambda held: (not held.pinned_ns, held.position))
             else:
                 return Pinned(0, 0, 0)
-            before = {held.id for held in found if held.kept_ns}
-            self._keep(found)
+            most = self.limit_bytes // SHARE
+            pinned = self._index.repin(found, self._wanted_until, now, most)
             for held in found:
-                if held.kept_ns or held.id in before:
-                    self._index.touch([held.id], held.kept_ns or self._clock.now())
+                if held.pinned_ns:
                     self._ask_for_chain(held)
-            kept = [held.nbytes for held in found if held.kept_ns]
-            return Pinned(len(found), len(kept), sum(kept))
+            return pinned
 
     @property
     def patience_ns(self) -> int:
@@ -550,13 +549,14 @@ class HotTier:
         spared: list[Held] = []
         young, now, pins_hold = False, self._clock.now(), None
         for held in self._index.in_order() if excess > 0 else ():
-            kept = held.kept_ns > now
-            if kept and pins_hold is None:
-                pins_hold = self._kept_bytes(now) * SHARE <= room
-            if held.state is PageState.QUEUED or (kept and pins_hold):
+            pinned = held.pinned_ns > now
+            if pinned and pins_hold is None:
+                here = self._index.records()
+                pins_hold = sum(h.nbytes for h in here if h.pinned_ns > now) * SHARE <= room
+            if held.state is PageState.QUEUED or (pinned and pins_hold):
                 continue
             ours = held.id in own
-            if held.stamp_ns > until_ns and (spares_used or not (ours or kept)):
+            if held.stamp_ns > until_ns and (spares_used or not (ours or pinned)):
                 # What comes later in the order is younger still.
                 young = True
                 break
@@ -579,25 +579,8 @@ class HotTier:
             excess -= held.nbytes
         return MemoryVictims(victims, dirty, young and excess > 0, excess)
 
-    def _keep(self, pages: Sequence[Held]) -> None:
-        """Keep those of some pages that pins want, the first of them first, within the pins' share
-        of memory; release the others."""
-        now, wanted = self._clock.now(), list[tuple[Held, int]]()
-        for held in pages:
-            held.kept_ns = 0
-            if (until_ns := self._wanted_until(held)) > now:
-                wanted.append((held, until_ns))
-        left = self.limit_bytes // SHARE - (self._kept_bytes(now) if wanted else 0)
-        for held, until_ns in wanted:
-            if held.nbytes <= left:
-                held.kept_ns = until_ns
-                left -= held.nbytes
-
     def _wanted_until(self, held: Held) -> int:
         return self.pins.chain_until(held.namespace, held.id.key) if self.retain else 0
-
-    def _kept_bytes(self, now_ns: int) -> int:
-        return sum(held.nbytes for held in self._index.records() if held.kept_ns > now_ns)
 
     def _is_wanted(self, held: Held) -> bool:
         """False for a page that a longer one has replaced and that need not be kept."""

@@ -49,10 +49,9 @@ class Held(Record):
     """A page in memory, mutable by its tier. `came_ns`: when its stay began; a fuller page that
     takes its place in the queue goes on with that. `owed`: it was accepted, and the disk has
     neither had it since nor rejected it for its budget. `passes`: it leaves as soon as the disk has
-    it. `kept_ns`: until when a pin keeps it, 0 without one. `page` is None when the stay has ended:
-    who keeps a record keeps no memory."""
+    it. `page` is None when the stay has ended: who keeps a record keeps no memory."""
 
-    __slots__ = ("came_ns", "kept_ns", "meta", "owed", "page", "passes", "state")
+    __slots__ = ("came_ns", "meta", "owed", "page", "passes", "state")
 
     def __init__(self, page: Page, state: PageState, came_ns: int, passes: bool) -> None:
         meta = page.meta
@@ -63,7 +62,6 @@ class Held(Record):
         self.came_ns = came_ns
         self.passes = passes
         self.owed = False
-        self.kept_ns = 0
 
     @property
     def tier(self) -> str:

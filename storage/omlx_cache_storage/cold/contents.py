@@ -15,15 +15,15 @@ from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo
 
 class PageFile(Record):
     """A page's file: one that takes another's name is a different record. `recorded_ns` is the time
-    that this process gave the file last, 0 if it gave none. `kept`: a pin of the directory keeps
-    it; `undecodable`: it is hidden from lookups. `Contents` alone changes these two."""
+    that this process gave the file last, 0 if it gave none. `undecodable`: it is hidden from
+    lookups; `Contents` alone changes that."""
 
-    __slots__ = ("kept", "recorded_ns", "undecodable")
+    __slots__ = ("recorded_ns", "undecodable")
 
     def __init__(self, stored: StoredPage) -> None:
         super().__init__(stored)
         self.recorded_ns = 0
-        self.kept = self.undecodable = False
+        self.undecodable = False
 
     @property
     def cost(self) -> int:
@@ -84,14 +84,12 @@ class Contents(OrderedPages[PageFile]):
     """Indexes page files and orders them for eviction. Not thread-safe: its owner's lock guards it.
 
     An undecodable page keeps its bytes and its place in the order, and is hidden from lookups;
-    `undecodable` counts them. `taken` has what each namespace's pages take of the budget, and
-    `kept_bytes` is what those take that pins of the directory keep.
+    `undecodable` counts them. `taken` has what each namespace's pages take of the budget.
     """
 
     def __init__(self, policy: Keep | None = None) -> None:
         super().__init__(policy)
         self.nbytes = 0
-        self.kept_bytes = 0
         self.taken: Counter[BlockKey] = Counter()
         self.undecodable = 0
 
@@ -125,7 +123,6 @@ class Contents(OrderedPages[PageFile]):
     def pop(self, page: PageId) -> PageFile | None:
         file = super().pop(page)
         if file is not None:
-            self.keep(file, False)
             self.undecodable -= file.undecodable
             self.nbytes -= file.cost
             self.taken[file.namespace] -= file.cost
@@ -141,11 +138,6 @@ class Contents(OrderedPages[PageFile]):
         if (file := self.usable(page)) is not None:
             file.undecodable = True
             self.undecodable += 1
-
-    def keep(self, file: PageFile, kept: bool) -> None:
-        """Mark a page as one that a pin of the directory keeps, or as none."""
-        self.kept_bytes += file.cost * (kept - file.kept)
-        file.kept = kept
 
     def infos(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         """Return the info of each page, None for a page that cannot be used."""
@@ -190,7 +182,7 @@ class Contents(OrderedPages[PageFile]):
                 outranked = file.rank >= candidate.rank
                 if not outranked and until_ns < file.stamp_ns != candidate.stamp_ns:
                     outranked, young_ns = True, file.stamp_ns
-                if not outranked and file.kept and file.stamp_ns > now_ns:
+                if not outranked and file.pinned_ns > now_ns:
                     continue
             if not outranked:
                 pages.append(file.id)
@@ -210,6 +202,5 @@ class Contents(OrderedPages[PageFile]):
         for file in self.records():
             taken[file.namespace] += file.cost
         assert self.nbytes == sum(taken.values())
-        assert self.kept_bytes == sum(file.cost for file in self.records() if file.kept)
         assert self.undecodable == sum(file.undecodable for file in self.records())
         assert all(taken[name] == nbytes for name, nbytes in self.taken.items())

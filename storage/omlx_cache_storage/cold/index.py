@@ -14,13 +14,11 @@ from omlx_cache_storage.eviction.keep import NEVER_NS, Clock, Keep, Learned
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
-from omlx_cache_storage.pins import SHARE, Pins
+from omlx_cache_storage.pins import SHARE, Pinned, Pins
 from omlx_cache_storage.stats import Kind
 
 TOGETHER = 1024
 """Pages that are pinned, let loose or deleted while lookups wait."""
-Marked = tuple[PageFile, bool]
-"""A file, and whether a pin kept it before."""
 
 
 class PendingDeletion(NamedTuple):
@@ -138,45 +136,30 @@ class Index:
         if self.refused_rank is not None and stamp_ns < self.refused_rank[0]:
             self.refused_rank = None
 
-    def loose(self, pages: Iterable[PageId]) -> Iterable[PageId]:
-        if not self.contents.kept_bytes:
-            return pages
-        return [page for page in pages if not self.is_kept(page)]
-
-    def is_kept(self, page: PageId) -> bool:
-        file = self.contents.get(page)
-        return file is not None and file.kept
-
-    def until_pinned(self, namespace: BlockKey, page: PageId, cost: int) -> int:
-        """Return until when a page is pinned, 0 for one that no pin covers. Its `cost` must fit:
-        all pins together have their share of the limit."""
-        until_ns = self.pins.until(namespace, page.key) if self.pins else 0
-        fits = (self.contents.kept_bytes + cost) * SHARE <= self.limit_bytes
-        return until_ns if until_ns and until_ns > self.clock.now() and fits else 0
+    def _wanted_until(self, file: PageFile) -> int:
+        return self.pins.until(file.namespace, file.id.key)
 
     def put(self, stored: StoredPage, stamp_ns: int, *, used: bool) -> PageFile:
         """Index a page that is not here, as long as pins keep it or as one that was used then;
         return its record. A file of its name that should be gone was replaced by the page's."""
         self.doomed.end(stored.name)
-        kept_ns = self.until_pinned(stored.namespace, stored.name.id, stored.cost)
-        # The end of its pin is a pinned page's stamp, in memory too: no request is as late.
         file = PageFile(stored)
-        self.contents.add(file, max(stamp_ns, kept_ns), used=used and not kept_ns)
-        self.contents.keep(file, kept_ns > 0)
+        if self.pins:
+            most, until_ns = self.limit_bytes // SHARE, self._wanted_until(file)
+            self.contents.pin(file, until_ns, self.clock.now(), most)
+        stamp_ns, used = max(stamp_ns, file.pinned_ns), used and not file.pinned_ns
+        self.contents.add(file, stamp_ns, used=used)
         return file
 
     def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
         """Pin the files that pins want now, root first, and release the others."""
         with self.lock:
             files = self.contents.records()
-        files = [file for file in files if file.namespace in namespaces or file.kept]
+        files = [file for file in files if file.namespace in namespaces or file.pinned_ns]
         files.sort(key=lambda file: file.position)
-        marked = [(file, file.kept) for file in files]
-        for part in self.in_parts(marked):
-            for file, _ in part:
-                self.contents.keep(file, False)
-        for part in self.in_parts(marked):
-            self.keep_some(part)
+        for most in (0, self.limit_bytes // SHARE):
+            for part in self.in_parts(files):
+                self.repin(part, most)
 
     def in_parts(self, pages: Sequence[Item]) -> Iterator[Sequence[Item]]:
         """Yield some of the pages at a time, and hold the lock until the next."""
@@ -184,19 +167,12 @@ class Index:
             with self.lock:
                 yield pages[start : start + TOGETHER]
 
-    def keep_some(self, files: Iterable[Marked]) -> None:
-        """Pin each of some files that a pin wants; release a pinned one that no pin wants."""
-        now, places = self.clock.now(), dict[int, list[PageId]]()
-        for file, was_kept in files:
-            if not self.is_still(file):
-                continue
-            until_ns = self.until_pinned(file.namespace, file.id, 0 if file.kept else file.cost)
-            self.contents.keep(file, until_ns > 0)
-            if until_ns or was_kept:
-                places.setdefault(until_ns or now, []).append(file.id)
-        for stamp_ns, placed in places.items():
-            self.contents.touch(placed, stamp_ns)
+    def repin(self, files: Iterable[PageFile], most_bytes: int) -> Pinned:
+        """Pin those of some files that a pin wants, the first first, as far as all pins take so
+        many bytes at most; release the others. The lock is held."""
         self.refused_rank = None
+        here = [file for file in files if self.is_still(file)]
+        return self.contents.repin(here, self._wanted_until, self.clock.now(), most_bytes)
 
     def take_in(self, page: StoredPage, stamp_ns: int) -> None:
         """Index a page that another process wrote."""
@@ -227,7 +203,7 @@ class Index:
     def place(self, pages: Iterable[PageId], stamp_ns: int) -> None:
         """Put pages where another process has put them in the order."""
         with self.lock:
-            self.contents.touch(self.loose(pages), stamp_ns)
+            self.contents.touch(self.contents.unpinned(pages, self.clock.now()), stamp_ns)
 
     def knows(self, name: PageName) -> bool:
         """True for a page's file that is indexed, or about to be deleted."""

@@ -67,7 +67,9 @@ class Opening:
             pages, self._index.unrecorded = self._index.unrecorded, set()
             files = [file for page in pages if (file := self._index.contents.get(page)) is not None]
             # Of what counts as used later than now others know that it is in use, again and again.
-            self._index.unrecorded.update(f.id for f in files if f.stamp_ns > now and not f.kept)
+            self._index.unrecorded.update(
+                f.id for f in files if f.stamp_ns > now and not f.pinned_ns
+            )
         demoted: dict[int, list[PageId]] = {}
         for file in files:
             path, time_ns = self._index.path(file.stored), min(file.stamp_ns, now)

@@ -264,7 +264,7 @@ class SharedLimits:
         pinned = (pins.version, self._index.limit_bytes)
         if anew or self._pinned != pinned:
             self._pinned = pinned
-            if pins or self._index.contents.kept_bytes:
+            if pins or self._index.contents.pinned_bytes:
                 self._index.go_by_pins(pins.namespaces)
 
     def _file_pins(self, now_ns: int) -> None:

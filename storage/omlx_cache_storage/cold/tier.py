@@ -33,7 +33,7 @@ from omlx_cache_storage.eviction.keep import NEVER_NS, Clock, Keep, Learned, Lru
 from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult
-from omlx_cache_storage.pins import Pinned
+from omlx_cache_storage.pins import SHARE, Pinned
 from omlx_cache_storage.stats import ColdUsage
 
 _log = logging.getLogger(__name__)
@@ -266,30 +266,26 @@ class ColdTier:
         with self._index.lock:
             stamp_ns = self._index.clock.now() if stamp_ns is None else stamp_ns
             chain = chain if isinstance(chain, list) else list(chain)
-            if self._index.contents.kept_bytes:
+            contents = self._index.contents
+            if contents.pinned_bytes:
                 # The end of its pin is its stamp. Its file learns of the use, which counts then.
-                self._index.unrecorded.update(filter(self._index.is_kept, chain))
-            self._index.moved(
-                self._index.contents.use(chain, stamp_ns, since_ns, used=used), stamp_ns
-            )
+                files = filter(None, map(contents.get, chain))
+                self._index.unrecorded.update(file.id for file in files if file.pinned_ns)
+            self._index.moved(contents.use(chain, stamp_ns, since_ns, used=used), stamp_ns)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         """Make pages the first to be evicted, the deepest of them first, after a restart too."""
         with self._index.lock:
-            stamp_ns = self._index.clock.superseded() if stamp_ns is None else stamp_ns
-            self._index.moved(
-                self._index.contents.touch(self._index.loose(pages), stamp_ns), stamp_ns
-            )
+            contents, clock = self._index.contents, self._index.clock
+            stamp_ns = clock.superseded() if stamp_ns is None else stamp_ns
+            moved = contents.touch(contents.unpinned(pages, clock.now()), stamp_ns)
+            self._index.moved(moved, stamp_ns)
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:
         """Pin each of some pages that a pin wants, root first; release the others."""
         with self._index.lock:
-            found = [
-                file for page in pages if (file := self._index.contents.usable(page)) is not None
-            ]
-            self._index.keep_some((file, file.kept) for file in found)
-            costs = [file.cost for file in found if file.kept]
-            return Pinned(len(found), len(costs), sum(costs))
+            found = filter(None, map(self._index.contents.usable, pages))
+            return self._index.repin(found, self._index.limit_bytes // SHARE)
 
     def refresh(self) -> bool:
         """Take in what other processes changed; False when that is nothing. Reads a few bytes when

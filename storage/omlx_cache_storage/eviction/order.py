@@ -6,13 +6,14 @@ pages are evicted, and never the restored values.
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args
 
 from omlx_cache_storage.eviction.keep import Keep, Lru
 from omlx_cache_storage.format.names import PageName, StoredPage, parent_hint
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, Tail
+from omlx_cache_storage.pins import Pinned
 
 FEW = 1024
 """Entries that the heap may have beside two for each record, before it is made anew. Also the
@@ -61,16 +62,23 @@ def use_stamp(
 class Record:
     """A page as its tier knows it; a record is equal to itself alone.
 
-    `hint` is the first bytes of the parent's key, and `stamp_ns` when the page was used: its table
-    alone changes that.
+    `hint` is the first bytes of the parent's key, `stamp_ns` when the page was used, and
+    `pinned_ns` until when a pin keeps it, 0 without one: its table alone changes these two.
     """
 
-    __slots__ = ("held", "hint", "id", "namespace", "nbytes", "position", "stamp_ns", "tail")
+    __slots__ = (
+        "held", "hint", "id", "namespace", "nbytes", "pinned_ns", "position", "stamp_ns", "tail",
+    )  # fmt: skip
 
     def __init__(self, stored: StoredPage) -> None:
         self.namespace, name, self.nbytes = stored
         self.id, self.hint, self.position, self.held, self.tail = name
-        self.stamp_ns = 0
+        self.stamp_ns = self.pinned_ns = 0
+
+    @property
+    def cost(self) -> int:
+        """The bytes of the budget that the page takes."""
+        return self.nbytes
 
     @property
     def stored(self) -> StoredPage:
@@ -92,7 +100,7 @@ class OrderedPages(Generic[R]):
     equal ones first. Its owner's lock guards it.
 
     `_heap` has the rank and the id of each record, perhaps twice, and with earlier stamps. It has
-    no record, as that would keep a page's memory.
+    no record, as that would keep a page's memory. `pinned_bytes` is what pinned records take.
     """
 
     def __init__(self, policy: Keep | None = None) -> None:
@@ -100,6 +108,7 @@ class OrderedPages(Generic[R]):
         self._records: dict[PageId, R] = {}
         self._heap: list[_Place] = []
         self._tails: dict[bytes, set[R]] = {}
+        self.pinned_bytes = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -154,6 +163,7 @@ class OrderedPages(Generic[R]):
             siblings.discard(record)
             if not siblings:
                 del self._tails[record.hint]
+        self.pin(record, 0, 0, 0)
         self.policy.left(page, record.stamp_ns)
         self._trim(len(self._records) + FEW)
         return record
@@ -181,6 +191,36 @@ class OrderedPages(Generic[R]):
         for before_ns, count in moves.items():
             self.policy.moved(before_ns, stamp_ns, count, used=used)
         return touched
+
+    # Pins.
+
+    def pin(self, record: R, until_ns: int, now_ns: int, most_bytes: int) -> None:
+        """Pin a record, here or about to be, if that lasts beyond now and all pins take
+        `most_bytes` at most; else release it."""
+        self.pinned_bytes -= record.cost if record.pinned_ns else 0
+        fits = until_ns > now_ns and self.pinned_bytes + record.cost <= most_bytes
+        record.pinned_ns = until_ns if fits else 0
+        self.pinned_bytes += record.cost if fits else 0
+
+    def repin(
+        self, records: Sequence[R], until_of: Callable[[R], int], now_ns: int, most_bytes: int
+    ) -> Pinned:
+        """Pin those of some records that pins want, the first first, and release the others. The
+        end of its pin is a pinned record's stamp: no use is as late."""
+        before = {record for record in records if record.pinned_ns}
+        for record in before:
+            self.pin(record, 0, now_ns, 0)
+        for record in records:
+            self.pin(record, until_of(record), now_ns, most_bytes)
+            if record.pinned_ns or record in before:
+                self.touch([record.id], record.pinned_ns or now_ns)
+        costs = [record.cost for record in records if record.pinned_ns]
+        return Pinned(len(records), len(costs), sum(costs))
+
+    def unpinned(self, pages: Iterable[PageId], now_ns: int) -> list[PageId]:
+        """Return the pages that are here and that no pin keeps."""
+        found = filter(None, map(self._records.get, pages))
+        return [record.id for record in found if record.pinned_ns <= now_ns]
 
     # The order.
 
@@ -232,3 +272,4 @@ class OrderedPages(Generic[R]):
         assert ranks == sorted(ranks)
         tails = {record for record in shown if record.tail}
         assert tails == set().union(*self._tails.values())
+        assert self.pinned_bytes == sum(record.cost for record in shown if record.pinned_ns)

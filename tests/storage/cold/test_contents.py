@@ -101,8 +101,8 @@ class ContentsMachine(RuleBasedStateMachine):
         wants = None if candidate is None else Candidate(_page(candidate[0]), *candidate)
         for number in self.model:
             file = self.contents.get(_page(number))
-            self.contents.keep(file, number in pinned)
-        found = self.contents.victims(excess, wants, -2, until, most)
+            self.contents.pin(file, 1 if number in pinned else 0, 0, sys.maxsize)
+        found = self.contents.victims(excess, wants, 0, until, most)
         assert found == self.naive(excess, wants, pinned, until, most)
         if evict and found.enough:
             for page in found.pages:

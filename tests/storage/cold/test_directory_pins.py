@@ -179,14 +179,14 @@ def test_index_and_pins_agree_whatever_happens(
                 tier.open()
             tier.settle()
             tier.check_integrity()
-            assert tier._index.contents.kept_bytes * 2 <= tier.limit_bytes
+            assert tier._index.contents.pinned_bytes * 2 <= tier.limit_bytes
             wanted = {
                 page
                 for story in stories
                 for page in story.ids(*range(1, 8))
                 if page in tier and tier.pins.until(story.namespace, page.key)
             }
-            assert {file.id for file in tier._index.contents.records() if file.kept} == wanted
+            assert {file.id for file in tier._index.contents.records() if file.pinned_ns} == wanted
     finally:
         for tier in tiers:
             tier.close()
