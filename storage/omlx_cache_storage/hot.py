@@ -423,18 +423,18 @@ class HotTier:
         """Pin those of some pages that pins want, root first, and release those that they do not;
         None: of all pages, if pins have changed."""
         with self._lock:
+            if pages is None and self._repinned == self.pins.version:
+                return Pinned(0, 0, 0)
             records, now = self._index.records(), self._clock.now()
-            if pages is not None:
-                found = [held for held in self._index.get_all(pages) if held and self.retain]
-                for held in records:
-                    if 0 < held.pinned_ns <= now:
-                        self._index.pin(held, 0, now, 0)
-            elif self._repinned != self.pins.version:
+            if pages is None:
                 self._repinned = self.pins.version
                 found = [held for held in records if held.pinned_ns or self._wanted_until(held)]
                 found.sort(key=lambda held: (not held.pinned_ns, held.position))
             else:
-                return Pinned(0, 0, 0)
+                found = [held for held in self._index.get_all(pages) if held and self.retain]
+                for held in records:
+                    if 0 < held.pinned_ns <= now:
+                        self._index.pin(held, 0, now, 0)
             most = self.limit_bytes // SHARE
             pinned = self._index.repin(found, self._wanted_until, now, most)
             for held in found:
