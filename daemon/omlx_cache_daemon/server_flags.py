@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.settings.machine import names_file
 from omlx_cache.settings.removed import REMOVED
 from omlx_cache.settings.sizes import parse_size
@@ -12,11 +13,12 @@ from omlx_cache_daemon.argument_types import positive_count, positive_number, si
 from omlx_cache_storage.remote.address import names_password
 
 SETTINGS = {
-    "block_size": "tokens in a block",
-    "hot_bytes": "memory budget of the cache, of every model together",
+    "block_size": "tokens in a block, 16 to 4096 (default: 256)",
+    "hot_bytes": "memory budget of the cache, of every model together, such as 8GiB (default: 1/8 "
+    "of the memory)",
     "hot_cache_only": "keep nothing on the disk",
-    "cold_dir": "directory of the cold tier",
-    "cold_bytes": "disk budget",
+    "cold_dir": "directory of the cold tier (default: omlx-cache in the user's caches)",
+    "cold_bytes": "disk budget, such as 40GiB (default: 1/4 of the free disk, at most 128GiB)",
     "min_free_bytes": "free disk space to leave",
     "write_policy": "through or lazy",
     "daily_write_bytes": "what may be written to the disk in 24 hours; 0: no limit",
@@ -25,8 +27,8 @@ SETTINGS = {
     "worth_reading": "auto: compute where reading takes longer; off: always read",
     "prepare": "auto: compute what the next prompt begins with while there is no request; off",
     "durability": "none, fsync or full",
-    "codec": "how pages are encoded in both tiers",
-    "cold_codec": "how pages are encoded on disk only",
+    "codec": f"how pages are encoded in both tiers: {', '.join(CODEC_NAMES)} (default: dense)",
+    "cold_codec": "how pages are encoded on disk only: zstd, or one of those (default: dense)",
     "min_quantize_tokens": "shorter sequences stay dense",
     "snapshot_stride": "tokens between regular snapshots of recurrent state",
     "trace": "file to which requests are added, without text, for `simulate`",
@@ -42,6 +44,7 @@ SETTINGS = {
     "remote_architecture": "which kinds of machines share pages: own, any or a name",
 }
 
+_METAVARS = {"block_size": "N", "cold_dir": "DIR", "codec": "NAME", "cold_codec": "NAME"}
 SWITCHES = ("hot_cache_only", "status", "require", "remote_encrypt")
 
 
@@ -55,7 +58,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         if name in SWITCHES:
             group.add_argument(flag, action="store_true", default=None, help=text)
         else:
-            group.add_argument(flag, metavar="VALUE", help=text, type=CHECKS.get(name, str))
+            metavar = "SIZE" if name.endswith("_bytes") else _METAVARS.get(name, "VALUE")
+            group.add_argument(flag, metavar=metavar, help=text, type=CHECKS.get(name, str))
     for name in REMOVED:
         # A command line that still has one starts: the store warns.
         flag = f"--{name.replace('_', '-')}"

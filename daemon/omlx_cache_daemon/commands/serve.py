@@ -46,7 +46,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "serve",
         description="Runs mlx-lm's server with this cache in place of its own. After the first "
-        "Ctrl-C, SIGTERM or SIGHUP it finishes requests and writes pending pages. A second one "
+        "Ctrl-C, SIGTERM or SIGHUP it finishes requests and writes pending pages. A second signal "
         "leaves 5 seconds for that, and a third ends the process.",
         add_help=False,
     )
