@@ -62,8 +62,8 @@ demo: setup ## Show restores from memory, from SSD and after a restart on a smal
 install: ## Put omlx-cache on the PATH, by uv or pipx if there is one; EXTRAS=remote adds that extra
 	@EXTRAS="$(EXTRAS)" PYTHON="$(PYTHON)" sh scripts/install.sh install
 
-uninstall: ## Remove it from the PATH, and list what it kept with the command that deletes it
-	@sh scripts/install.sh uninstall
+uninstall: ## Remove it from the PATH (FORCE=1: while servers run), and list what it kept with the command that deletes it
+	@FORCE="$(FORCE)" sh scripts/install.sh uninstall
 
 test: setup-dev ## Run the tests (about 10 minutes on two cores)
 	$(PYTEST) $(ARGS)

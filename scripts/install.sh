@@ -5,7 +5,7 @@
 #
 # uv or pipx does it where there is one; else an environment in the user's data directory, with
 # links in ~/.local/bin. Versions are those of requirements-dev.lock. EXTRAS names extras, as in
-# `EXTRAS=remote,zstd`; PYTHON the interpreters to try.
+# `EXTRAS=remote,zstd`; PYTHON the interpreters to try; FORCE=1 uninstalls while servers run.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 place=${XDG_DATA_HOME:-$HOME/.local/share}/omlx-cache
@@ -95,9 +95,13 @@ uninstall() {
     removed=
     running=$(PATH="$venv/bin:$links:$PATH" omlx-cache ps 2>/dev/null || true)
     if [ -n "$running" ]; then
-        echo "Stop running servers first; \`omlx-cache ps\` shows them:"
-        # The command goes before a person can ask it.
+        echo "These servers run:"
         echo "$running"
+        if [ -z "${FORCE:-}" ]; then
+            echo "Stop them first: nothing was removed. FORCE=1 removes omlx-cache all the same;" >&2
+            echo "they go on until they are stopped, or need a file that is gone." >&2
+            exit 1
+        fi
     fi
     for way in $(ways); do
         case $way in

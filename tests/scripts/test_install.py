@@ -69,12 +69,16 @@ def test_the_commands_are_linked_and_what_it_kept_is_listed_with_its_remedy(home
 def test_servers_that_run_are_named_before_anything_is_removed(home: Path) -> None:
     run(home, "install")
     (home / "serving").touch()
-    told = run(home, "uninstall").stdout.splitlines()
-    assert told[0].startswith("Stop running servers first")
-    assert told[1] == "41 serve :8080"
+    ended = run(home, "uninstall")
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines() == ["These servers run:", "41 serve :8080"]
+    assert "Stop them first: nothing was removed" in ended.stderr
+    ended = run(home, "uninstall", FORCE="1")
+    assert (ended.returncode, "41 serve :8080" in ended.stdout) == (0, True)
+    assert "Removed omlx-cache" in ended.stdout
     run(home, "install")
     (home / "serving").unlink()
-    assert "Stop" not in run(home, "uninstall").stdout
+    assert "These servers run" not in run(home, "uninstall").stdout
 
 
 def test_a_command_of_somebody_else_stays(home: Path) -> None:
