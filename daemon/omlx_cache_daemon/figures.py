@@ -160,7 +160,7 @@ def cells(row: Rates) -> list[object]:
 def time_saved(requests: RequestStats) -> str:
     """Return in words how much time was saved, or that no rate was measured to tell it by."""
     if requests.restored_tokens and not requests.prefill_tokens_per_second:
-        return "savings not measured yet"
+        return "what it saved is known after the first prompt that is computed"
     return f"about {duration(max(0.0, requests.saved_seconds))} saved"
 
 

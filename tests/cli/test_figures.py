@@ -143,5 +143,5 @@ def test_stats_say_how_the_disk_is_and_no_size_of_one_that_is_away(state: str, h
 
 def test_time_that_was_not_measured_is_named_once() -> None:
     shown = _brief(statistics({"asked_tokens": 9, "restored_tokens": 9}))
-    (line,) = (line for line in shown.splitlines() if "not measured" in line)
+    (line,) = (line for line in shown.splitlines() if "first prompt that is computed" in line)
     assert line.count("time") == 1
