@@ -75,9 +75,6 @@ def run(args: argparse.Namespace) -> int:
     if args.at_login is not None:
         return _change_login(args)
     level = show_logs(given_level(args), args.log_level)
-    if args.model:
-        # Before MLX is imported, which takes seconds on a cold disk.
-        _log.info("loading %s ...", args.model)
     from omlx_cache.integrations.launching import launch
     from omlx_cache.settings import CacheSettings
 
@@ -95,6 +92,9 @@ def run(args: argparse.Namespace) -> int:
         ),
     }
     settings = CacheSettings(**{**level, **given})
+    if args.model:
+        # Before MLX is imported, which takes seconds on a cold disk.
+        _log.info("loading %s ...", args.model)
     end_process(launch("mlx_lm.server", args.passed_on, settings, has_status=True, **options))
 
 

@@ -50,5 +50,5 @@ def _shown(request: ExplainedRequest) -> str:
     told = request.explanation
     helps = "" if told is None or told.reason is None else described(told.reason).remedy
     if told is not None and told.detail == DELETED:
-        helps = "nothing: `omlx-cache rm` or a program deleted it; this request stored it again"
+        helps = "nothing to do: `omlx-cache rm` or a program deleted it; it is stored again"
     return shown + (f"  what helps: {helps}\n" if helps else "")
