@@ -12,7 +12,7 @@ TOKENS = 1 << 22
 """Of all sequences together: 16 MiB."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Prepared:
     """Tokens of which those from `start` on were prepared; what is asked for moves that."""
 
@@ -31,9 +31,16 @@ class PreparedSequences:
         self._latest: deque[_Prepared] = deque(maxlen=REMEMBERED)
 
     def add(self, chain: KeyChain, start: int, end: int) -> None:
-        """Note that the tokens from `start` to `end` of a sequence were prepared."""
+        """Note that the tokens from `start` to `end` of a sequence were prepared; one that goes on
+        after an interruption is one sequence."""
+        tokens = compact(chain.tokens[:end])
         with self._lock:
-            self._latest.append(_Prepared(chain.namespace, compact(chain.tokens[:end]), start))
+            for one in [*self._latest]:
+                is_begun = one.namespace == chain.namespace and not one.asked
+                if is_begun and start <= len(one.tokens) == shared_length(one.tokens, tokens):
+                    self._latest.remove(one)
+                    start = min(start, one.start)
+            self._latest.append(_Prepared(chain.namespace, tokens, start))
             while sum(len(one.tokens) for one in self._latest) > TOKENS:
                 self._latest.popleft()
 
