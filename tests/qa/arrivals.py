@@ -1,0 +1,188 @@
+"""A campaign of arrivals: none waits for more than one chunk of what is prepared meanwhile.
+
+`PYTHONPATH=tests python -m qa.arrivals --count 10000 --seed 1` prints a table and ends with 1 when
+one had to. `omlx-cache serve` runs in a process of its own, with a small model whose template
+writes tool loops anew when the user speaks. Conversations go on within a second, so that there is
+always something to prepare, and strangers come at any moment. The server's process counts from a
+request's arrival, whole and read, until the generation thread takes it.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from integrations.server.playing import TOOLS, WORDS, make_chat_model
+from mlx_lm import server
+from transformers import PreTrainedTokenizerFast
+
+from kit.tinylm.process import _cached_environment
+from kit.wire import exchange, request
+from omlx_cache.integrations.mlx_lm.responses import Responses
+from omlx_cache.preparation import Preparation
+from omlx_cache_daemon import cli
+
+TEMPLATE, FAMILY = "loop_stripped", "qwen3"
+CONVERSATIONS, ROUNDS, RESULT_WORDS, STRANGERS = 2, 3, 80, 8
+"""Conversations at once; rounds of a tool loop, and words of a result; strangers between turns."""
+TURNS, GAP_SECONDS = 5, 0.03
+Message = dict[str, Any]
+
+
+class Counts:
+    """Chunks that were computed, and how many each request waited for, by whether something was
+    being prepared when it came. After `most` of those they are in `file`, and the server ends."""
+
+    def __init__(self, most: int, file: Path) -> None:
+        self._most, self._file = most, file
+        self._computed = 0
+        self.waits: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
+        compute, generate, take = (
+            Preparation._compute,
+            Responses.generate,
+            Responses._next_request,
+        )
+
+        def computed(preparation: Any, *arguments: Any) -> None:
+            compute(preparation, *arguments)
+            self._computed += 1
+
+        def arrived(responses: Any, asked: Any, *arguments: Any, **options: Any) -> Any:
+            is_met = responses._preparing._current is not None
+            asked.came = self._computed, is_met
+            return generate(responses, asked, *arguments, **options)
+
+        def taken(responses: Any, *arguments: Any) -> Any:
+            found = take(responses, *arguments)
+            if found is not None:
+                computed_before, is_met = found[1].came
+                self.waits[is_met][self._computed - computed_before] += 1
+                if self.waits[True].total() == self._most:
+                    self._file.write_text(json.dumps(self.waits))
+                    os.kill(os.getpid(), signal.SIGTERM)
+            return found
+
+        Preparation._compute, Responses.generate = computed, arrived  # type: ignore[method-assign]
+        Responses._next_request = taken  # type: ignore[method-assign]
+
+
+def serve(folder: Path, most: int) -> int:
+    """Run the server until so many requests met a preparation; write the counts."""
+    Counts(most, folder / "counts.json")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
+    answer = [*tokenizer.encode("the old tests", add_special_tokens=False), tokenizer.eos_token_id]
+
+    def play(tokens: Any, logits: mx.array, said: list[int]) -> mx.array:
+        said.append(answer[min(len(said), len(answer) - 1)])
+        return mx.where(mx.arange(logits.shape[-1]) == said[-1], 0.0, -mx.inf)[None]
+
+    def played(args: Any) -> list[Any]:
+        said: list[int] = []
+        return [lambda tokens, logits: play(tokens, logits, said)]
+
+    server._make_logits_processors = played
+    return cli.main(["serve", "--port", "0", "--model", str(folder / "model")])
+
+
+class Conversation:
+    """An agent's: each turn has a tool loop, and the user speaks behind it."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self.messages: list[Message] = [{"role": "system", "content": self._text(40)}]
+        self.turns = 0
+
+    def _text(self, words: int) -> str:
+        return " ".join(self._draw.choices(WORDS, k=words))
+
+    def asked(self) -> list[Message]:
+        """Go on by a turn that ends with tool results; return what is sent."""
+        self.turns += 1
+        self.messages.append({"role": "user", "content": self._text(12)})
+        for number in range(ROUNDS):
+            name = f"{self._draw.random()}"
+            function = {"name": "look", "arguments": json.dumps({"at": number})}
+            call = {"id": name, "type": "function", "function": function}
+            thought = {"reasoning_content": self._text(20), "content": self._text(5)}
+            self.messages.append({"role": "assistant", **thought, "tool_calls": [call]})
+            result = self._text(RESULT_WORDS)
+            self.messages.append({"role": "tool", "tool_call_id": name, "content": result})
+        return self.messages
+
+
+def campaign(count: int, seed: int, folder: Path) -> dict[bool, Counter[int]]:
+    """Send requests until `count` of them met a preparation; return how many chunks were computed
+    between their arrival and their turn, of those and of the others."""
+    make_chat_model(folder / "model", FAMILY, TEMPLATE)
+    command = [sys.executable, "-m", "qa.arrivals", "--work", str(folder), "--count", str(count)]
+    environment = _cached_environment(folder / "home", {"OMLX_CACHE_PREPARE": "auto"})
+    with (folder / "log").open("w") as log:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=environment, stdout=pipe, stderr=log, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("Listening on "), (folder / "log").read_text()
+        _ask_until_it_ends(process, line.split()[-1], random.Random(seed))
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+    waits = json.loads((folder / "counts.json").read_text())
+    return {
+        met == "true": Counter({int(n): times for n, times in found.items()})
+        for met, found in waits.items()
+    }
+
+
+def _ask_until_it_ends(process: "subprocess.Popen[str]", url: str, draw: random.Random) -> None:
+    talks = [Conversation(draw) for _ in range(CONVERSATIONS)]
+    while process.poll() is None:
+        place = draw.randrange(CONVERSATIONS)
+        if talks[place].turns == TURNS:
+            talks[place] = Conversation(draw)
+        talk = talks[place]
+        if _ask(url, talk.asked(), tools=TOOLS):
+            talk.messages.append({"role": "assistant", "content": "the old tests"})
+        for number in range(draw.randrange(STRANGERS)):
+            time.sleep(draw.uniform(0, GAP_SECONDS))
+            _ask(url, [{"role": "user", "content": f"{draw.random()} {number}"}])
+
+
+def _ask(url: str, messages: list[Message], **fields: Any) -> bool:
+    """Ask; False when the server is gone, or about to."""
+    body = {"messages": messages, "max_tokens": 20, **fields}
+    try:
+        sent = request(json.dumps(body).encode(), "/v1/chat/completions")
+        return exchange(url, sent).status == 200
+    except OSError:
+        return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m qa.arrivals", description=__doc__)
+    parser.add_argument("--count", type=int, default=10_000, help="requests that met a preparation")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work is not None:
+        return serve(args.work, args.count)
+    with tempfile.TemporaryDirectory(prefix="omlx-cache-qa-") as folder:
+        waits = campaign(args.count, args.seed, Path(folder))
+    for met, found in waits.items():
+        for chunks, times in sorted(found.items()):
+            print(f"{'met' if met else 'not met':8} {chunks} chunks {times:8,}")
+    return max(waits[True], default=0) > 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
