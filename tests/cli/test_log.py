@@ -13,7 +13,7 @@ from typing import IO, Any
 import pytest
 
 from kit.children import Process, embedded_stores, ended, told
-from kit.storage import Story, commit, open_store
+from kit.storage import Story, commit_to_disk, open_store
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import FOLLOWED_SECONDS, AskedRequest
 
@@ -96,8 +96,7 @@ def _restore(store: BlockStore, times: int) -> None:
 
 def _fill(store: BlockStore, name: str, *numbers: int) -> Story:
     story = Story(name)
-    commit(store, story, *numbers)
-    assert store.flush()
+    commit_to_disk(store, story, *numbers)
     return story
 
 

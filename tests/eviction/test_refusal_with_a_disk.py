@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from eviction.patient import PATIENCE_SECONDS, offer, patient
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, is_right, open_store
+from kit.storage import FaultyDisk, HandClock, Story, commit_to_disk, is_right, open_store
 from kit.units import KIB
 from omlx_cache import BlockStore
 
@@ -26,8 +26,7 @@ def _full(
     fields = {"hot_bytes": ROOM * 4 * KIB, "queue_bytes": 16 * KIB, **options}
     store = open_store(directory, disk, clock, **fields)
     story = Story("old")
-    commit(store, story, *OLD)
-    assert store.flush(60)
+    commit_to_disk(store, story, *OLD)
     store.touch(story.ids(*OLD))
     assert store.flush(60)
     return store, story

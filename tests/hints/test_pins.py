@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, HandClock, Story, commit, open_store, put
+from kit.storage import FaultyDisk, HandClock, Story, commit, commit_to_disk, open_store, put
 from kit.units import KIB, SECOND
 from omlx_cache import BlockStore
 from omlx_cache_daemon.changing import change_pins
@@ -110,23 +110,20 @@ def test_a_restart_ends_no_pin_and_unpinning_is_for_good(tmp_path: Path, story: 
     other = Story("other", nbytes=PAGE)
     limit = 6 * COLD_PAGE + ROOM_TO_WRITE
     with open_store(tmp_path, cold_bytes=limit) as store:
-        commit(store, story, 1)
-        assert store.flush()
+        commit_to_disk(store, story, 1)
         made = store.pin(story.namespace, story.ids(1), 3600)
         assert store.flush()
         assert read_pins(tmp_path) == (made.pin,)
     with open_store(tmp_path, cold_bytes=limit, hot_bytes=4 * PAGE) as store:
         commit(store, story, 1)
         for number in range(2, 12):
-            commit(store, other, number)
-            assert store.flush()
+            commit_to_disk(store, other, number)
         assert _cold(store, story) == [1]
         assert _hot(store.hot, story) == [1], "in memory from its first use on"
         change_pins(tmp_path, lambda pins: ())
         assert store.flush()
         for number in range(12, 22):
-            commit(store, other, number)
-            assert store.flush()
+            commit_to_disk(store, other, number)
         assert _cold(store, story) == []
         assert _hot(store.hot, story) == []
 
@@ -134,8 +131,7 @@ def test_a_restart_ends_no_pin_and_unpinning_is_for_good(tmp_path: Path, story: 
 def test_a_pin_needs_no_disk_that_answers(tmp_path: Path, story: Story) -> None:
     disk = FaultyDisk()
     with open_store(tmp_path, disk) as store:
-        commit(store, story, 1)
-        assert store.flush()
+        commit_to_disk(store, story, 1)
         disk.fail = dict.fromkeys(("replace", "open", "write"), errno.EIO)
         made = store.pin(story.namespace, story.ids(1), 3600)
         assert [tier.pages for tier in made.tiers] == [1, 1]

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 
+from kit.work import traced_memory
 from omlx_cache.integrations.lanes import SEQUENCES, TOKENS, Siblings
 from omlx_cache_storage.keys import as_tokens
 
@@ -34,12 +35,9 @@ def test_it_forgets_the_oldest() -> None:
 
 def test_a_token_takes_four_bytes() -> None:
     siblings, tokens = Siblings(), np.arange(2**19, dtype="<i8")
-    tracemalloc.start()
-    try:
+    with traced_memory():
         siblings.add(tokens)
         taken = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
     assert taken < 5 * len(tokens)
 
 

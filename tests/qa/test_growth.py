@@ -11,8 +11,10 @@ import random
 import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import mlx.core as mx
 import pytest
@@ -21,7 +23,8 @@ from mlx_lm.generate import BatchGenerator
 from kit.drive import random_tokens, settings
 from kit.examples import some
 from kit.tinylm import Server, make_model, serve_ours
-from kit.tokenizer import tokenizer as kit_tokenizer
+from kit.tokenizer import tokenizer
+from kit.work import resident_bytes, traced_memory
 from kit.zoo.family import FAMILIES, build_model
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
@@ -42,6 +45,8 @@ TINY = {
     "head_dim": 8,
 }
 PROMPT = random_tokens(LENGTH, 1)
+TOKENIZER = tokenizer()
+BATCHES: WeakKeyDictionary[PrefixCache, CachedBatchGenerator] = WeakKeyDictionary()
 Loop = Callable[[int], int]
 
 
@@ -94,79 +99,58 @@ def compute(cache: PrefixCache, model: Any, session: Session) -> None:
     session.commit()
 
 
-def by_session(cache: PrefixCache, model: Any) -> Loop:
-    def loop(number: int) -> int:
-        with cache.session(prompt_of(number), max_new_tokens=8) as session:
-            compute(cache, model, session)
-            return session.cached_tokens
-
-    return loop
+def by_session(cache: PrefixCache, model: Any, number: int) -> int:
+    with cache.session(prompt_of(number), max_new_tokens=8) as session:
+        compute(cache, model, session)
+        return session.cached_tokens
 
 
-def by_lost_sessions(cache: PrefixCache, model: Any) -> Loop:
-    def loop(number: int) -> int:
-        return cache.session(prompt_of(number), max_new_tokens=8).cached_tokens
-
-    return loop
+def by_lost_sessions(cache: PrefixCache, model: Any, number: int) -> int:
+    return cache.session(prompt_of(number), max_new_tokens=8).cached_tokens
 
 
-def by_begin(cache: PrefixCache, model: Any) -> Loop:
-    def loop(number: int) -> int:
-        prompt = prompt_of(number)
-        begun = cache.begin(prompt, max_new_tokens=8)
-        assert begun.wait(60)
-        with cache.session(prompt, begun=begun, max_new_tokens=8) as session:
-            compute(cache, model, session)
-            return session.cached_tokens
-
-    return loop
+def by_begin(cache: PrefixCache, model: Any, number: int) -> int:
+    prompt = prompt_of(number)
+    begun = cache.begin(prompt, max_new_tokens=8)
+    assert begun.wait(60)
+    with cache.session(prompt, begun=begun, max_new_tokens=8) as session:
+        compute(cache, model, session)
+        return session.cached_tokens
 
 
-def by_lost_begins(cache: PrefixCache, model: Any) -> Loop:
-    def loop(number: int) -> int:
-        begun = cache.begin(prompt_of(number), max_new_tokens=8)
-        assert begun.wait(60)
-        if number % 2:
-            begun.cancel()
-        return LENGTH
-
-    return loop
+def by_lost_begins(cache: PrefixCache, model: Any, number: int) -> int:
+    begun = cache.begin(prompt_of(number), max_new_tokens=8)
+    assert begun.wait(60)
+    if number % 2:
+        begun.cancel()
+    return LENGTH
 
 
-def by_looking(cache: PrefixCache, model: Any) -> Loop:
-    def loop(number: int) -> int:
-        prompt = prompt_of(number)
-        cache.prefetch(prompt).wait(60)
-        cache.pin(prompt, 0.01)
-        cache.retire(prompt[: LENGTH // 2] + prompt)
-        return cache.lookup(prompt).cached_tokens
-
-    return loop
+def by_looking(cache: PrefixCache, model: Any, number: int) -> int:
+    prompt = prompt_of(number)
+    cache.prefetch(prompt).wait(60)
+    cache.pin(prompt, 0.01)
+    cache.retire(prompt[: LENGTH // 2] + prompt)
+    return cache.lookup(prompt).cached_tokens
 
 
-def by_generate(cache: PrefixCache, model: Any) -> Loop:
-    tokenizer = kit_tokenizer()
-
-    def loop(number: int) -> int:
-        before = cache.store.stats().requests.restored_tokens
-        for _ in stream_generate(model, tokenizer, prompt_of(number), cache, max_tokens=2):
-            pass
-        return cache.store.stats().requests.restored_tokens - before
-
-    return loop
+def by_generate(cache: PrefixCache, model: Any, number: int) -> int:
+    before = cache.store.stats().requests.restored_tokens
+    for _ in stream_generate(model, TOKENIZER, prompt_of(number), cache, max_tokens=2):
+        pass
+    return cache.store.stats().requests.restored_tokens - before
 
 
-def by_batch(cache: PrefixCache, model: Any) -> Loop:
-    batch = CachedBatchGenerator(BatchGenerator(model, prefill_step_size=512), cache)
-
-    def loop(number: int) -> int:
-        before = cache.store.stats().requests.restored_tokens
-        batch.submit(prompt_of(number), max_tokens=2)
-        while len(batch):
-            batch.next()
-        return cache.store.stats().requests.restored_tokens - before
-
-    return loop
+def by_batch(cache: PrefixCache, model: Any, number: int) -> int:
+    """All of a run's requests go through one generator."""
+    if cache not in BATCHES:
+        BATCHES[cache] = CachedBatchGenerator(BatchGenerator(model, prefill_step_size=512), cache)
+    batch = BATCHES[cache]
+    before = cache.store.stats().requests.restored_tokens
+    batch.submit(prompt_of(number), max_tokens=2)
+    while len(batch):
+        batch.next()
+    return cache.store.stats().requests.restored_tokens - before
 
 
 LOOPS = {
@@ -188,16 +172,13 @@ def take(loop: Loop, numbers: range) -> None:
 @pytest.mark.parametrize("kind", some(list(LOOPS), "session", "lost sessions"))
 def test_nothing_of_a_request_stays(kind: str, cache: PrefixCache, model: Any) -> None:
     """Python's own count of bytes: exact, so that a few requests are enough."""
-    loop = LOOPS[kind](cache, model)
+    loop = partial(LOOPS[kind], cache, model)
     take(loop, range(WARM))
-    tracemalloc.start()
-    try:
+    with traced_memory():
         take(loop, range(WARM, 2 * WARM))
         before = traced()
         take(loop, range(2 * WARM, 2 * WARM + FEW))
         grown = traced() - before
-    finally:
-        tracemalloc.stop()
     assert grown < FEW * LEAKED / 4
 
 
@@ -205,7 +186,7 @@ def test_nothing_of_a_request_stays(kind: str, cache: PrefixCache, model: Any) -
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", list(LOOPS))
 def test_memory_is_flat_over_many_requests(kind: str, cache: PrefixCache, model: Any) -> None:
-    loop = LOOPS[kind](cache, model)
+    loop = partial(LOOPS[kind], cache, model)
     take(loop, range(MANY // 10))
     before = resident(os.getpid())
     take(loop, range(MANY // 10, MANY))
@@ -218,8 +199,7 @@ def resident(pid: int) -> int:
     """Bytes of memory that a process has."""
     gc.collect()
     mx.clear_cache()
-    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return resident_bytes(pid)
 
 
 def traced() -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kit.units import MIB
+from kit.work import traced_memory
 
 pytest.importorskip("redis", reason="needs the clients: pip install 'omlx-cache[remote]'")
 
@@ -132,12 +133,9 @@ def test_a_flood_is_left_alone_and_takes_no_memory(redis: _Redis, head: bytes) -
     try:
         with engine_at(redis.url, read_seconds=30.0) as engine:
             engine.ping()
-            tracemalloc.start()
-            try:
+            with traced_memory():
                 assert reason_of(engine.read, [PART]).reason == "lost"
                 assert tracemalloc.get_traced_memory()[1] < 4 * PART_BYTES
-            finally:
-                tracemalloc.stop()
     finally:
         redis.floods.clear()
 
@@ -168,18 +166,17 @@ def test_an_endless_answer_to_a_look_up_is_no_longer_than_the_question_allows(
     redis.said = 0
     redis.floods.set()
     redis.lies.append(head)
-    tracemalloc.start()
+    url = PLACES[place].format(redis.server_address[1])
     try:
-        url = PLACES[place].format(redis.server_address[1])
-        with engine_at(url, read_seconds=30.0) as engine:
-            error = reason_of(engine.look, [f"name {n}" for n in range(64)], 1024, ["tails"])
-            assert error.reason == "lost"
-            assert "longer" in str(error)
-        # A connection holds some more; four bytes are an object of forty, and a place in a list.
-        assert redis.said < 16 * MIB
-        assert tracemalloc.get_traced_memory()[1] < 128 * MIB
+        with traced_memory():
+            with engine_at(url, read_seconds=30.0) as engine:
+                error = reason_of(engine.look, [f"name {n}" for n in range(64)], 1024, ["tails"])
+                assert error.reason == "lost"
+                assert "longer" in str(error)
+            # A connection holds some more; four bytes are an object of forty and a place in a list.
+            assert redis.said < 16 * MIB
+            assert tracemalloc.get_traced_memory()[1] < 128 * MIB
     finally:
-        tracemalloc.stop()
         redis.floods.clear()
         redis.flood = bytes(64 * 1024)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kit.remote import MemoryEngine, MemoryStore
 from kit.remote.processes import until
-from kit.storage import Story, files_in
+from kit.storage import Story, files_in, flip
 from kit.units import MIB
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.remote import uploads as module
@@ -112,9 +112,7 @@ def test_a_damaged_page_is_not_sent(machine: Machines, store: MemoryStore) -> No
     one.store(1, 2)
     for path in files_in(one.cold.directory):
         if path.name.startswith(STORY.id(1).key.hex()[:16]):
-            content = bytearray(path.read_bytes())
-            content[-1] ^= 1
-            path.write_bytes(content)
+            flip(path)
     one.start()
     assert one.uploads.flush(DEADLINE)
     assert sorted(store.values) == _names(2)

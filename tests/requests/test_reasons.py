@@ -8,6 +8,7 @@ import pytest
 from kit import zoo
 from kit.drive import decode, prefill, random_tokens
 from kit.restoring import HYBRID, WINDOWED
+from kit.storage import flip
 from omlx_cache import BlockStore, PrefixCache, StridePolicy
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache_storage.cold.tier import ColdTier
@@ -212,9 +213,7 @@ def test_a_damaged_page_is_told_and_later_why_it_is_gone(open_store: Opener, mod
     ask(PrefixCache(model, store), model, BODY)
     assert store.close()
     for path in store.settings.cold_dir.rglob("*.safetensors"):
-        raw = bytearray(path.read_bytes())
-        raw[-1] ^= 1
-        path.write_bytes(raw)
+        flip(path)
     cache = PrefixCache(model, open_store())
     told = request_without_commit(cache)
     assert told.reason == "corrupt"

@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kit.status import get
-from kit.storage import Story, commit, open_store
+from kit.storage import Story, commit_to_disk, open_store
 from omlx_cache_storage.errors import CacheError
 
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
@@ -21,8 +21,7 @@ OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;
 def test_one_call_serves_what_the_store_is(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         server = store.serve_status()
-        commit(store, Story("llama"), 1, 2, 3)
-        assert store.flush()
+        commit_to_disk(store, Story("llama"), 1, 2, 3)
         families = {one.name: one for one in parse_text(get(server, "/metrics")[2].decode())}
         pages = {
             sample.labels["tier"]: sample.value for sample in families["omlx_cache_pages"].samples

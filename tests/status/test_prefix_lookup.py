@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from kit.status import Known, get, operations
-from kit.storage import Story, commit, open_store
+from kit.storage import Story, commit, commit_to_disk, open_store
 from omlx_cache import BlockStore
 from omlx_cache.identity.namespace import Namespace
 from omlx_cache.status.prefix_lookup import MOST_KEYS
@@ -34,8 +34,7 @@ def test_a_router_learns_the_namespaces_and_then_how_far_a_prompt_reaches(tmp_pa
     story = Story("llama")
     with open_store(tmp_path) as store:
         kept = _register(store, story)
-        commit(store, story, 1, 2, 3)
-        assert store.flush()
+        commit_to_disk(store, story, 1, 2, 3)
         (known,) = _ask(store, "?model=llama")["namespaces"]  # type: ignore[misc]
         assert known["namespace"] == kept.digest.hex()
         assert (known["block_size"], known["key_hash"], known["salted"]) == (16, "sha256", True)

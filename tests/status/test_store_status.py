@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kit.storage import Story, commit, open_store
+from kit.storage import Story, commit, commit_to_disk, open_store
 from omlx_cache import BlockStore
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.serialization import encoded
@@ -37,8 +37,7 @@ def test_the_tree_is_asked_level_by_level(tmp_path: Path) -> None:
     story = Story("llama")
     with open_store(tmp_path) as store:
         kept = store.register(_registered(story))
-        commit(store, story, 1, 2, 3)
-        assert store.flush()
+        commit_to_disk(store, story, 1, 2, 3)
         (root,) = _level(store, None, None, 10)["rows"]
         assert (root["model"], root["prefixes"], root["blocks"]) == ("llama", 1, 3)
         level = _level(store, root["namespace"], None, 10)
@@ -60,8 +59,7 @@ def test_what_a_pin_of_the_directory_keeps_is_marked(tmp_path: Path) -> None:
         commit(store, story, 1, 2)
         pin = PinRecord("key", keys[-1].hex(), 1, None, story.namespace, keys)
         change_pins(tmp_path, lambda before: (*before, pin))
-        commit(store, other, 1)
-        assert store.flush()
+        commit_to_disk(store, other, 1)
         levels = [_level(store, one.namespace.hex(), None, 5) for one in (story, other)]
         marks = [[row["pinned"] for row in level["rows"]] for level in levels]
         assert marks == [[True], [False]]

@@ -9,6 +9,7 @@ import pytest
 
 from kit.examples import some
 from kit.storage import put
+from kit.work import traced_memory
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.format.names import PageName, StoredPage
 from omlx_cache_storage.hot import HotTier
@@ -45,13 +46,10 @@ def _filled(chain: int) -> Contents:
 def _each(make: Callable[[], Made]) -> tuple[Made, float]:
     """Return what was made, and the bytes that it takes a page."""
     gc.collect()
-    tracemalloc.start()
-    try:
+    with traced_memory():
         made = make()
         gc.collect()
         return made, tracemalloc.get_traced_memory()[0] / PAGES
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("chain", some(CHAINS, 40))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kit.storage import Story, commit
+from kit.storage import Story, commit_to_disk
 from kit.units import MIB
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import operations
@@ -49,8 +49,7 @@ def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(tmp_path
 
 def test_what_another_store_wrote_counts_in_the_figures_of_all(tmp_path: Path) -> None:
     with _store(tmp_path, cold_bytes=8 * MIB) as first, _store(tmp_path) as second:
-        commit(first, Story("a"), 1, 2, 3)
-        assert first.flush()
+        commit_to_disk(first, Story("a"), 1, 2, 3)
         for name in ("ps", "stats"):
             assert _asked(second, name)["cold"]["pages"] == 3
 
@@ -60,8 +59,7 @@ def test_nothing_is_evicted_for_a_store_that_waits(
 ) -> None:
     """A server whose model cannot be loaded deletes nothing for its budget."""
     with _store(tmp_path, cold_bytes=8 * MIB) as store:
-        commit(store, Story("a"), *range(1, 30))
-        assert store.flush()
+        commit_to_disk(store, Story("a"), *range(1, 30))
         before = store.stats().cold
     small = before.nbytes // 2
     settings = CacheSettings(

@@ -10,6 +10,7 @@ from kit.storage import (
     Story,
     check_integrity,
     commit,
+    commit_to_disk,
     files_in,
     open_cold,
     open_store,
@@ -56,8 +57,7 @@ def test_what_is_read_while_it_is_cleared_is_served_no_more(
 def test_ping_answers_while_clear_waits_for_a_hung_disk(tmp_path: Path) -> None:
     story, disk = Story(), FaultyDisk()
     with open_store(tmp_path / "cold", disk, socket=tmp_path / "s.sock") as store:
-        commit(store, story, 1)
-        assert store.flush()
+        commit_to_disk(store, story, 1)
         disk.reached.clear()
         disk.gate.clear()
         commit(store, story, 2)
@@ -87,8 +87,7 @@ def test_one_namespace_leaves_memory_and_is_found_on_the_disk(tmp_path: Path) ->
     mine, other = Story("llama"), Story("other")
     with open_store(tmp_path) as store:
         commit(store, mine, 1, 2)
-        commit(store, other, 1)
-        assert store.flush()
+        commit_to_disk(store, other, 1)
         held, files = store.hot_usage(), files_in(tmp_path)
         freed = store.leave_memory(mine.namespace)
         assert (store.hot_usage().pages, store.hot_usage().nbytes) == (1, held.nbytes - freed)

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, files_in, is_right, open_store, set_budget, state_of
+from kit.storage import (
+    Story,
+    commit,
+    commit_to_disk,
+    files_in,
+    is_right,
+    open_store,
+    set_budget,
+    state_of,
+)
 from kit.storage.mounts import small_disk
 from kit.units import MIB
 from omlx_cache import BlockStore
@@ -90,8 +99,7 @@ def test_a_disk_that_is_unmounted_while_a_store_runs(
     cold = disk / inside
     with open_store(cold) as store:
         set_budget(cold, Budget(20 * MIB, "quota"))
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
+        commit_to_disk(store, story, 1, 2, 3)
         image = disk.with_name("image")
         before = _everything(image)
         _unmount(disk)
@@ -111,8 +119,7 @@ def test_a_disk_that_is_not_mounted_at_the_start_is_waited_for(
 ) -> None:
     """An empty place is not taken for the cache that it had the last time."""
     with open_store(disk) as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
+        commit_to_disk(store, story, 1, 2, 3)
     _unmount(disk)
     with open_store(disk) as store:
         commit(store, story, 1, 2, 3)
@@ -128,8 +135,7 @@ def test_a_disk_that_is_not_mounted_at_the_start_is_waited_for(
 def test_what_is_to_stay_free_is_derived_for_the_disk_that_comes(disk: Path, story: Story) -> None:
     """And not for the one below its mount point, whose share it has no room for."""
     with open_store(disk, min_free_bytes="auto") as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
+        commit_to_disk(store, story, 1, 2, 3)
     _unmount(disk)
     with open_store(disk, min_free_bytes="auto") as store:
         commit(store, story, 4, 5)
@@ -146,8 +152,7 @@ def test_an_empty_disk_in_the_place_of_the_one_that_went_is_not_used(
     tmp_path: Path, disk: Path, story: Story
 ) -> None:
     with open_store(disk / "cold") as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
+        commit_to_disk(store, story, 1, 2, 3)
         _unmount(disk)
         with small_disk(tmp_path / "other", "size=8m") as other:
             _mount(other.path, disk)
@@ -164,8 +169,7 @@ def test_a_directory_that_is_renamed_is_used_again_when_it_has_its_name_back(
     cold, moved = tmp_path / "cold", tmp_path / "moved"
     with open_store(cold) as store, open_store(cold) as peer:
         set_budget(cold, Budget(20 * MIB, "quota"))
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
+        commit_to_disk(store, story, 1, 2, 3)
         cold.rename(moved)
         _gone(store, story, "mkdir")
         assert _settle(peer).startswith("unavailable: ")
@@ -183,15 +187,13 @@ def test_a_directory_that_is_deleted_is_made_again_and_that_is_said_once(
 ) -> None:
     cold = tmp_path / "cold"
     with open_store(cold) as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush(30)
+        commit_to_disk(store, story, 1, 2, 3)
         set_budget(cold, Budget(20 * MIB, "quota"))
         shutil.rmtree(cold)
         if by_hand:
             cold.mkdir(0o700)
         assert _settle(store) == "ok"
-        commit(store, story, 4, 5)
-        assert store.flush(30)
+        commit_to_disk(store, story, 4, 5)
         assert (cold / "CACHEDIR.TAG").is_file()
         assert read_budget(cold) != Budget(20 * MIB, "quota")
     (said,) = (r.message for r in caplog.records if "made again" in r.message)
@@ -215,8 +217,7 @@ def test_the_systems_own_place_is_made_whole(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / "caches"))
     with open_store(tmp_path / "home" / "caches" / "omlx-cache") as store:
-        commit(store, story, 1)
-        assert store.flush(30)
+        commit_to_disk(store, story, 1)
         assert _settle(store) == "ok"
 
 
@@ -225,8 +226,7 @@ def test_a_directory_that_is_opened_to_others_while_running_is_off_until_it_is_m
 ) -> None:
     story, cold = Story(), tmp_path / "cold"
     with open_store(cold) as store:
-        commit(store, story, 1)
-        assert store.flush(30)
+        commit_to_disk(store, story, 1)
         cold.chmod(0o777)
         store.cold.settle()
         assert "chmod 700" in state_of(store), "also when there is nothing to write"

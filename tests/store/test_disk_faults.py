@@ -11,6 +11,7 @@ from kit.storage import (
     SetTime,
     Story,
     commit,
+    commit_to_disk,
     disk_usage,
     fetch,
     files_in,
@@ -106,8 +107,7 @@ def test_a_disk_that_cannot_be_read_is_a_miss_and_keeps_its_pages(
     tmp_path: Path, disk: FaultyDisk, story: Story, operation: str, time: SetTime
 ) -> None:
     with open_store(tmp_path, disk) as store:
-        commit(store, story, 1)
-        assert store.flush()
+        commit_to_disk(store, story, 1)
         _forget_memory(store)
         disk.fail[operation] = errno.EIO
         with pytest.raises(PageError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, commit, fetch, files_in, open_store
+from kit.storage import FaultyDisk, Story, commit, commit_to_disk, fetch, files_in, flip, open_store
 from omlx_cache import BlockStore
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.events import Event
@@ -23,8 +23,7 @@ def _of(store: BlockStore, kind: str, tier: str = "cold") -> list[Event]:
 def test_a_page_that_is_stored_is_told_of_in_memory_and_then_on_the_disk(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         story = Story()
-        commit(store, story, 1, 2)
-        assert store.flush()
+        commit_to_disk(store, story, 1, 2)
         (root, second), files = _of(store, "stored", "hot"), _of(store, "stored")
     assert [e.key for e in files] == [root.key, second.key] == [i.key for i in story.ids(1, 2)]
     for events in (files, [root, second]):
@@ -62,15 +61,9 @@ def test_a_write_that_fails_is_told_of_with_its_reason(tmp_path: Path) -> None:
     assert event.key == Story().id(1).key
 
 
-def _damage(path: Path) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[-1] ^= 1
-    path.write_bytes(raw)
-
-
 @pytest.mark.parametrize(
     ("harm", "kinds"),
-    [(_damage, ["failed", "removed"]), (Path.unlink, ["removed"])],
+    [(flip, ["failed", "removed"]), (Path.unlink, ["removed"])],
     ids=["damaged", "gone"],
 )
 def test_a_page_that_cannot_be_read_is_told_of(

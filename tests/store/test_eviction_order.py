@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kit.storage import FaultyDisk, Story, commit, open_store
+from kit.storage import FaultyDisk, Story, commit, commit_to_disk, open_store
 from kit.units import KIB
 from omlx_cache import BlockStore
 
@@ -29,8 +29,7 @@ def test_the_disk_loses_the_tail_of_a_chain_that_memory_never_touched_again(
         disk.gate.set()
         assert store.flush()
         assert _cold(store, story) == [1, 2, 3, 4, 5, 6]
-        commit(store, Story("other", nbytes=PAGE), 1, 2, 3)
-        assert store.flush()
+        commit_to_disk(store, Story("other", nbytes=PAGE), 1, 2, 3)
         kept = _cold(store, story)
         assert kept == list(range(1, len(kept) + 1))
         assert 2 <= len(kept) <= 4
@@ -45,8 +44,7 @@ def test_a_restart_finds_the_order_of_a_chain_that_was_written_late(tmp_path: Pa
         store.demote(story.ids(2))
         disk.gate.set()
         assert store.flush()
-        commit(store, other, 1)
-        assert store.flush()
+        commit_to_disk(store, other, 1)
     with open_store(tmp_path, cold_bytes=3 * COLD_PAGE + ROOM_TO_OPEN) as store:
         assert _cold(store, story) == [1, 3]
         assert _cold(store, other) == [1]
@@ -57,10 +55,8 @@ def test_use_in_memory_counts_on_the_disk_as_well(tmp_path: Path) -> None:
     limit = 5 * COLD_PAGE + ROOM_TO_WRITE
     with open_store(tmp_path, cold_bytes=limit, hot_bytes=16 * PAGE) as store:
         commit(store, story, 1, 2)
-        commit(store, other, 1, 2)
-        assert store.flush()
+        commit_to_disk(store, other, 1, 2)
         store.touch(story.ids(1, 2))
-        commit(store, Story("third", nbytes=PAGE), 1, 2, 3)
-        assert store.flush()
+        commit_to_disk(store, Story("third", nbytes=PAGE), 1, 2, 3)
         assert _cold(store, story) == [1, 2]
         assert len(_cold(store, other)) < 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, open_store
+from kit.storage import Story, commit_to_disk, open_store
 from omlx_cache import BlockStore
 from omlx_cache_storage import tiers
 
@@ -18,8 +18,7 @@ STORY = Story(blocks=len(PAGES))
 
 def write_all(store: BlockStore) -> None:
     for first in PAGES[::30]:
-        commit(store, STORY, *range(first, first + 30))
-        assert store.flush()
+        commit_to_disk(store, STORY, *range(first, first + 30))
     assert store.stats().cold.pages == len(PAGES)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kit.storage import HandClock, Story, commit, open_store
+from kit.storage import HandClock, Story, commit_to_disk, open_store
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.cold.small_files import read_reuse
 from omlx_cache_storage.eviction.keep import BUCKETS, Learned
@@ -18,8 +18,7 @@ MOST_PATIENT = Learned((1.0,) * BUCKETS, 5000, 30.0)
 
 def use(store: BlockStore, clock: HandClock, story: Story, times: int, gap: float = 20.0) -> None:
     """Have a chain of forty pages used again and again."""
-    commit(store, story, *range(1, 41))
-    assert store.flush(60)
+    commit_to_disk(store, story, *range(1, 41))
     for _ in range(times):
         clock.pass_by(gap)
         store.touch(story.ids(*range(1, 41)))

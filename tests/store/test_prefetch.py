@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kit.storage import Story, bytes_of, commit, is_right, open_store, store_page
+from kit.storage import Story, bytes_of, commit, commit_to_disk, is_right, open_store, store_page
 from kit.units import KIB
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.page import Page
@@ -26,8 +26,7 @@ def test_a_prefetch_takes_free_room_only_and_evicts_nobody(tmp_path: Path, story
     other = Story("other", nbytes=16 * KIB)
     with open_store(tmp_path, hot_bytes=64 * KIB, queue_bytes=64 * KIB) as store:
         commit(store, story, 1, 2)
-        commit(store, other, 1)
-        assert store.flush()
+        commit_to_disk(store, other, 1)
         handle = store.prefetch(story.ids(1, 2, 3, 4, 5, 6), allocate_payload)
         assert handle.wait(30)
         assert handle.pages == 1

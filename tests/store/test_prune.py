@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kit.storage import Story, commit, files_in, open_store
+from kit.storage import Story, commit, commit_to_disk, files_in, open_store
 from omlx_cache.control.operations import operations
 from omlx_cache.control.serialization import encoded
 from omlx_cache.identity.namespace import Namespace, software
@@ -49,8 +49,7 @@ def test_a_request_of_another_shape_deletes_nothing(
     tmp_path: Path, arguments: dict[str, object]
 ) -> None:
     with open_store(tmp_path) as store:
-        commit(store, Story(), 1)
-        assert store.flush()
+        commit_to_disk(store, Story(), 1)
         body = json.dumps(arguments).encode()
         answer = Routes(store.operations).answer("POST", "/store/prune", {}, None, body)
         assert answer.status == 400

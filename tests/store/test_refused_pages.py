@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kit.examples import some
-from kit.storage import Story, commit, open_store
+from kit.storage import Story, commit, commit_to_disk, open_store
 from kit.units import KIB
 
 
@@ -34,6 +34,5 @@ def test_a_chain_beyond_every_budget_is_committed_in_turns_without_end(
         assert usage.refused_pages > 0
         assert usage.state == "ok"
         other = Story("other", nbytes=16 * KIB)
-        commit(store, other, 1, 2)
-        assert store.flush(60)
+        commit_to_disk(store, other, 1, 2)
         assert all(page in store.cold for page in other.ids(1, 2))

@@ -24,6 +24,7 @@ from kit.storage import (
     expected_payload,
     fetch,
     files_in,
+    flip,
     open_store,
     store_page,
 )
@@ -183,9 +184,7 @@ class StoreMachine(RuleBasedStateMachine):
         elif how == "cut":
             path.write_bytes(path.read_bytes()[:-1])
         else:
-            raw = bytearray(path.read_bytes())
-            raw[choice * 7919 % len(raw)] ^= 1 << choice % 8
-            path.write_bytes(raw)
+            flip(path, choice * 7919 % path.stat().st_size, 1 << choice % 8)
         self.damaged.add(path.name.split("-")[0])
         self.durable = {page for page in self.durable if page.key.hex() not in self.damaged}
 

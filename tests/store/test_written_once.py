@@ -17,6 +17,7 @@ from kit.storage import (
     HandClock,
     Story,
     commit,
+    commit_to_disk,
     fetch,
     files_in,
     open_store,
@@ -126,10 +127,8 @@ def test_what_the_disk_evicted_is_written_again_once_it_is_used_and_counted_so(
 ) -> None:
     story, (disk, twice) = Story(nbytes=16 * KIB), noting_twice()
     with open_store(tmp_path, disk, write_policy=policy, cold_bytes=280 * KIB) as store:
-        commit(store, story, 1, 2)
-        assert store.flush()
-        commit(store, Story("other", nbytes=16 * KIB), *range(1, 7))
-        assert store.flush()
+        commit_to_disk(store, story, 1, 2)
+        commit_to_disk(store, Story("other", nbytes=16 * KIB), *range(1, 7))
         before = store.stats().cold
         store.touch(story.ids(1, 2))
         assert store.flush()
@@ -142,8 +141,7 @@ def test_what_the_disk_evicted_is_written_again_once_it_is_used_and_counted_so(
 def test_what_is_told_to_be_written_is_what_the_files_take(tmp_path: Path) -> None:
     story = Story(nbytes=50_000)
     with open_store(tmp_path) as store:
-        commit(store, story, 1, 2, 3)
-        assert store.flush()
+        commit_to_disk(store, story, 1, 2, 3)
         commit(store, story, 1, 2, 3)
         store.touch(story.ids(1, 2, 3))
         assert store.flush()
@@ -154,8 +152,7 @@ def test_what_is_told_to_be_written_is_what_the_files_take(tmp_path: Path) -> No
 
 def test_bytes_are_told_for_each_restored_token(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
-        commit(store, Story(nbytes=50_000), 1, 2, 3)
-        assert store.flush()
+        commit_to_disk(store, Story(nbytes=50_000), 1, 2, 3)
         assert store.stats().written_bytes_per_restored_token is None
         store.counters.request(1000, 500, 0, None)
         stats = store.stats()

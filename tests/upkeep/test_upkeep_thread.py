@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from kit.storage import Story, commit, open_store
+from kit.storage import Story, commit_to_disk, open_store
 from kit.units import KIB
 from omlx_cache.upkeep.memory import Level, MemoryFigures
 from omlx_cache.upkeep.thread import UpkeepThread
@@ -20,8 +20,7 @@ def test_mlx_gives_its_cache_back_when_memory_is_short(
     monkeypatch.setattr(mx, "clear_cache", lambda: calls.append(threading.current_thread().name))
     with open_store(tmp_path) as store:
         store._relief.wanted_bytes = 1
-        commit(store, Story(nbytes=64 * KIB), *range(1, 10))
-        assert store.flush(30)
+        commit_to_disk(store, Story(nbytes=64 * KIB), *range(1, 10))
         upkeep = UpkeepThread(lambda: MemoryFigures(verdict=level))
         upkeep._look_after([store._parts])
         assert len(calls) == cleared

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, commit, open_store
+from kit.storage import FaultyDisk, Story, commit, commit_to_disk, open_store
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm.holdings import LastWords, last_words, unwritten
 
@@ -31,8 +31,7 @@ def test_what_was_written_is_counted_with_its_place(policy: str, tmp_path: Path)
 def test_a_disk_that_failed_is_named_with_what_is_lost(tmp_path: Path) -> None:
     disk = FaultyDisk()
     store = open_store(tmp_path / "cold", disk)
-    commit(store, STORY, 1)
-    assert store.flush(10)
+    commit_to_disk(store, STORY, 1)
     disk.fail = {"write": errno.EIO}
     commit(store, STORY, 2, 3)
     words = ended(store)

@@ -125,6 +125,13 @@ def files_in(directory: Path, pattern: str = "*.safetensors") -> list[Path]:
     return sorted(directory.rglob(pattern))
 
 
+def flip(path: Path, at: int = -1, bits: int = 1) -> None:
+    """Change bits of one byte of a file."""
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= bits
+    path.write_bytes(raw)
+
+
 def disk_usage(directory: Path) -> int:
     """Return the physical bytes of a directory tree as du counts them, itself included."""
     total = 0

@@ -80,6 +80,12 @@ def commit(store: BlockStore, story: Story, *numbers: int) -> list[bool]:
     return done
 
 
+def commit_to_disk(store: BlockStore, story: Story, *numbers: int) -> None:
+    """Commit pages, and wait until the disk has what the store has not written."""
+    commit(store, story, *numbers)
+    assert store.flush(60)
+
+
 def state_of(store: BlockStore) -> str:
     """Return what a store says of its disk."""
     return store.stats().cold.state

@@ -7,7 +7,6 @@ import itertools
 import logging
 import os
 import random
-import resource
 import shutil
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from kit.work import resident_bytes
 from omlx_cache.upkeep.thread import release_freed_memory
 
 from .rounds import ROUNDS
@@ -124,9 +124,7 @@ def _owned_bytes() -> int:
     system does not say."""
     if not os.path.isdir("/proc/self/task"):
         return 0
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    threads = len(os.listdir("/proc/self/task"))
-    return pages * resource.getpagesize() - threads * MLX_THREAD_BYTES
+    return resident_bytes(os.getpid()) - len(os.listdir("/proc/self/task")) * MLX_THREAD_BYTES
 
 
 if __name__ == "__main__":

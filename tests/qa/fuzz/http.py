@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from kit.tinylm import Server, make_model, serve_ours
 from kit.wire import Answer, completion, connected, exchange, read_answer
+from kit.work import resident_bytes
 
 from .mutate import any_value, spoil_bytes
 
@@ -196,13 +197,13 @@ def attack(count: int, seed: int) -> Report:
             # What the process loads, and keeps of memory that it once needed, is no growth.
             for sent in largest(100, seed):
                 _one(server, sent, Report())
-            before = _resident(server)
+            before = resident_bytes(server.process.pid)
             for sent in requests(count, seed):
                 _one(server, sent, report)
                 if server.process.poll() is not None:
                     report.wrong.append(f"the server ended behind {sent.content[:2000]!r}")
                     return report
-            grown = _resident(server) - before
+            grown = resident_bytes(server.process.pid) - before
             if grown > GROWTH_BYTES:
                 report.wrong.append(f"the server grew by {grown} bytes")
             if exchange(server.url, completion(prompt="still there?")).status != 200:
@@ -236,15 +237,6 @@ def _one(server: Server, sent: Sent, report: Report) -> None:
         report.wrong.append(f"{answer.status} {answer.error} to {sent.content[:2000]!r}")
     if sent.whole and not answer.status:
         report.wrong.append(f"no answer to {sent.content[:2000]!r}")
-
-
-def _resident(server: Server) -> int:
-    """Bytes of memory that the server's process has; 0 where there is no /proc."""
-    status = Path(f"/proc/{server.process.pid}/status")
-    if not status.exists():
-        return 0
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import FaultyDisk, Story, bytes_of, files_in, open_cold
+from kit.storage import FaultyDisk, Story, bytes_of, files_in, flip, open_cold
 from omlx_cache_storage.cold.page_reader import CHECKED_BYTES
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
@@ -42,8 +42,6 @@ def test_a_flipped_bit_is_found_in_whichever_part_it_is(tmp_path: Path, at: int)
     story = Story(nbytes=NBYTES)
     tier = _written(tmp_path, story)
     (path,) = files_in(tmp_path)
-    raw = bytearray(path.read_bytes())
-    raw[at - NBYTES] ^= 1
-    path.write_bytes(raw)
+    flip(path, at - NBYTES)
     with pytest.raises(CorruptPage), tier.reading(story.id(1)) as reader:
         reader.read_into(_divided([30_000] * 10))

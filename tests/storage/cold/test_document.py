@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, commit, disk_usage, open_cold, open_store
+from kit.storage import Story, commit_to_disk, disk_usage, open_cold, open_store
 from kit.units import DAY, KIB
 from omlx_cache.control.cold_files import namespaces
 from omlx_cache.identity.namespace import Namespace
@@ -30,8 +30,7 @@ def test_a_reopened_store_clears_a_namespace_with_a_large_document(
     story, document = Story(), _document(nbytes)
     with open_store(tmp_path) as store:
         store.register(Namespace(story.namespace, document))
-        commit(store, story, 1, 2)
-        assert store.flush()
+        commit_to_disk(store, story, 1, 2)
     with open_store(tmp_path) as store:
         assert store.namespaces({**SALT, "salt": "text:2"}) == []
         for wanted in (SALT, {**SALT, "extra": document["extra"]}):
@@ -101,8 +100,7 @@ def test_a_namespace_has_the_name_that_the_latest_store_knows(tmp_path: Path) ->
     for number, name in enumerate(names, 1):
         with open_store(tmp_path) as store:
             store.register(Namespace(story.namespace, {**document, "label": name}))
-            commit(store, story, number)
-            assert store.flush()
+            commit_to_disk(store, story, number)
         shown = json.loads(path.read_text())
         seen.append(shown.pop("label"))
         times.add(path.stat().st_mtime_ns)

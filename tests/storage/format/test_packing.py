@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kit.examples import examples
 from kit.storage.signed import signed_planes
+from kit.work import traced_memory
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format import packing
 from omlx_cache_storage.format.packing import zstd
@@ -67,22 +68,16 @@ def test_well_sealed_header_with_false_sizes_allocates_nothing(
     magic: bytes, size: int, high: int
 ) -> None:
     frame = signed_planes(size, high, 0, bytes(3000), magic)
-    tracemalloc.start()
-    try:
+    with traced_memory():
         with pytest.raises(CorruptPage):
             packing.unpack(frame, size)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
 
 
 def test_bomb_in_the_high_plane_is_stopped_at_the_planes_size() -> None:
     bomb = zstd().compress(bytes(1 << 26))
     frame = signed_planes(4096, len(bomb), 0, bytes(2048) + bomb)
-    tracemalloc.start()
-    try:
+    with traced_memory():
         with pytest.raises(CorruptPage, match="2048"):
             packing.unpack(frame, 4096)
         assert tracemalloc.get_traced_memory()[1] < 1 << 22
-    finally:
-        tracemalloc.stop()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.storage import Story, files_in, open_cold, read_cold
+from kit.storage import Story, files_in, flip, open_cold, read_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format import packing
@@ -35,9 +35,7 @@ def test_a_damaged_packed_page_is_corrupt_and_deleted(tmp_path: Path) -> None:
     story, tier = Story(), _open(tmp_path)
     assert tier.write(story.floats(1), 10**18, story.document) == "written"
     (path,) = files_in(tmp_path)
-    raw = bytearray(path.read_bytes())
-    raw[-1] ^= 4
-    path.write_bytes(raw)
+    flip(path)
     with pytest.raises(CorruptPage):
         read_cold(tier, story.id(1))
     assert files_in(tmp_path) == []
