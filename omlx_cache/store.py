@@ -169,7 +169,7 @@ class BlockStore(ReadingTiers):
             opened.callback(remote.close, 0.0)
         if not s.hot_cache_only:
             cold = _cold(s, fs, clock, departures, reuse, events)
-            cold.wait(waits)
+            cold.evictor.waits = waits
         namespaces = KnownNamespaces()
         super().__init__(
             hot_bytes=s.hot_bytes,
@@ -277,7 +277,7 @@ class BlockStore(ReadingTiers):
         """Evict down to the budget, and let it count for peer processes, from now on. Waits
         `OPEN_SECONDS` at most."""
         if self.cold is not None and self.writer is not None:
-            self.cold.wait(False)
+            self.cold.evictor.waits = False
             self.writer.settle(OPEN_SECONDS)
 
     def register(self, namespace: Namespace) -> Namespace:

@@ -118,31 +118,24 @@ def find(name: str) -> Launch:
 
 def absent(name: str, host: HostServer) -> str:
     """Return that a server is missing in this environment, and the command that brings both into
-    one."""
-    said = f"omlx-cache runs {name} with {sys.executable}, whose environment lacks it"
-    script = Path(shutil.which(name) or name).resolve()
-    python = script.with_name("python")
-    with suppress(OSError):
-        words = os.fsdecode(script.read_bytes()[2:256]).split()
-        if words and Path(words[0]).name.startswith("python"):
-            python = Path(words[0])
-    if not python.exists():
-        wanted = f"'{host.package}{host.tested}'"
-        return f"{said}; install a tested version: {_pip(Path(sys.executable))} {wanted}"
-    source = "omlx-cache"
-    with suppress(PackageNotFoundError):
-        origin = distribution("omlx-cache").read_text("direct_url.json")
-        source = json.loads(origin)["url"] if origin else source
-    ours = f"{quote(source)} && {quote(str(script.with_name('omlx-cache')))}"
-    return f"{said}. Install omlx-cache beside it: {_pip(python)} {ours} run {name} ..."
-
-
-def _pip(python: Path) -> str:
-    """Return the command that installs into a Python's environment: those of uv have no pip."""
-    place = python.parent.parent
-    is_bare = (place / "pyvenv.cfg").exists() and not any(place.glob("lib/*/site-packages/pip"))
-    word = quote(str(python))
-    return f"uv pip install --python {word}" if is_bare else f"{word} -m pip install"
+    one: where the server is, if it is on the PATH."""
+    command, wanted, then = shutil.which(name), f"{host.package}{host.tested}", ""
+    python = Path(command or "/none").resolve().with_name("python3")
+    if python.exists():
+        with suppress(PackageNotFoundError):
+            origin = distribution("omlx-cache").read_text("direct_url.json")
+            wanted = json.loads(origin)["url"] if origin else "omlx-cache"
+        then = f" && {quote(str(python.with_name('omlx-cache')))} run {name} ..."
+    else:
+        python = Path(sys.executable)
+    # Environments of uv have no pip.
+    place, pip = python.parent.parent, f"{quote(str(python))} -m pip install"
+    if (place / "pyvenv.cfg").exists() and not any(place.glob("lib/*/site-packages/pip")):
+        pip = f"uv pip install --python {quote(str(python))}"
+    return (
+        f"omlx-cache runs {name} with {sys.executable}, whose environment lacks it. "
+        f"Install both in one: {pip} {quote(wanted)}{then}"
+    )
 
 
 def check_cold_dir(settings: CacheSettings) -> None:

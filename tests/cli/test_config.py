@@ -102,7 +102,6 @@ def test_the_budget_of_the_directory_counts_before_the_free_space(cli: Cli, tmp_
     given = {"OMLX_CACHE_COLD_DIR": str(place), "OMLX_CACHE_COLD_BYTES": "1GiB"}
     shown = json.loads(cli("config", "--format", "json", **given).out)
     assert shown["settings"]["cold_bytes"]["value"] == 1 << 30
-    assert "set by `omlx-cache quota`; this one yields to it" in shown["notes"][-1]
 
 
 def test_notes_say_what_is_ignored_or_cannot_be_used(cli: Cli, tmp_path: Path) -> None:

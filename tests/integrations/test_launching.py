@@ -56,29 +56,27 @@ def test_a_server_that_is_missing_is_refused_with_the_tested_versions(
 
 
 @pytest.mark.parametrize("has_pip", [True, False], ids=["pip", "uv"])
-@pytest.mark.parametrize("first", ["#!{python}\nimport a_server\n", "#!/bin/sh\nexec a\n"])
 def test_a_server_of_another_environment_is_told_how_to_have_both_in_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, has_pip: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_pip: bool
 ) -> None:
     bin_ = tmp_path / "its env" / "bin"
     pip = bin_.parent / "lib" / "python3.13" / "site-packages" / "pip"
     (pip if has_pip else bin_).mkdir(parents=True)
     bin_.mkdir(exist_ok=True)
     (bin_.parent / "pyvenv.cfg").touch()
-    python = bin_ / "python"
-    python.touch()
-    (bin_ / "a-server").write_text(first.format(python=python))
-    (bin_ / "a-server").chmod(0o755)
+    python = bin_ / "python3"
+    for path in (python, bin_ / "a-server"):
+        path.touch(0o755)
     link = tmp_path / "links"
     link.mkdir()
     (link / "a-server").symlink_to(bin_ / "a-server")
     monkeypatch.setenv("PATH", str(link))
     told = launching.absent("a-server", HostServer("a-server", "a-server", ">=1"))
-    command = told.partition("beside it: ")[2]
+    command = told.partition("Install both in one: ")[2]
     how = f"'{python}' -m pip install " if has_pip else f"uv pip install --python '{python}' "
     assert command.startswith(how)
     assert command.endswith(f" && '{bin_ / 'omlx-cache'}' run a-server ...")
-    assert sys.executable in told.partition("beside it: ")[0]
+    assert sys.executable in told.partition("Install both in one: ")[0]
 
 
 def test_an_untested_version_runs_with_a_warning(

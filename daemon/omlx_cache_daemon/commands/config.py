@@ -123,12 +123,9 @@ def _of_shell() -> dict[str, Any]:
 
     settings = CacheSettings()
     known = {name: source.to_dict() for name, source in settings.sources().items()}
-    notes = settings.notes()
     if not settings.hot_cache_only:
-        allowed = expected(settings)
-        known["cold_bytes"] = allowed.shown(known["cold_bytes"])
-        notes += allowed.notes()
-    return {"process": None, "settings": known, "here": {}, "notes": notes}
+        known["cold_bytes"] = expected(settings).shown(known["cold_bytes"])
+    return {"process": None, "settings": known, "here": {}, "notes": settings.notes()}
 
 
 def _of_store(store: Client, timeout: float) -> dict[str, Any]:

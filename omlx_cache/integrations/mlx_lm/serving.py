@@ -47,10 +47,6 @@ CONTEXT_TOKENS = 1 << 20
 POLL_SECONDS = 0.05
 HURRY_SECONDS = 5.0
 """Seconds that a second signal leaves to the end."""
-DRAINING = (
-    "Draining: it finishes requests and writes pending pages. A second signal leaves "
-    f"{HURRY_SECONDS:.0f} seconds for that, and a third ends the process."
-)
 _TAKEN = "; `omlx-cache ps` shows running servers, and --port takes another"
 
 _CONTEXT_FIELDS = (
@@ -265,7 +261,11 @@ class _Run:
                 if httpd is not None and listener is not None:
                     httpd.stop_listening()
                     listener.join()
-                    _log.info("%s", DRAINING)
+                    _log.info(
+                        "Draining: it finishes requests and writes pending pages. A second signal "
+                        "leaves %d seconds for that, and a third ends the process.",
+                        HURRY_SECONDS,
+                    )
                     if not httpd.wait(self._serving.drain_seconds, hurry):
                         _log.warning("requests in flight are cut off")
                 has_ended = self._responses.stop(STOP_SECONDS, hurry)

@@ -68,9 +68,8 @@ def agree(
         is_ours = is_free and (alone or used_bytes <= wanted_bytes)
         wanted = replace(before, nbytes=wanted_bytes, set_by="store")
     budget = wanted if is_ours else before
-    is_told = budget.nbytes != wanted_bytes
-    if derived:
-        is_told = budget.set_by != "free space" and budget.nbytes < wanted_bytes // FAR_LESS
+    is_far_less = budget.set_by != "free space" and budget.nbytes < wanted_bytes // FAR_LESS
+    is_told = is_far_less if derived else budget.nbytes != wanted_bytes
     note = _note(budget, wanted_bytes, derived=derived) if is_told else ""
     return Agreement(budget, is_ours and budget != known, note)
 
@@ -82,11 +81,10 @@ def _note(budget: Budget, wanted_bytes: int, *, derived: bool) -> str:
         f"{WORDS[budget.set_by]}"
     )
     if derived:
-        free = f"{wanted_bytes:,} bytes"
-        return f"{limit}; with `omlx-cache quota auto` it follows the free space: {free}"
-    does = "goes by the budget"
-    if wanted_bytes < budget.nbytes:
-        does = "writes only while the directory holds less"
+        own = "with `omlx-cache quota auto` it follows the free space:"
+        return f"{limit}; {own} {wanted_bytes:,} bytes"
+    is_less = wanted_bytes < budget.nbytes
+    does = "writes only while the directory holds less" if is_less else "goes by the budget"
     return (
         f"{limit}; this process was told {wanted_bytes:,} bytes and {does}; `omlx-cache quota` "
         "changes the budget"

@@ -66,7 +66,9 @@ class Evictor:
     budget, and the disk keeps `min_free` bytes free.
 
     The index's lock guards `own_limit` (where this process stops writing), `impatience` (how many
-    callers want no page spared for its age) and the counts `peak`, `evicted` and `refused`.
+    callers want no page spared for its age) and the counts `peak`, `evicted` and `refused`. While
+    the process `waits`, since it may not stay, no budget of its own evicts or is written; any
+    thread may change that, and the next `settle` goes by it.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Evictor:
         self.min_free = min_free
         self.own_limit: int | None = None
         self.impatience = 0
+        self.waits = False
         self.peak = 0
         self.evicted = 0
         self.refused = 0

@@ -169,8 +169,7 @@ class SharedLimits:
     that holds the directory.
 
     `wanted` is this process's own setting. `derived`: it comes from free space; `budget_of`
-    computes it from the bytes found. `waits`: no budget of this process's own evicts or is written
-    yet, as the process may not stay. Any thread may set it.
+    computes it from the bytes found.
     """
 
     def __init__(
@@ -192,7 +191,7 @@ class SharedLimits:
         self.budget_of: Callable[[int], int] | None = None
         self._pinned = (0, self.wanted)
         self._noted = ""
-        self.waits = self._waited = False
+        self._waited = False
 
     def agree(self) -> None:
         """Agree with other processes on a budget; the directory is held, or cannot be changed."""
@@ -208,7 +207,7 @@ class SharedLimits:
             alone=self.may_replace(known),
             used_bytes=used,
         )
-        self._waited = self.waits
+        self._waited = self._evictor.waits
         if self._waited:
             nbytes = max(used, agreed.budget.nbytes)
             agreed = agreed._replace(budget=replace(agreed.budget, nbytes=nbytes), write=False)
@@ -235,7 +234,7 @@ class SharedLimits:
     def heed(self) -> None:
         """Go by the directory's budget if it was changed, or agree on one if it was left to the
         stores; the directory is held."""
-        if self._waited and not self.waits:
+        if self._waited and not self._evictor.waits:
             self.agree()
         if self._sharing.rebudgeted:
             budget = read_budget(self._index.directory, self._fs)

@@ -315,11 +315,6 @@ class ColdTier:
         with self._index.lock:
             self.evictor.peak = self.evictor.used_bytes()
 
-    def wait(self, waits: bool) -> None:
-        """Say whether the budget that this process wants evicts pages: not while it `waits`. The
-        next `settle` goes by it. Any thread may call."""
-        self._limits.waits = waits
-
     def settle(self) -> None:
         """Record recency on the disk and evict down to the budget. Also notice a directory that was
         removed or replaced, a changed budget, and writers that ended. Writer thread only; raises
