@@ -114,16 +114,16 @@ class Budgets:
             # The store said so when it opened, and for a disk without room no size would help.
             return
         name, size = fit.setting, self._memory if own.hot_cache_only else self._cold
-        needed = self._needed(tokens)
         if tokens // self._block * self._block > fit.tokens:
             known = (
                 f"holds about {fit.tokens} tokens of {self._label} "
                 f"({format_size(self._block_bytes)} for {self._block})"
             )
-        elif lost and needed > size:
+        elif lost and self._needed(tokens) > size:
             known = f"is too small for windows and states of {self._label} beside its blocks"
         else:
             return
+        needed = self._needed(tokens)
         called, raised = name, f"{name}={enough(needed)}"
         if name == "cold_bytes" and size != own.cold_bytes:
             # The directory's budget counts, not this process's own setting.

@@ -114,7 +114,7 @@ class Committer:
             self._store_blocks(layout if row is None else row, end)
             if due:
                 self._store_stops(layout, extent, due, row)
-        if extent.exact and 0 < self._prompt_length <= end + 1:
+        if self._trail.groups and extent.exact and 0 < self._prompt_length <= end + 1:
             self._trail.follow(layout, end)
 
     def due_at(self, position: int) -> int:

@@ -96,11 +96,12 @@ class WindowTrail:
     After a single-token step a ring holds exactly its window. A restore to one token before the end
     of the sequence, which an exact repeat needs, needs one token more.
 
-    Mutable by the model's thread: `_reached`, `_phases`, and `_segments`, the oldest first.
+    `groups` are the windows. Mutable by the model's thread: `_reached`, `_phases`, and `_segments`,
+    the oldest first.
     """
 
     def __init__(self, groups: Sequence[GroupSpec], staging: Staging, start: int) -> None:
-        self._groups = groups
+        self.groups = groups
         self._staging = staging
         self._reached = start
         self._segments: dict[GroupSpec, list[Segment]] = defaultdict(list)
@@ -108,12 +109,12 @@ class WindowTrail:
 
     def due_at(self, block_size: int) -> int:
         """Return the position at which a window is about to lose tokens that were not copied."""
-        strides = [max(1, min(block_size, group.window - group.keep)) for group in self._groups]
+        strides = [max(1, min(block_size, group.window - group.keep)) for group in self.groups]
         return self._reached + min(strides, default=sys.maxsize)
 
     def follow(self, layout: Layout, position: int) -> None:
         """Copy what windows that are at `position` gained since the last call; evaluates that."""
-        for group in self._groups:
+        for group in self.groups:
             first = max(0, position - (group.window - group.keep) - 1)
             known, segments = self._segments[group], []
             for segment in known:

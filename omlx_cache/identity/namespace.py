@@ -158,10 +158,11 @@ def salt_digest(salt: str | bytes | None) -> str:
 def named(extra: Mapping[str, str] | None) -> dict[str, str]:
     """Return what separates runs beside the salt, {} for none; raises TypeError for anything but
     texts by name."""
-    parts = {} if extra is None else extra
-    if not isinstance(parts, Mapping) or not all(isinstance(name, str) for name in parts):
+    if extra is None:
+        return {}
+    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
         raise TypeError(f'extra names what differs, as {{"rope": "yarn-4x"}}; got {extra!r}')
-    return dict(parts)
+    return dict(extra)
 
 
 def software() -> dict[str, str]:

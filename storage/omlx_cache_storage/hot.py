@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 
 from omlx_cache_storage.events import SILENT, Departures, EventLog, How
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Learned, Lru
@@ -248,7 +249,7 @@ class HotTier:
         """Return what is held, the first to be evicted first; as for `record`."""
         with self._lock:
             records = self._index.records()
-        return sorted(records, key=lambda held: held.rank)
+        return sorted(records, key=attrgetter("rank"))
 
     def unwritten(self, known: Collection[PageId]) -> list[PageId]:
         """Return those of `known` pages that the disk lacks and is to have, the last to be evicted

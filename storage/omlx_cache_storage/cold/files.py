@@ -100,30 +100,30 @@ class PageFiles:
 
     def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
         """Return the bytes of the directories and the document that a page still needs."""
-        return sum(nbytes for _, nbytes in self._places(namespace, shard, described))
+        return sum(self._places(namespace, shard, described).values())
 
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
         """Count the directories and documents around a page's file: a process has made them, or is
         about to."""
-        for path, nbytes in self._places(namespace, shard, described):
+        for path, nbytes in self._places(namespace, shard, described).items():
             self.counted.count(path, Taken(nbytes))
 
-    def _places(self, namespace: BlockKey, shard: str, described: int) -> list[tuple[str, int]]:
+    def _places(self, namespace: BlockKey, shard: str, described: int) -> dict[str, int]:
         """Return the uncounted directories and documents around a page's file, with their bytes."""
         # This runs for each written page of any process: `join` takes several times as long.
         directory = f"{self._root}{os.sep}{namespace.hex()}"
         shard = f"{directory}{os.sep}{shard}"
         if shard in self.counted:
-            return []
+            return {}
         small = SMALL_FILE_BYTES + ENTRY_BYTES
-        places = [
-            (shard, small),
-            (directory, small),
-            (os.path.join(directory, NAMESPACE_FILE), max(described, small)),
+        places = {
+            shard: small,
+            directory: small,
+            os.path.join(directory, NAMESPACE_FILE): max(described, small),
             # Earlier versions write it later, unasked.
-            (os.path.join(directory, RATE_FILE), small),
-        ]
-        return [place for place in places if place[0] not in self.counted]
+            os.path.join(directory, RATE_FILE): small,
+        }
+        return {path: nbytes for path, nbytes in places.items() if path not in self.counted}
 
     def directory_of(self, page: StoredPage) -> str:
         """Return where a page's file lies."""

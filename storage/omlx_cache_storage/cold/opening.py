@@ -65,7 +65,7 @@ class Opening:
         now = self._index.clock.now()
         with self._index.lock:
             pages, self._index.unrecorded = self._index.unrecorded, set()
-            files = [file for page in pages if (file := self._index.contents.get(page)) is not None]
+            files = list(filter(None, map(self._index.contents.get, pages)))
             # Of what counts as used later than now others know that it is in use, again and again.
             self._index.unrecorded.update(
                 f.id for f in files if f.stamp_ns > now and not f.pinned_ns

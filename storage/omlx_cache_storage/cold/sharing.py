@@ -251,7 +251,8 @@ class Sharing:
             if self.is_lost:
                 raise LedgerBusy(errno.EAGAIN, "the directory changed faster than it was followed")
             self.tell()
-            self._end_removals()
+            if self._going:
+                self._end_removals()
             yield
 
     def refusal(self) -> OSError:
@@ -307,8 +308,6 @@ class Sharing:
 
     def _end_removals(self) -> None:
         """Find out about pages that an ended process was about to delete."""
-        if not self._going:
-            return
         with self._following:
             going, self._going = self._going, set()
         for page in going:
