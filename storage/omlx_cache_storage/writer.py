@@ -26,6 +26,8 @@ from omlx_cache_storage.write_policy import Write
 _log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 5.0
+FREE_SECONDS = 30.0
+"""How often an idle writer sees to the disk's free space: a busy one does for each page."""
 ENDING_SECONDS = 3.0
 """A disk that answers nothing for so long keeps no process from ending: longer than most syncs."""
 _LOOK_SECONDS = 0.25
@@ -56,11 +58,11 @@ class Writer:
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_barriers` (what
     `flush` and `settle` wait for: recency recorded and the directory read, after so many jobs had
     ended; a barrier that is missing is done), `_accepted`, `_outcomes`, `_at_work`, `_ending`,
-    `_breaker` and the counts; any thread may call. `_failing` and `_settled` belong to the writer's
-    thread. `_failing` is the size of the smallest page that the disk has refused since it took one
-    as large, 0 without one. An idle writer takes up pages that are due in memory and found no room
-    in the queue. The thread begins with `opening`, which may take long and sets `opened`, and ends
-    with closing the cold tier.
+    `_breaker` and the counts; any thread may call. `_failing`, `_settled` and `_kept_free` belong
+    to the writer's thread. `_failing` is the size of the smallest page that the disk has refused
+    since it took one as large, 0 without one. An idle writer takes up pages that are due in memory
+    and found no room in the queue. The thread begins with `opening`, which may take long and sets
+    `opened`, and ends with closing the cold tier.
 
     After a few failures in a row the writer backs off from the disk: a page queued then is put off,
     counted as dropped, and stays dirty. A flush probes it at once.
@@ -92,7 +94,7 @@ class Writer:
         self._failing = 0
         self._barriers: dict[object, int] = {}
         self._outcomes: Counter[Outcome] = Counter()
-        self._settled = time.monotonic()
+        self._settled = self._kept_free = time.monotonic()
         self._breaker = CircuitBreaker()
         self._thread = threading.Thread(target=self._run, name="omlx-cache-writer", daemon=True)
 
@@ -277,7 +279,7 @@ class Writer:
                 due = self._due()
                 job = self._jobs.popleft() if self._jobs and not due else None
                 self._busy = job is not None
-            outcome = self._write(job) if job is not None else self._settle()
+            outcome = self._write(job) if job is not None else self._settle(is_idle=not woken)
             # A lock that was waited for in vain is no progress: its holder may hang.
             answered = outcome != "failed"
             if job is not None and time.monotonic() - self._settled >= IDLE_SECONDS:
@@ -306,10 +308,13 @@ class Writer:
         writer's thread does so by itself."""
         self.offer(self._hot.due(IDLE_SECONDS))
 
-    def _settle(self) -> Outcome:
-        self._settled = time.monotonic()
+    def _settle(self, *, is_idle: bool = False) -> Outcome:
+        self._settled = now = time.monotonic()
         try:
             self._cold.settle()
+            if is_idle and now - self._kept_free >= FREE_SECONDS:
+                self._kept_free = now
+                self._cold.keep_free()
             self._note_losses()
         except Exception:
             _log.exception("recency not recorded")

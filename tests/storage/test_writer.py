@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from kit.remote.processes import until
 from kit.storage import (
     SetTime,
     Story,
     WriterRig,
     commit,
+    disk_usage,
     expected_payload,
     files_in,
     open_store,
@@ -127,6 +129,32 @@ def test_a_disk_that_fails_is_not_asked_again_in_a_loop_but_at_leisure(
     assert eager.writer.flush(30)
     assert eager.on_disk(1)
     assert eager.on_disk(2)
+
+
+def test_an_idle_writer_keeps_the_free_space_of_a_disk_that_others_fill(
+    rig: WriterRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.put(1, 2, 3)
+    for number in (1, 2, 3):
+        assert rig.offer(number)
+    assert rig.writer.flush(30)
+    size = disk_usage(rig.cold.directory) + 64 * KIB
+    monkeypatch.setattr(rig.disk, "free_bytes", lambda path: size - disk_usage(rig.cold.directory))
+    rig.cold.evictor.min_free = 64 * KIB + 1
+    for name in ("IDLE_SECONDS", "FREE_SECONDS"):
+        monkeypatch.setattr(writer, name, 0.01)
+
+    def said(text: str) -> bool:
+        # Ends the wait that began with the longer time.
+        rig.writer.flush(30)
+        return text in caplog.text
+
+    until(lambda: said("less than min_free_bytes"))
+    until(lambda: rig.cold.usage().pages == 2)
+    size += 64 * KIB
+    until(lambda: said("has room again"))
+    assert len(caplog.records) == 2
+    assert rig.cold.usage().pages == 2
 
 
 def test_a_flush_of_a_store_ends_while_others_go_on_storing(

@@ -4,21 +4,16 @@ does."""
 import contextlib
 import os
 from collections.abc import Callable
-from functools import partial
 
 from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import Inventory, namespace_directories, shard_directories
 from omlx_cache_storage.cold.contents import Contents
-from omlx_cache_storage.cold.ledger import HOLD_FILES
 from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.shared_limits import SharedLimits
 from omlx_cache_storage.cold.small_files import is_leftover, read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
-
-EVICTED_BYTES = 256 * 1024 * 1024
-"""Bytes that are evicted before the disk is asked whether that helps."""
 
 
 class _KeepingLimits(SharedLimits):
@@ -104,37 +99,10 @@ class KeepingTier(ColdTier):
         """`settle`, and evict until the disk has its free space; return how many pages left for
         that. Raises nothing."""
         self.settle()
-        freed = 0
-        with contextlib.suppress(OSError):
-            while some := self._free_some():
-                freed += some
+        freed = self.keep_free()
         # This process has no memory tier that would need the lost pages.
         self.take_lost()
         return freed
-
-    def _free_some(self) -> int:
-        """Evict for a part of the bytes that the disk lacks; 0 when it lacks none, or when it does
-        not help. Raises OSError."""
-        short, lacks_files = self.evictor.lacking(0)
-        if short <= 0 and not lacks_files:
-            return 0
-        spare = partial(self._fs.free_bytes if short > 0 else self._fs.spare_files, self.directory)
-        before, evicted = spare() or 0, 0
-        with self._index.lock:
-            files = map(self._index.contents.get, self._index.contents.first(HOLD_FILES))
-            part = sum(file.cost for file in files if file is not None)
-            if short > 0:
-                part = min(short, EVICTED_BYTES, self._index.contents.nbytes)
-        while part > 0:
-            with self.sharing.changing():
-                self._limits.heed()
-                victims = self.evictor.victims(partial(int, part), None, most=HOLD_FILES)
-                some = self.evictor.expel(victims.pages)
-            if not some:
-                break
-            part -= sum(file.cost for file in some)
-            evicted += len(some)
-        return evicted if (spare() or 0) > before else 0
 
     def sweep(self) -> int:
         """Delete temporary files of dead writers, and folders without pages; return how many files

@@ -332,6 +332,11 @@ class FileSystem:
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
 
+    def taken_bytes(self, path: StrPath) -> int:
+        """Return the bytes that all files of the path's disk take."""
+        info = os.statvfs(path)
+        return (info.f_blocks - info.f_bfree) * info.f_frsize
+
     def spare_files(self, path: StrPath) -> int | None:
         """Return how many files a writer may still make on the path's disk; None on a disk that
         does not count them. A few stay for others: `SPARE_FILES`, a hundredth of all at most."""

@@ -3,6 +3,7 @@ it."""
 
 import contextlib
 import errno
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ from omlx_cache_storage.events import Departures
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, PageId, WriteResult
+
+_log = logging.getLogger(__name__)
 
 FILE_SLACK_BYTES = 16 * 1024
 """More than a file takes beside header and payload: its last block, and its name."""
@@ -66,7 +69,8 @@ class Evictor:
     budget, and the disk keeps `min_free` bytes free.
 
     The index's lock guards `own_limit` (where this process stops writing), `impatience` (how many
-    callers want no page spared for its age) and the counts `peak`, `evicted` and `refused`. While
+    callers want no page spared for its age) and the counts `peak`, `evicted` and `refused`. The
+    thread that writes owns `is_short` (the disk had too little free when it was last asked). While
     the process `waits`, since it may not stay, no budget of its own evicts or is written; any
     thread may change that, and the next `settle` goes by it.
     """
@@ -83,7 +87,7 @@ class Evictor:
         self.min_free = min_free
         self.own_limit: int | None = None
         self.impatience = 0
-        self.waits = False
+        self.waits = self.is_short = False
         self.peak = 0
         self.evicted = 0
         self.refused = 0
@@ -297,7 +301,9 @@ class Evictor:
         evicted."""
         directory = self._index.directory
         try:
-            short = self.min_free + nbytes - self._fs.free_bytes(directory)
+            free = self._fs.free_bytes(directory)
+            self._note_free(free)
+            short = self.min_free + nbytes - free
             spare = self._fs.spare_files(directory) if self.min_free else None
             read_only = self._fs.is_read_only(directory)
         except OSError:
@@ -305,6 +311,25 @@ class Evictor:
         if read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(directory))
         return short, int(spare is not None and spare < 1)
+
+    def _note_free(self, free: int) -> None:
+        """Log once that the disk has less than it should have free, and once that this is over,
+        with a quarter more than that. Raises OSError."""
+        if free < self.min_free and not self.is_short:
+            others = max(0, self._fs.taken_bytes(self._index.directory) - self.known_bytes())
+            _log.warning(
+                "the disk of %s has %s MiB free, less than min_free_bytes (%s MiB): others use %s "
+                "MiB of it, and pages are evicted until that much is free; see `omlx-cache doctor`",
+                self._index.directory,
+                *(f"{nbytes / 2**20:,.1f}" for nbytes in (free, self.min_free, others)),
+            )
+            self.is_short = True
+        elif self.is_short and free >= self.min_free * 5 // 4:
+            _log.warning(
+                "the disk of %s has room again: %s MiB free",
+                *(self._index.directory, f"{free / 2**20:,.1f}"),
+            )
+            self.is_short = False
 
     def evict(self, pages: Sequence[PageId]) -> list[PendingDeletion]:
         """Take pages out of the index for others; the lock is held."""

@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from omlx_cache_storage.cold.catalog import ColdEntry
@@ -14,7 +15,7 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.eviction import Evictor
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index
-from omlx_cache_storage.cold.ledger import WAIT_SECONDS, LedgerBusy
+from omlx_cache_storage.cold.ledger import HOLD_FILES, WAIT_SECONDS, LedgerBusy
 from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.page_reader import PageReader, open_page
 from omlx_cache_storage.cold.page_writer import PageWriter
@@ -37,6 +38,9 @@ from omlx_cache_storage.pins import SHARE, Pinned
 from omlx_cache_storage.stats import ColdUsage
 
 _log = logging.getLogger(__name__)
+
+EVICTED_BYTES = 256 * 1024 * 1024
+"""Bytes that are evicted before the disk is asked whether that helps."""
 
 
 class ColdTier:
@@ -354,6 +358,39 @@ class ColdTier:
                 "the budget of %s is %s bytes: %s pages that were used longest ago were evicted",
                 *(self.directory, f"{self._index.limit_bytes:,}", f"{evicted:,}"),
             )
+
+    def keep_free(self) -> int:
+        """Evict until the disk has its free space; return how many pages were evicted for that.
+        Belongs to the thread that calls `settle`; raises nothing."""
+        freed = 0
+        with contextlib.suppress(OSError):
+            while some := self._free_some():
+                freed += some
+        return freed
+
+    def _free_some(self) -> int:
+        """Evict for a part of the bytes that the disk lacks; 0 when it lacks none, or when it does
+        not help. Raises OSError."""
+        short, lacks_files = self.evictor.lacking(0)
+        if short <= 0 and not lacks_files:
+            return 0
+        spare = partial(self._fs.free_bytes if short > 0 else self._fs.spare_files, self.directory)
+        before, evicted = spare() or 0, 0
+        with self._index.lock:
+            files = map(self._index.contents.get, self._index.contents.first(HOLD_FILES))
+            part = sum(file.cost for file in files if file is not None)
+            if short > 0:
+                part = min(short, EVICTED_BYTES, self._index.contents.nbytes)
+        while part > 0:
+            with self.sharing.changing():
+                self._limits.heed()
+                victims = self.evictor.victims(partial(int, part), None, most=HOLD_FILES)
+                some = self.evictor.expel(victims.pages)
+            if not some:
+                break
+            part -= sum(file.cost for file in some)
+            evicted += len(some)
+        return evicted if (spare() or 0) > before else 0
 
     def usage(self) -> ColdUsage:
         day = None if self._writing.daily_writes is None else self._writing.daily_writes.usage()
