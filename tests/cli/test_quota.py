@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -13,6 +14,7 @@ import pytest
 from kit.children import embedded_stores, told
 from kit.storage import Story, disk_usage, open_cold, set_budget, write_pages
 from kit.storage.mounts import small_disk
+from kit.terminals import on_terminal
 from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.budget import Budget
@@ -278,24 +280,27 @@ def test_rm_by_use_leaves_what_is_pinned_and_says_how_much(
 
 
 @pytest.mark.parametrize(
-    ("size", "answer", "asks", "budget"),
+    ("size", "answer", "budget"),
     [
-        (["0"], "n\n", True, LIMIT),
-        (["0"], "y\n", True, 0),
-        (["0", "--yes"], "", False, 0),
-        (["100", "KiB"], "n\n", True, LIMIT),
-        (["10", "GiB"], "", False, 10 << 30),
+        (["0"], "n\n", LIMIT),
+        (["0"], "y\n", 0),
+        (["0", "--yes"], "", 0),
+        (["100", "KiB"], "n\n", LIMIT),
+        (["10", "GiB"], "", 10 << 30),
     ],
 )
 def test_on_a_terminal_it_asks_before_most_pages_are_evicted(
-    on_a_terminal: Callable[..., tuple[int, str]],
+    environment: dict[str, str],
     cold_dir: Path,
     size: list[str],
     answer: str,
-    asks: bool,
     budget: int,
 ) -> None:
-    code, said = on_a_terminal(answer, "quota", *size, "--cold-dir", str(cold_dir))
+    command = [sys.executable, "-m", "omlx_cache_daemon", "quota", *size]
+    with on_terminal([*command, "--cold-dir", str(cold_dir)], environment) as terminal:
+        if answer:
+            terminal.wait_for("Evict ")
+            terminal.type(answer)
+        code = terminal.ended()
     assert read_budget(cold_dir).nbytes == budget
-    assert ("Evict " in said) == asks
-    assert code == int(budget == LIMIT)
+    assert (code, "Evict " in terminal.shown) == (int(budget == LIMIT), bool(answer))
