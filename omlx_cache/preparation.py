@@ -133,7 +133,9 @@ class Preparation:
         self._position = min(found, len(chain) - 1)
         # What is read belongs to the reader until it is taken.
         self._chain = scope.chain(chain.tokens)
-        self._pending = scope.pending(source, self._position, len(chain), self._stamp)
+        self._pending = scope.pending(
+            source, self._position, len(chain), self._stamp, prepared=True
+        )
         self._pending.start()
 
     def _has_room(self) -> bool:
@@ -168,6 +170,8 @@ class Preparation:
         )
 
     def _compute(self, model: Any, committer: Committer) -> None:
+        # Peer processes may delete what this goes on from: it knows that once the chunk is there.
+        self._store.refresh(0.0)
         chain, start, began = committer.chain, self._position, time.perf_counter()
         stop = min(self._chunk_end(), len(chain))
         feed(model, self._tokens[start:stop].tolist(), self._prompt_cache)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from reprlib import repr as short
 from typing import Any, Self, TypedDict, Unpack
 
@@ -203,7 +204,8 @@ class Scope:
     ) -> RestorePoint:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
         would be; reads no payload. Waits for the answers of other machines, `wait` seconds at most;
-        without `asks` they are not asked."""
+        without `asks` they are not asked. Waits no longer for the disk either, or as long as a
+        chunk takes."""
         point = find_restore_point(
             chain,
             self.groups,
@@ -213,6 +215,7 @@ class Scope:
             known=self._kinds.boundaries.of(chain),
             gate=self._gate(probes=False) if worth else None,
             wait=wait,
+            news_seconds=inf if wait is None else max(wait, CHUNK_SECONDS),
             asks=asks,
         )
         return replace(point, reason=reasons.STORE_CLOSED) if self.store.closed else point
@@ -226,14 +229,22 @@ class Scope:
         return self._kinds.policy.positions(start=start, stop=stop, block_size=size, branch=branch)
 
     def pending(
-        self, chain: KeyChain, limit: int, capacity: int, stamp: int | None = None
+        self,
+        chain: KeyChain,
+        limit: int,
+        capacity: int,
+        stamp: int | None = None,
+        *,
+        prepared: bool = False,
     ) -> PendingRestore:
         """Return a restore of at most `limit` tokens into buffers with room for `capacity`, not
-        begun; the chain belongs to it until it is taken."""
+        begun; the chain belongs to it until it is taken. Pages that it reads for something that is
+        `prepared` evict none that was used."""
         known, gate = self._kinds.boundaries.of(chain), self._gate()
 
         def new_walk(stamp: int | None) -> Walk:
-            return Walk(self.store, self.fresh(), chain, limit, capacity, known, stamp, gate)
+            caches = self.fresh()
+            return Walk(self.store, caches, chain, limit, capacity, known, stamp, gate, prepared)
 
         return PendingRestore(self.store.restores, new_walk, stamp)
 

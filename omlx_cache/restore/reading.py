@@ -236,7 +236,7 @@ class Reading:
                 for index, read in enumerate(batch, first):
                     if self.closed or (failures and index > _first(failures)[0]):
                         break
-                    page = fetch(self.walk.source, read, direct)
+                    page = fetch(self.walk.source, read, direct, prepared=self.walk.prepared)
                     self.read.add(read.use.page)
                     if page is not None:
                         pages[read.use.page] = page
@@ -352,11 +352,18 @@ def _first(failures: Sequence[tuple[int, BaseException]]) -> tuple[int, BaseExce
     return min(failures, key=itemgetter(0))
 
 
-def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = None) -> Page | None:
+def fetch(
+    source: ReadingTiers,
+    read: PageRead,
+    targets: HostTargets | None = None,
+    *,
+    prepared: bool = False,
+) -> Page | None:
     """Read one page and return it, or None when its bytes went straight into `targets`.
 
     Blocks on the disk. The page goes to the hot tier where memory is free; without `targets` it
-    is a payload of its own in any case. Joins a prefetch that is reading it. Raises PageFailed.
+    is a payload of its own in any case. Joins a prefetch that is reading it. One that is read for
+    something `prepared` evicts no page that was used. Raises PageFailed.
     """
     page, held = read.use.page, read.use.info.held
 
@@ -365,7 +372,7 @@ def fetch(source: ReadingTiers, read: PageRead, targets: HostTargets | None = No
             # Sound, and no misfit: a fuller one, which covers other tokens, took its place.
             raise PageGone("the page was replaced since it was looked up")
         is_direct(read, meta)
-        return source.reserve(meta.nbytes, page)
+        return source.reserve(meta.nbytes, page, prepared=prepared)
 
     def fill(reader: OpenPage, room: Reservation) -> Buffer | None:
         if not room and targets is not None and is_direct(read, reader.meta):

@@ -79,7 +79,8 @@ class Boundaries:
 @dataclass(slots=True)
 class Walk:
     """Where restore points for fresh caches are looked for, at the clock's `until` at the latest,
-    and what failures have taught so far. Not thread-safe: one thread at a time."""
+    and what failures have taught so far. `prepared`: nobody has asked for what is restored. Not
+    thread-safe: one thread at a time."""
 
     source: ReadingTiers
     prompt_cache: list[Any]
@@ -89,6 +90,7 @@ class Walk:
     known: frozenset[int]
     stamp: int | None = None
     gate: RestoreGate | None = None
+    prepared: bool = False
     until: float = inf
     bad: set[PageId] = field(default_factory=set)
     failure: str | None = None

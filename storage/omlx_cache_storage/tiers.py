@@ -258,8 +258,12 @@ class Tiers:
 
     @property
     def deletions(self) -> int:
-        """How many calls have deleted pages on request."""
-        return self.hot.deletions
+        """How many calls have deleted pages on request, and how many pages peer processes have."""
+        return self.hot.deletions + self._peer_deletions
+
+    @property
+    def _peer_deletions(self) -> int:
+        return 0 if self.cold is None else self.cold.sharing.deletions
 
     def admit(
         self,
@@ -364,8 +368,9 @@ class Tiers:
             room.release(meta.nbytes)
             return False
         dirty = cold is not None and not on_disk
+        own = None if prepared is None else prepared - self._peer_deletions
         taken = self.hot.put(
-            page, room, dirty=dirty, stamp_ns=stamp_ns, began_ns=began_ns, prepared=prepared
+            page, room, dirty=dirty, stamp_ns=stamp_ns, began_ns=began_ns, prepared=own
         )
         if cold is not None and taken and on_disk and cold.info(meta.id) is None:
             # It has left the disk meanwhile: who evicted it found nothing here to tell.
@@ -385,14 +390,16 @@ class Tiers:
             self._offer(self.hot.rooted(self.hot.dirty(beyond_bytes=share)))
         return True
 
-    def reserve(self, nbytes: int, page: PageId | None = None) -> Reservation:
+    def reserve(
+        self, nbytes: int, page: PageId | None = None, *, prepared: bool = False
+    ) -> Reservation:
         """Set aside memory for a page about to be read, which `put` takes.
 
         Evicts nothing, and reserves nothing where no page stays once the disk has it. One that
-        comes from another machine is admitted as if it had been computed here.
+        comes from another machine is admitted as if it had been computed, or `prepared`, here.
         """
         if page is not None and self._is_far(page):
-            return self.admit(nbytes)
+            return self.admit(nbytes, prepared=prepared)
         return self.hot.reserve(nbytes, evict=False) if self.hot.retain else Reservation()
 
     # Use: recency.

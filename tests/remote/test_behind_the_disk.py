@@ -71,6 +71,19 @@ def _pages() -> tuple[Page, Page]:
     return Page(half, whole.payload[:2048]), whole
 
 
+def test_a_page_that_nobody_has_asked_for_evicts_none_that_was_used(rig: _Rig) -> None:
+    far, *here = (STORY.page(number) for number in range(1, 5))
+    rig.store_there(far)
+    rig.tiers.hot.allow(3 * far.meta.nbytes)
+    for page in here:
+        assert rig.tiers.put(page, rig.tiers.admit(page.meta.nbytes))
+    assert rig.tiers.flush(SECONDS)
+    assert not rig.tiers.reserve(far.meta.nbytes, far.meta.id, prepared=True)
+    assert len(rig.tiers.hot.entries()) == 3
+    with rig.tiers.reserve(far.meta.nbytes, far.meta.id) as room:
+        assert room
+
+
 def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) -> None:
     half, whole = _pages()
     rig.store_here(half)

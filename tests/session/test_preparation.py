@@ -1,5 +1,6 @@
 """`cache.prepare`: a prompt's beginning is computed before anybody asks for it."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from kit.drive import prefill, random_tokens, request, run, same
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache, scope
 from omlx_cache.preparation import Preparation
-from omlx_cache.scope import FEWEST_TOKENS, MOST_TOKENS, Pace
+from omlx_cache.scope import CHUNK_SECONDS, FEWEST_TOKENS, MOST_TOKENS, Pace
 from omlx_cache.upkeep.memory import Level, MemoryFigures
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.hot_page import PageState
@@ -249,6 +250,56 @@ def test_what_is_cleared_is_not_stored_again(
     # What is expected from now on is prepared again.
     finish(cache.prepare(NEXT), fed)
     assert cache.lookup([*NEXT, 1]).cached_tokens == len(NEXT)
+
+
+def test_what_a_peer_process_clears_ends_a_preparation(
+    model: Any, open_store: Callable[..., BlockStore], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(Pace, "tokens", 32)
+    store = open_store()
+    cache = PrefixCache(model, store)
+    request(model, cache, ASKED)
+    assert store.flush(10)
+    preparation = cache.prepare(NEXT)
+    fed = Watched(model)
+    while not preparation.computed:
+        assert preparation.step(fed)
+    with BlockStore(store.settings) as peer:
+        assert PrefixCache(model, peer).clear() > 0
+    while preparation.step(fed):
+        # The news come while a chunk is computed.
+        time.sleep(0.05)
+    assert preparation.computed < 410 - 32
+    assert store.requests.prepared.ask(preparation._scope.chain(preparation._tokens), 710) == 0
+
+
+def test_a_preparation_waits_for_no_disk_and_evicts_nothing_for_what_it_reads(
+    model: Any, open_store: Callable[..., BlockStore], monkeypatch: Any
+) -> None:
+    waits: list[float] = []
+    reserved: list[bool] = []
+    store = open_store(hot_bytes="64KiB", queue_bytes="64KiB")
+    cache = PrefixCache(model, store)
+    request(model, cache, ASKED)
+    assert store.flush(10)
+    store.shrink_hot(0)
+    refresh, reserve = BlockStore.refresh, BlockStore.reserve
+
+    def refreshed(self: BlockStore, timeout: float = math.inf) -> bool:
+        waits.append(timeout)
+        return refresh(self, timeout)
+
+    def read(self: BlockStore, *arguments: Any, **options: Any) -> Any:
+        reserved.append(options["prepared"])
+        return reserve(self, *arguments, **options)
+
+    monkeypatch.setattr(BlockStore, "refresh", refreshed)
+    monkeypatch.setattr(BlockStore, "reserve", read)
+    finish(cache.prepare(NEXT, most=32), model)
+    # A disk that did not answer once is not waited for again.
+    assert waits[0] <= CHUNK_SECONDS
+    assert reserved
+    assert all(reserved)
 
 
 def test_a_model_that_fails_ends_the_preparation_alone(model: Any, cache: PrefixCache) -> None:

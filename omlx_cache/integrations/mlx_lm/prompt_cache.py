@@ -249,11 +249,16 @@ class TieredPromptCache:
 
     def preparation(self, model: Any, tokens: Tokens, most: int) -> Preparation | None:
         """Return a preparation of the beginning of a prompt that will be fetched, `most` tokens at
-        most. None for a model that is unknown, has a draft model, or whose caches are packed."""
+        most. None where nothing is prepared."""
         known = self._lanes(model)
-        if known is None or self._bits is not None or len(known.lanes[None].scopes) > 1:
-            return None
-        return known.lanes[None].prepare(tokens, most)
+        return known.lanes[None].prepare(tokens, most) if known and self.prepares(model) else None
+
+    def prepares(self, model: Any) -> bool:
+        """False for a model that is unknown, has a draft model, or whose caches are packed, not
+        supported or not kept in memory. Any thread may ask."""
+        known = self._known.get(model)
+        scopes = [] if known is None or self._bits is not None else known.lanes[None].scopes
+        return len(scopes) == 1 and scopes[0].supported and self._store.retains
 
     def note_prepared(self, model: Any, tokens: Tokens) -> None:
         """Make prepared tokens findable for prompts that part from them inside a block."""

@@ -279,6 +279,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             args, provider = request.generation_args, self.model_provider
             if not self._is_known(request, args) or self.prompt_cache is not self.cache:
                 return
+            if not self.cache.prepares(provider.model_key):
+                return
             if "chat_template" in (args.chat_template_kwargs or {}):
                 # A client's own may take any time.
                 return

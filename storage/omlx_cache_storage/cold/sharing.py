@@ -73,10 +73,11 @@ class Sharing:
 
     The directory itself is the truth. A thread that changes it holds `changing`: its knowledge is
     exact then. `_following` is held while changes are taken in. It guards `generation`, how often
-    that was so, and `is_lost`: changes were missed, and the directory must be read again. The index
-    takes locks of its own. `flights`: files in flight, by temporary name. Three fields belong to
-    the thread that has the directory's lock: `rebudgeted` and `repinned` (the file of the budget,
-    or of the pins, was changed), and `untold` (changes that peer processes do not know yet).
+    that was so, `deletions`, how many pages were deleted on request, and `is_lost`: changes were
+    missed, and the directory must be read again. The index takes locks of its own. `flights`: files
+    in flight, by temporary name. Three fields belong to the thread that has the directory's lock:
+    `rebudgeted` and `repinned` (the file of the budget, or of the pins, was changed), and `untold`
+    (changes that peer processes do not know yet).
     `read_only`: nothing could be written when the directory was read. `counts`: False for a
     service, which does not count as a user of the directory.
     """
@@ -94,7 +95,7 @@ class Sharing:
         self.is_lost = False
         self.read_only = False
         self.counts = True
-        self.generation = 0
+        self.generation = self.deletions = 0
         self.untold: list[Change] = []
         self._going: set[StoredPage] = set()
         self._attached = Descriptor(-1)
@@ -218,6 +219,7 @@ class Sharing:
             case Removed(page, why):
                 self._going.discard(page)
                 self._index.leave(page, why)
+                self.deletions += why == "removed"
             case Emptied(namespace, shard):
                 self._files.left(namespace, shard)
             case Demoted(stamp_ns, pages):

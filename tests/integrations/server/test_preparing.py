@@ -125,6 +125,13 @@ def test_nothing_is_prepared_for_who_does_not_go_on(play: Play) -> None:
         assert len(server.expected) == 1
 
 
+def test_nothing_is_expected_where_memory_keeps_nothing(play: Play) -> None:
+    with play("qwen3", "plain", hot_cache_only=False, hot_bytes=0) as server:
+        Client(server, "a", 1).ask("plain")
+        server.settle()
+        assert not server.expected
+
+
 def test_nothing_is_prepared_after_a_client_left(play: Play) -> None:
     with play("qwen3", "plain") as server:
         server.answers["a"] = [*server.encode("the old tests ") * 200, 2]
