@@ -110,7 +110,7 @@ def _run(arguments: Sequence[str]) -> int:
             raise UsageError(f"omlx-cache {name} is now omlx-cache {OLD_NAMES[name]}")
         known = [*command_names(), "help", "--help", "--version"]
         kind = "flag" if name.startswith("-") else "command"
-        raise UsageError(f"{refusal(kind, name, known)}; see omlx-cache --help")
+        raise UsageError(refusal(kind, name, known, "; see omlx-cache --help"))
     # Only here: argparse takes as long to import as all of this.
     from omlx_cache_daemon.parsing import parse
 

@@ -89,4 +89,4 @@ def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[s
         is_flag = flag.startswith("--") and " " not in flag
         if is_flag and flag not in parser._option_string_actions:
             known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
-            raise UsageError(f"{refusal('flag', flag, known)}; see {parser.prog} --help")
+            raise UsageError(refusal("flag", flag, known, f"; see {parser.prog} --help"))

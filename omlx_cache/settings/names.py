@@ -86,10 +86,12 @@ def refuse_unknown(
         raise ConfigError("\n".join(unknown))
 
 
-def refusal(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return what a person is told of a name that is not known: that, and the one like it."""
+def refusal(kind: str, name: str, known: Sequence[str], otherwise: str = "") -> str:
+    """Return what a person is told of a name that is not known: that, and the one like it, or
+    `otherwise`."""
     from difflib import get_close_matches  # only a refusal pays for it
 
     by_upper = {candidate.upper(): candidate for candidate in known}
     near = get_close_matches(name.upper(), by_upper, n=1)
-    return f"{name}: unknown {kind}" + "".join(f"; the nearest is {by_upper[one]}" for one in near)
+    helps = f"; the nearest is {by_upper[near[0]]}" if near else otherwise
+    return f"{name}: unknown {kind}{helps}"

@@ -73,8 +73,8 @@ def test_several_stores_are_listed_and_a_choice_is_asked_for(
     first, second = start_store("one"), start_store("two")
     result = cli("why")
     assert result.code == 2
-    assert f"--pid {first.pid}  --socket {first.path}  one" in result.err
-    assert f"--pid {second.pid}  --socket {second.path}  two" in result.err
+    assert f"--pid {first.pid} or --socket {first.path}: one" in result.err
+    assert f"--pid {second.pid} or --socket {second.path}: two" in result.err
     (chosen,) = json.loads(cli("ps", "--pid", str(second.pid), "--format", "json").out)
     assert chosen["models"] == ["two"]
     (chosen,) = json.loads(cli("ps", "--socket", str(first.path), "--format", "json").out)
