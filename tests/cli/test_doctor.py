@@ -20,6 +20,7 @@ from kit.children import Process, embedded_stores, told
 from kit.output import check_output
 from kit.storage import Story, files_in, open_store, store_page
 from kit.storage.mounts import small_disk
+from kit.units import KIB
 from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow
 from omlx_cache.settings.machine import state_dir
 from omlx_cache_daemon.client import Client
@@ -38,7 +39,6 @@ from omlx_cache_storage.cold.root import record_path
 
 from .conftest import Cli, Store
 
-KIB = 1024
 PAGES = 20
 INSIDE: Sequence[Check] = (*PLACE, *DIRECTORY, machine.versions, *pages.PAGES)
 

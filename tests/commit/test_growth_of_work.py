@@ -9,13 +9,13 @@ from mlx_lm.models.cache import KVCache
 
 from kit import zoo
 from kit.drive import random_tokens
+from kit.sessions import Opener
 from kit.work import calls_of
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.session import Session
 
 BLOCK = 32
 PAGES, LAYERS = 24, 8
-Opener = Callable[..., BlockStore]
 
 
 def filled(store: BlockStore, pages: int, layers: int, salt: str) -> Session:

@@ -1,6 +1,5 @@
 """A request that adds nothing costs its commit nothing: what a tier has is not cut again."""
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -9,11 +8,11 @@ import pytest
 from kit import zoo
 from kit.drive import prefill, random_tokens, request
 from kit.examples import some
-from omlx_cache import BlockStore, PrefixCache
+from kit.sessions import Opener
+from omlx_cache import PrefixCache
 from omlx_cache.commit import committer
 
 PROMPT = random_tokens(320, 1)
-Opener = Callable[..., BlockStore]
 
 
 @pytest.mark.parametrize("family", some(["llama", "gemma3_text", "qwen3_next"], "qwen3_next"))

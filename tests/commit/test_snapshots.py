@@ -1,6 +1,5 @@
 """Snapshots of recurrent state: of their position, and within their budget."""
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -10,6 +9,7 @@ from mlx_lm.models.cache import ConcatenateKVCache, make_prompt_cache
 from kit import zoo
 from kit.drive import digest, feed, prefill, random_tokens, request, run, same
 from kit.examples import some
+from kit.sessions import Opener
 from kit.versions import keys_and_values
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.pages.layout import layout_of
@@ -19,8 +19,6 @@ from omlx_cache_storage.page import Page
 
 PROMPT = random_tokens(200, 1)
 MORE = random_tokens(30, 2)
-
-Opener = Callable[..., BlockStore]
 
 
 @pytest.fixture(params=some(["qwen3_next", "mamba2", "recurrent_gemma", "falcon_h1"], "qwen3_next"))

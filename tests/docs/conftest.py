@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from kit.trees import ROOT
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kit.trees import ROOT
 from omlx_cache_daemon import cli
 from omlx_cache_daemon.parsing import parse
 from omlx_cache_daemon.service import main as service
 
-ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 OF_OTHERS = {
     "format.md": {"--exclude-caches"},

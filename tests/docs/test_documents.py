@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.trees import ROOT
 from omlx_cache.status.metrics import REASONS
 
-ROOT = Path(__file__).parents[2]
 NO_PROSE = re.compile(r"^```.*?^```$|<!--.*?-->", re.DOTALL | re.MULTILINE)
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from kit.trees import ROOT
+
 PUBLIC = {
     "omlx_cache",
     "omlx_cache.adapters",

@@ -14,6 +14,9 @@ from kit.storage import FaultyDisk, HandClock, SetTime, Story
 from kit.trees import short_directory
 from omlx_cache import BlockStore, PrefixCache
 
+Opener = Callable[..., BlockStore]
+"""Opens a store, with other settings than those of a private one."""
+
 
 @pytest.fixture(params=some(["llama", "qwen3"], "llama"))
 def model(request: pytest.FixtureRequest) -> Any:
@@ -22,7 +25,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def open_store(tmp_path: Path) -> Iterator[Callable[..., BlockStore]]:
+def open_store(tmp_path: Path) -> Iterator[Opener]:
     """Opens stores over one directory; each call closes the store before it."""
     opened: list[BlockStore] = []
 
@@ -42,7 +45,7 @@ def open_store(tmp_path: Path) -> Iterator[Callable[..., BlockStore]]:
 
 
 @pytest.fixture
-def store(open_store: Callable[..., BlockStore]) -> BlockStore:
+def store(open_store: Opener) -> BlockStore:
     return open_store()
 
 

@@ -1,10 +1,13 @@
-"""Directories of tests, and files in them."""
+"""Directories: the checkout, those of tests, and files in them."""
 
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+"""The checkout."""
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Codecs on the way through a store: packed in, packed out, decoded only for who wants it dense."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,12 @@ import numpy as np
 import pytest
 
 from kit.drive import settings
+from kit.sessions import Opener
 from kit.zoo.family import FAMILIES, build_model
 from omlx_cache import BlockStore, CommitResult, PrefixCache
 from omlx_cache.control.cold_files import scan
 from omlx_cache_storage.cold.page_reader import read_header
 
-OpenStore = Callable[..., BlockStore]
 BLOCK = 64
 
 
@@ -26,7 +25,7 @@ def model() -> Any:
 
 
 @pytest.fixture
-def open_store(tmp_path: Path) -> OpenStore:
+def open_store(tmp_path: Path) -> Opener:
     """Return a function that opens a store on this test's directory."""
     return lambda **changes: BlockStore(settings(tmp_path / "cold", block_size=BLOCK, **changes))
 
@@ -57,7 +56,7 @@ def equal(left: list[mx.array], right: list[mx.array]) -> bool:
 
 
 def test_packed_pages_are_never_dequantised_on_their_way_through(
-    model: Any, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    model: Any, open_store: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = prompt(300)
     with open_store() as store:
@@ -73,7 +72,7 @@ def test_packed_pages_are_never_dequantised_on_their_way_through(
 
 
 def test_short_sequences_stay_dense_are_packed_as_upstream_would_and_long_ones_join_them(
-    model: Any, open_store: OpenStore
+    model: Any, open_store: Opener
 ) -> None:
     head, whole = prompt(400)[:200], prompt(400)
     with open_store(codec="affine8", min_quantize_tokens=256) as store:
@@ -95,7 +94,7 @@ def test_short_sequences_stay_dense_are_packed_as_upstream_would_and_long_ones_j
 
 @pytest.mark.parametrize("cold_codec", ["affine8", "turbo4"])
 def test_a_cold_codec_leaves_hot_hits_exact_and_shrinks_the_files(
-    model: Any, open_store: OpenStore, tmp_path: Path, cold_codec: str
+    model: Any, open_store: Opener, tmp_path: Path, cold_codec: str
 ) -> None:
     tokens = prompt(600)
     with open_store(cold_codec=cold_codec) as store:
@@ -122,7 +121,7 @@ def test_a_cold_codec_leaves_hot_hits_exact_and_shrinks_the_files(
 
 
 def test_zstd_files_are_smaller_and_restore_bit_for_bit(
-    model: Any, open_store: OpenStore, tmp_path: Path
+    model: Any, open_store: Opener, tmp_path: Path
 ) -> None:
     tokens = prompt(600)
     with open_store(cold_codec="zstd") as store:
@@ -150,7 +149,7 @@ def test_zstd_files_are_smaller_and_restore_bit_for_bit(
 
 @pytest.mark.parametrize("codec", ["affine8", "turbo4"])
 def test_encoding_and_decoding_peak_at_a_fifth_over_what_they_leave(
-    model: Any, open_store: OpenStore, codec: str
+    model: Any, open_store: Opener, codec: str
 ) -> None:
     tokens = prompt(3000)
     with open_store(codec=codec, hot_cache_only=True) as store:
@@ -178,7 +177,7 @@ def test_encoding_and_decoding_peak_at_a_fifth_over_what_they_leave(
             assert mx.get_peak_memory() - before <= delivered * 1.2
 
 
-def test_sessions_of_other_bits_do_not_meet(model: Any, open_store: OpenStore) -> None:
+def test_sessions_of_other_bits_do_not_meet(model: Any, open_store: Opener) -> None:
     tokens = prompt(300)
     with open_store() as store:
         cache = PrefixCache(model, store)

@@ -1,6 +1,5 @@
 """Every reason for which no more is restored, provoked: what `why` says of it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from kit import zoo
 from kit.drive import decode, prefill, random_tokens
 from kit.restoring import HYBRID, WINDOWED
+from kit.sessions import Opener
 from kit.storage import flip
 from omlx_cache import BlockStore, PrefixCache, StridePolicy
 from omlx_cache.requests.explanation import Explanation
@@ -19,8 +19,6 @@ HEAD = random_tokens(20, 1)
 BODY = random_tokens(400, 2)
 OPENING = [7, 8, 9]
 """How each prompt ends that asks for an answer: role and reasoning tag."""
-
-Opener = Callable[..., BlockStore]
 
 
 @pytest.fixture
@@ -38,6 +36,14 @@ def ask(
         session.commit()
         assert session.explanation.restored == session.cached_tokens
         return session.explanation, turn.answer
+
+
+def asked(model: Any, store: BlockStore) -> PrefixCache:
+    """A cache after a request for `BODY`, which the disk has too."""
+    cache = PrefixCache(model, store)
+    ask(cache, model, BODY)
+    assert store.flush(30)
+    return cache
 
 
 def test_a_hit_of_all_that_was_ever_stored_is_no_miss(cache: PrefixCache, model: Any) -> None:
@@ -81,25 +87,20 @@ def test_an_answer_that_comes_back_changed_is_a_rewritten_history(
 
 
 def test_what_memory_evicted_is_told_with_the_time(open_store: Opener, model: Any) -> None:
-    store = open_store(hot_cache_only=True, hot_bytes="512KiB")
-    cache = PrefixCache(model, store)
-    ask(cache, model, BODY)
+    cache = asked(model, open_store(hot_cache_only=True, hot_bytes="512KiB"))
     ask(cache, model, random_tokens(2000, 9))
     told, _ = ask(cache, model, BODY)
     assert (told.reason, told.detail) == ("evicted", "from memory")
     assert "is gone (from memory, " in str(told)
     assert told.gone_at is not None
-    assert store.requests.latest()[1].record.asked_at <= told.gone_at
+    assert cache.store.requests.latest()[1].record.asked_at <= told.gone_at
 
 
 def test_what_the_disk_evicted_is_told(open_store: Opener, model: Any) -> None:
-    store = open_store(hot_bytes=0, queue_bytes="4MiB", cold_bytes="1MiB")
-    cache = PrefixCache(model, store)
-    ask(cache, model, BODY)
-    assert store.flush(30)
+    cache = asked(model, open_store(hot_bytes=0, queue_bytes="4MiB", cold_bytes="1MiB"))
     for seed in range(3):
         ask(cache, model, random_tokens(600, 20 + seed))
-        store.flush(30)
+        cache.store.flush(30)
     told, _ = ask(cache, model, BODY)
     assert (told.reason, told.detail) == ("evicted", "from the disk")
 
@@ -110,10 +111,8 @@ def test_what_is_evicted_while_it_is_read_is_no_alarm(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = open_store(hot_bytes=0, queue_bytes="4MiB")
-    cache, cold = PrefixCache(model, store), store.cold
-    ask(cache, model, BODY)
-    assert store.flush(30)
+    cache = asked(model, open_store(hot_bytes=0, queue_bytes="4MiB"))
+    cold = cache.store.cold
 
     def evicted_first(page: PageId) -> Any:
         cold.evictor.evict([page])
@@ -128,20 +127,16 @@ def test_what_is_evicted_while_it_is_read_is_no_alarm(
 def test_a_file_that_others_may_change_is_said_to_be_that(
     open_store: Opener, model: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = open_store(hot_bytes=0, queue_bytes="4MiB")
-    cache = PrefixCache(model, store)
-    ask(cache, model, BODY)
-    assert store.flush(30)
-    for entry in store.cold.entries():
+    cache = asked(model, open_store(hot_bytes=0, queue_bytes="4MiB"))
+    for entry in cache.store.cold.entries():
         entry.path.chmod(0o666)
     told, _ = ask(cache, model, BODY)
     assert told.reason == "unreadable"
     assert "not a regular file of this user's" in caplog.text
 
 
-def test_what_was_deleted_is_told(cache: PrefixCache, model: Any) -> None:
-    ask(cache, model, BODY)
-    assert cache.store.flush(30)
+def test_what_was_deleted_is_told(store: BlockStore, model: Any) -> None:
+    cache = asked(model, store)
     cache.clear()
     told, _ = ask(cache, model, BODY)
     assert (told.reason, told.detail) == ("evicted", "deleted")
@@ -162,8 +157,7 @@ def test_what_was_deleted_leaves_no_tokens_of_its_prompts(cache: PrefixCache, mo
 def test_what_left_before_this_start_is_told_by_what_lies_behind_it(
     open_store: Opener, model: Any
 ) -> None:
-    store = open_store()
-    ask(PrefixCache(model, store), model, BODY)
+    store = asked(model, open_store()).store
     assert store.close()
     for path in store.settings.cold_dir.rglob("*.safetensors"):
         name = parse_name(path.name)
@@ -187,9 +181,7 @@ def test_a_prompt_that_is_under_way_elsewhere_is_not_stored_yet(
 
 
 def test_what_had_no_room_is_told_as_such(open_store: Opener, model: Any) -> None:
-    store = open_store(hot_cache_only=True, hot_bytes="32KiB")
-    cache = PrefixCache(model, store)
-    ask(cache, model, BODY)
+    cache = asked(model, open_store(hot_cache_only=True, hot_bytes="32KiB"))
     told, _ = ask(cache, model, BODY)
     assert (told.reason, told.detail) == ("not_stored", "no_room")
 
@@ -209,8 +201,7 @@ def test_a_snapshot_that_was_never_taken_and_a_window_that_had_moved_on_are_told
 
 
 def test_a_damaged_page_is_told_and_later_why_it_is_gone(open_store: Opener, model: Any) -> None:
-    store = open_store()
-    ask(PrefixCache(model, store), model, BODY)
+    store = asked(model, open_store()).store
     assert store.close()
     for path in store.settings.cold_dir.rglob("*.safetensors"):
         flip(path)

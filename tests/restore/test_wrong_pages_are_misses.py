@@ -1,6 +1,5 @@
 """What looks like a hit and is not: each of these must be a miss with a reason."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,11 +11,10 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from kit import zoo
 from kit.drive import random_tokens, request
+from kit.sessions import Opener
 from omlx_cache import BlockStore, PrefixCache
 
 PROMPT = random_tokens(150, 1)
-
-Opener = Callable[..., BlockStore]
 
 
 def with_change(model: nn.Module, path: str, index: int) -> nn.Module:

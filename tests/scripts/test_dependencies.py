@@ -4,11 +4,10 @@ import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
+from kit.trees import ROOT
 from scripts.dependencies import declared, uses_of
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "dependencies.py"
 
 

@@ -2,16 +2,15 @@
 
 import re
 from email import message_from_string
-from pathlib import Path
 
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.metadata.spec import get_core_metadata_constructors
 from hatchling.plugin.manager import PluginManager
 
 from hatch_build import published
+from kit.trees import ROOT
 from scripts.release_notes import notes
 
-ROOT = Path(__file__).parents[2]
 TEXT = """[clients](docs/servers.md#clients), [MLX](https://github.com/ml-explore/mlx), [below](#x).
 
 ![a plot](docs/replay.svg)

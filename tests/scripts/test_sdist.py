@@ -4,11 +4,10 @@ import re
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from kit.trees import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,12 @@ import pytest
 
 from kit.storage import Story, files_in, open_cold
 from kit.storage.signed import signed_header, split_header
+from kit.units import KIB
 from omlx_cache.control.cold_files import scan
 from omlx_cache_daemon import checking
 from omlx_cache_daemon.checking import Checked, check_pages, remove_damaged
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.format.names import LEDGER_FILE
-
-KIB = 1024
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.units import MIB
 from omlx_cache.settings import ConfigError
 from omlx_cache.settings.removed import REMOVED
 from omlx_cache_daemon.service.configuration import (
@@ -15,7 +16,6 @@ from omlx_cache_daemon.service.configuration import (
 )
 from omlx_cache_daemon.service.main import main
 
-MIB = 2**20
 Give = Callable[[str, str, str], dict[str, str]]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import FaultyDisk, Story, disk_usage, files_in, open_cold, set_budget
+from kit.units import MIB
 from omlx_cache.settings.derived import free_share
 from omlx_cache.settings.machine import DiskSpace
 from omlx_cache_daemon.service.configuration import read_configuration
@@ -21,7 +22,6 @@ from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.cold.root import record_path
 from omlx_cache_storage.cold.small_files import read_budget
 
-MIB = 2**20
 PAGE = 64 * 1024
 
 

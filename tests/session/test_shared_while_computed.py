@@ -1,7 +1,6 @@
 """A prefix that one request computes: those who need it too wait for it, and for nothing else."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +9,12 @@ from kit import zoo
 from kit.drive import feed, prefill, random_tokens, run, same
 from kit.examples import some
 from kit.restoring import BLOCK, DENSE, HYBRID, WINDOWED
-from omlx_cache import BlockStore, PrefixCache, Session
+from kit.sessions import Opener
+from omlx_cache import PrefixCache, Session
 
 SHARED = random_tokens(150, 1)
 FIRST = SHARED + random_tokens(90, 2)
 SECOND = SHARED + random_tokens(70, 3)
-Open = Callable[..., BlockStore]
 
 
 @pytest.fixture(params=some([DENSE, WINDOWED, HYBRID], WINDOWED))
@@ -29,7 +28,7 @@ def model(family: str) -> Any:
 
 
 @pytest.fixture
-def cache(model: Any, open_store: Open) -> PrefixCache:
+def cache(model: Any, open_store: Opener) -> PrefixCache:
     return PrefixCache(model, open_store())
 
 
@@ -75,7 +74,7 @@ def test_it_is_held_until_the_blocks_are_there_and_restores_them(
 
 
 @pytest.mark.parametrize("seconds", [0, 1e-9])
-def test_the_bound_is_kept(model: Any, open_store: Open, seconds: float) -> None:
+def test_the_bound_is_kept(model: Any, open_store: Opener, seconds: float) -> None:
     store = open_store()
     store.flights.wait_seconds = seconds
     cache = PrefixCache(model, store)

@@ -3,10 +3,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kit.trees import ROOT
 from omlx_cache.settings.model import CacheSettings
 from omlx_cache.settings.names import SETTING_NAMES
 
-ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
 
 

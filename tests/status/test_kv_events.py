@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.storage import Story, commit, open_store
+from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache.status.kv_events import KvEvent, kv_document, kv_events
 from omlx_cache_storage.events import EventLog
 
-KIB = 1024
 Known = dict[str, set[object]]
 
 

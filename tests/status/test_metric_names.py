@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kit.status import process, remote_usage, statistics
 from kit.storage import open_store
+from kit.trees import ROOT
 from omlx_cache import reasons
 from omlx_cache.status import metrics
 from omlx_cache.status.exposition import exposition
@@ -21,8 +21,7 @@ from omlx_cache_daemon.service.upkeep import FIGURES
 from omlx_cache_storage import stats
 from omlx_cache_storage.measures import MEASURES, Histogram
 
-_ROOT = Path(__file__).parents[2]
-MONITORING = _ROOT / "daemon" / "monitoring"
+MONITORING = ROOT / "daemon" / "monitoring"
 NAME = re.compile(r"\bomlx_cache_[a-z_]+\b")
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="apt-get install prometheus"
@@ -70,7 +69,7 @@ def test_every_metric_of_the_dashboard_and_of_the_alert_rules_is_exposed(exposed
 
 
 def test_every_metric_is_documented_as_it_is(exposed: set[str]) -> None:
-    script = _ROOT / "scripts" / "metrics_reference.py"
+    script = ROOT / "scripts" / "metrics_reference.py"
     command = [sys.executable, str(script), "-"]
     written = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     text = (MONITORING / "metrics.md").read_text()
@@ -78,7 +77,7 @@ def test_every_metric_is_documented_as_it_is(exposed: set[str]) -> None:
     rows = {row.split("`")[1] for row in text.splitlines() if row.startswith("| `omlx_cache_")}
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed}
     assert families == rows
-    guide = (_ROOT / "docs" / "operations.md").read_text()
+    guide = (ROOT / "docs" / "operations.md").read_text()
     assert set(NAME.findall(guide)) <= exposed
 
 

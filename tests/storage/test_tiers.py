@@ -100,10 +100,12 @@ def story() -> Story:
     return Story(nbytes=PAGE)
 
 
-def _fill(tested: AnyTier, story: Story, *numbers: int) -> None:
+def _fill(tested: AnyTier, story: Story, *numbers: int) -> AnyTier:
+    """Return a tier after one use of these pages."""
     for page in story.pages(*numbers):
         assert tested.put(page)
     tested.tier.touch(story.ids(*numbers))
+    return tested
 
 
 def _order(tested: AnyTier) -> list[PageId]:
@@ -137,8 +139,7 @@ def test_a_page_that_holds_more_replaces_one_that_holds_less(make: Make, story: 
 
 
 def test_a_page_that_ends_inside_a_block_is_found_by_its_parent(make: Make, story: Story) -> None:
-    tested = make(4)
-    _fill(tested, story, 1, 2)
+    tested = _fill(make(4), story, 1, 2)
     tail = story.page(2, tail=5)
     assert tested.put(tail)
     assert tested.tier.tails_of([tail.meta.parent]) == {Tail(tail.meta.position, "paged")}
@@ -148,8 +149,7 @@ def test_a_page_that_ends_inside_a_block_is_found_by_its_parent(make: Make, stor
 
 
 def test_many_pages_are_asked_for_at_once_and_told_in_order(make: Make, story: Story) -> None:
-    tested = make(4)
-    _fill(tested, story, 1, 3)
+    tested = _fill(make(4), story, 1, 3)
     tail = story.page(4, tail=5)
     assert tested.put(tail)
     asked = [*story.ids(3, 2, 1), tail.meta.id]
@@ -163,8 +163,7 @@ def test_many_pages_are_asked_for_at_once_and_told_in_order(make: Make, story: S
 
 
 def test_a_chain_loses_its_tail_before_its_root(make: Make, story: Story) -> None:
-    tested = make(4)
-    _fill(tested, story, 1, 2, 3, 4)
+    tested = _fill(make(4), story, 1, 2, 3, 4)
     assert tested.put(Story("other", nbytes=PAGE).page(1))
     assert tested.put(Story("third", nbytes=PAGE).page(1))
     assert [n for n in (1, 2, 3, 4) if tested.tier.info(story.id(n)) is not None] == [1, 2]
@@ -183,15 +182,13 @@ def test_the_chain_that_was_not_used_leaves_first(make: Make, story: Story) -> N
 
 
 def test_a_touch_is_by_depth_whatever_order_it_names(make: Make, story: Story) -> None:
-    tested = make(4)
-    _fill(tested, story, 1, 2, 3, 4)
+    tested = _fill(make(4), story, 1, 2, 3, 4)
     tested.tier.touch(story.ids(3, 1, 4, 2))
     assert _numbers(tested, story) == [4, 3, 2, 1]
 
 
 def test_superseded_pages_leave_before_all_others(make: Make, story: Story) -> None:
-    tested = make(4)
-    _fill(tested, story, 1, 2, 3, 4)
+    tested = _fill(make(4), story, 1, 2, 3, 4)
     tested.tier.demote(story.ids(1, 2))
     assert _numbers(tested, story) == [2, 1, 4, 3]
     tested.tier.demote(story.ids(3))
@@ -203,8 +200,7 @@ def test_superseded_pages_leave_before_all_others(make: Make, story: Story) -> N
 def test_a_page_larger_than_the_tier_is_refused_and_evicts_nothing(
     make: Make, story: Story
 ) -> None:
-    tested = make(2)
-    _fill(tested, story, 1, 2)
+    tested = _fill(make(2), story, 1, 2)
     assert not tested.put(story.page(3, nbytes=4 * PAGE))
     assert sorted(_numbers(tested, story)) == [1, 2]
     tested.tier.check_integrity()

@@ -8,10 +8,9 @@ import pytest
 
 from kit.examples import some
 from kit.tinylm import Server, serve_ours
+from kit.units import MIB
 from kit.wire import completion, exchange, request
 from omlx_cache.integrations.mlx_lm.serving import CONTEXT_TOKENS, context_of
-
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
