@@ -118,19 +118,15 @@ def test_room_to_grow_shows_nothing_of_what_the_memory_held_before(
             session.commit()
         assert store.flush()
         for _ in range(5):
-            _leave_rubbish(session.prompt_cache[0].keys.nbytes * 16)
+            # Buffers of the sizes that a restore allocates are filled and freed.
+            eighth = session.prompt_cache[0].keys.nbytes * 2
+            mx.eval([mx.ones((n * eighth,), dtype=mx.uint8) for n in range(1, 8)])
             restored = cache.session(TOKENS, max_new_tokens=2000)
             assert restored.cached_tokens == len(TOKENS) - 1
             for layer in restored.prompt_cache:
                 for array in (layer.keys, layer.values):
                     assert array.shape[2] >= len(TOKENS) + 2000
                     assert not np.array(array[:, :, len(TOKENS) :].astype(mx.float32)).any()
-
-
-def _leave_rubbish(nbytes: int) -> None:
-    """Fill and free buffers of the sizes that a restore allocates."""
-    rubbish = [mx.ones((size,), dtype=mx.uint8) for size in range(nbytes // 8, nbytes, nbytes // 8)]
-    mx.eval(rubbish)
 
 
 def test_a_thread_that_empties_mlx_cache_meanwhile_waits_for_nobody() -> None:

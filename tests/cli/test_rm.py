@@ -204,12 +204,9 @@ def test_a_model_or_a_salt_names_all_of_its_namespaces(
     shown = cli("rm", target, *kind, "--dry-run").out
     assert all(tenants[name].namespace.hex() in shown for name in deleted)
     assert cli("rm", target, *kind, "--yes").code == 0
-    gone = {n for n, s in tenants.items() if not _files(tmp_path / "cold", s)}
+    folders = {n: tmp_path / "cold" / s.namespace.hex() for n, s in tenants.items()}
+    gone = {n for n, folder in folders.items() if not files_in(folder)}
     assert gone == deleted
-
-
-def _files(directory: Path, story: Story) -> list[Path]:
-    return files_in(directory / story.namespace.hex())
 
 
 def test_a_salt_from_standard_input_is_told_to_nobody(

@@ -20,10 +20,6 @@ ROWS = 37
 """No multiple of what a warp holds."""
 
 
-def tables_of(codec: TurboCodec) -> list[Any]:
-    return [np.array(table) for table in codec._tables[:3]]
-
-
 @pytest.mark.skipif(lanes.COMPILER is None, reason="needs a C++20 compiler (g++ or clang++)")
 @pytest.mark.parametrize(
     ("dim", "bits", "order"),
@@ -36,7 +32,7 @@ def test_a_kernel_computes_what_the_plain_form_does(
 ) -> None:
     corrected = order < 2
     codec = TurboCodec(dim, bits, 1, "corrected" if corrected else "plain")
-    signs, edges, levels = tables_of(codec)
+    signs, edges, levels = map(np.array, codec._tables[:3])
     x = np.random.default_rng(dim).normal(size=(ROWS, dim)).astype(np.float32)
     x[5] = 0
     norms, words = map(np.array, turbo._encode(codec, mx.array(x)))

@@ -22,11 +22,6 @@ PROMPT = random_tokens(100, 1)
 MORE = random_tokens(30, 2)
 
 
-def state_only(model: Any) -> bool:
-    """Whether no layer of the model counts its tokens."""
-    return all(isinstance(cache, ArraysCache) for cache in make_prompt_cache(model))
-
-
 KINDS = ["llama", "gemma3_text", "qwen3_next", "mamba2"]
 
 
@@ -45,14 +40,9 @@ def test_a_recorded_token_that_was_never_fed_is_not_stored(model: Any, cache: Pr
     assert result.tokens == 100
     turn = request(model, cache, [*PROMPT, 5, *MORE], commit=False)
     assert turn.cached <= 100
-    assert same(turn.logits, run(model, [*chunks(PROMPT, 32)][:3] + rest_of(turn)))
-
-
-def rest_of(turn: Any) -> list[list[int]]:
-    """The steps of a full run from the end of PROMPT's third chunk on."""
-    start = turn.cached - 96
-    lead = [PROMPT[96 : 96 + start]] if start > 0 else []
-    return lead + turn.steps
+    # A full run takes three chunks, and what the request restored of the fourth.
+    lead = [PROMPT[96 : turn.cached]] if turn.cached > 96 else []
+    assert same(turn.logits, run(model, [*chunks(PROMPT, 32)][:3] + lead + turn.steps))
 
 
 # A cache of recurrent state alone does not say how many tokens it has seen.
@@ -89,7 +79,8 @@ def test_a_prompt_fed_twice_is_not_stored(model: Any, cache: PrefixCache) -> Non
             feed(model, session.prompt_cache, chunk)
             feed(model, session.prompt_cache, chunk)
         session.commit()
-    if not state_only(model):
+    # Layers of recurrent state do not count their tokens.
+    if not all(isinstance(cache, ArraysCache) for cache in make_prompt_cache(model)):
         assert request(model, cache, PROMPT + MORE, commit=False).cached == 0
 
 

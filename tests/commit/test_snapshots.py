@@ -14,7 +14,6 @@ from kit.versions import keys_and_values
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.pages.tensors import page_arrays
-from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.page import Page
 
 PROMPT = random_tokens(200, 1)
@@ -84,7 +83,7 @@ def test_snapshots_stay_within_their_budget_in_bytes(model: Any, open_store: Ope
     store = open_store(snapshot_stride=32, hot_cache_only=True)
     store.snapshot_bytes = 3 * size
     cache = PrefixCache(model, store)
-    taken = fill_hot(store)
+    taken = store.reserve(store.hot.limit_bytes - store.hot.usage().nbytes)
     with cache.session(PROMPT) as session:
         turn = prefill(model, session, 32)
         assert 0 < store.stats().snapshots.live_bytes <= 3 * size
@@ -96,11 +95,6 @@ def test_snapshots_stay_within_their_budget_in_bytes(model: Any, open_store: Ope
     again = request(model, cache, PROMPT + MORE)
     assert again.cached in (0, 200)
     assert same(again.logits, run(model, [*(turn.steps if again.cached else []), *again.steps]))
-
-
-def fill_hot(store: BlockStore) -> Reservation:
-    """Take all of the hot tier's room."""
-    return store.reserve(store.hot.limit_bytes - store.hot.usage().nbytes)
 
 
 def test_a_committed_cache_of_another_class_is_not_stored(store: BlockStore) -> None:

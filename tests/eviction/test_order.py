@@ -36,16 +36,8 @@ def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(order, "FEW", request.param)
 
 
-def _record(number: int, position: int, hint: bytes = b"", tail: bool = False) -> Record:
-    return _of(_page(number), position, hint, tail)
-
-
 def _of(page: PageId, position: int, hint: bytes, tail: bool) -> Record:
     return Record(StoredPage(_key(99), PageName(page, hint, position, 0, tail), 1))
-
-
-def _shown(table: OrderedPages[Record], most: int = 1 << 30) -> list[PageId]:
-    return [record.id for record in islice(table.in_order(), most)]
 
 
 class TableMachine(RuleBasedStateMachine):
@@ -92,7 +84,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 30))
     def visit(self, most: int) -> None:
-        seen = _shown(self.table, most)
+        seen = [record.id for record in islice(self.table.in_order(), most)]
         assert len(seen) == len(set(seen)) == min(most, len(self.model))
         ranks = sorted(rank[:2] for rank in self.model.values())
         assert [self.model[page][:2] for page in seen] == ranks[:most]
@@ -129,7 +121,7 @@ TestHardlyEverMadeAnew.settings = settings(max_examples=examples(20), stateful_s
 def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
     table: OrderedPages[Record] = OrderedPages()
     for number in range(10_000):
-        table.add(_record(number, number, b"%d" % number, tail=True), number)
+        table.add(_of(_page(number), number, b"%d" % number, tail=True), number)
         if number >= 8:
             assert table.pop(_page(number - 8)) is not None
     assert len(table._heap) < 2 * order.FEW + 64

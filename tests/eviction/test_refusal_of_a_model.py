@@ -24,17 +24,12 @@ def model() -> Any:
     return zoo.build("llama")
 
 
-def _bytes_of_one(model: Any, directory: Path) -> int:
-    """Return what memory holds of one sequence."""
-    with BlockStore(settings(directory, hot_cache_only=True)) as store:
-        request(model, PrefixCache(model, store), random_tokens(LENGTH, 1), step=256)
-        return store.hot.usage().nbytes
-
-
 def test_without_a_disk_a_refused_sequence_is_skipped_with_that_reason(
     model: Any, tmp_path: Path
 ) -> None:
-    one, clock = _bytes_of_one(model, tmp_path / "first"), HandClock()
+    with BlockStore(settings(tmp_path / "first", hot_cache_only=True)) as store:
+        request(model, PrefixCache(model, store), random_tokens(LENGTH, 1), step=256)
+        one, clock = store.hot.usage().nbytes, HandClock()
     fields = settings(tmp_path / "cold", hot_cache_only=True, hot_bytes=one + one // 20)
     with BlockStore(fields, clock=clock) as store:
         cache = PrefixCache(model, store)

@@ -23,11 +23,6 @@ WINDOW = 8
 PADDING = -1.0
 
 
-def _columns(first: int, count: int) -> mx.array:
-    """Keys that tell their token."""
-    return mx.arange(first, first + count, dtype=mx.float32).reshape(1, 1, count, 1)
-
-
 def _update(batch: BatchRotatingKVCache, spans: list[tuple[int, int]]) -> None:
     """Feed each row its next (first token, count), the shorter ones padded on the right."""
     lengths = [count for _, count in spans]
@@ -35,7 +30,9 @@ def _update(batch: BatchRotatingKVCache, spans: list[tuple[int, int]]) -> None:
     rows = []
     for first, count in spans:
         rows.append(mx.full((1, 1, most, 1), PADDING))
-        rows[-1][:, :, :count] = _columns(first, count)
+        # Each key tells its token.
+        keys = mx.arange(first, first + count, dtype=mx.float32)
+        rows[-1][:, :, :count] = keys.reshape(1, 1, count, 1)
     batch.prepare(lengths=lengths, right_padding=[most - count for count in lengths])
     keys = mx.concatenate(rows)
     batch.update_and_fetch(keys, keys)

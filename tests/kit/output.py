@@ -21,15 +21,10 @@ def check_output(name: str, document: object) -> None:
 
     Readers take fields that they do not know; here one means that the schema lacks it.
     """
-    defs = {key: _closed(value, is_part=key[0].isupper()) for key, value in _defs().items()}
+    known = schema()["$defs"]
+    defs = {key: _closed(value, is_part=key[0].isupper()) for key, value in known.items()}
     root = {**schema(), "$ref": f"#/$defs/{name}", "$defs": defs}
     jsonschema.Draft202012Validator(root).validate(document)
-
-
-def _defs() -> Schema:
-    defs = schema()["$defs"]
-    assert isinstance(defs, dict)
-    return defs
 
 
 def _closed(given: Any, *, is_part: bool = False) -> Any:

@@ -49,12 +49,6 @@ def packed_arrays(caches: list[Any]) -> list[mx.array]:
     return [a[:, :, : c.offset] for c in caches for side in (c.keys, c.values) for a in side]
 
 
-def equal(left: list[mx.array], right: list[mx.array]) -> bool:
-    return len(left) == len(right) and all(
-        mx.array_equal(a, b).item() for a, b in zip(left, right, strict=True)
-    )
-
-
 def test_packed_pages_are_never_dequantised_on_their_way_through(
     model: Any, open_store: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +80,8 @@ def test_short_sequences_stay_dense_are_packed_as_upstream_would_and_long_ones_j
         upstream = [c.to_quantized(group_size=64, bits=8) for c in live]
         with cache.session([*head, 1], kv_bits=8) as session:
             assert session.cached_tokens == 200
-            assert equal(packed_arrays(session.prompt_cache), packed_arrays(upstream))
+            pairs = zip(*map(packed_arrays, (session.prompt_cache, upstream)), strict=True)
+            assert all(mx.array_equal(ours, theirs).item() for ours, theirs in pairs)
         prefill(model, cache, whole)
         with cache.session([*whole, 1]) as session:
             assert session.cached_tokens == 400

@@ -64,13 +64,6 @@ def rig(tmp_path: Path) -> Iterator[_Rig]:
     assert made.other.close(SECONDS)
 
 
-def _pages() -> tuple[Page, Page]:
-    """One page twice: with half of a block's tokens, and with all of them."""
-    whole = STORY.page(1, group=GROUP)
-    half = replace(STORY.meta(1, group=GROUP, held=8, nbytes=2048))
-    return Page(half, whole.payload[:2048]), whole
-
-
 def test_a_page_that_nobody_has_asked_for_evicts_none_that_was_used(rig: _Rig) -> None:
     far, *here = (STORY.page(number) for number in range(1, 5))
     rig.store_there(far)
@@ -85,8 +78,9 @@ def test_a_page_that_nobody_has_asked_for_evicts_none_that_was_used(rig: _Rig) -
 
 
 def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) -> None:
-    half, whole = _pages()
-    rig.store_here(half)
+    whole = STORY.page(1, group=GROUP)
+    half = replace(STORY.meta(1, group=GROUP, held=8, nbytes=2048))
+    rig.store_here(Page(half, whole.payload[:2048]))
     rig.store_there(whole)
     page = whole.meta.id
     (found,) = rig.tiers.find_all([page])

@@ -48,11 +48,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield server
 
 
-def _machine(directory: Path, url: str) -> Machine:
-    deadlines = {"remote_lookup_seconds": LOOKUP}
-    return Machine("llama", directory, url, remote_writes="off", **deadlines)
-
-
 class _Waits:
     """What is waited for with a time-out, on all threads: when, and for how long at most. That a
     thread was woken late, on a machine with too much to do, is no wait."""
@@ -109,7 +104,8 @@ def test_a_request_over_a_broken_way_is_right_and_in_time(
     fault: str, found: bool, filled: RedisServer, tmp_path: Path
 ) -> None:
     with proxy_to(filled.port) as proxy:
-        machine = _machine(tmp_path, f"redis://{proxy.place}")
+        given = {"remote_writes": "off", "remote_lookup_seconds": LOOKUP}
+        machine = Machine("llama", tmp_path, f"redis://{proxy.place}", **given)
         with machine.store() as store:
             if found:
                 eventually(partial(_is_found, machine, store), "an answer in time")

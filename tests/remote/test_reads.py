@@ -43,10 +43,6 @@ class _Rig(RemoteTier):
         return read_cold(self, STORY.id(number))
 
 
-def _payload(number: int) -> bytes:
-    return bytes(STORY.page(number).payload)
-
-
 @pytest.fixture
 def rigs() -> Iterator[Callable[..., _Rig]]:
     made: list[_Rig] = []
@@ -88,7 +84,7 @@ def test_a_large_value_that_comes_slowly_is_waited_for_and_one_that_brings_nothi
             threading.Event().wait(0.4)
 
     rig.each = slowly
-    assert rig.take(1) == _payload(1)
+    assert rig.take(1) == bytes(STORY.page(1).payload)
     assert rig.usage().errors == {}
     with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
         rig.take(2)

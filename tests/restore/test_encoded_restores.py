@@ -17,17 +17,14 @@ BLOCKS = 4
 CODECS = ["affine8", "k8v4", "turbo4", "turbo3"]
 
 
-def sized(layers: int) -> Size:
-    return Size("test", layers, 2, 64, BLOCKS * BLOCK_SIZE, 1, 0, 0, 0)
-
-
 class Stored:
     """KV in a store's memory; the pages of the blocks in `spoiled` could not be encoded."""
 
     def __init__(
         self, directory: Path, codec: str, layers: int = 3, spoiled: tuple[int, ...] = ()
     ) -> None:
-        self._bed = Bed(sized(layers), directory, codec=codec, hot_cache_only=True)
+        size = Size("test", layers, 2, 64, BLOCKS * BLOCK_SIZE, 1, 0, 0, 0)
+        self._bed = Bed(size, directory, codec=codec, hot_cache_only=True)
         self.stack = ExitStack()
         self.stack.enter_context(self._bed.store)
         live = self._bed.live_arrays()
@@ -48,10 +45,6 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "on_host", lambda: False)
-
-
 @pytest.mark.parametrize("spoiled", [(), (0,), (1, 2), (3,)], ids=str)
 @pytest.mark.parametrize("codec", CODECS)
 def test_both_executors_restore_the_same_bits_and_zeros_behind_them(
@@ -64,7 +57,7 @@ def test_both_executors_restore_the_same_bits_and_zeros_behind_them(
     stored = Stored(tmp_path, codec, spoiled=spoiled)
     stack.enter_context(stored.stack)
     on_host = stored.restored()
-    as_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(reading, "on_host", lambda: False)
     on_device = stored.restored()
     tokens = BLOCKS * BLOCK_SIZE
     for left, right in zip(on_host, on_device, strict=True):

@@ -69,10 +69,6 @@ def _fill(prompt_cache: list[Any], count: int) -> None:
         mx.eval(one.update_and_fetch(kv, kv))
 
 
-def _cache(store: BlockStore) -> PrefixCache:
-    return PrefixCache(zoo.build("llama"), store, model_id="m", make_cache=lambda: [KVCache()])
-
-
 @pytest.mark.parametrize("seed", some(range(3), 0))
 @pytest.mark.parametrize(
     ("hot", "cold", "written"),
@@ -108,7 +104,8 @@ def test_the_tiers_hold_the_same_pages_after_the_same_requests(
             **{**fields, **budget, "write_policy": written, "trace": trace, "worth_reading": "off"},
         )
     ) as store:
-        cache = _cache(store)
+        model = zoo.build("llama")
+        cache = PrefixCache(model, store, model_id="m", make_cache=lambda: [KVCache()])
         talks.serve(cache, 40)
         assert store.trace is not None
         store.trace.close(30)

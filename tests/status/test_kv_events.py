@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from kit.storage import Story, commit, open_store
 from kit.units import KIB
-from omlx_cache import BlockStore
 from omlx_cache.status.kv_events import KvEvent, kv_document, kv_events
 from omlx_cache_storage.events import EventLog
 
@@ -25,14 +24,6 @@ def _believe(known: Known, told: list[KvEvent]) -> None:
             known[medium].difference_update(hashes)
         else:
             known[medium].clear()
-
-
-def _paged(store: BlockStore) -> Known:
-    assert store.cold is not None
-    return {
-        "CPU": {e.id.key.hex() for e in store.hot.entries() if e.id.group == "paged"},
-        "STORAGE": {e.page.key.hex() for e in store.cold.listing() if e.page.group == "paged"},
-    }
 
 
 def test_a_router_that_follows_a_store_knows_its_blocks(tmp_path: Path) -> None:
@@ -54,7 +45,10 @@ def test_a_router_that_follows_a_store_knows_its_blocks(tmp_path: Path) -> None:
                     _believe(known, batch["events"])
                 after = document["upto"]
         # Of a namespace that is cleared a router forgets more than is gone, and never less.
-        here = _paged(store)
+        here = {
+            "CPU": {e.id.key.hex() for e in store.hot.entries() if e.id.group == "paged"},
+            "STORAGE": {e.page.key.hex() for e in store.cold.listing() if e.page.group == "paged"},
+        }
         assert all(known[medium] <= here[medium] for medium in here)
         assert known["CPU"] == here["CPU"]
 

@@ -1,7 +1,6 @@
 """What a store says of its directory's budget: how much, who set it, and where it stops itself."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,6 @@ def _asked(store: BlockStore, name: str) -> Any:
     return json.loads(encoded(operations(store)[name]({})))
 
 
-def _cold_bytes(store: BlockStore) -> Mapping[str, object]:
-    return _asked(store, "config")["settings"]["cold_bytes"]
-
-
 def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(tmp_path: Path) -> None:
     with _store(tmp_path, cold_bytes=8 * MIB) as first, _store(tmp_path, cold_bytes=MIB) as second:
         for name in ("ps", "stats"):
@@ -38,8 +33,9 @@ def test_a_lower_limit_of_its_own_is_shown_beside_the_directorys_budget(tmp_path
             assert (cold["limit_bytes"], cold["set_by"]) == (8 * MIB, "store")
             assert cold["own_limit_bytes"] == MIB
             assert _asked(first, name)["cold"]["own_limit_bytes"] is None
-        assert _cold_bytes(second)["value"] == MIB
-        (note,) = _asked(second, "config")["notes"]
+        configured = _asked(second, "config")
+        assert configured["settings"]["cold_bytes"]["value"] == MIB
+        (note,) = configured["notes"]
         assert f"the budget of {tmp_path} is 8 MiB for all processes" in note
         assert "writes only while the directory holds less than cold_bytes (1 MiB)" in note
         assert _asked(first, "config")["notes"] == []

@@ -12,11 +12,6 @@ BLOCK = 32
 PROMPT = [(7 * i * i + 3) % 250 for i in range(400)]
 
 
-def _settings(**options: Any) -> CacheSettings:
-    defaults = {"socket": "off", "min_free_bytes": 0, "block_size": BLOCK}
-    return CacheSettings(**{**defaults, **options})
-
-
 @pytest.fixture(scope="module")
 def model() -> Any:
     return zoo.build("qwen3")
@@ -35,7 +30,8 @@ def _own_loop(model: Any, cache: PrefixCache, tokens: list[int], step: int = 64)
 
 
 def test_a_loop_on_next_stop_is_measured_token_by_token(model: Any) -> None:
-    with BlockStore(_settings(hot_cache_only=True)) as store:
+    settings = CacheSettings(hot_cache_only=True, socket="off", block_size=BLOCK)
+    with BlockStore(settings) as store:
         cache = PrefixCache(model, store, model_id="tiny")
         _own_loop(model, cache, PROMPT)
         first = store.stats().requests

@@ -144,20 +144,14 @@ def test_the_request_s_line_names_the_setting_that_is_too_small(
     assert "not kept" not in text.partition("cold_bytes (160 KiB)")[0]
 
 
-def dated(day: int) -> list[dict[str, str]]:
-    return [
-        {"role": "system", "content": f"Today is 2026-11-{day}. {SYSTEM}"},
-        {"role": "user", "content": "What now?"},
-    ]
-
-
 def test_why_shows_the_place_in_words_and_the_log_has_no_text(
     home: Path, models: dict[str, Path], start: Start
 ) -> None:
     server = start("dense")
     assert cli(home, "why") == "no request yet\n"
     for day in (20, 21):
-        ask(server, models["dense"], dated(day))
+        system = {"role": "system", "content": f"Today is 2026-11-{day}. {SYSTEM}"}
+        ask(server, models["dense"], [system, {"role": "user", "content": "What now?"}])
     said = cli(home, "why")
     assert "it differs from request 1 at token" in said
     assert "Today is 2026-11-20" in said

@@ -69,15 +69,10 @@ def about(topic: str) -> list[dict[str, str]]:
     ]
 
 
-def _stats(server: Server, home: Path) -> dict[str, dict[str, int]]:
-    client = Client(socket_name(home / "run", server.process.pid, 0))
-    stats: dict[str, dict[str, int]] = client.call("stats")
-    return stats
-
-
 def _sent(server: Server, home: Path) -> None:
     """Return once all that a server has to send is sent."""
-    remote = _stats(server, home)["remote"]
+    client = Client(socket_name(home / "run", server.process.pid, 0))
+    remote = client.call("stats")["remote"]
     if not remote["written_pages"] or remote["pending_pages"]:
         raise NotYet(str(remote))
 

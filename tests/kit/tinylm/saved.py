@@ -20,7 +20,9 @@ def make_model(
     """Write a model that `mlx_lm.load` reads; every token is one printable character."""
     directory.mkdir(parents=True)
     config = _config(family, overrides)
-    model = build_model(str(config["model_type"]), copy.deepcopy(config), _dtype(family), seed)
+    model = build_model(
+        str(config["model_type"]), copy.deepcopy(config), FAMILIES[family].dtype, seed
+    )
     mx.save_safetensors(
         str(directory / "model.safetensors"),
         dict(tree_flatten(model.parameters())),
@@ -41,10 +43,6 @@ def _config(family: str, overrides: dict[str, Any]) -> dict[str, Any]:
         # transformers reads the same file, and insists on an integer.
         inner["query_pre_attn_scalar"] = int(inner["query_pre_attn_scalar"])
     return config
-
-
-def _dtype(family: str) -> Any:
-    return FAMILIES[family].dtype
 
 
 BAD = VOCAB - 1

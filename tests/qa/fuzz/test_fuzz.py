@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from itertools import count
-from random import Random
 
 import pytest
 
@@ -69,14 +68,10 @@ def test_the_driver_finds_what_it_looks_for(
     bad: object, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qa.fuzz.run.HANG_SECONDS", 0.2)
-    target = Target("bad", lambda: [b"sample"], _same, bad, constant=2**19)  # type: ignore[arg-type]
+    target = Target("bad", lambda: [b"sample"], lambda rng, sample: sample, bad, constant=2**19)  # type: ignore[arg-type]
     (finding,) = run(target, 1).findings
     assert what in finding.what
     assert finding.data == b"sample"
-
-
-def _same(rng: Random, sample: bytes) -> bytes:
-    return sample
 
 
 @pytest.mark.parametrize(

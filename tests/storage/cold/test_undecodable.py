@@ -12,10 +12,6 @@ from omlx_cache_storage.errors import UndecodablePage
 from omlx_cache_storage.format.header import header_length
 
 
-def _open(directory: Path, disk: FaultyDisk | None = None) -> ColdTier:
-    return open_cold(directory, fs=disk or FaultyDisk())
-
-
 def _as_format_2(path: Path) -> None:
     """Rewrite a file's header as a later version would that keeps the checksum's rule."""
     raw, used = path.read_bytes(), path.stat().st_mtime_ns
@@ -27,7 +23,7 @@ def _as_format_2(path: Path) -> None:
 
 def _undecodable(tmp_path: Path, story: Story, disk: FaultyDisk | None = None) -> ColdTier:
     """Return a tier with page 1 sound and page 2 of a later format, found to be so."""
-    tier = _open(tmp_path, disk)
+    tier = open_cold(tmp_path, fs=disk or FaultyDisk())
     for number in (1, 2):
         assert tier.write(story.page(number), 10**18, story.document) == "written"
     (path,) = (entry.path for entry in tier.entries() if entry.page == story.id(2))
