@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
+from omlx_cache.control.errors import STATUS_OF, STORE, ControlError
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 
 if TYPE_CHECKING:
@@ -55,14 +55,15 @@ class Client:
         CommandError when it is of a version with another protocol.
         """
         try:
-            request = encode_request(op, args)
-            answer = self._exchange(request, time.monotonic() + self.timeout)
+            answer = self._exchange(encode_request(op, args), time.monotonic() + self.timeout)
         except TimeoutError:
             raise NobodyThere(
                 f"{self.path}: the store did not answer within {self.timeout:g} s"
             ) from None
         except OSError as error:
-            raise NobodyThere(f"{self.path}: {_reason(error)}") from error
+            is_alone = isinstance(error, ConnectionRefusedError | FileNotFoundError)
+            why = "no store listens there" if is_alone else error.strerror or error
+            raise NobodyThere(f"{self.path}: {why}") from error
         return decode_answer(answer, str(self.path))
 
     def _exchange(self, request: bytes, deadline: float) -> bytearray:
@@ -84,22 +85,11 @@ class Client:
 
 
 def encode_request(op: str, args: Mapping[str, object]) -> bytes:
-    """Return a request: a map of JSON for what changes something, else a query."""
+    """Return a request; its arguments are a map of JSON."""
     given = {name: value for name, value in args.items() if value is not None}
-    if op in CHANGES:
-        line, body = f"POST {STORE}{op}", json.dumps(given).encode()
-    else:
-        query = "&".join(f"{name}={_written(value)}" for name, value in given.items())
-        line, body = f"GET {STORE}{op}?{query}", b""
-    head = f"{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
-def _written(value: object) -> str:
-    from urllib.parse import quote  # only here: `ps` asks without arguments, and starts sooner
-
-    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return quote(str(int(value)) if isinstance(value, bool) else text)
+    body = json.dumps(given).encode()
+    line = f"POST {STORE}{op} HTTP/1.1"
+    return f"{line}\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def decode_answer(answer: bytes | bytearray, where: str) -> object:
@@ -117,12 +107,6 @@ def decode_answer(answer: bytes | bytearray, where: str) -> object:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise other_version("its answer is no JSON") from error
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, ConnectionRefusedError | FileNotFoundError):
-        return "no store listens there"
-    return error.strerror or str(error)
 
 
 def as_answer(kind: type[T], reply: object) -> T:

@@ -9,7 +9,7 @@ from omlx_cache_storage.errors import CacheError
 STORE: Final = "/store/"
 """The part of a path before an operation."""
 CHANGES: Final = frozenset({"flush", "clear", "prune"})
-"""Operations that change something: they are asked by POST, the others by GET."""
+"""Operations that change something: they are asked by POST only."""
 STATUS_OF: Final[Mapping[str, int]] = {
     "bad_request": 400,
     "not_found": 404,

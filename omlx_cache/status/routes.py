@@ -148,8 +148,7 @@ class Routes:
             return refusal(404, f"there is nothing at {path[:_SHOWN]!r}; there is {shown}")
         if method not in route.methods:
             allowed = ", ".join(route.methods)
-            text = f"{path} takes {allowed}, not {method[:20]}"
-            return refusal(405, text, Allow=allowed)
+            return refusal(405, f"{path} takes {allowed}, not {method[:20]}", Allow=allowed)
         try:
             values = _values(target.partition("#")[0].partition("?")[2], body, route.parameters)
             return route.respond(self, values, headers)
@@ -288,8 +287,7 @@ def _read(name: str, value: object) -> object:
     try:
         return _READ.get(name, _text)(value)
     except ValueError as error:
-        wrong = f"{name} must be {error}; got {value!r:.100}"
-        raise ControlError("bad_request", wrong) from None
+        raise ControlError("bad_request", f"{name} must be {error}; got {value!r:.100}") from None
 
 
 def _operation(
@@ -364,7 +362,7 @@ ROUTES: Final[Mapping[str, Route]] = {
         f"{STORE}{name}": Route(
             partial(_operation, name),
             parameters,
-            ("POST",) if name in CHANGES else ("GET", "HEAD"),
+            ("POST",) if name in CHANGES else ("GET", "HEAD", "POST"),
             is_own=True,
         )
         for name, parameters in _OWN.items()

@@ -208,7 +208,7 @@ def test_what_commands_ask_is_for_this_user_alone() -> None:
     ("method", "path", "body", "status"),
     [
         ("GET", "/store/flush", b"", 405),
-        ("POST", "/store/ls", b"{}", 405),
+        ("PUT", "/store/ls", b"{}", 405),
         ("POST", "/store/flush", b"{", 400),
         ("POST", "/store/flush", b"[1]", 400),
         ("POST", "/store/flush", b"[" * 60_000, 400),
