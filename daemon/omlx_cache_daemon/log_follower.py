@@ -1,13 +1,13 @@
 """The logs of a store, read so that each row is seen once: requests, and what happened to pages."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
 from omlx_cache.control.request_replies import RecordPage
 from omlx_cache.requests.explanation import RequestRecord
-from omlx_cache_daemon.client import Client, Map, as_answer, as_map, as_maps, count_of
+from omlx_cache_daemon.client import Map, as_answer, as_map, as_maps, count_of
 from omlx_cache_daemon.render import quantity
 
 AT_A_TIME = 1000
@@ -38,19 +38,19 @@ class Follower:
         self._after: int | None = None
         self._began: object = None
 
-    def news(self, client: Client) -> Iterator[Row]:
-        """Yield the news since the last time, in the store's order. A store that ends meanwhile
-        takes nothing back."""
+    def news(self, ask: Callable[..., object], pid: int | None) -> Iterator[Row]:
+        """Yield the news since the last time, in the order of the store: `ask` calls its
+        operations, and `pid` is its process. One that ends meanwhile takes nothing back."""
         while True:
             before, is_whole = self._after, "after" not in self._arguments
-            reply = as_map(client.call(self.operation, **self._arguments))
+            reply = as_map(ask(self.operation, **self._arguments))
             upto, began = count_of(reply, "upto"), self._began
             self._began = reply.get("began")
             if before is not None and (upto < before or began != self._began):
                 # Another store has taken the place of the one before: its numbers begin again.
                 upto = 0
             else:
-                yield from self._rows(reply, before, client.pid)
+                yield from self._rows(reply, before, pid)
             self._after = upto
             self._arguments |= {"after": upto, "limit": AT_A_TIME}
             if is_whole or before == upto:

@@ -1,7 +1,7 @@
 """Whoever follows the requests of a store sees each of them end once, or learns how many not."""
 
 import json
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.serialization import encoded
 from omlx_cache.requests.log import AskedRequest, RequestLog
-from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.log_follower import Events, Follower, Requests
 from omlx_cache_storage.stats import Counters
@@ -37,17 +36,15 @@ class Followed:
 
     def look(self) -> tuple[list[int], int]:
         """Return the numbers of those that have ended, and how many were missed."""
-        client = Client(Path("/s"))
-        client.call = self._call  # type: ignore[method-assign]
-        return _told(self._follower, client)
+        return _told(self._follower, self._call)
 
     def _call(self, op: str, **asked: Any) -> object:
         assert op == "requests"
         return json.loads(encoded(self.log.page(asked["after"], asked.get("open", ()), 3)))
 
 
-def _told(follower: Follower, client: Client) -> tuple[list[int], int]:
-    documents: list[Any] = [row.document for row in follower.news(client)]
+def _told(follower: Follower, call: Callable[..., object]) -> tuple[list[int], int]:
+    documents: list[Any] = [row.document for row in follower.news(call, 7)]
     missed = sum(one.get("missed", 0) for one in documents)
     return [one["number"] for one in documents if "number" in one], missed
 
@@ -97,26 +94,28 @@ def test_a_log_that_begins_again_is_read_from_its_start(upto: int, began: float 
     first: dict[str, Any] = {"upto": 9, "began": began and 1.0, "events": [{"number": 9}]}
     again = {"upto": upto, "began": began, "events": []}
     answers = [first, again, {**again, "dropped": 4, "events": [{"number": upto}]}, again]
-    follower, client, asked = _answered(*answers)
-    assert _told(follower, client) == ([9], 0)
-    assert _told(follower, client) == ([upto], 4)
+    follower, call, asked = _answered(*answers)
+    assert _told(follower, call) == ([9], 0)
+    assert _told(follower, call) == ([upto], 4)
     assert asked == [None, 9, 0, upto]
 
 
 def test_what_a_store_told_before_it_ended_is_seen() -> None:
-    follower, client, _ = _answered(
+    follower, call, _ = _answered(
         {"upto": 9, "events": []}, {"upto": 10, "events": [{"number": 10}]}
     )
-    assert _told(follower, client) == ([], 0)
-    news = follower.news(client)
+    assert _told(follower, call) == ([], 0)
+    news = follower.news(call, 7)
     assert next(news).document["number"] == 10
     with pytest.raises(NobodyThere):
         next(news)
 
 
-def _answered(*answers: dict[str, Any]) -> tuple[Events, Client, list[object]]:
+def _answered(
+    *answers: dict[str, Any],
+) -> tuple[Events, Callable[..., object], list[object]]:
     """Return a follower of events, a store that answers this and ends, and what was asked of it."""
-    left, asked, client = list(answers), list[object](), Client(Path("/s"))
+    left, asked = list(answers), list[object]()
 
     def call(op: str, **arguments: object) -> object:
         asked.append(arguments.get("after"))
@@ -124,5 +123,4 @@ def _answered(*answers: dict[str, Any]) -> tuple[Events, Client, list[object]]:
             raise NobodyThere("it has ended")
         return {"pid": 7, **left.pop(0)}
 
-    client.call = call  # type: ignore[method-assign]
-    return Events(limit=1), client, asked
+    return Events(limit=1), call, asked

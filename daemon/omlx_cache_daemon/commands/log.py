@@ -102,7 +102,7 @@ class _Log:
 
     def _read(self, client: Client) -> None:
         follower = self._followers.setdefault(client.path, self._follower())
-        for row in follower.news(client):
+        for row in follower.news(client.call, client.pid):
             self._rows.put(row)
 
     def _follower(self) -> Follower:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from omlx_cache.control.errors import ControlError
@@ -23,24 +22,11 @@ from omlx_cache_storage.events import OTHER_PROCESS
 from omlx_cache_storage.stats import Stats
 
 ASK_SECONDS = 1.0
-TOLD_SECONDS = 30.0
-"""The greatest age of a process's models as they are shown."""
 REMEMBERED = 10_000
 """Events of all processes."""
 _NOBODY = os.curdir
 """Stands for the service among the paths of sockets."""
 LATE = f"it did not answer within {ASK_SECONDS:g} s"
-
-
-class _Itself(Client):
-    """Answers as the service itself does, without a socket."""
-
-    def __init__(self, own: Operations) -> None:
-        super().__init__(Path(_NOBODY), pid=os.getpid())
-        self._own = own
-
-    def call(self, op: str, **args: object) -> object:
-        return self._own[op](args)
 
 
 class Peers:
@@ -92,7 +78,7 @@ class MachineStatus:
     def __init__(self, own: Operations, peers: Peers | None = None) -> None:
         self._own = own
         self._peers = peers or Peers()
-        self._told: dict[str, tuple[float, ProcessRow]] = {}
+        self._told: dict[str, ProcessRow] = {}
         self._lock = threading.Lock()
         self._followers: dict[str, Events] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
@@ -111,25 +97,17 @@ class MachineStatus:
         here = {str(reply.store.path) for reply in replies}
         self._told = {path: one for path, one in list(self._told.items()) if path in here}
         for reply in replies:
-            told = self._row(reply)
-            pid = reply.store.pid or 0
-            who = told or Identity(pid=pid, name="", uptime_s=0.0, models=())
+            told = self._told.get(str(reply.store.path))
+            who = told or Identity(pid=reply.store.pid or 0, name="", uptime_s=0.0, models=())
             cold_dir = None if told is None else told.cold_dir
             stats = None if reply.error else reply.answer
             shown.append(ProcessStatus.of(who, cold_dir, stats, reply.error))
         return shown
 
     def _introduce(self, client: Client) -> Stats:
-        """Ask a process for its figures, and now and then for what hardly changes as well."""
-        path, now = str(client.path), time.monotonic()
-        if path not in self._told or now - self._told[path][0] > TOLD_SECONDS:
-            self._told[path] = now, client.process()
+        """Ask a process for its description and its figures."""
+        self._told[str(client.path)] = client.process()
         return as_answer(Stats, client.call("stats"))
-
-    def _row(self, reply: StoreReply) -> ProcessRow | None:
-        """Return a process's last description of itself."""
-        _, row = self._told.get(str(reply.store.path), (0.0, None))
-        return row
 
     def settings(self, args: Mapping[str, object]) -> Sequence[Mapping[str, Any]]:
         replies = self._peers.ask(lambda client: as_map(client.call("config")))
@@ -150,7 +128,8 @@ class MachineStatus:
             lambda client: as_map(client.call("prefixes", **args)), is_work=True
         )
         answered = [reply for reply in replies if reply.error is None]
-        levels, rows = [reply.answer for reply in answered], map(self._row, answered)
+        levels = [reply.answer for reply in answered]
+        rows = [self._told.get(str(reply.store.path)) for reply in answered]
         own: ProcessRow = self._own["ps"]({})
         if own.cold_dir not in {None if row is None else row.cold_dir for row in rows}:
             levels.append(self._own["prefixes"](args))
@@ -162,8 +141,10 @@ class MachineStatus:
             text = "kv=1 is answered by each store's own port: a router follows one store"
             raise ControlError("bad_request", text)
         with self._lock:
-            own = self._news_of(_Itself(self._own))
-            replies = self._peers.ask(self._news_of)
+            own = self._news_of(_NOBODY, lambda op, **args: self._own[op](args), os.getpid())
+            replies = self._peers.ask(
+                lambda client: self._news_of(str(client.path), client.call, client.pid)
+            )
             # Others have ended.
             here = {str(reply.store.path): reply.answer for reply in replies if not reply.error}
             kept = {_NOBODY, *(str(reply.store.path) for reply in replies)}
@@ -179,11 +160,13 @@ class MachineStatus:
                         self._events.append({**document, "number": self._count})
             return self._sequence(args.get("after"), args["limit"])
 
-    def _news_of(self, client: Client) -> tuple[Events, list[Row]]:
+    def _news_of(
+        self, path: str, ask: Callable[..., object], pid: int | None
+    ) -> tuple[Events, list[Row]]:
         """Return the follower of a process from now on, and its events since the last time: an
         answer that comes too late changes nothing."""
-        follower = deepcopy(self._followers.get(str(client.path)) or Events())
-        return follower, list(follower.news(client))
+        follower = deepcopy(self._followers.get(path) or Events())
+        return follower, list(follower.news(ask, pid))
 
     def _sequence(self, after: int | None, limit: int) -> Mapping[str, Any]:
         """Return the oldest `limit` events beyond a number, or the latest ones without it."""

@@ -224,8 +224,7 @@ class Upkeep:
         )
         if has_limits:
             self.figures["reloads"] += 1
-            limit = format_size(self.tier.limit_bytes)
-            _log.info("read anew: the directory's budget is %s", limit)
+            _log.info("read anew: the directory's budget is %s", format_size(self.tier.limit_bytes))
         return has_limits
 
 
