@@ -194,17 +194,10 @@ class CachedBatchGenerator:
 
     def cached_tokens(self, uid: int) -> int:
         """Return how many tokens of a live request's prompt were restored, 0 while it waits."""
-        inner = self._inner(uid)
-        return 0 if inner is None else self._requests[inner].session.cached_tokens
-
-    def _inner(self, uid: int) -> int | None:
-        """Return the generator's uid of a request, None while it waits; KeyError without it."""
         if uid in self._waiting:
-            return None
-        for inner, request in self._requests.items():
-            if request.uid == uid:
-                return inner
-        raise KeyError(uid)
+            return 0
+        by_uid = {request.uid: request for request in self._requests.values()}
+        return by_uid[uid].session.cached_tokens
 
     def _start_waiting(self) -> None:
         """Insert what has come; wait for the first that comes when there is nothing else to do."""
@@ -271,15 +264,13 @@ class CachedBatchGenerator:
         if waiting is not None:
             waiting.begun.cancel()
             return True
-        try:
-            inner = self._inner(uid)
-        except KeyError:
-            return False
-        assert inner is not None
-        self._generator.remove([inner])
-        self._timer.forget(inner)
-        self._requests.pop(inner).session.abort()
-        return True
+        for inner, request in self._requests.items():
+            if request.uid == uid:
+                self._generator.remove([inner])
+                self._timer.forget(inner)
+                self._requests.pop(inner).session.abort()
+                return True
+        return False
 
     def close(self) -> None:
         """Cancel everything; the generator stays the caller's."""

@@ -74,8 +74,7 @@ def stop_row_at(generator: Any, uid: int, position: int) -> bool:
 
 def segments_of(tokens: list[int], start: int, stops: Sequence[int]) -> list[list[int]]:
     """Return the tokens behind `start`, in parts that end at the stops."""
-    edges = [start, *stops, len(tokens)]
-    return [tokens[a:b] for a, b in pairwise(edges)]
+    return [tokens[a:b] for a, b in pairwise([start, *stops, len(tokens)])]
 
 
 def paged_source(row: BatchRow, start: int) -> Source | None:

@@ -72,8 +72,7 @@ class StatusHistory:
         ]
         directories: dict[str | None, int] = {}
         for one, sample in found:
-            before = directories.get(one.cold_dir, 0)
-            directories[one.cold_dir] = max(sample.cold_bytes, before)
+            directories[one.cold_dir] = max(sample.cold_bytes, directories.get(one.cold_dir, 0))
         samples = [_NOTHING, *(sample for _, sample in found)]
         _, asked, restored, saved, hot, _ = map(sum, zip(*samples, strict=True))
         total = Sample(now, asked, restored, saved, int(hot), sum(directories.values()))

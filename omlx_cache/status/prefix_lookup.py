@@ -5,7 +5,7 @@ Nothing is read, marked as used, or asked of another machine: the index is asked
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from omlx_cache.control.answering import Answering
 from omlx_cache.identity.namespace import Namespace
@@ -16,15 +16,6 @@ MOST_NAMESPACES = 100
 MOST_KEYS = 100
 """Block keys of one lookup: a request's line has room for so many. A longer prompt is asked about
 by every n-th key."""
-
-
-class TierTokens(NamedTuple):
-    """How many leading tokens can be restored, and from where."""
-
-    cached_tokens: int = 0
-    hot_tokens: int = 0
-    cold_tokens: int = 0
-    remote_tokens: int = 0
 
 
 def namespaces_document(store: Answering, model: str | None) -> Mapping[str, object]:
@@ -42,7 +33,7 @@ def prefix_document(
     shortest prefix first."""
     store.refresh()
     told = described(store, namespace)
-    return {**told, **restorable(store, told.get("groups") or (PAGED,), keys)._asdict()}
+    return {**told, **restorable(store, told.get("groups") or (PAGED,), keys)}
 
 
 def described(store: Answering, namespace: BlockKey | None) -> dict[str, Any]:
@@ -54,7 +45,7 @@ def described(store: Answering, namespace: BlockKey | None) -> dict[str, Any]:
     return {**_busy(store), **told}
 
 
-def restorable(store: Answering, groups: Sequence[str], keys: Sequence[BlockKey]) -> TierTokens:
+def restorable(store: Answering, groups: Sequence[str], keys: Sequence[BlockKey]) -> dict[str, int]:
     """Return how far the deepest of the boundaries reaches at which every group has a page.
 
     Where only some keys are given, those between count as there: the deep end leaves first.
@@ -66,14 +57,16 @@ def restorable(store: Answering, groups: Sequence[str], keys: Sequence[BlockKey]
     return by_tier(row[0] for row in rows if row[0] is not None and None not in row)
 
 
-def by_tier(pages: Iterable[PageInfo]) -> TierTokens:
-    """Return where the tokens up to the last of pages are, each of which ends a stretch of them."""
-    tiers, done = {"hot": 0, "cold": 0, "remote": 0}, 0
+def by_tier(pages: Iterable[PageInfo]) -> dict[str, int]:
+    """Return how many tokens there are up to the last of pages, and in which tier; each page ends a
+    stretch of them."""
+    counts = dict.fromkeys(("cached_tokens", "hot_tokens", "cold_tokens", "remote_tokens"), 0)
     for page in pages:
+        name = f"{page.tier}_tokens"
         # A page that is not written yet is in memory.
-        tiers[page.tier if page.tier in tiers else "hot"] += page.position - done
-        done = page.position
-    return TierTokens(done, tiers["hot"], tiers["cold"], tiers["remote"])
+        counts[name if name in counts else "hot_tokens"] += page.position - counts["cached_tokens"]
+        counts["cached_tokens"] = page.position
+    return counts
 
 
 def _described(namespace: Namespace) -> dict[str, object]:

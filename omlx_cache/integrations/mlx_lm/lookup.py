@@ -15,7 +15,7 @@ from omlx_cache.integrations.mlx_lm.models import served_as
 from omlx_cache.integrations.mlx_lm.requests import BadRequest, Refused, Unavailable
 from omlx_cache.mlx_lm_versions import has_images
 from omlx_cache.restore.lookup import RestorePoint
-from omlx_cache.status.prefix_lookup import MOST_KEYS, TierTokens, by_tier, described
+from omlx_cache.status.prefix_lookup import MOST_KEYS, by_tier, described
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 
@@ -34,7 +34,7 @@ def look_up(store: BlockStore, responses: Any, body: Any) -> Mapping[str, object
         key = responses.model_provider.model_key
         if key is None or not served_as(key, body.get("model")):
             # Another one would have to be loaded: nothing of it is in memory.
-            return {**described(store, None), **TierTokens()._asdict()}
+            return {**described(store, None), **by_tier(())}
         kind, tools = "chat" if messages else "text", body.get("tools") or None
         request = CompletionRequest(kind, prompt, messages, tools, body.get("role_mapping"))
         options = SimpleNamespace(chat_template_kwargs=body.get("chat_template_kwargs"))
@@ -42,7 +42,7 @@ def look_up(store: BlockStore, responses: Any, body: Any) -> Mapping[str, object
         store.refresh()
         point, chain = furthest(responses.cache.lanes_of(key), tokens, asks=False)
         known = described(store, None if chain is None else chain.namespace)
-        tiers = by_tier(use.info for use in next(iter(point.uses.values()), ()))._asdict()
+        tiers = by_tier(use.info for use in next(iter(point.uses.values()), ()))
         found = {**known, "prompt_tokens": len(tokens), **tiers}
         return found if chain is None else {**found, "keys": _keys(chain)}
     except Refused:

@@ -184,8 +184,7 @@ class _Requests:
     def _keep(self, batch: Any, row: int, *said: int) -> None:
         request = self._under_way.get(batch.uids[row])
         if request is not None and type(batch) is GenerationBatch:
-            tokens = [*request.prompt, *request.answer, *said]
-            self._commit(batch, row, tokens, request.extra_hash)
+            self._commit(batch, row, [*request.prompt, *request.answer, *said], request.extra_hash)
 
     def _keep_begun(self, batch: Any, uid: int) -> None:
         if batch is None or uid not in batch.uids or not batch._apc_meta:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -146,13 +146,6 @@ def form_of(generator: Any) -> KvForm:
     return KvForm(policy, int(generator.quantized_kv_start) if policy.is_turboquant else 0)
 
 
-class LookedUp(NamedTuple):
-    """The result of a lookup: a prefix, at position 0 for none, and the request's record."""
-
-    restored: Restored
-    record: AskedRequest
-
-
 class Sequences:
     """A language model's sequences, dense and packed. No method raises for what the cache, the disk
     or an unsupported model does. Use it on the thread that runs the model.
@@ -211,16 +204,16 @@ class Sequences:
 
     def restore(
         self, tokens: Sequence[int], extra_hash: int, useful: Callable[[int], bool]
-    ) -> LookedUp:
+    ) -> tuple[Restored, AskedRequest]:
         """Restore as much of a prompt as there is and is `useful`, which is asked of its length.
-        Counts the request."""
+        Counts the request, and returns its record too."""
         lane, reason = self._for(len(tokens)), self.unsupported_reason
         record = lane.view.ask(len(tokens))
         if reason is not None:
             record.restored(0, 0, 0.0, reason)
-            return LookedUp(Restored([], missed(reason)), record)
+            return Restored([], missed(reason)), record
         keyed = marked(tokens, extra_hash, self._nonce)
-        return LookedUp(restored_from([lane], keyed, record, useful=useful), record)
+        return restored_from([lane], keyed, record, useful=useful), record
 
     def stops(self, start: int, length: int, branch: int | None) -> list[int]:
         """Return where windows and state are wanted while a prompt of `length` tokens is computed
