@@ -82,8 +82,7 @@ def check_pages(cold_dir: Path, *, after: str = "", fs: FileSystem = DISK) -> It
             for one in found:
                 if one.name is None or _place(one.path) <= after:
                     continue
-                page = StoredPage(digest, one.name, one.nbytes)
-                found_out = check_page(one.path, page, fs)
+                found_out = check_page(one.path, StoredPage(digest, one.name, one.nbytes), fs)
                 if found_out is not None:
                     yield found_out
 

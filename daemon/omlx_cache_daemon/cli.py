@@ -158,5 +158,9 @@ def _guarded(command: Callable[[], int]) -> int:
 def _complain(error: Exception, code: int) -> int:
     from omlx_cache_daemon.render import lines
 
+    if isinstance(error, OSError) and error.strerror:
+        error = CommandError(
+            ": ".join(str(said) for said in (error.filename, error.strerror) if said)
+        )
     sys.stderr.write(f"omlx-cache: {lines(error)}\n")
     return code

@@ -41,7 +41,7 @@ def add_source_options(
 def offline_directory(args: argparse.Namespace) -> Path | None:
     """Return the directory to read, or None when a store is to be asked.
 
-    A store that was chosen by --pid or --socket is asked in any case. Raises CommandError when
+    A store that was chosen by --pid or --socket is asked in any case. Raises OSError when
     --cold-dir names nothing.
     """
     if args.cold_dir is not None:
@@ -75,13 +75,8 @@ def used_directory(args: argparse.Namespace) -> Path:
 
 
 def existing(directory: Path) -> Path:
-    """Return the path if it exists; its reader finds out its kind."""
-    try:
-        directory.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        raise CommandError(f"there is no directory {directory}") from None
-    except OSError as error:
-        raise CommandError(f"{directory}: {error.strerror}") from error
+    """Return the path if it exists, else raise OSError; its reader finds out its kind."""
+    directory.stat()
     return directory
 
 
@@ -107,7 +102,9 @@ def known_pages(prefix: str, args: argparse.Namespace) -> list[str]:
     with contextlib.suppress(CommandError, CacheError):
         files = Files(args.cold_dir or configured_directory())
         found = (one for one in files.entries() if one.namespace.hex().startswith(digits))
-        return [f"{digits}/{entry.page.key.hex()[:SHOWN_DIGITS]}" for entry in found]
+        keys = [f"{digits}/{entry.page.key.hex()[:SHOWN_DIGITS]}" for entry in found]
+        # A hub's name of a model has a slash, too.
+        return keys or known_names(prefix, args)
     return []
 
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from omlx_cache.control.cold_files import pins_in, root_bytes
-from omlx_cache.control.listing import Footprint
+from omlx_cache.control.listing import Footprint, date
 from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.changing import change_budget, change_pins
 from omlx_cache_daemon.client import Map
@@ -16,14 +15,14 @@ from omlx_cache_daemon.targets import Target
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.root import DirectoryGone, refuse_foreign
+from omlx_cache_storage.cold.root import refuse_foreign
 from omlx_cache_storage.cold.small_files import PINS, read_budget, read_pins
 from omlx_cache_storage.documents import label
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.pins import SHARE, PinRecord, Pins
 
-_LAST_SECOND = 253_402_300_799
-"""Of the year 9999: a file may say that it is of the year 300,000."""
+_LAST_NS = 253_402_300_799 * 10**9
+"""Of the year 9999, the last that a date can be of."""
 
 
 def described(cold_dir: Path) -> Map:
@@ -54,14 +53,12 @@ def described(cold_dir: Path) -> Map:
 def change(cold_dir: Path, nbytes: int | None, *, make: bool) -> None:
     """Change a directory's budget; None leaves it to the stores.
 
-    `make`: a directory that no store has used yet is made. Raises CommandError, ChangeRefused.
+    `make`: a directory that no store has used yet is made. Raises CommandError, ChangeRefused, and
+    DirectoryGone for one that is no cache's.
     """
-    try:
-        if make and nbytes is not None:
-            root_of(cold_dir).have(deleted=False)
-        refuse_foreign(cold_dir, FileSystem())
-    except DirectoryGone as gone:
-        raise CommandError(str(gone.strerror)) from gone
+    if make and nbytes is not None:
+        root_of(cold_dir).have(deleted=False)
+    refuse_foreign(cold_dir, FileSystem())
     with reading(cold_dir):
         change_budget(cold_dir, lambda known: _resized(known, nbytes))
 
@@ -146,8 +143,8 @@ def _row(cold_dir: Path, one: PinRecord, pages: list[ColdEntry]) -> Map:
     row: Map = {
         "kind": one.kind,
         "name": one.name,
-        "since": _date(one.since_ns),
-        "until": None if one.until_ns is None else _date(one.until_ns),
+        "since": date(one.since_ns, _LAST_NS),
+        "until": None if one.until_ns is None else date(one.until_ns, _LAST_NS),
         "pages": len(pages),
         "bytes": sum(page.stored.nbytes for page in pages),
     }
@@ -159,8 +156,3 @@ def _row(cold_dir: Path, one: PinRecord, pages: list[ColdEntry]) -> Map:
             "blocks_here": len({page.page.key for page in pages}),
         }
     return row
-
-
-def _date(stamp_ns: int) -> str:
-    seconds = min(stamp_ns // 10**9, _LAST_SECOND)
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -43,8 +43,7 @@ class Selection:
             case "namespace":
                 return [make("namespace", row.namespace) for row in self.rows]
             case "model":
-                labels = sorted({row.label for row in self.rows})
-                return [make("model", label) for label in labels]
+                return [make("model", label) for label in sorted({row.label for row in self.rows})]
         shown = {row.salt for row in self.rows}
         digests = [salt_digest(salt) for salt in self.target.salts()]
         return [make("salt", digest) for digest in digests if shortened_salt(digest) in shown]

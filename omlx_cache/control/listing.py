@@ -156,17 +156,17 @@ def _namespace(
         tokens=max(tokens.values()),
         groups=sorted(tokens),
         tiers=sorted({tier for page in pages for tier in page.tiers}),
-        created_at=None if created_ns is None else _date(created_ns),
-        used_at=_date(used_ns) if age_seconds(used_ns) is not None else None,
+        created_at=None if created_ns is None else date(created_ns, time.time_ns()),
+        used_at=date(used_ns, time.time_ns()) if age_seconds(used_ns) is not None else None,
         versions=versions(document),
         salt=salt(document),
     )
 
 
-def _date(stamp_ns: int) -> str:
-    """Return a stamp as a date of ISO 8601, in UTC and whole seconds."""
-    # A file may say that it is of the year 300,000.
-    seconds = max(0, min(stamp_ns, time.time_ns())) // 10**9
+def date(stamp_ns: int, latest_ns: int) -> str:
+    """Return a stamp as a date of ISO 8601, in UTC and whole seconds; a later one as the latest: a
+    file may say that it is of the year 300,000."""
+    seconds = max(0, min(stamp_ns, latest_ns)) // 10**9
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 

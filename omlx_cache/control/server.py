@@ -210,8 +210,7 @@ class ApiServer(ThreadingMixIn, TCPServer):
 
     def handle_error(self, request: Any, client_address: object) -> None:
         """Log why a client was dropped; that it has gone is no fault of ours."""
-        is_gone = isinstance(sys.exc_info()[1], OSError)
-        level = logging.DEBUG if is_gone else logging.ERROR
+        level = logging.DEBUG if isinstance(sys.exc_info()[1], OSError) else logging.ERROR
         _log.log(level, "%s: a client was dropped", self._name, exc_info=True)
 
     @contextmanager

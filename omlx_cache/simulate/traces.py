@@ -16,6 +16,7 @@ from statistics import mode
 from typing import Any, NamedTuple
 
 from omlx_cache.requests.trace import BLOCK_BYTES, FORMAT, VERSION
+from omlx_cache_storage.errors import CacheError
 
 CHAT_BLOCK = 512
 """The tokens of a block of the chat format, which does not say so."""
@@ -33,7 +34,7 @@ NUMBER_BITS = 8 * BLOCK_BYTES
 """Of a block's number within what names it: a file, a session, or a part of this cache's own."""
 
 
-class SimulationError(ValueError):
+class SimulationError(CacheError, ValueError):
     """A simulation is impossible, or a trace cannot be read: then the text names the file, and the
     line where there is one."""
 

@@ -52,6 +52,7 @@ def test_commands_flags_their_values_and_files_are_completed(
         ("omlx-cache log --events unw", {"unwritten"}),
         ("omlx-cache config --schema ls-p", {"ls-page"}),
         ("omlx-cache quota --pin org/", {"org/llama"}),
+        ("omlx-cache ls org/ll", {"org/llama"}),
         (f"omlx-cache ls {digits[:3]}/", {f"{digits[:3]}/{key}"}),
     ):
         assert _completed(environment, tmp_path, line) == words, line

@@ -117,4 +117,4 @@ def test_notes_say_what_is_ignored_or_cannot_be_used(cli: Cli, tmp_path: Path) -
         assert f"Note: {note}" in cli("config", **variables).out
     # A removed setting's flag is accepted as well.
     ended = cli("warm", "missing", "--eviction-policy", "lru", "--memory-once")
-    assert (ended.code, "there is no file missing" in ended.err) == (1, True)
+    assert (ended.code, "missing: No such file" in ended.err) == (1, True)

@@ -204,7 +204,7 @@ def test_a_place_that_is_no_cold_directory_is_said_to_be_that(
     (tmp_path / "file").touch()
     for place, says in (
         (tmp_path / "file", "is not a directory"),
-        (tmp_path / "absent", "there is no directory"),
+        (tmp_path / "absent", "No such file"),
         # Permissions do not stop root, and tests may run as root; the length of a name does.
         ("/tmp/" + "x" * 300, "File name too long"),
     ):

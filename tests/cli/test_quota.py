@@ -116,7 +116,7 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
         (["--pin", ""], 2, "names nothing"),
         (["--as", "key"], 2, "--as says"),
         (["--unpin", "llama"], 1, "nothing is pinned as llama"),
-        (["--pin", "llama", "--cold-dir", "/nowhere"], 1, "there is no directory"),
+        (["--pin", "llama", "--cold-dir", "/nowhere"], 1, "No such file"),
     ],
 )
 def test_what_it_cannot_do_it_says_and_changes_nothing(
@@ -149,7 +149,7 @@ def test_a_directory_that_is_missing_or_somebodys_gets_no_budget(cli: Cli, tmp_p
     (tmp_path / "empty").mkdir(mode=0o700)
     (tmp_path / "empty" / ".DS_Store").write_text("")
     for name, code, says in (
-        ("typo", 1, "there is no directory"),
+        ("typo", 1, "No such file"),
         ("", 1, "and no cache: name a directory that is empty"),
         ("empty", 0, ""),
     ):

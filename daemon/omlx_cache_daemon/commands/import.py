@@ -43,11 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from omlx_cache_daemon.archiving import Directory, Looked, warnings
 
     trouble, code, done = "", OK, None
-    try:
-        file = nullcontext(sys.stdin.buffer) if args.file == "-" else open(args.file, "rb")  # noqa: SIM115
-    except OSError as error:
-        raise CommandError(f"{args.file}: {error.strerror}") from error
-    with file as stream:
+    with nullcontext(sys.stdin.buffer) if args.file == "-" else open(args.file, "rb") as stream:
         try:
             archive = Archive(stream)
         except ArchiveError as error:

@@ -99,14 +99,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     from omlx_cache.simulate.report import HEADERS, advice, document, row
-    from omlx_cache.simulate.traces import SimulationError
     from omlx_cache_storage.io_threads import on_another_thread
 
-    try:
-        # Elsewhere Ctrl-C ends the command at once, and calls of the tiers cost less.
-        outcomes, shape = on_another_thread(lambda: _simulated(args), "omlx-cache-simulate")
-    except SimulationError as error:
-        raise CommandError(str(error)) from None
+    # Elsewhere Ctrl-C ends the command at once, and calls of the tiers cost less.
+    outcomes, shape = on_another_thread(lambda: _simulated(args), "omlx-cache-simulate")
     work, said = outcomes[0].workload, advice(outcomes)
     notes = [_UPPER_BOUND] if shape.ages else []
     answer = {

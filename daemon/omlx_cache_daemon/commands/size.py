@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from omlx_cache.codecs.identity import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
 from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache_daemon.argument_types import positive_count
-from omlx_cache_daemon.errors import OK, CommandError
+from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 
 if TYPE_CHECKING:
@@ -70,12 +70,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    from omlx_cache.tools.size.estimate import SizingError, caches_of, estimate
+    from omlx_cache.tools.size.estimate import caches_of, estimate
 
-    try:
-        caches = caches_of(args.model)
-    except SizingError as error:
-        raise CommandError(str(error)) from None
+    caches = caches_of(args.model)
     names = CODEC_NAMES if args.codec == "all" else (args.codec,)
     sized = partial(
         estimate,

@@ -48,8 +48,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.file.is_file():
-        raise CommandError(f"there is no file {args.file}")
     level = show_logs(None, "warning")
     prompts = read_prompts(args.file)
     if not prompts:

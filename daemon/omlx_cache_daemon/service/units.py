@@ -73,10 +73,7 @@ def _place() -> tuple[str, Path]:
 
 
 def _call(*command: str, required: bool = True) -> None:
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise CommandError(f"{command[0]}: {error.strerror}") from error
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode and required:
         raise CommandError(f"{shlex.join(command)}: {ended.stderr.strip() or ended.returncode}")
 

@@ -71,8 +71,7 @@ class Bed:
         self.store = kind(CacheSettings(**{**fields, **changed}))
         # Restores that are begun are measured on small machines too.
         self.store.restores.limit_bytes = room
-        model = LayersOnly(size.layers)
-        self.cache = PrefixCache(model, self.store, codec_policy=codec_policy)
+        self.cache = PrefixCache(LayersOnly(size.layers), self.store, codec_policy=codec_policy)
         self.tokens = [(31 * i + 7) % 50_000 for i in range(size.tokens + 1)]
 
     def live_arrays(self) -> list[tuple[Array, Array]]:

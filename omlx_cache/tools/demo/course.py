@@ -83,15 +83,13 @@ def run(args: argparse.Namespace, print_json: Callable[[object], None], *, style
 def read_tokens(subject: Subject, prompt_file: Path | None, wanted: int | None) -> list[int]:
     """Return the prompt: a text file's tokens, cut to `wanted`, or drawn ones.
 
-    Raises DemoError for a file that cannot be read or is shorter than `wanted`.
+    Raises OSError, and DemoError for a file that is no text or shorter than `wanted`.
     """
     if prompt_file is None:
         draw = random.Random(SEED)
         return [draw.randrange(subject.vocabulary) for _ in range(wanted or DEFAULT_TOKENS)]
     try:
         text = prompt_file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DemoError(f"the prompt file {prompt_file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DemoError(f"the prompt file {prompt_file} is not UTF-8 text: {error}") from error
     if not text.strip():

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from pydantic import TypeAdapter
 
 from omlx_cache.codecs.identity import CodecName
+from omlx_cache_storage.errors import CacheError
 
 Kind: TypeAlias = Literal["paged", "window", "state"]
 Config: TypeAlias = Mapping[str, Any]
@@ -28,7 +29,7 @@ OUT_OF_MEMORY = 3
 """The exit status of a child that stopped itself."""
 
 
-class SizingError(ValueError):
+class SizingError(CacheError, ValueError):
     """No readable config.json, a field that is missing, or a layout that is not understood."""
 
 

@@ -89,7 +89,7 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
 
 def test_a_missing_file_or_model_is_reported(tmp_path: Path) -> None:
     done = warm(tmp_path, tmp_path / "none.jsonl", "--model", "x", check=False)
-    assert (done.returncode, "there is no file" in done.stderr) == (1, True)
+    assert (done.returncode, "No such file" in done.stderr) == (1, True)
     done = warm(tmp_path, chats_file(tmp_path), check=False)
     assert (done.returncode, "--model" in done.stderr) == (2, True)
     flags = ["--model", str(tmp_path), "--hot-cache-only"]
