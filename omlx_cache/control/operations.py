@@ -66,7 +66,12 @@ def operations(store: Answering) -> Operations:
         "prefixes": lambda args: _prefixes(levels, args),
         "lookup": lambda args: _lookup(store, args),
         "processes": lambda args: [
-            ProcessStatus.of(store.identity(), store.cold_dir, _stats(store, levels))
+            extended(
+                ProcessStatus,
+                store.identity(),
+                cold_dir=store.cold_dir,
+                stats=_stats(store, levels),
+            )
         ],
         "settings": lambda args: [_config(store)],
     }

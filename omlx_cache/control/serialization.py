@@ -29,9 +29,9 @@ def document(answer: Any) -> dict[str, object]:
 
 
 def extended(kind: type[T], answer: Any, **more: object) -> T:
-    """Return an answer of a subclass: with the fields of `answer`, and more."""
-    fields = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer)}
-    return kind(**fields, **more)
+    """Return an answer of another kind: with what `answer` has of its fields, and more."""
+    names = [one.name for one in dataclasses.fields(kind) if hasattr(answer, one.name)]  # type: ignore[arg-type]
+    return kind(**{**{name: getattr(answer, name) for name in names}, **more})
 
 
 def encoded(answer: object) -> bytes:

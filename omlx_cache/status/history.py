@@ -113,7 +113,7 @@ class StatusHistory:
         time has none, unless it has just begun."""
         requests = stats.requests
         total = (requests.asked_tokens, requests.restored_tokens, requests.saved_seconds)
-        first = total if process.uptime_seconds > SAMPLE_SECONDS else (0.0, 0.0, 0.0)
+        first = total if process.uptime_s > SAMPLE_SECONDS else (0.0, 0.0, 0.0)
         before = self._totals.get(process.pid, first)
         self._totals[process.pid] = total
         if total[0] < before[0]:

@@ -76,8 +76,8 @@ Operations = Mapping[str, Operation]
 ControlError for a request that it rejects. Operations of the status port:
 
 processes   each process: `pid`, `name`, `title`, `role` (`store` or `service`), `version`,
-            `uptime_seconds`, `models`, `cold_dir`, `stats` (as `Stats.to_dict`), `error` (None, or
-            why it does not answer)
+            `uptime_s`, `models`, `service`, `cold_dir`, `stats` (as `Stats.to_dict`), `error`
+            (None, or why it does not answer)
 settings    each process's settings with their origins
 recent      the latest requests, newest first, each with its `pid` and its `why`
 prefixes    a level of the tree of cached prefixes

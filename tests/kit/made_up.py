@@ -20,7 +20,7 @@ def process(pid: int = 4711, **fields: Any) -> dict[str, Any]:
         "title": "serve :8080, Qwen3-8B-4bit",
         "role": "store",
         "version": "0.1.0",
-        "uptime_seconds": 4210.5,
+        "uptime_s": 4210.5,
         "models": ["mlx-community/Qwen3-8B-4bit"],
         "cold_dir": "/Users/me/Library/Caches/omlx-cache",
         "stats": stats(),

@@ -69,9 +69,11 @@ def remote_usage(**other: Any) -> RemoteUsage:
 
 def process(pid: int = 1, name: str = "serve", **fields: Any) -> ProcessStatus:
     """Return a process as the operation `processes` has it."""
-    given = {"role": "store", "models": (), "cold_dir": "/cold", "stats": statistics(), **fields}
-    said = {"title": f"{name} :8080", "version": "0.1.0", "uptime_seconds": 1.5}
-    return ProcessStatus(pid=pid, name=name, **{**said, **given})
+    usual: dict[str, Any] = {
+        **{"uptime_s": 1.5, "models": (), "version": "0.1.0", "cold_dir": "/cold"},
+        **{"service": {"port": 8080, "url": "http://127.0.0.1:8080"}, "stats": statistics()},
+    }
+    return ProcessStatus(pid=pid, name=name, **{**usual, **fields})
 
 
 def process_row(**fields: Any) -> ProcessRow:

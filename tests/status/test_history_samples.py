@@ -25,7 +25,7 @@ def _process(
 ) -> ProcessStatus:
     counted = {"asked_tokens": asked, "restored_tokens": asked / 2, "saved_seconds": 1.5}
     given = {"stats": statistics(counted), **more}
-    return process(pid, title=f"store {pid}", uptime_seconds=up, cold_dir=directory, **given)
+    return process(pid, f"store {pid}", service={}, uptime_s=up, cold_dir=directory, **given)
 
 
 @pytest.mark.parametrize(

@@ -174,10 +174,10 @@ def test_a_source_that_fails_is_an_answer_and_no_exception() -> None:
 
 def test_documents_are_json_for_every_reader() -> None:
     hot = HotUsage(0, 0, 0, 0, 0, 0, patience_seconds=math.inf)
-    odd = process(name="a\ud800\n\0b", uptime_seconds=math.nan, stats=statistics(hot=hot))
+    odd = process(name="a\ud800\n\0b", uptime_s=math.nan, stats=statistics(hot=hot))
     found = ask("/status/overview.json", source=Known(odd))
     document = json.loads(found.body, parse_constant=lambda name: pytest.fail(name))
-    assert document["processes"][0]["uptime_seconds"] is None
+    assert document["processes"][0]["uptime_s"] is None
     assert document["processes"][0]["stats"]["hot"]["patience_seconds"] is None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.replies import Identity, ProcessRow
 from omlx_cache.control.request_replies import ExplainedRequest
+from omlx_cache.control.serialization import extended
 from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Operations
 from omlx_cache_daemon.client import Client, as_answer, as_map, count_of
@@ -92,16 +93,15 @@ class MachineStatus:
 
     def processes(self, args: Mapping[str, object]) -> Sequence[ProcessStatus]:
         own: ProcessRow = self._own["ps"]({})
-        shown = [ProcessStatus.of(own, own.cold_dir, self._own["stats"]({}))]
+        shown = [extended(ProcessStatus, own, stats=self._own["stats"]({}))]
         replies = self._peers.ask(self._introduce)
         here = {str(reply.store.path) for reply in replies}
         self._told = {path: one for path, one in list(self._told.items()) if path in here}
         for reply in replies:
-            told = self._told.get(str(reply.store.path))
-            who = told or Identity(pid=reply.store.pid or 0, name="", uptime_s=0.0, models=())
-            cold_dir = None if told is None else told.cold_dir
+            unknown = Identity(pid=reply.store.pid or 0, name="", uptime_s=0.0, models=())
+            who = self._told.get(str(reply.store.path), unknown)
             stats = None if reply.error else reply.answer
-            shown.append(ProcessStatus.of(who, cold_dir, stats, reply.error))
+            shown.append(extended(ProcessStatus, who, stats=stats, error=reply.error))
         return shown
 
     def _introduce(self, client: Client) -> Stats:
