@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from omlx_cache.control.errors import ControlError
@@ -47,24 +47,20 @@ class Server:
     cold_dir: str | None
 
 
-class Found(NamedTuple):
-    """Servers that are as wanted; and why each other store that uses the directory is not."""
-
-    servers: list[Server]
-    others: list[str]
-
-
-def find_servers(args: argparse.Namespace, wanted: "CacheSettings") -> Found:
-    """Ask every running store for one with the model of a command line and these settings; without
-    a model any server will do. One that does not answer is among the others."""
-    found = Found([], [])
+def find_servers(
+    args: argparse.Namespace, wanted: "CacheSettings"
+) -> tuple[list[Server], list[str]]:
+    """Return the running servers with the model of a command line and these settings, and why each
+    other store that uses the directory is none; without a model any server will do. One that does
+    not answer is among the others."""
+    servers, others = list[Server](), list[str]()
     for store in running():
         client = store.within(_TIMEOUT_SECONDS)
         try:
             info = client.process()
             theirs = as_map(client.call("config")).get("settings") if _url(info) else None
         except (CommandError, ControlError):
-            found.others.append(
+            others.append(
                 f"process {store.pid} does not say what it is, and may use this directory"
             )
             continue
@@ -75,10 +71,10 @@ def find_servers(args: argparse.Namespace, wanted: "CacheSettings") -> Found:
         url, trouble = _url(info), _mismatch(info, theirs, args, wanted)
         title = text(info.title)
         if url is not None and not trouble:
-            found.servers.append(Server(client, title, url, cold_dir))
+            servers.append(Server(client, title, url, cold_dir))
         elif shares:
-            found.others.append(f"{title} uses this directory, {trouble}")
-    return found
+            others.append(f"{title} uses this directory, {trouble}")
+    return servers, others
 
 
 def _mismatch(

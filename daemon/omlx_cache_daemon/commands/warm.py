@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         report = _warm(args, server, prompts)
     elif args.model:
         with serving(args.passed_on, given) as pid:
-            (own,) = (one for one in find_servers(args, wanted).servers if one.client.pid == pid)
+            (own,) = (one for one in find_servers(args, wanted)[0] if one.client.pid == pid)
             report = replace(_warm(args, own, prompts), server=None)
     else:
         raise UsageError("--model is missing, and no server is running that has one")
