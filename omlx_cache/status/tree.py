@@ -130,7 +130,7 @@ def _blocks(
         here = tier == place
         blocks["pages"][:, place] = np.bincount(at[here], minlength=count)
         blocks["nbytes"][:, place] = _reduced(np.add, count, at[here], nbytes[here])
-    pinned = np.array([getattr(record, "kept", False) for record in records], np.bool_)
+    pinned = np.array([record.pinned_ns > 0 for record in records], np.bool_)
     blocks["pinned"][at[pinned]] = True
     hints = hint_numbers(record.hint for record in records)[first]
     parent = _found(number, hints)
