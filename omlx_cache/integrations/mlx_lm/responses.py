@@ -79,8 +79,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     An error on the generation thread ends the requests that are computed, and the thread goes on.
     `tokens_of` limits a prompt for a model; `reasoning` guards itself. `failure` is why the default
     model could not be loaded, written before `loaded` is set; `cutting` is set once, by `stop`;
-    `_known_options`, the latest ones that mlx-lm can use, is replaced; `_current`, `_looked_at` are
-    the generation thread's.
+    `_current`, `_looked_at` are the generation thread's.
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self._arriving = threading.Lock()
         self._predicting = threading.Lock()
         self._waiting = 0
-        self._known_options = ""
         self._at_work = weakref.WeakKeyDictionary[ServedRequest, None]()
         self._current: ServedRequest | None = None
         self._looked_at: Callable[[], Any] = lambda: None
@@ -277,9 +275,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             if not (messages and goes_on and is_whole and preparing.is_worth_it) or self.cutting:
                 return
             args, provider = request.generation_args, self.model_provider
-            if not self._is_known(request, args) or self.prompt_cache is not self.cache:
-                return
-            if not self.cache.prepares(provider.model_key):
+            is_ours = self._is_known(request, args) and self.prompt_cache is self.cache
+            if not (is_ours and self.cache.prepares(provider.model_key)):
                 return
             if "chat_template" in (args.chat_template_kwargs or {}):
                 # A client's own may take any time.
@@ -373,13 +370,10 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         """Return what mlx-lm makes of a request's options, where an error of theirs would end its
         thread; raises BadRequest."""
         try:
+            check_tokens(args.logits.logit_bias or (), tokenizer)
+            server._make_sampler(args, tokenizer)
+            server._make_logits_processors(args)
             key = self.model_provider.model_key
-            options = repr((key, args.sampling, args.logits))
-            if options != self._known_options:
-                check_tokens(args.logits.logit_bias or (), tokenizer)
-                server._make_sampler(args, tokenizer)
-                server._make_logits_processors(args)
-                self._known_options = options
             return self._make_state_machine(key, tokenizer, args.stop_words)
         except Exception as error:
             raise BadRequest(f"these options cannot be used: {error}") from error
