@@ -360,11 +360,11 @@ class ColdTier:
             )
 
     def keep_free(self) -> int:
-        """Evict until the disk has its free space; return how many pages were evicted for that.
-        Belongs to the thread that calls `settle`; raises nothing."""
+        """Evict until the disk has its free space, unless the process waits; return how many pages
+        were evicted for that. Belongs to the thread that calls `settle`; raises nothing."""
         freed = 0
         with contextlib.suppress(OSError):
-            while some := self._free_some():
+            while not self.evictor.waits and (some := self._free_some()):
                 freed += some
         return freed
 
