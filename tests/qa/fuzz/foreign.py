@@ -260,6 +260,7 @@ REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
+QUERIES = ("ping", "ls?namespace=abababab&limit=10", "events?kinds=stored,removed&kv=1&after=7")
 ROW = {"key": "ab" * 32, "group": "paged", "position": 256, "bytes": 2**20, "tiers": ["cold"],
        "age_s": 1.5, "path": "/x"}  # fmt: skip
 ANSWERS: tuple[Any, ...] = ({"pid": 1, "version": "0", "hot": {"bytes": 1, "pages": 2}}, [ROW, ROW])
@@ -324,7 +325,8 @@ def vary_message(rng: Random, sample: bytes) -> bytes:
 
 def requests() -> list[bytes]:
     assert {name for name, _ in REQUESTS} & CHANGES
-    return [encode_request(name, args) for name, args in REQUESTS]
+    asked = [f"GET {STORE}{query} HTTP/1.1\r\n\r\n".encode() for query in QUERIES]
+    return asked + [encode_request(name, args) for name, args in REQUESTS]
 
 
 def answers() -> list[bytes]:
