@@ -27,20 +27,22 @@ from transformers import PreTrainedTokenizerFast
 
 from kit.tinylm.process import _cached_environment
 from kit.wire import exchange, request
+from omlx_cache import scope
 from omlx_cache.integrations.mlx_lm.responses import Responses
 from omlx_cache.preparation import Preparation
 from omlx_cache_daemon import cli
 
 TEMPLATE, FAMILY = "loop_stripped", "qwen3"
-CONVERSATIONS, ROUNDS, RESULT_WORDS, STRANGERS = 2, 3, 80, 8
+CONVERSATIONS, ROUNDS, RESULT_WORDS, STRANGERS = 2, 3, 80, 16
 """Conversations at once; rounds of a tool loop, and words of a result; strangers between turns."""
-TURNS, GAP_SECONDS = 5, 0.03
+TURNS, GAP_SECONDS, CHUNK_SECONDS = 3, 0.02, 0.02
 Message = dict[str, Any]
 
 
 class Counts:
     """Chunks that were computed, and how many each request waited for, by whether something was
-    being prepared when it came. After `most` of those they are in `file`, and the server ends."""
+    being prepared when it came. They are written to `file`; after `most` of those the server
+    ends."""
 
     def __init__(self, most: int, file: Path) -> None:
         self._most, self._file = most, file
@@ -66,8 +68,10 @@ class Counts:
             if found is not None:
                 computed_before, is_met = found[1].came
                 self.waits[is_met][self._computed - computed_before] += 1
-                if self.waits[True].total() == self._most:
+                met = self.waits[True].total()
+                if is_met and (met == self._most or met % 100 == 0):
                     self._file.write_text(json.dumps(self.waits))
+                if met == self._most:
                     os.kill(os.getpid(), signal.SIGTERM)
             return found
 
@@ -78,6 +82,8 @@ class Counts:
 def serve(folder: Path, most: int) -> int:
     """Run the server until so many requests met a preparation; write the counts."""
     Counts(most, folder / "counts.json")
+    # Of so few tokens that many chunks are prepared.
+    scope.CHUNK_SECONDS = CHUNK_SECONDS
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
     answer = [*tokenizer.encode("the old tests", add_special_tokens=False), tokenizer.eos_token_id]
 

@@ -75,7 +75,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
 
     A client's thread tokenises its prompt, reads ahead, and waits while another request computes
     the next blocks; then the request is queued. `_arriving` makes one of several alike the first,
-    and guards `_waiting`, a count.
+    and guards `_waiting`, a count. `_coming` are the requests that are read and not queued yet, or
+    just queued: nothing is prepared beside them. Each operation on it is atomic.
     An error on the generation thread ends the requests that are computed, and the thread goes on.
     `tokens_of` limits a prompt for a model; `reasoning` guards itself. `failure` is why the default
     model could not be loaded, written before `loaded` is set; `cutting` is set once, by `stop`;
@@ -103,6 +104,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self._arriving = threading.Lock()
         self._predicting = threading.Lock()
         self._waiting = 0
+        self._coming: set[ServedRequest] = set()
         self._at_work = weakref.WeakKeyDictionary[ServedRequest, None]()
         self._current: ServedRequest | None = None
         self._looked_at: Callable[[], Any] = lambda: None
@@ -121,25 +123,29 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             raise Unavailable("the server is ending")
         request.generation_args = generation_args
         request.served = served = ServedRequest(self.cache.note_end, bool(request.tools))
-        answer = partial(super().generate, request, generation_args, progress_callback)
-        if self._is_known(request, generation_args):
-            tokenizer = self.model_provider.tokenizer
-            served.parts = self._parts(tokenizer, request, generation_args)
-            served.tokenizer = tokenizer
-            self._read_ahead(served.parts[0])
-            if super()._is_batchable(generation_args) and not self._is_first(served):
-                _stops, machine = self._made(tokenizer, generation_args)
-                early = EarlyContext(
-                    has_tool_calling=tokenizer.has_tool_calling,
-                    has_thinking=tokenizer.has_thinking,
-                    tool_parser=tokenizer.tool_parser,
-                    prompt=served.parts[0],
-                    **context_fields(machine, served.parts[3]),
-                )
-                answers = self._in_turn(served, early, answer, progress_callback)
-                return early, self._measured(served, answers)
-        context, answers = answer()
-        return context, self._measured(served, answers)
+        self._coming.add(served)
+        try:
+            answer = partial(super().generate, request, generation_args, progress_callback)
+            if self._is_known(request, generation_args):
+                tokenizer = self.model_provider.tokenizer
+                served.parts = self._parts(tokenizer, request, generation_args)
+                served.tokenizer = tokenizer
+                self._read_ahead(served.parts[0])
+                if super()._is_batchable(generation_args) and not self._is_first(served):
+                    _stops, machine = self._made(tokenizer, generation_args)
+                    early = EarlyContext(
+                        has_tool_calling=tokenizer.has_tool_calling,
+                        has_thinking=tokenizer.has_thinking,
+                        tool_parser=tokenizer.tool_parser,
+                        prompt=served.parts[0],
+                        **context_fields(machine, served.parts[3]),
+                    )
+                    answers = self._in_turn(served, early, answer, progress_callback)
+                    return early, self._measured(served, answers)
+            context, answers = answer()
+            return context, self._measured(served, answers)
+        finally:
+            self._coming.discard(served)
 
     def _is_known(self, request: Any, args: Any) -> bool:
         """True for a request without images to the model that is loaded, as far as is known."""
@@ -301,8 +307,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
 
     @property
     def _is_busy(self) -> bool:
-        """True while a request is queued or computed, or the server ends."""
-        return bool(self._unended()) or self.cutting or not self.requests.empty()
+        """True while a request is there, or the server ends."""
+        is_any = self._coming or self._unended() or not self.requests.empty()
+        return bool(is_any) or self.cutting
 
     def _unended(self) -> list[ServedRequest]:
         """Return the requests that are computed. Any thread may ask: unlike a look through weak
@@ -423,10 +430,10 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     def _next_request(self, timeout: float | None = None) -> Any:
         """Take the next request; while there is none and nothing is computed, when mlx-lm would
         wait, prepare what comes next."""
-        is_idle = timeout is not None
-        found = super()._next_request(None if is_idle and self._preparing.ready else timeout)
+        prepares = timeout is not None and self._preparing.ready and not self._coming
+        found = super()._next_request(None if prepares else timeout)
         if found is None:
-            if is_idle:
+            if prepares:
                 self._preparing.step(self.model_provider.model_key, self.model_provider.model)
             return None
         queue, request, args = found

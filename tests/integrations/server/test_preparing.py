@@ -208,7 +208,7 @@ def test_of_ten_thousand_arrivals_none_waits_for_more_than_one_chunk() -> None:
 
     made: Any = Responses.__new__(Responses)
     made._preparing, made._is_distributed = Counting(), False
-    made._at_work = weakref.WeakKeyDictionary()
+    made._at_work, made._coming = weakref.WeakKeyDictionary(), set()
     made.model_provider = SimpleNamespace(model_key=None, model=None)
     made.requests = Queue()
     taken, waits = threading.Semaphore(0), []
