@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from omlx_cache.begun import Begun
+from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.admission import CommitResult
 from omlx_cache.integrations.host_server import HostServer, names_of
 from omlx_cache.integrations.old_batches import row_caches
@@ -23,6 +23,8 @@ from omlx_cache.prefix import PrefixCache
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.session import Session
+from omlx_cache_storage.arguments import is_whole
+from omlx_cache_storage.keys import as_tokens
 
 if TYPE_CHECKING:
     from mlx_lm.generate import BatchGenerator
@@ -125,14 +127,18 @@ class CachedBatchGenerator:
         at which a chat's parts end (its system prompt, say): a hybrid model can be restored there
         later. `priority` is a hint, as for `PrefixCache.session`; `ended` is asked for one, as for
         `Session.commit`, when the generator says "stop". Raises ValueError for an empty prompt, and
-        for a `max_tokens` below 1.
+        for a `max_tokens` below 1; TypeError or ValueError for tokens that are no integers, and for
+        other arguments that the generator cannot take.
         """
-        prompt = list(tokens)
+        # Refused here, not when its prefix has come: that would end the others' step.
+        prompt: list[int] = as_tokens(listed(tokens)).tolist()
         if not prompt:
-            raise ValueError("an empty prompt")
+            raise ValueError("tokens: an empty prompt")
+        if not is_whole(max_tokens):
+            raise TypeError(f"max_tokens must be a whole number, got {max_tokens!r}")
         if max_tokens < 1:
-            # Refused here, not when its prefix has come: that would end the others' step.
             raise ValueError(f"max_tokens={max_tokens}: at least one token is generated")
+        processors = list(logits_processors)
         uid = next(self._uids)
 
         def insert(session: Session) -> None:
@@ -143,11 +149,11 @@ class CachedBatchGenerator:
             try:
                 (inner,) = self._generator.insert_segments(
                     segments=[segments_of(prompt, cached, stops)],
-                    max_tokens=[max_tokens],
+                    max_tokens=[int(max_tokens)],
                     caches=[row_caches(self._generator, restored)],
                     all_tokens=[prompt[:cached]],
                     samplers=[sampler],
-                    logits_processors=[list(logits_processors)],
+                    logits_processors=[processors],
                     **stop_options(stop_sequences),
                 )
             except BaseException:

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from mlx_lm.generate import BatchGenerator
 
@@ -132,6 +133,35 @@ def test_a_request_for_no_token_is_refused_before_it_can_disturb_others(store: B
     with pytest.raises(ValueError, match="at least one"):
         batch.submit(prompt_of(50), max_tokens=0)
     assert len(batch) == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options"),
+    [
+        ([1.0, 2.0], {}),
+        ([5, 2.5], {}),
+        ("hello", {}),
+        (None, {}),
+        ([[1, 2]], {}),
+        ([5, 2**63], {}),
+        ([5, 6], {"max_tokens": "3"}),
+        ([5, 6], {"logits_processors": 5}),
+    ],
+)
+def test_what_the_generator_cannot_take_is_refused_before_it_disturbs_others(
+    store: BlockStore, tokens: Any, options: dict[str, Any]
+) -> None:
+    batch = batch_of(model_of("qwen3"), store)
+    with pytest.raises((TypeError, ValueError)):
+        batch.submit(tokens, **{"max_tokens": NEW, **options})
+    assert len(batch) == store.stats().requests.live_sessions == 0
+
+
+def test_any_integers_are_tokens_of_a_batch(store: BlockStore) -> None:
+    model, prompt = model_of("qwen3"), prompt_of(50)
+    prompts: list[Any] = [np.array(prompt), [np.int64(token) for token in prompt], mx.array(prompt)]
+    answers = serve(batch_of(model, store), prompts)
+    assert answers == alone(model, [prompt]) * len(prompts)
 
 
 def test_how_an_answer_ended_is_asked_when_it_did(
