@@ -225,34 +225,47 @@ class Session:
     def next_stop(self, step: int = 2048) -> int:
         """Return how many tokens the next prefill chunk should have, 0 when the prompt is done.
 
-        For a scheduler with a loop of its own: feed so many, then call `checkpoint`. Raises
-        ValueError for a step that is no integer of at least 1.
+        For a scheduler with a loop of its own: feed so many, then call `checkpoint`. Without that
+        the cache says how many were fed. Raises ValueError for a step that is no integer of at
+        least 1.
         """
-        if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+        if not is_whole(step) or step < 1:
             raise ValueError(f"step must be an integer of at least 1, got {step!r}")
+        self._fed = self._reached()
         if self._fed >= self._prompt_length:
             return 0
         self.wanted_stops()
-        stop = min(self._fed + step, self._prompt_length)
+        stop = min(self._fed + int(step), self._prompt_length)
         # Recurrent state is of one position.
         splits = self.snapshot_positions if STATE in self._scope.groups else ()
         self._planned = min((s for s in splits if self._fed < s < stop), default=stop)
         self.asked.begin_chunk(self._fed)
         return self._planned - self._fed
 
+    def _reached(self) -> int:
+        """Return how many of the tokens that `next_stop` asked for the cache holds."""
+        if self._progress is not None:
+            live = self._progress.seen(self._planned)
+        else:
+            offsets = [getattr(cache, "offset", None) for cache in self.prompt_cache]
+            live = max((offset for offset in offsets if is_whole(offset)), default=0)
+        # A cache that is further was fed something else.
+        return max(self._fed, min(live, self._planned))
+
     def prefill_chunks(self, step: int = 2048) -> Iterator[list[int]]:
         """Yield the prompt's remaining tokens in chunks of at most `step`.
 
         Chunks end where recurrent state needs a snapshot. When the loop asks for the next chunk,
-        that is taken, new blocks are stored, and MLX is evaluated for it.
+        that is taken, new blocks are stored, and MLX is evaluated for it. A new iterator goes on
+        where the last one was left: what was fed counts.
         """
+        if self._reached() > self._fed:
+            self.checkpoint()
         while count := self.next_stop(step):
             stop = self._fed + count
             yield self._prompt_tokens[self._fed : stop]
             with deferred:
                 self.checkpoint(stop)
-                # Even when the cache is elsewhere: a loop that feeds another cache must end too.
-                self._fed = stop
 
     @uninterrupted
     def checkpoint(
@@ -275,13 +288,17 @@ class Session:
         self._due_at = 0  # The code below moves it.
         layout = self._live_layout(prompt_cache)
         committer = None if self._unknown else self._committer
+        before = self._fed
+        # Where the cache did not move: a loop that feeds another cache must end too.
+        self._fed = max(before, self._planned if told is None else told)
         if layout is None or committer is None:
-            self._fed = self._planned if position is None else position
             if committer is not None:
                 self._counters.skip(reasons.LAYOUT_CHANGED)
         else:
             try:
-                position = self._fed = self._where(layout, position)
+                position = self._where(layout, position)
+                if before < position < self._fed or (told is None and position >= max(before, 1)):
+                    self._fed = position
                 recorded = len(self._catch_up(committer))
                 extent: LiveExtent | None = LiveExtent(
                     min(position, recorded), position <= recorded
@@ -296,6 +313,7 @@ class Session:
                 _log.exception("checkpoint failed, the positions are skipped")
                 self._counters.skip(reasons.ERROR)
         self.asked.end_chunk(self._planned if told is None else told)
+        self._planned = min(self._planned, self._fed)
         self.reach(self._fed)
 
     @property
@@ -443,6 +461,9 @@ class Session:
         recorded = len(self._catch_up(committer))
         known = recorded + self._unknown
         extent = extent_of(layout, known) if own is None else own.extent(known)
+        if extent.end == self.cached_tokens < self._fed:
+            # What was computed is in another cache.
+            extent = extent._replace(exact=False)
         result = self._scope.finish(committer, layout, extent.within(recorded), ended)
         if self._unknown:
             result = replace(result, skipped={**result.skipped, reasons.BAD_TOKENS: 1})

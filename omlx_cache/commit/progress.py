@@ -64,6 +64,11 @@ class LiveProgress:
         # A reference to a growing buffer would make its next update copy it.
         self._watched = self._first_array() if position_of(layout) is None else None
 
+    def seen(self, expected: int) -> int:
+        """Return where the cache is, where `expected` tokens may have been fed; 0 when that is
+        unknown."""
+        return self._look(expected, expected=True) or 0
+
     def reached(self, position: int) -> int:
         """Note that `position` tokens should have been fed; return where the cache is."""
         live = self._look(position, expected=True)

@@ -4,11 +4,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache
 
 from kit.drive import random_tokens, request
-from omlx_cache import BlockStore, PrefixCache, StridePolicy, register_adapter
+from omlx_cache import BlockStore, PrefixCache, Session, StridePolicy, register_adapter
 from omlx_cache.adapters import KVCacheAdapter
 
 PROMPT = random_tokens(100, 1)
@@ -126,6 +127,68 @@ def test_a_loop_of_its_own_ends_after_the_sessions_end(model: Any, cache: Prefix
             session.abort()
             session.checkpoint()
         assert fed == 100
+
+
+def feed_to(session: Session, model: Any, chunk: list[int], cache: Any = None) -> None:
+    mx.eval(model(mx.array([chunk]), cache=session.prompt_cache if cache is None else cache))
+
+
+KINDS = ["llama", "gemma3_text", "qwen3_next", "mamba"]
+
+
+@pytest.mark.parametrize("model", KINDS, indirect=True)
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_loop_of_its_own_feeds_each_token_once(
+    model: Any, cache: PrefixCache, checkpoints: bool
+) -> None:
+    with cache.session(PROMPT) as session:
+        left = session.remaining_tokens
+        while count := session.next_stop(32):
+            assert session.next_stop(32) == count  # A look changes nothing.
+            feed_to(session, model, left[:count])
+            left = left[count:]
+            if checkpoints:
+                session.checkpoint()
+        assert left == []
+        assert session.commit().tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("model", KINDS, indirect=True)
+def test_an_iterator_goes_on_where_the_last_one_was_left(model: Any, cache: PrefixCache) -> None:
+    fed: list[int] = []
+    with cache.session(PROMPT) as session:
+        while chunk := next(session.prefill_chunks(32), []):
+            fed += chunk
+            feed_to(session, model, chunk)
+        session.commit()
+    assert fed == PROMPT
+    # What has windows or state was captured on the way.
+    assert cache.lookup([*PROMPT[:-1], 1]).cached_tokens >= 96
+
+
+def test_a_loop_of_a_model_without_an_adapter_ends(model: Any, store: BlockStore) -> None:
+    class Other(KVCache):  # type: ignore[misc]
+        pass
+
+    cache = PrefixCache(model, store, make_cache=lambda: [Other() for _ in model.layers])
+    with cache.session(PROMPT) as session:
+        while count := session.next_stop(32):
+            offset = session.prompt_cache[0].offset
+            feed_to(session, model, PROMPT[offset : offset + count])
+    assert session.prompt_cache[0].offset == len(PROMPT)
+
+
+@pytest.mark.parametrize("chunks", [True, False])
+def test_a_forgotten_cache_is_a_skip_with_a_reason(
+    model: Any, cache: PrefixCache, chunks: bool
+) -> None:
+    with cache.session(PROMPT) as session:
+        for chunk in session.prefill_chunks(32) if chunks else []:
+            feed_to(session, model, chunk, cache.fresh_cache())
+        while count := session.next_stop(32):
+            feed_to(session, model, PROMPT[:count], cache.fresh_cache())
+            session.checkpoint()
+        assert session.commit().skipped == {"position": 1}
 
 
 def test_a_closed_store_deletes_nothing(model: Any, cache: PrefixCache) -> None:
