@@ -72,10 +72,10 @@ class PrefixCache(Scopes):
     GPU it computes one token, to compile a TurboQuant codec's kernels for it: seconds, the first
     time on a machine.
 
-    `model_id` names the model for people; `adapter` is part of its identity (a directory is
-    fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`, `policy` the rule
-    for restore points, `codec_policy` (a name, or a `CodecPolicy`) the `codec` settings. The
-    weights must not change while the object lives: make a new one after loading an adapter.
+    `model_id` (text, or a path) names the model for people; `adapter` is part of its identity (a
+    directory is fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`, `policy`
+    the rule for restore points, `codec_policy` (a name, or a `CodecPolicy`) the `codec` settings.
+    The weights must not change while the object lives: make a new one after loading an adapter.
 
     Methods that look at sequences take the keywords of `ScopeOptions`: `salt` and `extra`, which
     separate tenants, `kv_bits` and `kv_group_size`.

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from omlx_cache import reasons
 from omlx_cache.arrays.mlxio import feed
 from omlx_cache.begun import flat_tokens
 from omlx_cache.commit.admission import Staging
@@ -20,6 +21,14 @@ from omlx_cache_storage.keys import KeyChain, Tokens
 
 _log = logging.getLogger(__name__)
 
+TOO_SLOW = "too_slow"
+"""A step, or the restore before it, would take too long."""
+SHORT_OF_MEMORY = "short_of_memory"
+DELETED = "deleted"
+"""Pages were deleted on request meanwhile."""
+OTHER_MODEL = "other_model"
+"""The model of a step is not the one of the `PrefixCache`."""
+
 
 class Preparation:
     """What `PrefixCache.prepare` returns: `step` computes and stores a chunk of it, and `close`
@@ -32,7 +41,8 @@ class Preparation:
     that it is restored from, which may part from it later, and how far that is the same and can be
     restored.
 
-    Mutable by that thread: `computed` (tokens so far), `is_over`, and `_position`, how many tokens
+    Mutable by that thread: `computed` (tokens so far), `is_over`, `reason` (why it ended before all
+    was there, perhaps with details after a colon; "" otherwise), and `_position`, how many tokens
     are there; first `_pending`, which is being read, then `_committer` and `_layout`, of the caches
     that hold them.
     """
@@ -59,7 +69,8 @@ class Preparation:
         self._pending: PendingRestore | None = None
         self._chain: KeyChain | None = None
         self._tokens = flat_tokens(tokens, store.arguments)
-        self.is_over = not (scope.supported and store.retains and len(self._tokens))
+        self.reason = scope.unsupported_reason or ("" if store.retains else reasons.NO_ROOM)
+        self.is_over = bool(self.reason) or not len(self._tokens)
         # It may run anywhere, under any lock.
         weakref.finalize(self, store.counters.defer, self._staging.release)
 
@@ -76,11 +87,20 @@ class Preparation:
 
         Waits for no disk. The first steps only begin to read what is cached, and take that.
         """
-        if self._pid != os.getpid():
+        if self.is_over or self._pid != os.getpid():
             # What its locks guard is the parent's.
             return False
-        if self._store.closed or self._store.is_short_of_memory or self._is_deleted:
+        hindrances = {
+            reasons.STORE_CLOSED: self._store.closed,
+            SHORT_OF_MEMORY: self._store.is_short_of_memory,
+            DELETED: self._is_deleted,
+            OTHER_MODEL: not self._scope.is_of(model),
+        }
+        self.reason = next((word for word, is_so in hindrances.items() if is_so), "")
+        if self.reason:
             self.close()
+        if self.reason == OTHER_MODEL:
+            self._store.arguments.ignore("model", type(model), "the model of the PrefixCache")
         if self.is_over or not self.ready:
             return not self.is_over
         try:
@@ -90,9 +110,9 @@ class Preparation:
                 self._take(self._pending)
             else:
                 self._begin()
-        except Exception:
+        except Exception as error:
             _log.exception("a preparation is given up")
-            self._end()
+            self._end(f"{reasons.ERROR}:{type(error).__name__}")
         return not self.is_over
 
     @uninterrupted
@@ -125,10 +145,12 @@ class Preparation:
             chain = scope.chain(self._tokens[: found + max(0, most)])
         scope.learn_pace()
         pace, missing = scope.pace, len(chain) - found
-        is_slow = pace.is_slow(scope.fewest_tokens)
-        if not missing or is_slow or pace.restores_slowly(found, missing) or not self._has_room():
-            self._end()
-            return
+        if not missing:
+            return self._end()
+        if pace.is_slow(scope.fewest_tokens) or pace.restores_slowly(found, missing):
+            return self._end(TOO_SLOW)
+        if not self._has_room():
+            return self._end(reasons.NO_ROOM)
         # A restore leaves one token at least to be computed.
         self._position = min(found, len(chain) - 1)
         # What is read belongs to the reader until it is taken.
@@ -152,8 +174,7 @@ class Preparation:
         self._scope.pace.restored(restored.point.position, time.perf_counter() - began)
         assert chain is not None
         if restored.point.position < self._position:
-            self._end()
-            return
+            return self._end(restored.point.reason or reasons.ABSENT)
         self._pending = None
         self._prompt_cache = restored.prompt_cache
         self._layout = layout_of(restored.prompt_cache)
@@ -182,9 +203,13 @@ class Preparation:
         self._store.counters.add(prepared_tokens=stop - start)
         assert self._layout is not None
         committer.advance(self._layout, LiveExtent(stop, True))
-        has_no_room = committer.done < chain.block_start(stop + 1)
-        is_slow = pace.is_slow(self._scope.fewest_tokens)
-        if stop == len(chain) or has_no_room or is_slow or self._is_deleted:
+        if self._is_deleted:
+            self.reason = DELETED
+        elif committer.done < chain.block_start(stop + 1):
+            self.reason = reasons.NO_ROOM
+        elif stop < len(chain) and pace.is_slow(self._scope.fewest_tokens):
+            self.reason = TOO_SLOW
+        if stop == len(chain) or self.reason:
             self.close()
 
     def _chunk_end(self) -> int:
@@ -203,8 +228,9 @@ class Preparation:
         flight.reach(stop)
         flight.end()
 
-    def _end(self) -> None:
+    def _end(self, reason: str = "") -> None:
         self.is_over = True
+        self.reason = reason or self.reason
         self._committer = self._layout = None
         self._prompt_cache = []
         if self._pending is not None:

@@ -44,7 +44,6 @@ SNAPSHOT_BUDGET: Final = "snapshot_budget"
 CLOSED: Final = "closed"
 """The session was left, aborted or committed before."""
 
-
 NEW_TEXT: Final = "new_text"
 """The cache had no more of the prompt, and no record that it ever had. No miss."""
 DIVERGED: Final = "diverged"

@@ -4,6 +4,7 @@ import copy
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
 from omlx_cache.commit.progress import LiveExtent, extent_of
-from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model
+from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model, shares_weights
 from omlx_cache.identity.namespace import Namespace, computed_by, make_namespace, named, salt_digest
 from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
 from omlx_cache.pages.encoding import warm_codecs
@@ -135,6 +136,7 @@ class Scope:
         self.unsupported_reason = kinds.unsupported_reason
         self.budgets = kinds.budgets
         self.pace = kinds.pace
+        self.is_of = kinds.is_of
         self.fresh = fresh
         self._kinds = kinds
         self._namespace = namespace
@@ -390,7 +392,7 @@ class Scopes:
         model: Any,
         store: BlockStore,
         *,
-        model_id: str | None = None,
+        model_id: str | os.PathLike[str] | None = None,
         adapter: str | os.PathLike[str] | None = None,
         make_cache: Callable[[], list[Any]] | None = None,
         policy: SnapshotPolicy | None = None,
@@ -420,14 +422,21 @@ class Scopes:
             raise TypeError(
                 f"codec_policy must be a codec's name or a CodecPolicy, got {codec_policy!r}"
             )
+        for name, given in (("model_id", model_id), ("adapter", adapter)):
+            if given is not None and not isinstance(given, str | os.PathLike):
+                raise TypeError(f"{name} must be text or a path, got {given!r}")
         self.store = store
+        # A server that unloads a model gets its memory back.
+        self._model = weakref.ref(model)
         self.policy, self.codec_policy = policy, codec_policy
         self._identity = {
             "model": fingerprint_model(model),
             "adapter": adapter_identity(adapter),
             "architecture": store.settings.architecture(architecture()),
         }
-        self._label = model_id or f"{type(model).__module__}.{type(model).__qualname__}"
+        self._label = (
+            os.fspath(model_id or "") or f"{type(model).__module__}.{type(model).__qualname__}"
+        )
         # The codecs that pages may have gone through; lossless ones do not count.
         self._codec = str(codec)
         cold_codec = store.settings.cold_codec
@@ -486,6 +495,11 @@ class Scopes:
             codec = f"affine{bits}" + ("" if group_size == 64 else f"g{group_size}")
         fresh = partial(self.fresh_cache, bits, group_size)
         return Scope(self, self._namespace(options, codec), fresh)
+
+    def is_of(self, model: Any) -> bool:
+        """Return whether a model has weights of this one's, as far as anybody knows."""
+        own = self._model()
+        return own is None or own is model or shares_weights(own, model)
 
     def with_caches(self, make_cache: Callable[[], list[Any]]) -> Self:
         """Return a cache of the same model whose prompt caches are made otherwise.

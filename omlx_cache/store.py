@@ -128,6 +128,8 @@ class BlockStore(ReadingTiers):
                 f"settings must be CacheSettings(...), not {type(settings).__name__}: "
                 'BlockStore(CacheSettings(hot_bytes="4GiB"))'
             )
+        if not isinstance(name, str):
+            raise TypeError(f"name must be text, got {name!r}")
         self.settings = s = settings or CacheSettings()
         check_socket(s.socket)
         if s.is_given("log_level"):

@@ -43,6 +43,16 @@ def fingerprint_model(model: Any) -> str:
     return digest.hexdigest()
 
 
+def shares_weights(one: Any, other: Any) -> bool:
+    """Return whether two models have an array in common, as a wrapper or a part has with the whole;
+    True where a model does not show its arrays."""
+    if not callable(getattr(other, "parameters", None)):
+        return True
+    flat: Any = [tree_flatten(model.parameters()) for model in (one, other)]
+    own, others = ({id(array) for _name, array in named} for named in flat)
+    return not own.isdisjoint(others)
+
+
 def fingerprint_path(directory: str | os.PathLike[str]) -> str:
     """Return the hex digest of a model's files; raises OSError when they cannot be read.
 

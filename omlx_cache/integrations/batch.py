@@ -83,15 +83,23 @@ class CachedBatchGenerator:
     `generator` is the caller's; requests are inserted and removed through this object only. While
     a request's prefix is read from the disk, the others go on; one whose next blocks another is
     computing joins when they are there. Prompts of a model whose states take padding for tokens are
-    computed one after the other. Raises UnusableHost for a version of mlx-lm that cannot have it.
-    Mutable, by that one thread: `_requests` (by the generator's uid), `_waiting` (by ours) and
-    `_preparations`, the first of which is computed while there is no request.
+    computed one after the other. Raises UnusableHost for a version of mlx-lm that cannot have it,
+    and ValueError for a cache of another model. Mutable, by that one thread: `_requests` (by the
+    generator's uid), `_waiting` (by ours) and `_preparations`, the first of which is computed while
+    there is no request.
     """
 
     def __init__(self, generator: "BatchGenerator", cache: PrefixCache) -> None:
+        if not isinstance(cache, PrefixCache):
+            raise TypeError(
+                f"CachedBatchGenerator(generator, cache) got {type(cache).__name__} for the cache, "
+                "which must be a PrefixCache"
+            )
         HOST.takes(
             generator, NEEDED, lambda: generator.model, require=True, make_cache=cache.fresh_cache
         )
+        if not cache.is_of(generator.model):
+            raise ValueError("the generator's model is not the one of the PrefixCache")
         self._generator = generator
         self._cache = cache
         self._block_size = cache.store.settings.block_size

@@ -164,6 +164,12 @@ def test_any_integers_are_tokens_of_a_batch(store: BlockStore) -> None:
     assert answers == alone(model, [prompt]) * len(prompts)
 
 
+def test_a_cache_of_another_model_is_refused(store: BlockStore) -> None:
+    generator = BatchGenerator(model_of("llama"))
+    with pytest.raises(ValueError, match="is not the one of the PrefixCache"):
+        CachedBatchGenerator(generator, PrefixCache(model_of("qwen3"), store))
+
+
 def test_how_an_answer_ended_is_asked_when_it_did(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

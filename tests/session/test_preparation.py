@@ -64,6 +64,7 @@ def test_what_was_prepared_is_restored_to_its_end_and_has_the_bits_of_a_run(
     preparation = cache.prepare(NEXT)
     finish(preparation, fed)
     assert preparation.computed == sum(map(len, fed.chunks)) == len(NEXT) - len(ASKED)
+    assert preparation.reason == ""
     turn = request(model, cache, NEXT + NEW, step=256)
     assert turn.cached == len(NEXT)
     assert same(turn.logits, run(model, [*first.steps, *fed.chunks, *turn.steps]))
@@ -175,12 +176,15 @@ def test_nothing_is_prepared_while_memory_is_short_or_keeps_nothing(
 ) -> None:
     store = open_store(hot_bytes=0)
     fed = Watched(model)
-    finish(PrefixCache(model, store).prepare(NEXT), fed)
+    nothing = PrefixCache(model, store).prepare(NEXT)
+    finish(nothing, fed)
+    assert nothing.reason == "no_room"
     store = open_store()
     cache = PrefixCache(model, store)
     preparation = cache.prepare(NEXT)
     store._relief.step(MemoryFigures(verdict=Level.WARN))
     finish(preparation, fed)
+    assert preparation.reason == "short_of_memory"
     finish(cache.prepare(NEXT), fed)
     assert not fed.chunks
     store._relief.step(MemoryFigures(verdict=Level.NORMAL))
@@ -198,6 +202,7 @@ def test_no_more_is_computed_than_memory_has_room_for(
     preparation = cache.prepare(random_tokens(4096, 5))
     finish(preparation, fed)
     assert 0 < preparation.computed < 4096
+    assert preparation.reason == "no_room"
     usage = store.stats().hot
     assert usage.peak_bytes <= usage.limit_bytes
 
@@ -306,8 +311,24 @@ def test_a_model_that_fails_ends_the_preparation_alone(model: Any, cache: Prefix
     def failing(*_: Any, **__: Any) -> None:
         raise RuntimeError("no memory")
 
-    finish(cache.prepare(NEXT), failing)
+    preparation = cache.prepare(NEXT)
+    finish(preparation, failing)
+    assert preparation.reason == "error:RuntimeError"
     assert request(model, cache, NEXT).cached == 0
+
+
+def test_another_model_prepares_nothing(
+    model: Any, cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = zoo.build("llama", seed=7)
+    for _ in range(2):
+        preparation = cache.prepare(NEXT)
+        finish(preparation, other)
+        assert (preparation.computed, preparation.reason) == (0, "other_model")
+    assert cache.store.stats().requests.ignored_hints == 2
+    assert caplog.text.count("model=") == 1
+    # A part of the model, or what is around it, is no other one.
+    assert cache.is_of(model.model)
 
 
 def test_a_preparation_that_is_lost_gives_back_what_it_captured(
@@ -356,8 +377,10 @@ def test_where_a_chunk_takes_too_long_one_is_computed_until_requests_are_quicker
         time.sleep(2.1)
         return fed(tokens, cache)
 
-    finish(cache.prepare(NEXT), slow)
-    finish(cache.prepare(NEXT), slow)
+    for _ in range(2):
+        preparation = cache.prepare(NEXT)
+        finish(preparation, slow)
+        assert preparation.reason == "too_slow"
     smallest = 256 if family == "qwen3_next" else FEWEST_TOKENS
     assert [len(chunk) for chunk in fed.chunks] == [smallest]
     # What was computed is there, and a request is quicker.

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +12,7 @@ from mlx_lm.models.cache import KVCache
 from kit.drive import random_tokens, request
 from omlx_cache import BlockStore, PrefixCache, Session, StridePolicy, register_adapter
 from omlx_cache.adapters import KVCacheAdapter
+from omlx_cache.integrations.batch import CachedBatchGenerator
 
 PROMPT = random_tokens(100, 1)
 MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
@@ -21,6 +23,10 @@ MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
     (lambda model, store: register_adapter(KVCache, KVCacheAdapter()), r"KVCache\", not <class"),
     (lambda model, store: store.register(model), r"registers namespaces, not Model"),
     (lambda model, store: BlockStore({"hot_bytes": 1}), r"CacheSettings"),
+    (lambda model, store: BlockStore(name=5), r"name must be text, got 5"),
+    (lambda model, store: PrefixCache(model, store, model_id=5), r"model_id must be text.* got 5"),
+    (lambda model, store: PrefixCache(model, store, adapter=5), r"adapter must be text.* got 5"),
+    (lambda model, store: CachedBatchGenerator(PrefixCache(model, store), model), r"got Model for"),
     (lambda model, store: PrefixCache(model, store).session(PROMPT, salt=5), r"text or bytes"),
     (lambda model, store: PrefixCache(model, store).session(PROMPT, extra="x"), r"got 'x'"),
     (lambda model, store: PrefixCache(model, store).clear(extra={1: 2}), r"got {1: 2}"),
@@ -46,6 +52,12 @@ def test_an_argument_of_another_type_is_named(
     for _ in range(2):
         with pytest.raises(TypeError, match=said):
             make(model, store)
+
+
+def test_a_path_names_a_model(model: Any, store: BlockStore) -> None:
+    request(model, PrefixCache(model, store, model_id=Path("models/mine")), PROMPT)
+    assert store.labels == ["models/mine"]
+    assert store.metrics()
 
 
 def test_a_codec_that_is_none_is_refused(model: Any, store: BlockStore) -> None:
