@@ -73,6 +73,7 @@ class Begun:
         try:
             self.tokens = listed(tokens)
             array = as_tokens(self.tokens)
+            self.tokens = array.tolist()
         except (ValueError, TypeError, OverflowError) as error:
             self.miss_reason = f"{reasons.BAD_TOKENS}:{error}"
             return
@@ -234,5 +235,12 @@ def flat_tokens(tokens: Any, arguments: Arguments) -> Tokens:
     try:
         return as_tokens(listed(tokens))
     except (ValueError, TypeError, OverflowError):
-        arguments.ignore("tokens", type(tokens), FLAT)
+        arguments.ignore("tokens", kinds_of(tokens), FLAT)
         return as_tokens([])
+
+
+def kinds_of(tokens: Any) -> list[str]:
+    """Return the names of the types that are in what is none of a program's tokens: its text must
+    not be in the log."""
+    parts = tokens if isinstance(tokens, list | tuple) else [tokens]
+    return sorted({type(part).__name__ for part in parts})

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from typing import NamedTuple, Unpack
 
 from omlx_cache.adapters.base import PAGED
@@ -205,7 +206,7 @@ class PrefixCache(Scopes):
         scope, store = self.scope(**options), self.store
         if store.closed:
             return Pin("the store is closed")
-        if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
+        if isinstance(ttl, bool) or not isinstance(ttl, Real) or not ttl > 0:
             store.arguments.ignore("ttl", ttl, f"{SECONDS} above 0")
             return Pin(f"ttl={ttl!r} is no number of seconds")
         chain = _chain(scope, tokens)

@@ -370,13 +370,22 @@ class Scope:
             result = finish()
         except UnsupportedCache as error:
             result = CommitResult.none(reasons.word(unsupported(error)))
-        except Exception:
-            _log.exception("commit failed, nothing more is stored")
+        except Exception as error:
+            self.log_failure("commit failed, nothing more is stored", error)
             result = CommitResult.none(reasons.ERROR)
         seconds = time.perf_counter() - began
         self.store.counters.commit(result.skipped, seconds)
         self.store.events.timings.observe("commit_seconds", seconds)
         return result
+
+    def log_failure(self, what: str, error: Exception) -> None:
+        """Log an exception: with its traceback, or one line the first time where the program has
+        not evaluated what another thread computes."""
+        if "in current thread" in str(error):
+            advice = "evaluate on the thread that computes, or call checkpoint there"
+            self.store.arguments.say("thread", f"{what}: {error} {advice}")
+        else:
+            _log.error("%s", what, exc_info=error)
 
 
 class Scopes:
@@ -490,7 +499,7 @@ class Scopes:
         group_size = options.get("kv_group_size", DEFAULT_GROUP_SIZE)
         codec = None
         if bits is not None:
-            check_packing(bits, group_size)
+            bits, group_size = check_packing(bits, group_size)
             # In the words of the `codec` setting.
             codec = f"affine{bits}" + ("" if group_size == 64 else f"g{group_size}")
         fresh = partial(self.fresh_cache, bits, group_size)

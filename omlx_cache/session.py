@@ -8,16 +8,17 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from operator import index
 from typing import Any, Self
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import STATE, UnsupportedCache
 from omlx_cache.arrays.mlxio import evaluate
-from omlx_cache.begun import Begun, listed
+from omlx_cache.begun import Begun, kinds_of, listed
 from omlx_cache.commit.admission import CommitResult, Staging
 from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of
+from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of, position_of
 from omlx_cache.flights import PromptFlight
 from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
@@ -47,7 +48,8 @@ class Session:
     the blocks that it passed on stay stored.
 
     `_unknown` is 1 once a token was given that is none: what the cache holds behind the known ones
-    has no key. The model's thread sets it.
+    has no key. `_is_left` says that it was committed, or its block left. The model's thread sets
+    them.
 
     Attributes: `cached_tokens` (int, at most len(tokens) - 1), `miss_reason` (None, or why no more
     was restored), `prompt_cache` (the list for `model(..., cache=...)`), `asked` (the request's
@@ -71,6 +73,7 @@ class Session:
         self._progress: LiveProgress | None = None
         self._committer: Committer | None = None
         self._flight: PromptFlight | None = None
+        self._is_left = False
         self._due_at = 0
         self.asked = scope.ask(self._prompt_length)
         self._counters.add(live_sessions=1)
@@ -136,6 +139,7 @@ class Session:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_left = True
         self.abort()
 
     @property
@@ -309,8 +313,8 @@ class Session:
                     committer.advance(layout, extent, row)
             except UnsupportedCache as error:
                 self._counters.skip(reasons.word(unsupported(error)))
-            except Exception:
-                _log.exception("checkpoint failed, the positions are skipped")
+            except Exception as error:
+                self._scope.log_failure("checkpoint failed, the positions are skipped", error)
                 self._counters.skip(reasons.ERROR)
         self.asked.end_chunk(self._planned if told is None else told)
         self._planned = min(self._planned, self._fed)
@@ -332,8 +336,8 @@ class Session:
         try:
             self._catch_up(committer)
             committer.advance_row(row, end)
-        except Exception:
-            _log.exception("blocks of a batch are not stored before the end")
+        except Exception as error:
+            self._scope.log_failure("blocks of a batch are not stored before the end", error)
             self._counters.skip(reasons.ERROR)
 
     def _where(self, layout: Layout, position: int | None) -> int:
@@ -366,32 +370,33 @@ class Session:
     def extend(self, tokens: Sequence[int]) -> None:
         """Record tokens that were generated and fed to the model.
 
+        Exactly those: a `BatchGenerator` has fed the last sampled token too, a plain loop has not.
         Where a block ends it is stored, which evaluates MLX. A token that is no integer is ignored,
         and so are those behind it: their keys depend on it.
         """
         committer = self._committer
         if committer is None:
             return self._note_end("append")
-        before = len(self._prompt_tokens)
         new: list[Any] = []
         try:
             new = listed(tokens)
             array = as_tokens(new)
         except (ValueError, TypeError, OverflowError):
-            # A program that gives text for tokens must not find it in its log.
-            kinds = sorted({type(token).__name__ for token in new or [tokens]})
-            self._arguments.ignore("tokens", kinds, INTEGERS)
+            self._arguments.ignore("tokens", kinds_of(tokens), INTEGERS)
+            self.extend(list(takewhile(lambda one: is_whole(one) and int(one) in INT64, new)))
+            before = len(self._prompt_tokens)
             if not self._unknown and self._progress is not None:
                 self._progress.recorded(before, before + 1)
             self._unknown, self._due_at = 1, 0
-        if self._unknown:
-            return
-        self._catch_up(committer).extend(array)
-        self._prompt_tokens += new
-        self._recorded(before)
-        if new:
-            # An answer follows a prompt that was computed, whether its loop said so or not.
             self._end_flight()
+        if self._unknown or not new:
+            return
+        before = len(self._prompt_tokens)
+        self._catch_up(committer).extend(array)
+        self._prompt_tokens += array.tolist()
+        self._recorded(before)
+        # An answer follows a prompt that was computed, whether its loop said so or not.
+        self._end_flight()
 
     @uninterrupted
     def _recorded(self, before: int) -> None:
@@ -435,6 +440,7 @@ class Session:
         if self._pid != os.getpid():
             return CommitResult.none(reasons.STORE_CLOSED)
         if self._finalizer.alive:
+            self._is_left = True
             known: Ended | None = self._arguments.known("ended", ended, is_ended, None, ENDED)
             self.asked.how_ended = known or ""
             result = self._scope.counted(partial(self._commit, prompt_cache, known))
@@ -465,6 +471,13 @@ class Session:
             # What was computed is in another cache.
             extent = extent._replace(exact=False)
         result = self._scope.finish(committer, layout, extent.within(recorded), ended)
+        if reasons.POSITION in result.skipped:
+            live = position_of(layout) if own is None else own.seen(known)
+            self._arguments.say(
+                reasons.POSITION,
+                f"the cache is at {live}, the session's tokens end at {known}: feed the session's "
+                "prompt_cache, and give extend exactly the tokens that were fed",
+            )
         if self._unknown:
             result = replace(result, skipped={**result.skipped, reasons.BAD_TOKENS: 1})
         return result
@@ -476,10 +489,11 @@ class Session:
         return self._scope.layout(prompt_cache)
 
     def _note_end(self, call: str) -> None:
-        """Count a call that comes after the end, and log the first one."""
+        """Count a call that comes after the end, and log the first one; `abort` may come from
+        another thread meanwhile."""
         if not self._finalizer.alive:
-            level = logging.DEBUG if self.miss_reason == reasons.CLOSED else logging.WARNING
-            _log.log(level, "%s after the session's end: nothing of it is stored", call)
+            if self._is_left:
+                self._arguments.say("end", f"{call} after the session's end: nothing is stored")
             self.miss_reason = reasons.CLOSED
             self._counters.skip(reasons.CLOSED)
 

@@ -26,6 +26,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from omlx_cache_storage.arguments import is_whole
 from omlx_cache_storage.page import TensorSpec
 
 Array: TypeAlias = mx.array
@@ -96,17 +97,20 @@ def architecture() -> str:
 
 
 @lru_cache(typed=True)
-def check_packing(bits: int, group_size: int) -> None:
-    """Raise ValueError for bits or a group size that MLX's quantisation does not have."""
+def check_packing(bits: int, group_size: int) -> tuple[int, int]:
+    """Return bits and a group size as MLX takes them; raise ValueError for those that its
+    quantisation does not have."""
     for name, value in (("kv_bits", bits), ("kv_group_size", group_size)):
         # MLX divides by the group size before it looks at it: a zero would end the process.
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_whole(value) or value < 1:
             raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    bits, group_size = int(bits), int(group_size)
     try:
         mx.quantize(mx.zeros((1, 128)), group_size=group_size, bits=bits)
     except (ValueError, TypeError, OverflowError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"kv_bits={bits}, kv_group_size={group_size}: {reason}") from None
+    return bits, group_size
 
 
 def widest(nbytes: int, offset: int) -> tuple[Any, int]:

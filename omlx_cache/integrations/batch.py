@@ -23,7 +23,7 @@ from omlx_cache.prefix import PrefixCache
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.session import Session
-from omlx_cache_storage.arguments import is_whole
+from omlx_cache_storage.arguments import is_count
 from omlx_cache_storage.keys import as_tokens
 
 if TYPE_CHECKING:
@@ -142,10 +142,8 @@ class CachedBatchGenerator:
         prompt: list[int] = as_tokens(listed(tokens)).tolist()
         if not prompt:
             raise ValueError("tokens: an empty prompt")
-        if not is_whole(max_tokens):
-            raise TypeError(f"max_tokens must be a whole number, got {max_tokens!r}")
-        if max_tokens < 1:
-            raise ValueError(f"max_tokens={max_tokens}: at least one token is generated")
+        if not is_count(max_tokens) or max_tokens < 1:
+            raise ValueError(f"max_tokens must be a number of at least one, got {max_tokens!r}")
         processors = list(logits_processors)
         uid = next(self._uids)
 

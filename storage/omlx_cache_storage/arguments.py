@@ -3,7 +3,7 @@ request."""
 
 import logging
 from collections.abc import Callable
-from numbers import Integral
+from numbers import Integral, Number
 from reprlib import repr as short
 from typing import TypeGuard, TypeVar
 
@@ -36,7 +36,10 @@ class Arguments:
         default: Known,
         wanted: str,
     ) -> Known:
-        """Return a value that `is_one`, else the default; `wanted` says what to give."""
+        """Return a value that `is_one`, else the default; `wanted` says what to give. NumPy's
+        numbers become Python's: threads and MLX take no others."""
+        if isinstance(value, Number) and hasattr(value, "item"):
+            value = value.item()
         if value is default or is_one(value):
             return value
         self.ignore(name, value, wanted)
@@ -45,9 +48,13 @@ class Arguments:
     def ignore(self, name: str, value: object, wanted: str) -> None:
         """Count an argument that is ignored; log the first of its name."""
         self._counters.add(ignored_hints=1)
+        self.say(name, f"{name}={short(value)} is ignored: give {wanted}")
+
+    def say(self, name: str, message: str) -> None:
+        """Log what is wrong with a program's calls, the first time for each name."""
         if name not in self._told:
             self._told.add(name)
-            _log.warning("%s=%s is ignored: give %s", name, short(value), wanted)
+            _log.warning("%s", message)
 
 
 def is_seconds(value: object) -> TypeGuard[float]:

@@ -82,6 +82,7 @@ def test_any_sequence_of_integers_means_the_same_tokens(
     with cache.session(kind(PROMPT)) as session:
         assert session.cached_tokens == 69
         assert session.remaining_tokens == PROMPT[69:]
+        assert type(session.remaining_tokens[0]) is int
         assert cache.lookup(kind(PROMPT)).cached_tokens == 69
 
 
@@ -119,6 +120,24 @@ def test_a_wrong_token_ends_what_is_recorded_and_what_was_known_is_stored(
         mine = feed(model, session.prompt_cache, rest)[-1]
         plain = feed(model, cache.fresh_cache(), other)[-1]
         assert mx.allclose(mine, plain, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mamba"])
+def test_what_is_right_before_a_wrong_token_is_recorded(store: BlockStore, kind: str) -> None:
+    model = zoo.build(kind)
+    cache, answer = PrefixCache(model, store), random_tokens(40, 2)
+    wrong: Any = [*answer[:30], "x", *answer[30:]]
+    with cache.session(PROMPT) as session:
+        for chunk in session.prefill_chunks():
+            feed(model, session.prompt_cache, chunk)
+        feed(model, session.prompt_cache, answer[:30])
+        session.checkpoint()
+        session.extend(wrong)
+        assert session.tokens == PROMPT + answer[:30]
+        assert not cache.begin([*PROMPT, *answer]).held
+        result = session.commit()
+    assert result.skipped["bad_tokens"] == 1
+    assert cache.lookup([*PROMPT, *answer]).cached_tokens >= (96 if kind == "llama" else 70)
 
 
 @pytest.mark.parametrize("bad", [1.5, "x", None, 2**70, [1]])

@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache
 
@@ -115,6 +117,69 @@ def test_any_wish_for_room_restores_and_takes_no_more_than_the_most(
 def test_an_adapter_path_that_is_not_there_is_refused(model: Any, store: BlockStore) -> None:
     with pytest.raises(FileNotFoundError, match="adapter"):
         PrefixCache(model, store, adapter="/nowhere/adapter")
+
+
+def test_what_was_not_fed_is_named_once(
+    model: Any, cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    for seed in range(2):
+        prompt = random_tokens(100, seed)
+        with cache.session(prompt) as session:
+            for chunk in session.prefill_chunks():
+                feed_to(session, model, chunk)
+            feed_to(session, model, [1, 2, 3])
+            session.extend([1, 2])
+            assert session.commit().skipped == {"position": 1}
+    assert caplog.text.count("the cache is at 103, the session's tokens end at 102") == 1
+
+
+def test_tokens_that_are_none_are_named_by_their_types(
+    cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.retire([1, 2.5, "secret"])  # type: ignore[list-item]
+    assert "tokens=['float', 'int', 'str'] is ignored" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_numbers_of_numpy_are_numbers(model: Any, cache: PrefixCache) -> None:
+    five: Any = np.int64(5)
+    request(model, cache, PROMPT)
+    with cache.session(
+        PROMPT, deadline=np.float32(0.5), max_new_tokens=five, kv_bits=np.int64(8)
+    ) as session:
+        chunk = next(session.prefill_chunks(five))
+        feed_to(session, model, chunk)
+        session.checkpoint(five)
+        assert session.next_stop(five) == 5
+    assert cache.pin(PROMPT, ttl=five).reason is None
+    assert cache.begin(PROMPT).wait(np.float32(5))
+    assert cache.store.flush(np.float64(5))
+    assert cache.store.stats().requests.ignored_hints == 0
+
+
+def test_what_another_thread_computes_is_said_in_one_line(
+    model: Any, cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = cache.session(PROMPT)
+    count = session.next_stop(100)
+    model(mx.array([PROMPT[:count]]), cache=session.prompt_cache)
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(2):
+            other.submit(session.checkpoint, count).result(30)
+        result = other.submit(session.commit).result(30)
+    if result.skipped == {"error": 1}:  # Not every stream of MLX belongs to one thread.
+        assert "evaluate on the thread that computes" in caplog.text
+        assert len(caplog.records) == 1
+
+
+def test_an_abort_before_a_commit_is_no_mistake(
+    cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cache.session(PROMPT) as session:
+        session.abort()
+        session.append(5)
+        assert session.commit().skipped == {"closed": 1}
+    assert not caplog.records
 
 
 def test_calls_after_the_end_are_counted_and_the_first_is_said(
