@@ -55,7 +55,6 @@ class Budgets:
         self._block = settings.block_size
         self._memory = settings.hot_bytes or settings.queue_bytes
         self._memory_name = "hot_bytes" if settings.hot_bytes else "queue_bytes"
-        self._queue = self._memory if settings.hot_cache_only else settings.queue_bytes
         self._is_derived = settings.is_derived("cold_bytes")
         self._is_empty = bool(settings.empty_budgets())
         self._block_bytes = 0
@@ -67,18 +66,15 @@ class Budgets:
             self._block_bytes = nbytes
         elif group != PAGED:
             self._point_bytes[group] = max(nbytes, self._point_bytes.get(group, 0))
-        for name, size in ((self._memory_name, self._memory), ("queue_bytes", self._queue)):
-            if nbytes > size:
-                # Of a queue no more than the memory that it is part of.
-                most = 16 * nbytes if nbytes > self._memory else self._memory
-                what = f"{tokens} tokens" if tokens else "recurrent state"
-                done = "kept" if name == self._memory_name else "written to the disk"
-                self._tell(
-                    name,
-                    f"{name} ({format_size(size)}) is smaller than one page of {self._label} "
-                    f"({format_size(nbytes)} for {what}): none is {done}; "
-                    f"{name}={enough(min(16 * nbytes, most))} would hold some",
-                )
+        # A page larger than the queue has it for itself.
+        if nbytes > self._memory:
+            what = f"{tokens} tokens" if tokens else "recurrent state"
+            self._tell(
+                self._memory_name,
+                f"{self._memory_name} ({format_size(self._memory)}) is smaller than one page of "
+                f"{self._label} ({format_size(nbytes)} for {what}): none is kept; "
+                f"{self._memory_name}={enough(16 * nbytes)} would hold some",
+            )
 
     @property
     def _cold(self) -> int:
@@ -99,9 +95,8 @@ class Budgets:
         if not self._block_bytes:
             return None
         here = self._settings.hot_bytes // self._block_bytes * self._block
-        if self._block_bytes > min(self._memory, self._queue):
-            name = self._memory_name if self._block_bytes > self._memory else "queue_bytes"
-            return Fit(0, name, here)
+        if self._block_bytes > self._memory:
+            return Fit(0, self._memory_name, here)
         if self._settings.hot_cache_only:
             return Fit(self._memory // self._block_bytes * self._block, self._memory_name, here)
         blocks = max(0, self._cold - DIRECTORY_BYTES) // (self._block_bytes + FILE_BYTES)

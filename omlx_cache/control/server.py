@@ -306,7 +306,7 @@ def serve_port(
     if token is not None and not (isinstance(token, str) and token):
         raise ConfigError("the token is empty or no text: name one, or None for this machine only")
     if not isinstance(port, int) or not 0 <= port <= 65535:
-        raise ConfigError(f"port must be from 0 to 65535, 0 for any free one; got {port}")
+        raise ConfigError(f"port must be from 0 to 65535, 0 for any free one; got {port!r}")
     bound = bind(host, port, "; port 0 takes any free one")
     if token is None and not is_loopback(str(bound.getsockname()[0])):
         bound.close()

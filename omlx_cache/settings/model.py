@@ -348,8 +348,8 @@ class CacheSettings(RemoteSettings):
 
     def empty_budgets(self) -> list[str]:
         """Return which budgets are so small that no page of any model is kept."""
+        empty = not (self.hot_bytes or self.queue_bytes)
         if self.hot_cache_only:
-            empty = not (self.hot_bytes or self.queue_bytes)
             return ["hot_bytes is 0 and hot_cache_only is set: nothing will be kept"] * empty
         if self.cold_bytes < SMALLEST_COLD_BYTES:
             size = format_size(self.cold_bytes)
@@ -360,7 +360,7 @@ class CacheSettings(RemoteSettings):
                 if self.is_derived("cold_bytes")
                 else f"cold_bytes ({size}) has no room for a file: nothing will be kept on disk"
             ]
-        return [] if self.queue_bytes else ["queue_bytes is 0: nothing will be kept on disk"]
+        return ["queue_bytes and hot_bytes are 0: nothing will be kept"] * empty
 
     def cold_budget(self, used_bytes: int) -> int:
         """Return the cold budget of a directory that already holds `used_bytes`.

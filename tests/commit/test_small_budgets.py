@@ -46,9 +46,19 @@ def test_a_memory_smaller_than_a_page_keeps_nothing_and_says_which_setting(
     (result,) = _run(tmp_path, hot_bytes="16KiB", queue_bytes="16KiB", block_size=256)
     assert result.pages == 0
     assert result.skipped[reasons.NO_ROOM] > 0
-    assert [text.partition(" (")[0] for text in _said(caplog)] == ["hot_bytes", "queue_bytes"]
+    assert [text.partition(" (")[0] for text in _said(caplog)] == ["hot_bytes"]
     assert "smaller than one page of tiny-llama" in _said(caplog)[0]
     assert "256 tokens" in _said(caplog)[0]
+
+
+def test_a_queue_smaller_than_a_page_writes_one_after_the_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"hot_bytes": "1MiB", "queue_bytes": 0, "commit_wait_seconds": 30}
+    (result,) = _run(tmp_path, **fields)
+    assert result.skipped == {}
+    assert len(files_in(tmp_path)) >= TOKENS // 32
+    assert _said(caplog) == []
 
 
 @pytest.mark.parametrize("pages", [1, 2, 3])

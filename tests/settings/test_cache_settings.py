@@ -193,7 +193,7 @@ def test_a_budget_without_room_for_a_page_is_a_forgotten_unit(
 def test_a_budget_that_keeps_nothing_is_noted(machine: Machine) -> None:
     for name, fields in {
         "cold_bytes": {"cold_bytes": 0},
-        "queue_bytes": {"queue_bytes": 0},
+        "queue_bytes": {"queue_bytes": 0, "hot_bytes": 0},
         "hot_bytes": {"hot_bytes": 0, "hot_cache_only": True},
     }.items():
         (note,) = CacheSettings(machine=machine, cold_dir="/srv/kv", **fields).empty_budgets()
