@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     from omlx_cache_daemon.quotas import change, described, unpin
 
     if amount:
-        if wanted is not None and not args.yes and not _evicts(directory, wanted):
+        if wanted is not None and not args.yes and not _may_evict(directory, wanted):
             return FAILURE
         change(directory, wanted, make=args.cold_dir is None)
     if args.pin is not None and target is not None:
@@ -111,7 +111,7 @@ def _budget(given: str) -> int:
         raise UsageError(f"{given!r}: {error}; allowed: {SIZE_FORMS}, or auto") from None
 
 
-def _evicts(directory: Path, wanted: int) -> bool:
+def _may_evict(directory: Path, wanted: int) -> bool:
     """Ask before a budget evicts most of the pages; True where nobody can be asked."""
     if not directory.is_dir() or not sys.stdin.isatty():
         return True
