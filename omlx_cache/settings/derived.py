@@ -30,7 +30,7 @@ DERIVED: Final = {
     "hot_bytes": "one eighth of physical memory, or of the control group's limit where that is "
     "lower",
     "cold_bytes": "a quarter of what is free on the cold directory's disk (what the cache holds "
-    "already counts as free), at most 128 GiB",
+    "already counts as free), at most 128 GiB; as much as the cache holds where that is more",
     "min_free_bytes": "5 % of the cold directory's disk, at most 10 GiB",
     "queue_bytes": "a quarter of `hot_bytes`, or of its default where that is 0; at least 256 MiB "
     "or all of it, at most 1 GiB",

@@ -366,11 +366,14 @@ class CacheSettings(RemoteSettings):
         """Return the cold budget of a directory that already holds `used_bytes`.
 
         A derived budget is a share of free disk; counting the cache's own files as free keeps
-        it from shrinking at every restart. A budget that was set is returned as it is.
+        it from shrinking at every restart. Where others fill the disk, it is as much as is stored,
+        without the bytes that the disk lacks. A budget that was set is returned as it is.
         """
         if self.hot_cache_only or not self.is_derived("cold_bytes"):
             return self.cold_bytes
-        return cold_share(self.machine.disk(self.cold_dir).free, used_bytes)
+        free = self.machine.disk(self.cold_dir).free
+        lacking = max(0, self.least_free() - free)
+        return max(cold_share(free, used_bytes), used_bytes - lacking)
 
     def least_free(self) -> int:
         """Return what stays free of the cold directory's disk, which may be mounted only now."""

@@ -84,6 +84,14 @@ def test_a_derived_cold_budget_does_not_shrink_as_the_cache_fills(machine: Machi
     assert filled.cold_budget(100 * GIB) == empty.cold_budget(0) == 100 * GIB
 
 
+@pytest.mark.parametrize(("free", "budget"), [(60, 90), (4, 84), (300, 97)])
+def test_a_disk_that_others_filled_costs_no_more_pages_than_its_free_space_needs(
+    machine: Machine, free: int, budget: int
+) -> None:
+    crowded = replace(machine, disk=lambda path: DiskSpace(1000 * GIB, free * GIB))
+    assert CacheSettings(machine=crowded).cold_budget(90 * GIB) // GIB == budget
+
+
 def test_the_command_line_finds_the_directory_that_the_settings_choose(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

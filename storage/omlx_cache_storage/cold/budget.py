@@ -71,6 +71,8 @@ def agree(
     is_far_less = budget.set_by != "free space" and budget.nbytes < wanted_bytes // FAR_LESS
     is_told = is_far_less if derived else budget.nbytes != wanted_bytes
     note = _note(budget, wanted_bytes, derived=derived) if is_told else ""
+    if derived and budget.set_by == "free space" and budget.nbytes <= used_bytes:
+        note = CROWDED.format(budget.nbytes)
     return Agreement(budget, is_ours and budget != known, note)
 
 
@@ -91,6 +93,11 @@ def _note(budget: Budget, wanted_bytes: int, *, derived: bool) -> str:
     )
 
 
+CROWDED: Final = (
+    "others fill the disk: by its free space the budget is {:,} bytes, which the stored pages "
+    "take, so a new page evicts an old one; free room on the disk and restart, or `omlx-cache "
+    "quota SIZE`"
+)
 IGNORED_SHARES: Final = (
     f"{BUDGET_FILE} has shares that an earlier version set, and they do not count any more: give a "
     "tenant, model or namespace a cold_dir of its own; `omlx-cache quota SIZE` takes them out"

@@ -157,7 +157,7 @@ def test_a_quota_stays_and_shares_stay(
         assert known.set_by != "quota" or agreed.budget == known
         assert agreed.write == (agreed.budget != known)
     if derived:
-        assert not agreed.note
+        assert not agreed.note or agreed.budget.nbytes <= used
         assert known is None or known.set_by == "free space" or agreed.budget == known
     else:
         assert bool(agreed.note) == (agreed.budget.nbytes != wanted)
@@ -177,6 +177,14 @@ def test_a_store_that_would_derive_far_more_says_who_set_so_little(
 ) -> None:
     note = agree(known, 1000, derived=True, alone=True, used_bytes=0).note
     assert told in note if told else not note
+
+
+def test_a_store_says_that_others_left_it_no_more_than_its_pages_take() -> None:
+    known = Budget(900, "free space")
+    agreed = agree(known, 500, derived=True, alone=True, used_bytes=500)
+    assert (agreed.budget.nbytes, agreed.write) == (500, True)
+    assert "others fill the disk" in agreed.note
+    assert not agree(known, 501, derived=True, alone=True, used_bytes=500).note
 
 
 @pytest.mark.parametrize(
