@@ -2,6 +2,7 @@
 mends what is safe to mend; with --all it reads every page."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ import pytest
 
 from kit.children import Process, embedded_stores, told
 from kit.output import check_output
-from kit.storage import Story, files_in, open_store, store_page
+from kit.storage import FaultyDisk, Story, files_in, open_store, store_page
 from kit.storage.mounts import small_disk
 from kit.units import KIB
 from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow
@@ -245,6 +246,22 @@ def test_a_full_disk_is_measured_by_the_budget_that_it_has(cold: Path, tmp_path:
         assert (finding.check, finding.severity) == ("free space", "warning")
 
 
+def test_pins_of_a_full_directory_are_told_with_what_they_leave(cli: Cli, cold: Path) -> None:
+    used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
+    assert cli("quota", used + 64 * KIB, "--yes").code == 0
+    assert _found(cold) == []
+    namespace = json.loads(cli("ls", "--format", "json").out)[0]["namespace"]
+    assert cli("quota", "--pin", namespace).code == 0
+    assert _told(_found(cold)) == [("pins", "warning", False)]
+
+
+def test_a_disk_that_refuses_writes_without_being_mounted_read_only_is_told(cold: Path) -> None:
+    disk = FaultyDisk()
+    disk.fail["write"] = errno.EROFS
+    (finding,) = _found(cold, disk)
+    assert (finding.check, "Read-only file system" in finding.found) == ("writable", True)
+
+
 def test_free_space_is_judged_by_the_store_that_has_the_directory(
     serving: Process, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +321,8 @@ def test_a_disk_that_cannot_do_what_is_asked_of_it_is_told(
     monkeypatch.setenv("OMLX_CACHE_MIN_FREE_BYTES", "1000TiB")
     (finding,) = _found(cold)
     assert (finding.check, "min_free_bytes" in finding.found) == ("free space", True)
+    assert "other files take" in finding.found
+    assert finding.remedy.startswith("free room on the disk: du -xh /")
 
 
 def test_a_check_that_fails_or_hangs_is_a_finding_and_no_end(

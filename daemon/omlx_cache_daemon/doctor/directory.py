@@ -17,6 +17,7 @@ from omlx_cache_daemon.offline_files import root_of
 from omlx_cache_storage.cold.catalog import namespace_directories
 from omlx_cache_storage.cold.disk import physical_bytes
 from omlx_cache_storage.cold.files import TAG_FILE
+from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.root import DirectoryGone, kind_of, locks_work
 from omlx_cache_storage.cold.small_files import BUDGET, PINS, temporary_name
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE
@@ -61,7 +62,7 @@ def file_system(context: Context) -> Iterator[Finding]:
             _ELSEWHERE,
         )
     ledger = context.directory / LEDGER_FILE
-    is_shared = context.exists and ledger.is_file() and context.fs.is_writable(context.directory)
+    is_shared = context.exists and ledger.is_file() and not _why_unwritable(context)
     if is_shared and not locks_work(ledger, context.fs):
         yield Finding(
             "error",
@@ -73,16 +74,18 @@ def file_system(context: Context) -> Iterator[Finding]:
 
 def free_space(context: Context) -> Iterator[Finding]:
     """The disk has what is to stay free, and the budget can be reached."""
-    least = context.min_free
-    spare = context.fs.free_bytes(_existing(context.directory)) - least
+    least, there = context.min_free, _existing(context.directory)
+    spare = context.fs.free_bytes(there) - least
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
     if spare < 0:
+        others = max(0, context.fs.taken_bytes(there) - context.census.nbytes)
         yield Finding(
             "warning",
             f"the disk has {format_size(spare + least)} free, less than min_free_bytes "
-            f"({format_size(least)})",
-            "stores write nothing more, and evict, until there is room",
-            "free some room on the disk, or lower OMLX_CACHE_MIN_FREE_BYTES",
+            f"({format_size(least)}): other files take {format_size(others)} of it, the cache "
+            f"{format_size(context.census.nbytes)}",
+            "stores evict pages until that much is free, and write nothing when none is left",
+            f"free room on the disk: du -xh {context.fs.mount_point(there)} | sort -h | tail",
         )
     elif context.budget is not None and lacking > 0:
         reachable = format_size(context.budget.nbytes - lacking).replace(" ", "")
@@ -127,14 +130,13 @@ def permissions(context: Context) -> Iterator[Finding]:
 
 def writable(context: Context) -> Iterator[Finding]:
     """Pages can be written there."""
-    if not context.fs.is_writable(context.directory):
-        read_only = context.fs.is_read_only(context.directory)
-        what = "disk is mounted read-only" if read_only else "mode"
+    if why := _why_unwritable(context):
         yield Finding(
             "warning",
-            f"nothing can be written to {context.directory} (its {what})",
+            f"nothing can be written to {context.directory} ({why})",
             "what is there is restored, and nothing is added or evicted",
-            "mount it so that it can be written to, or set OMLX_CACHE_COLD_DIR",
+            "mount it so that it can be written to (after an error of the disk: dmesg, fsck), or "
+            "set OMLX_CACHE_COLD_DIR",
         )
 
 
@@ -271,6 +273,19 @@ def foreign_files(context: Context) -> Iterator[Finding]:
             f"ls -lR {others[0]}",
             files=others,
         )
+
+
+def _why_unwritable(context: Context) -> str:
+    """Return why no file can be made in the directory, "" where one can, or has no room only."""
+    path = temporary_name(os.fspath(context.directory))
+    try:
+        context.fs.write(path, [b"?"], "none")
+    except OSError as error:
+        return "" if error.errno in NO_ROOM else error.strerror or str(error)
+    finally:
+        with contextlib.suppress(OSError):
+            context.fs.remove(path)
+    return ""
 
 
 def _existing(path: Path) -> Path:

@@ -8,7 +8,9 @@ from functools import partial
 
 from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES, counted, format_size
 from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
+from omlx_cache_daemon.client import count_of
 from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding, ask
+from omlx_cache_daemon.quotas import described
 from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.targets import current_versions
 from omlx_cache_storage.cold.catalog import (
@@ -112,7 +114,9 @@ def budget(context: Context) -> Iterator[Finding]:
             f"the budget ({format_size(context.budget.nbytes)}) has room for fewer than "
             f"{_PAGES_OF_A_PROMPT} pages",
             "the disk keeps the beginning of a prompt, or nothing",
-            f"omlx-cache quota auto {context.option}",
+            "free room on the disk, and restart: a budget of the free space is set at a start"
+            if context.budget.set_by == "free space"
+            else f"omlx-cache quota auto {context.option}",
         )
     # Without pages it is the files around them.
     if not known.pages or known.nbytes <= context.budget.nbytes:
@@ -132,6 +136,20 @@ def budget(context: Context) -> Iterator[Finding]:
         else "the next store that opens it evicts what is too much",
         f"omlx-cache rm --to {context.budget.nbytes} {context.option}",
     )
+
+
+def pins(context: Context) -> Iterator[Finding]:
+    """Pins leave room for what is used now."""
+    state = described(context.directory)
+    kept, limit = count_of(state, "pinned_bytes"), state["bytes"]
+    if isinstance(limit, int) and kept * 4 >= limit > 0:
+        is_full = context.census.nbytes * 10 >= limit * 9
+        yield Finding(
+            "warning" if is_full else "note",
+            f"pins keep {quantity('bytes', kept)} of the budget of {quantity('bytes', limit)}",
+            "all other prompts share the rest, and are evicted sooner",
+            f"omlx-cache quota {context.option} shows the pins, and --unpin NAME ends one",
+        )
 
 
 def newest_page(context: Context) -> Iterator[Finding]:
@@ -207,4 +225,4 @@ def _disagreement(context: Context, process: AskedProcess) -> str:
     return ""
 
 
-PAGES = (budget, newest_page, checksums, agreement, stale_pages)
+PAGES = (budget, pins, newest_page, checksums, agreement, stale_pages)
