@@ -88,8 +88,9 @@ MISS_REASONS = {
     ),
     EVICTED: MissReason(
         "the next page was stored, and is gone",
-        "a larger hot_bytes keeps more in memory, `omlx-cache quota SIZE` more on the disk, and "
-        "`omlx-cache doctor` says whether that has room",
+        "`omlx-cache doctor` says what made it leave: a full disk, a small budget, pins, or a "
+        "limit of this store; if it finds nothing, a larger `omlx-cache quota` or hot_bytes keeps "
+        "more",
     ),
     NO_DISK: MissReason(
         "memory had no room for the page, and the disk takes none",
@@ -97,9 +98,9 @@ MISS_REASONS = {
     ),
     NOT_STORED: MissReason(
         "what both share is not stored",
-        "ask again when the other request is done. For `no_room` or `refused`: a larger hot_bytes, "
-        "queue_bytes or cold_bytes; the log names which, `skips` in `omlx-cache stats --all` "
-        "counts it",
+        "without a word in parentheses, ask again when the other request is done. For `no_room` or "
+        "`refused`: `omlx-cache doctor`, or a larger hot_bytes, queue_bytes or cold_bytes; the "
+        "log names which, `skips` in `omlx-cache stats --all` counts it",
     ),
     WINDOW_NOT_HELD: MissReason(
         "more of it is known, but its last window of tokens is not held there",
@@ -112,7 +113,8 @@ MISS_REASONS = {
     TOO_SHORT: MissReason("a prompt of one token has nothing to restore"),
     CORRUPT: MissReason(
         "a page on the disk was damaged, and is forgotten",
-        "check the disk if it happens again",
+        "pages behind it may be damaged too: `omlx-cache doctor --all --fix` finds all at once, "
+        "else each costs a request; then check the disk",
     ),
     MISMATCH: MissReason("a page did not fit the model, and is forgotten"),
     UNREADABLE: MissReason(

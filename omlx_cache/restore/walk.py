@@ -128,7 +128,12 @@ class Walk:
         """Never use a failed page again, nor the pages behind it. Forgets a sound page that does
         not fit its group, so that a commit writes a right one."""
         level = logging.DEBUG if isinstance(failed.cause, PageGone) else logging.WARNING
-        _log.log(level, "page %s: %s", failed.page.key.hex()[:16], failed.cause)
+        _log.log(
+            level,
+            "page %s: %s: what follows it is computed again; `omlx-cache doctor --all` reads every "
+            "page",
+            *(failed.page.key.hex()[:16], failed.cause),
+        )
         self.failure = failed.cause.reason
         blamed = {failed.page}
         if failed.joins:

@@ -45,10 +45,10 @@ _UNTIL_WRITTEN = (
 )
 _REFUSALS = ("refused", "rationed", "undecodable")
 _UNWRITTEN: dict[Outcome, str] = {
-    "refused": "all that the disk has is worth more",
+    "refused": "no room: a budget or limit is full of pages that are used more",
     "rationed": "what may be written in a day is spent",
     "undecodable": "the disk has it in a form that only others can decode",
-    "put off": "the disk failed a moment ago",
+    "put off": "the disk was full or failed a moment ago",
 }
 
 
@@ -373,10 +373,11 @@ class Writer:
             if not self._breaker.enter():
                 return "put off"
         result: WriteResult = "full"
-        trouble, fault = "it is full, or its budget has no room", None
+        fault: Exception | None = None
         nbytes = page.meta.nbytes
         try:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
+            trouble = "it is full" if self._cold.evictor.is_short else "its budget has no room"
         except OSError as error:
             trouble = error.strerror or str(error)
         except Exception as error:

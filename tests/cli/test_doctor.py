@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -429,14 +429,14 @@ def test_a_store_that_knows_other_pages_than_there_are_is_told(
     assert str(serving.pid) in finding.remedy
 
 
-def test_processes_of_different_versions_on_a_directory_are_told(cold: Path) -> None:
+def _asked(cold: Path, version: str = "0.0.1", **told: Any) -> AskedProcess:
     held = Holding(pages=0, bytes=0)
     row = ProcessRow(
         pid=11,
         name="one",
         uptime_s=1.0,
         models=(),
-        version="0.0.1",
+        version=version,
         versions={},
         hot=held,
         cold=ColdHolding(pages=0, bytes=0, state="ok", dir=str(cold)),
@@ -444,9 +444,36 @@ def test_processes_of_different_versions_on_a_directory_are_told(cold: Path) -> 
         pending=held,
         sessions=0,
     )
-    store = Client(cold / "none", 11)
-    rows = (row, replace(row, pid=12, version="0.0.2"))
-    processes = [AskedProcess(store, one) for one in rows]
+    return AskedProcess(Client(cold / "none", 11), row, **told)
+
+
+def test_what_keeps_a_store_from_writing_is_told(cold: Path) -> None:
+    figures = {"nbytes": 9, "own_limit_bytes": 8, "corrupt_pages": 2, "rationed_pages": 3}
+    figures |= {"day_written_bytes": 29, "day_limit_bytes": 30}
+    stats = {"cold": figures, "requests": {"misses": {"diverged": 4}}}
+    checks = (machine.writes_of_stores, machine.histories)
+    found = examine(Context(cold, [_asked(cold, stats=stats)]), checks)
+    texts = ("its own cold_bytes", "daily_write_bytes", "2 damaged pages", "4 requests")
+    assert [text for text, one in zip(texts, found, strict=True) if text not in one.found] == []
+    assert examine(Context(cold, [_asked(cold)]), checks) == []
+
+
+def test_a_quota_of_less_than_a_server_was_given_is_told(cli: Cli, cold: Path) -> None:
+    assert cli("quota", "16MiB", "--yes").code == 0
+    for kind, value, count in (("flag", 40 << 20, 1), ("flag", 30 << 20, 0), ("derived", 1, 0)):
+        settings = {"cold_bytes": {"kind": kind, "value": value}}
+        found = examine(_beside(cold, settings), (pages.budget,))
+        assert [one.check for one in found] == ["budget"] * count
+
+
+def _beside(cold: Path, settings: dict[str, object]) -> Context:
+    context = Context(cold, [_asked(cold, settings=settings)])
+    assert context.exists
+    return context
+
+
+def test_processes_of_different_versions_on_a_directory_are_told(cold: Path) -> None:
+    processes = [_asked(cold), _asked(cold, "0.0.2")]
     (finding,) = examine(Context(cold, processes), (machine.versions,))
     assert "0.0.1" in finding.found
     assert "0.0.2" in finding.found

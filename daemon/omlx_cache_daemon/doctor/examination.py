@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, get_args
 
-from omlx_cache import reasons
 from omlx_cache.control.cold_files import ROOT_FILES, root_bytes
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.listing import Footprint
@@ -22,7 +21,7 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError, refuse_unknown
 from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES
 from omlx_cache_daemon.checking import Checked
-from omlx_cache_daemon.client import Client, as_map, count_of
+from omlx_cache_daemon.client import Client, Map, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.stores import running, services
 from omlx_cache_storage.cold.budget import Budget
@@ -151,15 +150,24 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class AskedProcess:
     """A store, or a service, with what it says of itself; `error` says why that is nothing.
-    `unbacked`: pages that its memory takes for written, and the disk does not have. `rewritten`:
-    its requests with a changed history. `min_free`: the bytes that it leaves free on the disk."""
+    `unbacked`: pages that its memory takes for written, and the disk does not have. Its `stats` and
+    `settings`, by name, are empty where it does not know the question."""
 
     store: Client
     row: ProcessRow | None = None
     unbacked: int = 0
-    rewritten: int = 0
     error: str | None = None
-    min_free: int | None = None
+    stats: Map = field(default_factory=dict)
+    settings: Map = field(default_factory=dict)
+
+    def part(self, name: str) -> Map:
+        """Return a part of its figures, empty for one that it has not."""
+        return as_map(self.stats.get(name) or {})
+
+    def given(self, setting: str) -> int | None:
+        """Return the size that it was given, None for one that was derived, or is not known."""
+        known = as_map(self.settings.get(setting) or {"kind": "derived"})
+        return None if known["kind"] == "derived" else count_of(known, "value")
 
     @property
     def pid(self) -> int | None:
@@ -183,22 +191,21 @@ def asked() -> list[AskedProcess]:
 
 def ask(store: Client) -> AskedProcess:
     """Return what a process says of itself; waits for some seconds at most."""
-    client, unbacked, rewritten = store.within(ASK_SECONDS), 0, 0
-    min_free: int | None = None
+    client, unbacked = store.within(ASK_SECONDS), 0
+    settings: Map = {}
+    stats: Map = {}
     try:
         row = client.process()
         # An earlier version does not know the question.
         with contextlib.suppress(ControlError, KeyError):
-            known = as_map(as_map(client.call("config"))["settings"])
-            min_free = count_of(as_map(known["min_free_bytes"]), "value")
+            settings = as_map(as_map(client.call("config"))["settings"])
         # A service, and an earlier version, do not know the question.
         with contextlib.suppress(ControlError):
             unbacked = count_of(as_map(client.call("compare")), "unbacked")
-            requests = as_map(as_map(client.call("stats")).get("requests", {}))
-            rewritten = count_of(as_map(requests.get("misses", {})), reasons.REWRITTEN)
+            stats = as_map(client.call("stats"))
     except (CommandError, ControlError) as error:
         return AskedProcess(store, error=str(error))
-    return AskedProcess(store, row, unbacked, rewritten, min_free=min_free)
+    return AskedProcess(store, row, unbacked, stats=stats, settings=settings)
 
 
 @dataclass
@@ -266,7 +273,8 @@ class Context:
     def min_free(self) -> int:
         """The bytes to leave free on the directory's disk: those of its users, else those of a
         store that is started here on it."""
-        known = [user.min_free for user in self.users if user.min_free is not None]
+        stated = [as_map(user.settings.get("min_free_bytes") or {}) for user in self.users]
+        known = [count_of(setting, "value") for setting in stated if setting]
         if not known:
             with contextlib.suppress(ConfigError):
                 known = [CacheSettings(cold_dir=self.directory).min_free_bytes]

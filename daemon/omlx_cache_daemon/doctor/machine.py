@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from omlx_cache import __version__
+from omlx_cache import __version__, reasons
 from omlx_cache.control.socket_paths import (
     candidates,
     is_listening,
@@ -22,8 +22,9 @@ from omlx_cache.mlx_lm_versions import UntestedVersion, check
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.derived import memory_to_leave
 from omlx_cache.settings.machine import probe, text_of
-from omlx_cache.settings.sizes import counted
+from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache.upkeep.memory import Level, level_of, reader
+from omlx_cache_daemon.client import as_map, count_of
 from omlx_cache_daemon.doctor.examination import Context, Finding
 from omlx_cache_daemon.render import quantity
 from omlx_cache_storage.documents import MLX, MLX_LM, as_versions
@@ -203,9 +204,40 @@ def disks_of_stores(context: Context) -> Iterator[Finding]:
         if cold is not None and cold.state != "ok":
             yield Finding(
                 "error" if cold.state.startswith("unavailable") else "warning",
-                f"the disk of {process} is not as it should be: {cold.state}",
+                f"the disk of {process} is not as it should be: {cold.state.partition('. ')[0]}",
                 "it works from memory, writes nothing, and tries again within a minute",
-                "mend the disk, free room on it, or raise its budget: other findings say how",
+                "do what the other findings say, or see the disk's own log (dmesg): no restart and "
+                "no other budget is needed",
+            )
+
+
+def writes_of_stores(context: Context) -> Iterator[Finding]:
+    """No limit of its own keeps a store from writing, and no page was damaged."""
+    for process in context.processes:
+        cold = process.part("cold")
+        own, held = count_of(cold, "own_limit_bytes"), count_of(cold, "nbytes")
+        written, ration = count_of(cold, "day_written_bytes"), count_of(cold, "day_limit_bytes")
+        if own and held * 10 >= own * 9:
+            yield Finding(
+                "warning",
+                f"{process} writes nothing: the directory holds {format_size(held)}, and its own "
+                f"cold_bytes is {format_size(own)}",
+                "its prompts are kept in its memory only; omlx-cache quota does not change that",
+                f"omlx-cache config --pid {process.pid} shows who set it: raise it, and restart",
+            )
+        if count_of(cold, "rationed_pages") and written * 10 >= ration * 9:
+            yield Finding(
+                "warning",
+                f"{process} has written its daily_write_bytes: {format_size(written)} in 24 hours",
+                "new pages stay in memory only, until what was written a day ago does not count",
+                "raise daily_write_bytes, and restart it; or wait",
+            )
+        if damaged := count_of(cold, "corrupt_pages"):
+            yield Finding(
+                "warning",
+                f"{process} has met {counted(damaged, 'damaged page')} since it was started",
+                "each was computed again; several in a week are a failing disk",
+                "omlx-cache doctor --all reads every page; then see the disk's own log (dmesg)",
             )
 
 
@@ -238,14 +270,23 @@ def remotes_of_stores(context: Context) -> Iterator[Finding]:
 def histories(context: Context) -> Iterator[Finding]:
     """Clients send histories back as they were."""
     for process in context.processes:
-        if process.rewritten:
+        misses = as_map(process.part("requests").get("misses") or {})
+        if diverged := count_of(misses, reasons.DIVERGED):
+            yield Finding(
+                "note",
+                f"{counted(diverged, 'request')} of {process} parted from an earlier prompt at one "
+                "place, and went on alike: a date or an id that changes",
+                "everything behind that place is computed again",
+                "omlx-cache log has them as diverged; omlx-cache why NUMBER shows the place",
+            )
+        if rewritten := count_of(misses, reasons.REWRITTEN):
             advice = "omlx-cache why shows where they part"
             flags = None if process.row is None else process.row.service.get("flags")
             if not isinstance(flags, list) or "keep_reasoning" not in flags:
                 advice += "; for dropped reasoning: serve --keep-reasoning"
             yield Finding(
                 "note",
-                f"{counted(process.rewritten, 'request')} of {process} came with a history that "
+                f"{counted(rewritten, 'request')} of {process} came with a history that "
                 "the client, the chat template or the server's trimming of white space changed",
                 "everything behind the first changed answer is computed again",
                 advice,
@@ -289,6 +330,6 @@ def _remove(left: list[Path]) -> str:
 
 MACHINE = (
     variables, settings, packages, clock, memory, descriptors, runtime_directory, sockets, answers,
-    disks_of_stores, memory_and_disk, remotes_of_stores, histories,
+    disks_of_stores, writes_of_stores, memory_and_disk, remotes_of_stores, histories,
 )  # fmt: skip
 """What is about the machine and its processes."""

@@ -118,6 +118,16 @@ def budget(context: Context) -> Iterator[Finding]:
             if context.budget.set_by == "free space"
             else f"omlx-cache quota auto {context.option}",
         )
+    for process in context.users:
+        given = process.given("cold_bytes")
+        if context.budget.set_by == "quota" and 2 * context.budget.nbytes <= (given or 0):
+            yield Finding(
+                "warning",
+                f"omlx-cache quota set the budget to {format_size(context.budget.nbytes)}, and "
+                f"{process} was given {format_size(given or 0)}",
+                "pages leave sooner than those who set it up expect",
+                f"omlx-cache quota auto {context.option} goes by what it was given",
+            )
     # Without pages it is the files around them.
     if not known.pages or known.nbytes <= context.budget.nbytes:
         return
