@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from omlx_cache.control.cold_files import namespaces, scan
+from omlx_cache.control.cold_files import namespaces, open_tier, scan
 from omlx_cache.identity.namespace import installed
 from omlx_cache.package import VERSION
 from omlx_cache.settings.model import CacheSettings
@@ -101,7 +101,7 @@ class Directory:
         self._written: set[PageId] = set()
 
     def __enter__(self) -> "Directory":
-        self._tier.open(self.settings.cold_budget)
+        open_tier(self._tier, self.settings)
         state = self._tier.usage().state
         if state != "ok":
             self._tier.close()

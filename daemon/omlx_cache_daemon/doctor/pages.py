@@ -114,7 +114,8 @@ def budget(context: Context) -> Iterator[Finding]:
             f"the budget ({format_size(context.budget.nbytes)}) has room for fewer than "
             f"{_PAGES_OF_A_PROMPT} pages",
             "the disk keeps the beginning of a prompt, or nothing",
-            "free room on the disk, and restart: a budget of the free space is set at a start"
+            "free room on the disk: the budget is a quarter of the free space; then "
+            f"omlx-cache quota auto {context.option}"
             if context.budget.set_by == "free space"
             else f"omlx-cache quota auto {context.option}",
         )

@@ -95,8 +95,7 @@ def _note(budget: Budget, wanted_bytes: int, *, derived: bool) -> str:
 
 CROWDED: Final = (
     "others fill the disk: by its free space the budget is {:,} bytes, which the stored pages "
-    "take, so a new page evicts an old one; free room on the disk and restart, or `omlx-cache "
-    "quota SIZE`"
+    "take, so a new page evicts an old one; free room on the disk, then `omlx-cache quota auto`"
 )
 IGNORED_SHARES: Final = (
     f"{BUDGET_FILE} has shares that an earlier version set, and they do not count any more: give a "

@@ -197,8 +197,7 @@ class SharedLimits:
         """Agree with other processes on a budget; the directory is held, or cannot be changed."""
         used = self._evictor.known_bytes()
         if self.budget_of is not None:
-            # Once: the free space that it goes by was read when the settings were made.
-            self.wanted, self.budget_of = self.budget_of(used), None
+            self.wanted = self.budget_of(used)
         known = read_budget(self._index.directory, self._fs)
         agreed = agree(
             known,

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from kit.storage import FaultyDisk, Story, disk_usage, open_cold, set_budget
 from kit.units import GIB, KIB
+from omlx_cache_daemon.changing import change_budget
 from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, agree
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
@@ -185,6 +187,18 @@ def test_a_store_says_that_others_left_it_no_more_than_its_pages_take() -> None:
     assert (agreed.budget.nbytes, agreed.write) == (500, True)
     assert "others fill the disk" in agreed.note
     assert not agree(known, 501, derived=True, alone=True, used_bytes=500).note
+
+
+def test_auto_goes_by_the_space_that_is_free_now(tmp_path: Path) -> None:
+    wanted = [LIMIT]
+    tier = ColdTier(tmp_path, LIMIT, derived=True)
+    tier.open(lambda used: wanted[-1])
+    wanted.append(2 * LIMIT)
+    tier.settle()
+    assert tier.limit_bytes == LIMIT
+    change_budget(tmp_path, lambda known: replace(known, set_by="free space"))
+    tier.settle()
+    assert tier.limit_bytes == 2 * LIMIT
 
 
 @pytest.mark.parametrize(
