@@ -30,6 +30,7 @@ from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.cold.small_files import read_pins
 from omlx_cache_storage.keys import BlockKey
@@ -135,8 +136,10 @@ def reading(cold_dir: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise NobodyThere(
-            f"there is no cold directory at {cold_dir}: no store has made one, or its disk is not "
-            "mounted"
+            root_of(cold_dir).unmounted()
+            or f"there is no cold directory at {cold_dir}: no store has made one, or its disk is "
+            "not mounted; --cold-dir names another"
         ) from error
     except OSError as error:
-        raise CommandError(f"{cold_dir}: {error.strerror}") from error
+        remedy = "; omlx-cache rm --to SIZE makes room" * (error.errno in NO_ROOM)
+        raise CommandError(f"{cold_dir}: {error.strerror}{remedy}") from error

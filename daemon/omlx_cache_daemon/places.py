@@ -58,14 +58,14 @@ def _said_directory(args: argparse.Namespace) -> Path | None:
     directory = offline_directory(args)
     if directory is not None and args.cold_dir is None:
         unseen = "".join(f" (not looked in {place})" for place in passed_over())
-        sys.stderr.write(f"omlx-cache: no store is running{unseen}; reading {text(directory)}\n")
+        sys.stderr.write(f"omlx-cache: no store is running{unseen}; using {text(directory)}\n")
     return directory
 
 
 def used_directory(args: argparse.Namespace) -> Path:
     """Return the directory that is meant, as `offline_directory`, or that of the running store; it
     need not be there. Raises CommandError for a store without one."""
-    directory = offline_directory(args)
+    directory = _said_directory(args)
     if directory is None:
         told = the_one(args, on_disk=True).process().cold_dir
         if told is None:
@@ -75,8 +75,17 @@ def used_directory(args: argparse.Namespace) -> Path:
 
 
 def existing(directory: Path) -> Path:
-    """Return the path if it exists, else raise OSError; its reader finds out its kind."""
-    directory.stat()
+    """Return the path if it exists, on its own disk; its reader finds out its kind. Raises
+    CommandError, and OSError for another error."""
+    # Only here: reading a directory needs NumPy, and asking a store does not.
+    from omlx_cache_daemon.offline_files import root_of
+
+    if why := root_of(directory).unmounted():
+        raise CommandError(why)
+    try:
+        directory.stat()
+    except FileNotFoundError as error:
+        raise CommandError(f"{directory}: {error.strerror}; is its disk mounted?") from error
     return directory
 
 

@@ -10,7 +10,7 @@ from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.changing import change_budget, change_pins
 from omlx_cache_daemon.client import Map
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.offline_files import Files, reading, root_of
+from omlx_cache_daemon.offline_files import Files, reading
 from omlx_cache_daemon.targets import Target
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
@@ -42,6 +42,7 @@ def described(cold_dir: Path) -> Map:
             "bytes": None if budget is None else budget.nbytes,
             "set_by": None if budget is None else budget.set_by,
             "used_bytes": used.nbytes,
+            "page_bytes": sum(page.stored.nbytes for page in pages),
             "pinned_pages": len(kept),
             "pinned_bytes": sum(page.stored.cost for page in kept),
             "pinned_limit_bytes": None if budget is None else budget.nbytes // SHARE,
@@ -50,14 +51,9 @@ def described(cold_dir: Path) -> Map:
         }
 
 
-def change(cold_dir: Path, nbytes: int | None, *, make: bool) -> None:
-    """Change a directory's budget; None leaves it to the stores.
-
-    `make`: a directory that no store has used yet is made. Raises CommandError, ChangeRefused, and
-    DirectoryGone for one that is no cache's.
-    """
-    if make and nbytes is not None:
-        root_of(cold_dir).have(deleted=False)
+def change(cold_dir: Path, nbytes: int | None) -> None:
+    """Change the budget of a directory that exists; None leaves it to the stores. Raises
+    CommandError, ChangeRefused, and DirectoryGone for one that is no cache's."""
     refuse_foreign(cold_dir, FileSystem())
     with reading(cold_dir):
         change_budget(cold_dir, lambda known: _resized(known, nbytes))

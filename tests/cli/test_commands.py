@@ -57,7 +57,7 @@ def test_a_runtime_directory_that_cannot_be_used_is_named_with_the_reason(
         )
     (tmp_path / "cold").mkdir()
     listed = cli("ls", OMLX_CACHE_RUNTIME_DIR=str(place))
-    assert f"(not looked in {place}, which is not a directory); reading" in listed.err
+    assert f"(not looked in {place}, which is not a directory); using" in listed.err
 
 
 def test_a_killed_store_is_nobody(cli: Cli, start_store: StartStore) -> None:

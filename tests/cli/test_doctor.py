@@ -217,6 +217,8 @@ def test_a_directory_whose_disk_is_not_mounted_is_an_error(
     named = cli("doctor", "--cold-dir", below)
     assert (named.code, named.err) == (1, "")
     assert f"nothing is mounted at {place}" in named.out
+    assert "inodes" not in named.out, "the disk below is another one"
+    cli("ls", "--cold-dir", place).assert_refused(1, f"nothing is mounted at {place}")
     assert f"mkdir -p {tmp_path / 'missing'}" in _found(tmp_path / "missing" / "cold")[0].found
 
 

@@ -86,7 +86,7 @@ def _without_ages(rows: Any) -> Any:
 def test_namespaces_say_what_they_are_of_and_whether_they_are_stale(cli: Cli, place: str) -> None:
     result = cli("ls", "--format", "json")
     rows = {row["namespace"]: row for row in json.loads(result.out)}
-    assert ("no store is running; reading" in result.err) == (place == "files")
+    assert ("no store is running; using" in result.err) == (place == "files")
     one, two, three = (rows[Story(name).namespace.hex()] for name in ("one", "two", "three"))
     assert (one["stale"], two["stale"], three["stale"]) == (True, False, None)
     assert (two["versions"], three["label"]) == (installed(), "f" * 12)

@@ -126,22 +126,19 @@ def test_what_it_cannot_do_it_says_and_changes_nothing(
     assert (read_budget(cold_dir), read_pins(cold_dir)) == (Budget(LIMIT, "store"), ())
 
 
-def test_a_directory_can_have_a_budget_before_the_first_store_opens_it(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_directory_can_have_a_budget_before_the_first_store_opens_it_and_none_is_made(
+    cli: Cli, tmp_path: Path
 ) -> None:
-    for arguments in ((), ("auto",)):
-        assert cli("quota", *arguments).code == 69
+    for arguments in ((), ("auto",), ("10MiB",)):
+        ended = cli("quota", *arguments)
+        assert (ended.code, "--cold-dir names another" in ended.err) == (69, True)
+        assert f"using {tmp_path / 'cold'}" in ended.err
     assert not (tmp_path / "cold").exists()
+    (tmp_path / "cold").mkdir(mode=0o700)
     assert cli("quota", "10MiB").code == 0
-    assert (tmp_path / "cold").stat().st_mode & 0o777 == 0o700
     tier = open_cold(tmp_path / "cold", LIMIT)
     assert tier.usage().limit_bytes == 10 << 20
     tier.close()
-    # The disk of one whose parents are missing may not be mounted yet.
-    monkeypatch.setenv("OMLX_CACHE_COLD_DIR", str(tmp_path / "away" / "cold"))
-    ended = cli("quota", "1GiB")
-    assert (ended.code, f"{tmp_path / 'away'} is missing" in ended.err) == (1, True)
-    assert not (tmp_path / "away").exists()
 
 
 def test_a_directory_that_is_missing_or_somebodys_gets_no_budget(cli: Cli, tmp_path: Path) -> None:
@@ -165,6 +162,8 @@ def test_a_full_disk_takes_another_budget(cli: Cli, tmp_path: Path, nbytes: int)
         write_pages(place, Story(nbytes=2**14), *range(1, PAGES + 1), limit_bytes=LIMIT)
         with contextlib.suppress(OSError):
             (disk.path / "film.mov").write_bytes(bytes(1 << 20))
+        pinned = cli("quota", "--pin", Story().namespace.hex(), "--cold-dir", place)
+        assert (pinned.code, "rm --to SIZE makes room" in pinned.err) == (1, True)
         assert cli("quota", nbytes, "--cold-dir", place).code == 0
         assert read_budget(place) == Budget(nbytes, "quota")
 

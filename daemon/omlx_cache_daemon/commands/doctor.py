@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
     from omlx_cache_daemon.doctor.examination import Context, asked, examine, in_order, name_of
     from omlx_cache_daemon.doctor.machine import MACHINE, versions
     from omlx_cache_daemon.doctor.pages import PAGES
+    from omlx_cache_daemon.offline_files import root_of
 
     processes, inside = asked(), (*DIRECTORY, versions, *PAGES)
     contexts = [
@@ -99,7 +100,10 @@ def run(args: argparse.Namespace) -> int:
     was_interrupted = args.all and not _read_all(contexts, args)
     found = examine(contexts[0], MACHINE)
     for context in contexts:
-        found += examine(context, (*PLACE, *(inside if context.exists else ())))
+        # Of one whose disk is away, the checks would look at the disk below.
+        is_away = root_of(context.directory).unmounted()
+        found += examine(context, PLACE[:1] if is_away else PLACE)
+        found += examine(context, inside if context.exists and not is_away else ())
     if args.fix:
         for finding in found:
             finding.mend()
@@ -194,7 +198,7 @@ def _summary(context: "Context") -> str:
     where = text(str(context.directory))
     if not context.exists:
         return f"{where}: not there yet, or cannot be read\n"
-    used = quantity("bytes", context.census.nbytes)
+    used = f"{quantity('bytes', context.census.nbytes)} with the index"
     of = "" if context.budget is None else f" of {quantity('bytes', context.budget.nbytes)}"
     return (
         f"{where}: {counted(context.census.pages, 'page')}, {used}{of}; "

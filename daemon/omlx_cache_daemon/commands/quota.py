@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if amount:
         if wanted is not None and not args.yes and not _may_evict(directory, wanted):
             return FAILURE
-        change(directory, wanted, make=args.cold_dir is None)
+        change(directory, wanted)
     if args.pin is not None and target is not None:
         _pin(directory, target, args.period)
     elif target is not None or args.unpin_all:
@@ -144,7 +144,10 @@ def _shown(state: Map) -> str:
     if state["pinned_limit_bytes"] is not None:
         pinned += f" of at most {quantity('bytes', state['pinned_limit_bytes'])}"
     known = [("directory", state["directory"]), ("budget", budget)]
-    known += [("used", quantity("bytes", state["used_bytes"]))]
+    used, of_pages = (quantity("bytes", state[name]) for name in ("used_bytes", "page_bytes"))
+    known += [("used", f"{used}: {of_pages} of pages, the rest is the index and folders")]
+    disk = shutil.disk_usage(str(state["directory"]))
+    known += [("disk", f"{format_size(disk.free)} free of {format_size(disk.total)}")]
     ended, pins = (as_maps(state[name]) for name in ("unpinned", "pins"))
     shown = facts([*known, ("pinned", pinned)])
     shown += "".join(f"unpinned {one['kind']} {text(one['name'])}\n" for one in ended)
