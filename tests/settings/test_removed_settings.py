@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kit.storage import open_store
-from omlx_cache.settings import CacheSettings, ConfigError, Machine
+from omlx_cache.settings import CacheSettings, Machine
 from omlx_cache.settings.removed import REMOVED
 
 SECRET = "a secret of more than 16 characters"
@@ -62,9 +62,6 @@ def test_where_the_store_s_secrets_lie_is_said_by_the_secrets(
     settings = CacheSettings(cold_dir=tmp_path, **given)
     assert settings.remote_secret == settings.remote_password == f"file:{file}"
     assert all(" now: " in note and str(file) not in note for note in settings.removals())
-    file.chmod(0o644)
-    with pytest.raises(ConfigError, match="others may read"):
-        settings.remote_options("cpu")
     file.chmod(0o600)
     options = settings.remote_options("cpu")
     assert (options.secret, options.password) == (SECRET.encode(), SECRET)
