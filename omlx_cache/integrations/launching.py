@@ -122,10 +122,11 @@ def absent(name: str, host: HostServer) -> str:
     command, wanted, then = shutil.which(name), f"{host.package}{host.tested}", ""
     python = Path(command or "/none").resolve().with_name("python3")
     if python.exists():
+        ours = quote(str(python.with_name("omlx-cache")))
+        wanted, then = "omlx-cache", f" && {ours} run {name} ..."
         with suppress(PackageNotFoundError):
-            origin = distribution("omlx-cache").read_text("direct_url.json")
-            wanted = json.loads(origin)["url"] if origin else "omlx-cache"
-        then = f" && {quote(str(python.with_name('omlx-cache')))} run {name} ..."
+            origin = distribution(wanted).read_text("direct_url.json")
+            wanted = json.loads(origin)["url"] if origin else wanted
     else:
         python = Path(sys.executable)
     # Environments of uv have no pip.
