@@ -20,7 +20,7 @@ from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 _log = logging.getLogger(__name__)
 
 DEFAULT_NEW_TOKENS = 256
-FLAT = "a flat sequence of integers"
+FLAT = "a flat sequence of 64-bit integers"
 """The tokens that a call takes."""
 WAIT_SECONDS = 2.0
 """Seconds that a session waits for a restore that was begun. A disk that works begins to deliver

@@ -60,7 +60,8 @@ def as_tokens(tokens: "Sequence[int] | npt.NDArray[np.integer]") -> Tokens:
         return np.empty(0, dtype="<i8")
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ValueError(
-            f"tokens must be a flat sequence of integers, got {array.dtype} of shape {array.shape}"
+            f"tokens must be a flat sequence of 64-bit integers, got {array.dtype} of "
+            f"shape {array.shape}"
         )
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and int(array.max()) >= 2**63:
         raise ValueError("token ids must fit in a signed 64-bit integer")

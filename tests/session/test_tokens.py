@@ -55,6 +55,10 @@ def test_tokens_that_are_no_integers_are_a_miss_and_nothing_is_stored(
     assert cache.store.stats().hot.pages == 0
 
 
+def test_a_token_that_is_too_large_is_said_to_be(cache: PrefixCache) -> None:
+    assert "64-bit integers" in str(cache.session([1, 2**63]).miss_reason)
+
+
 @pytest.mark.parametrize("tokens", [5, None, b"abc", {1: 2}])
 def test_what_is_no_sequence_has_no_token_to_compute(cache: PrefixCache, tokens: Any) -> None:
     begun = cache.begin(PROMPT)
