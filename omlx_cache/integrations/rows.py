@@ -97,10 +97,10 @@ def paged_source(row: BatchRow, start: int) -> Source | None:
     return Source(arrays, dict.fromkeys(arrays, (TokenRange(start, stop),)))
 
 
-def extract_row(cache: Any, slot: int, count: int | None = None) -> Any:
-    """Return a row's cache as a batch's `extract` does, but of a KVCache slices instead of a copy:
-    of its first `count` tokens, or of all. Use it before the batch grows: its buffers are copied
-    whole while others have them too. Raises AttributeError for a class that has no rows."""
+def extract_row(cache: Any, slot: int) -> Any:
+    """Return a row's cache as a batch's `extract` does, but of a KVCache slices instead of a copy.
+    Use it before the batch grows: its buffers are copied whole while others have them too. Raises
+    AttributeError for a class that has no rows."""
     inner = children(cache)
     if inner is not None:
         return type(cache)(*(extract_row(each, slot) for each in inner))
@@ -108,12 +108,19 @@ def extract_row(cache: Any, slot: int, count: int | None = None) -> Any:
         return cache.extract(slot)
     row: Any = sys.modules[type(cache).__module__].KVCache()
     if cache.keys is not None:
-        start = int(cache.left_padding[slot].item())
-        span = slice(start, int(cache._idx) if count is None else start + count)
+        span = slice(int(cache.left_padding[slot].item()), int(cache._idx))
         row.keys, row.values = (
             side[slot : slot + 1, :, span] for side in (cache.keys, cache.values)
         )
         row.offset = row.keys.shape[2]
+    return row
+
+
+def first_tokens(cache: Any, count: int) -> Any:
+    """Return a KVCache with slices of another's first tokens."""
+    row = type(cache)()
+    row.keys, row.values = (side[:, :, :count] for side in (cache.keys, cache.values))
+    row.offset = count
     return row
 
 

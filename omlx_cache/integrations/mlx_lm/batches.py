@@ -141,10 +141,13 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         except Exception as error:
             return self._failed(error), []
         for response in generated:
+            spoken = self._rows.get(response.uid)
             if response.finish_reason is not None:
+                if spoken is not None and spoken.late is not None:
+                    spoken.late.insert(response.prompt_cache)
                 self._forget(response.uid)
-            elif response.uid in self._rows:
-                self._rows[response.uid].said.append(response.token)
+            elif spoken is not None:
+                spoken.said.append(response.token)
         return prompts, generated
 
     def _step(self) -> tuple[list[Any], list[Any]]:
@@ -208,14 +211,13 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             row.stops.clear()
         elif place is not None:
             position = len(place.tokens)
+            if position in row.stops:
+                # mlx-lm looks up the type of a segment that ends; a stop ends none.
+                response.end_of_segment = False
             if len(row.prompt) - position <= LATE_TOKENS and _keeps_tokens(place):
                 row.late = row.late or LateCaches()
                 return
-            is_stop = position in row.stops
             self._followed.store(self, response.uid, row.stops)
-            if is_stop:
-                # mlx-lm looks up the type of a segment that ends; a stop ends none.
-                response.end_of_segment = False
             row.stops = {stop for stop in row.stops if stop > position}
             if row.flight is not None:
                 row.flight.reach(position)
@@ -233,8 +235,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         if row.late is None or place is None:
             return
         late, row.late = row.late, None
-        if late.insert is not None:
-            late.insert([extract_row(cache, place.slot, late.count) for cache in place.caches])
+        late.insert([extract_row(cache, place.slot) for cache in place.caches])
         if row.flight is not None:
             row.flight.reach(len(place.tokens))
         if row.said:

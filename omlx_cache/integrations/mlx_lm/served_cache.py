@@ -3,25 +3,29 @@
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.mlx_lm.tokenizer_cache import PackedTokens
+from omlx_cache.integrations.rows import first_tokens
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache_storage.eviction.order import Ended
 
 
 @dataclass(slots=True)
 class LateCaches:
-    """Stands in for a row's caches where a segment of its prompt ends. `insert` is called later,
-    with caches of `count` tokens; of several ends the last one counts, which has the others' tokens
-    too."""
+    """Stands in for a row's caches where segments of its prompt end. Each of `inserts` is called
+    later, with caches of so many tokens."""
 
-    count: int = 0
-    insert: Callable[[Any], None] | None = None
+    inserts: list[tuple[int, Callable[[Any], None]]] = field(default_factory=list)
+
+    def insert(self, caches: Sequence[Any]) -> None:
+        """Insert the beginnings of caches that hold more."""
+        for count, insert in self.inserts:
+            insert([first_tokens(cache, count) for cache in caches])
 
 
 class ServedPromptCache(TieredPromptCache):
@@ -72,8 +76,8 @@ class ServedPromptCache(TieredPromptCache):
 
     def insert_cache(self, model: Any, tokens: Any, prompt_cache: Any, **options: Any) -> None:
         if isinstance(prompt_cache, LateCaches):
-            prompt_cache.count = len(tokens)
-            prompt_cache.insert = partial(self.insert_cache, model, tokens, **options)
+            insert = partial(self.insert_cache, model, tokens, **options)
+            prompt_cache.inserts.append((len(tokens), insert))
             return
         ended, self._how_ended = self._how_ended, None
         tokens = self._prompt.as_tokens(tokens)

@@ -53,13 +53,13 @@ class Server:
         self.types: dict[int, list[str]] = {}
         self.ends: list[tuple[int, str]] = []
 
-    def insert(self, *segments: Sequence[int]) -> int:
+    def insert(self, *segments: Sequence[int], answer: int = 3) -> int:
         tokens = [token for segment in segments for token in segment]
         caches, rest = self.cache.fetch_nearest_cache(KEY, tokens)
         assert len(rest) == len(tokens) or len(segments) == 1
         parts = [list(segment) for segment in segments] if caches is None else [rest]
         (uid,) = self.generator.insert_segments(
-            [parts], [3], [caches], [tokens[: len(tokens) - len(rest)]]
+            [parts], [answer], [caches], [tokens[: len(tokens) - len(rest)]]
         )
         self.types[uid] = ["system", "user"][-len(segments) :][::-1]
         return uid
@@ -153,6 +153,19 @@ def test_a_prompts_end_is_stored_behind_its_answers_first_token(store: BlockStor
     assert server.step()
     assert server.cache.restorable(KEY, prompt) == 161
     assert not server.waits(others)
+    server.generator.close()
+
+
+@pytest.mark.parametrize("answer", [1, 3])
+def test_each_segment_that_ends_near_a_prompts_end_is_a_restore_point(
+    answer: int, store: BlockStore
+) -> None:
+    server = Server(store, "llama")
+    server.insert(SYSTEM[:98], USER[:4], answer=answer)
+    while server.step():
+        pass
+    assert server.ends == [(98, "system"), (101, "user")]
+    assert server.cache.restorable(KEY, [*SYSTEM[:98], *random_tokens(40, 3)]) == 98
     server.generator.close()
 
 
