@@ -30,6 +30,8 @@ class Follower:
 
     operation = ""
     columns: Sequence[tuple[str, int]] = ()
+    spare: Sequence[str] = ()
+    """Columns that a narrow terminal does without, the first to go first."""
 
     def __init__(self, **first: object) -> None:
         """`first` are the arguments of the first question; with `after` among them its answer is
@@ -80,9 +82,11 @@ class Requests(Follower):
         ("RESTORE", 9),
         ("HELD", 9),
         ("COMPUTE", 9),
+        ("FIRST", 9),
         ("TOTAL", 9),
         ("REASON", -1),
     )
+    spare = ("SALT", "HELD", "REMOTE", "OUT", "MODEL", "PID", "COMPUTE", "RESTORE", "HOT")
 
     def __init__(self, *, shows_begun: bool) -> None:
         super().__init__(after=0, limit=AT_A_TIME)
@@ -118,6 +122,7 @@ class Events(Follower):
         ("BYTES", 10),
         ("DETAIL", -1),
     )
+    spare = ("NAMESPACE", "PID", "GROUP", "TOKENS", "BYTES")
 
     def _rows(self, reply: Map, after: int | None, pid: int | None) -> list[Row]:
         pid = count_of(reply, "pid")
@@ -139,7 +144,10 @@ def _request(pid: int | None, record: RequestRecord) -> Row:
         # A server that timed no tokens reported none: they are the remaining ones.
         computed = record.prompt_tokens - restored
     counts = (record.prompt_tokens, restored - cold - remote, cold, remote, computed)
-    times = (record.restore_seconds, record.held_seconds, record.compute_seconds)
+    times = (
+        *(record.restore_seconds, record.held_seconds, record.compute_seconds),
+        *(record.first_token_seconds, record.total_seconds),
+    )
     cells = [
         time.strftime("%H:%M:%S", time.localtime(ended)),
         pid,
@@ -147,7 +155,7 @@ def _request(pid: int | None, record: RequestRecord) -> Row:
         (record.model or "-").rpartition("/")[2][:_MODEL_CHARACTERS],
         (record.salt or "-").rpartition(":")[2][:_SALT_DIGITS],
         *(f"{count:,}" for count in (*counts, record.generated_tokens)),
-        *(None if took is None else f"{took:.3f} s" for took in (*times, record.total_seconds)),
+        *(None if took is None else f"{took:.3f} s" for took in times),
         record.reason,
     ]
     return Row(ended, {"pid": pid, **asdict(record)}, cells)

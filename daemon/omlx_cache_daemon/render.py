@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import compress
 from typing import TextIO
 
 from omlx_cache.settings.sizes import duration, format_size
@@ -67,11 +68,19 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: boo
 class Lines:
     """Prints rows as they come, with headers at first and again every 20 rows.
 
-    A column is its header and its width, negative for text, which stands on the left. Mutable:
-    `_printed`, how many rows there were.
+    A column is its header and its width, negative for text, which stands on the left. On a narrow
+    terminal the `spare` columns are left out, one by one. Mutable: `_printed`, how many rows there
+    were.
     """
 
-    def __init__(self, columns: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, columns: Sequence[tuple[str, int]], spare: Sequence[str] = ()) -> None:
+        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+        hidden = set[str]()
+        for name in spare:
+            if sum(abs(width) + 2 for header, width in columns if header not in hidden) > room:
+                hidden.add(name)
+        self._shown = [header not in hidden for header, _ in columns]
+        columns = list(compress(columns, self._shown))
         self._headers = [header for header, _ in columns]
         self._widths = [abs(width) for _, width in columns]
         self._right = [width > 0 for _, width in columns]
@@ -82,7 +91,8 @@ class Lines:
         if self._printed and self._printed % HEADER_EVERY == 0:
             self._begin()
         self._printed += 1
-        sys.stdout.write(_line(list(map(text, cells)), self._widths, self._right) + "\n")
+        shown = list(map(text, compress(cells, self._shown)))
+        sys.stdout.write(_line(shown, self._widths, self._right) + "\n")
 
     def _begin(self) -> None:
         # At once, so that it is seen to wait.

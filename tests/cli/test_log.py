@@ -16,6 +16,8 @@ from kit.children import Process, embedded_stores, ended, told
 from kit.storage import Story, commit_to_disk, open_store
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import FOLLOWED_SECONDS, AskedRequest
+from omlx_cache_daemon.log_follower import Requests
+from omlx_cache_daemon.render import Lines
 
 from .conftest import Cli
 
@@ -113,7 +115,7 @@ def test_a_request_is_a_line_with_its_tokens_times_and_reason(
     result = cli("log")
     header, cells = (line.replace(" s ", "s ").split() for line in result.out.splitlines())
     row = dict(zip(header, cells, strict=True))
-    del row["TIME"], row["TOTAL"]
+    del row["TIME"], row["TOTAL"], row["FIRST"]
     assert row == {
         "PID": str(store.identity().pid),
         **{"NUMBER": "1", "MODEL": "tiny-model", "SALT": "01234567", "TOKENS": "5,000"},
@@ -262,3 +264,25 @@ def test_batches_for_a_router_begin_with_all_that_is_remembered(
         ("BlockRemoved", "CPU", [keys[2]]),
         ("BlockRemoved", "STORAGE", [keys[2]]),
     ]
+
+
+def test_a_narrow_terminal_gets_the_columns_that_answer_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = Lines(Requests.columns, Requests.spare)
+    lines.print([name.lower() for name, _ in Requests.columns])
+    header, row = capsys.readouterr().out.splitlines()
+    assert row.split() == [
+        "time",
+        "number",
+        "tokens",
+        "cold",
+        "computed",
+        "first",
+        "total",
+        "reason",
+    ]
+    assert len(row) <= 80
+    assert "REASON" in header

@@ -98,6 +98,12 @@ def test_namespaces_say_what_they_are_of_and_whether_they_are_stale(cli: Cli, pl
     assert "1 stale; see omlx-cache rm --stale --dry-run" in shown.err
 
 
+def test_a_model_whose_name_ends_like_a_key_is_a_model(cli: Cli, cold_dir: Path) -> None:
+    write_pages(cold_dir, Story("four"), 1, format=1, label="org/cafe")
+    (page,) = json.loads(cli("ls", "org/cafe", "--format", "json").out)
+    assert page["key"] == Story("four").id(1).key.hex()
+
+
 def test_a_model_is_named_as_people_know_it(cli: Cli, place: str) -> None:
     two = Story("two").namespace.hex()
     by_name, by_digest = (cli("ls", name, "--format", "json") for name in ("qwen", two))

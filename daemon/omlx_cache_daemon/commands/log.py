@@ -27,9 +27,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "log",
         description="Prints a line for each of the latest requests of all stores that run, or of "
         "one: tokens from memory, disk and other machines, tokens computed, where its time went "
-        "(TOTAL counts from its arrival), and why no more was restored. With --events: pages that "
-        "were stored, evicted or deleted, requests that were restored, writes and reads that "
-        "failed. Ctrl-C ends --follow.",
+        "(FIRST, to the first token, and TOTAL count from its arrival), and why no more was "
+        "restored. A narrow terminal gets fewer columns. With --events: pages that were stored, "
+        "evicted or deleted, requests that were restored, writes and reads that failed. Ctrl-C "
+        "ends --follow.",
     )
     parser.add_argument("--follow", action="store_true", help="go on, with each line as it comes")
     parser.add_argument(
@@ -83,7 +84,8 @@ class _Log:
         self._rows: SimpleQueue[Row] = SimpleQueue()
         self._question = StoreQuestion(self._read, args.timeout)
         is_json = args.kv or args.format == "json"
-        self._lines = None if is_json else Lines((Events if args.events else Requests).columns)
+        kind = Events if args.events else Requests
+        self._lines = None if is_json else Lines(kind.columns, kind.spare)
 
     def begin(self) -> None:
         """Print the latest lines of all stores; raises NobodyThere where none answers."""

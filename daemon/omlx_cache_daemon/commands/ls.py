@@ -26,6 +26,7 @@ from omlx_cache_daemon.render import (
     warn,
 )
 from omlx_cache_daemon.targets import (
+    KINDS,
     NAMES,
     SHOWN_DIGITS,
     Target,
@@ -94,8 +95,13 @@ def run(args: argparse.Namespace) -> int:
     name, key = args.where or ("", "")
     if args.kind is not None and not name:
         raise UsageError("--as says of what kind the name is: give the name, too")
-    limit, place = args.limit or (20 if key else 1000), place_of(args)
-    of = meant(place.namespaces(EVERY), given_target(name, args.kind))[1] if name else []
+    place, whole = place_of(args), f"{name}/{key}"
+    known = place.namespaces(EVERY) if name else []
+    if name and key and KINDS["model"](known, Target(whole, None, whole)):
+        # A model whose last part looks like a key.
+        name, key = whole, ""
+    limit = args.limit or (20 if key else 1000)
+    of = meant(known, given_target(name, args.kind))[1] if name else []
     if key:
         digests = {row.namespace for row in of}
         # A place limits the pages of all namespaces together.
