@@ -198,9 +198,9 @@ def _summary(context: "Context") -> str:
     where = text(str(context.directory))
     if not context.exists:
         return f"{where}: not there yet, or cannot be read\n"
-    used = f"{quantity('bytes', context.census.nbytes)} with the index"
+    used = quantity("bytes", context.census.nbytes)
     of = "" if context.budget is None else f" of {quantity('bytes', context.budget.nbytes)}"
     return (
-        f"{where}: {counted(context.census.pages, 'page')}, {used}{of}; "
+        f"{where}: {counted(context.census.pages, 'page')}, {used}{of} (index included); "
         f"{counted(context.read, 'page')} read; {len(context.users)} running\n"
     )

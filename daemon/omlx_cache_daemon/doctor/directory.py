@@ -77,24 +77,24 @@ def free_space(context: Context) -> Iterator[Finding]:
     least, there = context.min_free, _existing(context.directory)
     spare = context.fs.free_bytes(there) - least
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
+    others = format_size(max(0, context.fs.taken_bytes(there) - context.census.nbytes))
+    remedy = f"free room on the disk: du -xh {context.fs.mount_point(there)} | sort -h | tail"
     if spare < 0:
-        others = max(0, context.fs.taken_bytes(there) - context.census.nbytes)
         yield Finding(
             "warning",
             f"the disk has {format_size(spare + least)} free, less than min_free_bytes "
-            f"({format_size(least)}): other files take {format_size(others)} of it, the cache "
+            f"({format_size(least)}): other files take {others} of it, the cache "
             f"{format_size(context.census.nbytes)}",
             "stores evict pages until that much is free, and write nothing when none is left",
-            f"free room on the disk: du -xh {context.fs.mount_point(there)} | sort -h | tail",
+            remedy,
         )
     elif context.budget is not None and lacking > 0:
-        reachable = format_size(context.budget.nbytes - lacking).replace(" ", "")
         yield Finding(
             "warning",
             f"the budget is {format_size(context.budget.nbytes)}, and the disk lacks "
-            f"{format_size(lacking)} for all of it",
+            f"{format_size(lacking)} for all of it: other files take {others}",
             "pages leave sooner than the budget says",
-            f"free room on the disk, or omlx-cache quota {reachable} {context.option}",
+            remedy,
         )
 
 
