@@ -29,6 +29,8 @@ FILE_SLACK_BYTES = 16 * 1024
 """More than a file takes beside header and payload: its last block, and its name."""
 DIRECTORY_SLACK_BYTES = 12 * 1024
 """More than small files take while they are replaced."""
+_FEW_FILES = 32
+"""The disk lacks no files any more when so many may be made: eviction gives back one at a time."""
 LOOKED_AHEAD = 1024
 """Pages whose use by others is asked for at a time, at most."""
 
@@ -302,34 +304,33 @@ class Evictor:
         directory = self._index.directory
         try:
             free = self._fs.free_bytes(directory)
-            self._note_free(free)
-            short = self.min_free + nbytes - free
             spare = self._fs.spare_files(directory) if self.min_free else None
+            self._note_free(free, spare)
             read_only = self._fs.is_read_only(directory)
         except OSError:
             return 0, 0
         if read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(directory))
-        return short, int(spare is not None and spare < 1)
+        return self.min_free + nbytes - free, int(spare is not None and spare < 1)
 
-    def _note_free(self, free: int) -> None:
-        """Log once that the disk has less than it should have free, and once that this is over,
-        with a quarter more than that. Raises OSError."""
-        if free < self.min_free and not self.is_short:
+    def _note_free(self, free: int, spare: int | None) -> None:
+        """Log once that the disk has less than it should have free, of bytes or of files, and once
+        that this is over, with a quarter or a few files more than that. Raises OSError."""
+        was_short = self.is_short
+        least, fewest = (self.min_free * 5 // 4, _FEW_FILES) if was_short else (self.min_free, 1)
+        lacks_files = spare is not None and spare < fewest
+        self.is_short = lacks_files or free < least
+        if self.is_short and not was_short:
             others = max(0, self._fs.taken_bytes(self._index.directory) - self.known_bytes())
+            what = f"{_mib(free)} free, less than min_free_bytes ({_mib(self.min_free)})"
             _log.warning(
-                "the disk of %s has %s MiB free, less than min_free_bytes (%s MiB): others use %s "
-                "MiB of it, and pages are evicted until that much is free; see `omlx-cache doctor`",
-                self._index.directory,
-                *(f"{nbytes / 2**20:,.1f}" for nbytes in (free, self.min_free, others)),
+                "the disk of %s has %s: others use %s of it, and pages are evicted until there is "
+                "enough; see `omlx-cache doctor`",
+                *(self._index.directory, "hardly a file (inode) left" if lacks_files else what),
+                _mib(others),
             )
-            self.is_short = True
-        elif self.is_short and free >= self.min_free * 5 // 4:
-            _log.warning(
-                "the disk of %s has room again: %s MiB free",
-                *(self._index.directory, f"{free / 2**20:,.1f}"),
-            )
-            self.is_short = False
+        elif was_short and not self.is_short:
+            _log.warning("the disk of %s has room again: %s", self._index.directory, _mib(free))
 
     def evict(self, pages: Sequence[PageId]) -> list[PendingDeletion]:
         """Take pages out of the index for others; the lock is held."""
@@ -344,3 +345,7 @@ class Evictor:
         victims = self.victims(over, None, most=HOLD_FILES)
         pages = victims.pages if victims.enough else self.first(HOLD_FILES)
         return len(self.expel(pages))
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.1f} MiB"

@@ -98,6 +98,23 @@ def test_a_disk_without_free_space_evicts_rather_than_fills(
     assert (tier.usage().state, tier.usage().pages) == ("full", pages)
 
 
+def test_a_disk_without_files_is_said_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    disk: FaultyDisk,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    story = Story()
+    tier = open_cold(tmp_path, fs=disk, min_free_bytes=1)
+    assert _write(tier, story, 1)
+    for spare in (0, 0, 1, 99, 99):
+        monkeypatch.setattr(disk, "spare_files", lambda path, spare=spare: spare)
+        tier.keep_free()
+    assert ["hardly a file (inode) left" in line for line in caplog.messages] == [True, False]
+    assert "has room again" in caplog.messages[1]
+    assert tier.usage().pages == 0
+
+
 def test_pages_are_found_while_another_is_written(tmp_path: Path) -> None:
     story, disk = Story(), FaultyDisk()
     cold = open_cold(tmp_path, fs=disk)
