@@ -55,8 +55,6 @@ SPANS = {
 }
 PARTS = ("tokenise", "restore", "forward")
 """Spans that begin once or again; what is in none of them is told apart by those."""
-Begun = dict[str, tuple[float, float]]
-"""When spans began for the first time in a turn, and the sum of all spans then."""
 CONFIG: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim"), 64),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 1),
@@ -76,8 +74,11 @@ def text(words: int) -> str:
     )
 
 
-def timed(inner: Any, span: str, seconds: Counter[str], begun: Begun) -> Any:
-    """Return a function that adds what it takes to a span, less what other spans take in it."""
+def timed(
+    inner: Any, span: str, seconds: Counter[str], begun: dict[str, tuple[float, float]]
+) -> Any:
+    """Return a function that adds what it takes to a span, less what other spans take in it.
+    `begun` has when each span began for the first time in a turn, and the sum of all spans then."""
 
     def call(*args: Any, **options: Any) -> Any:
         began, others = now = time.perf_counter(), seconds.total()
@@ -111,7 +112,7 @@ def write_model(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def first_token(
-    messages: list[dict[str, str]], seconds: Counter[str], begun: Begun
+    messages: list[dict[str, str]], seconds: Counter[str], begun: dict[str, tuple[float, float]]
 ) -> dict[str, float]:
     """Return where the seconds went from a request's last byte to the first token of its answer."""
     body = json.dumps({"messages": messages, "max_tokens": ANSWER_TOKENS, "stream": True}).encode()
@@ -136,7 +137,9 @@ def first_token(
     return {**spans, "total": ended - began}
 
 
-def measure(tokenizer: Any, size: int, seconds: Counter[str], begun: Begun) -> dict[str, float]:
+def measure(
+    tokenizer: Any, size: int, seconds: Counter[str], begun: dict[str, tuple[float, float]]
+) -> dict[str, float]:
     """Return the milliseconds of each span of a warm turn behind about `size` tokens."""
     told = [
         {"role": role, "content": text(MESSAGE_WORDS)}
@@ -167,7 +170,7 @@ def run(tokenizer: Any, sizes: list[int], *noted: Any) -> None:
 
 if __name__ == "__main__":
     sizes = [int(size) for size in sys.argv[1:]] or list(SIZES)
-    noted: tuple[Counter[str], Begun] = Counter(), {}
+    noted: tuple[Counter[str], dict[str, tuple[float, float]]] = Counter(), {}
     for span, places in SPANS.items():
         for place, name in places:
             owner = resolve_name(place)
