@@ -5,6 +5,7 @@ would not see.
 """
 
 import copy
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ _ADAPTERS: dict[str, Adapter] = {
     ),
 }
 _LISTS = {f"{_UPSTREAM}.CacheList", f"{_VLM}.CacheList"}
+_SLICED = {f"{_UPSTREAM}.BatchKVCache", f"{_VLM}.BatchKVCache"}
 _ALIASES = {
     f"omlx_cache.kv.{module}.{name}": f"{_UPSTREAM}.{name}"
     for module, name in (
@@ -141,3 +143,30 @@ def _blank(cache: Any) -> Any:
     if blank is None:
         raise UnsupportedCache(class_name(cache))
     return blank(cache)
+
+
+def extract_row(cache: Any, slot: int) -> Any:
+    """Return a row's cache as a batch's `extract` does, but of a KVCache slices instead of a copy.
+    Use it before the batch grows: its buffers are copied whole while others have them too. Raises
+    AttributeError for a class that has no rows."""
+    inner = children(cache)
+    if inner is not None:
+        return type(cache)(*(extract_row(each, slot) for each in inner))
+    if class_name(cache) not in _SLICED:
+        return cache.extract(slot)
+    row: Any = sys.modules[type(cache).__module__].KVCache()
+    if cache.keys is not None:
+        span = slice(int(cache.left_padding[slot].item()), int(cache._idx))
+        row.keys, row.values = (
+            side[slot : slot + 1, :, span] for side in (cache.keys, cache.values)
+        )
+        row.offset = row.keys.shape[2]
+    return row
+
+
+def first_tokens(cache: Any, count: int) -> Any:
+    """Return a KVCache with slices of another's first tokens."""
+    row = type(cache)()
+    row.keys, row.values = (side[:, :, :count] for side in (cache.keys, cache.values))
+    row.offset = count
+    return row

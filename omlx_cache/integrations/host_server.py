@@ -106,7 +106,7 @@ class HostServer:
         untested version restores what its model computed (`probe`). `model` returns that, and is
         called where the names are there. Logs why not, or with `require` raises UnusableHost. Call
         it on the thread that runs the model."""
-        gone = [one for one in names if not hasattr(target, one.attribute.rpartition(".")[2])]
+        gone = [name for name in names if not has(target, name.attribute)]
         line = lacks(self.package, self.version, gone)
         if not line and not self.is_tested:
             from omlx_cache.integrations.probe import is_right
@@ -117,6 +117,11 @@ class HostServer:
                     f"than it computed{RUNS_WITH_ITS_OWN}"
                 )
         return _settled(line, require)
+
+
+def has(target: object, attribute: str) -> bool:
+    """True when an object has the last part of a dotted name."""
+    return hasattr(target, attribute.rpartition(".")[2])
 
 
 def names_of(module: str, kind: str, attributes: str, why: str) -> tuple[HostName, ...]:

@@ -6,21 +6,19 @@ answer is None, and blocks are stored when the sequence ends. `BatchTimer` count
 computed tokens of its prompt.
 """
 
-import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mlx_lm.models.cache import BatchKVCache
 
-from omlx_cache.adapters.base import TokenRange, class_name
-from omlx_cache.adapters.registry import children, leaves
+from omlx_cache.adapters.base import TokenRange
+from omlx_cache.adapters.registry import leaves
 from omlx_cache.integrations.old_batches import RightBatchKVCache
 from omlx_cache.pages.cut import Source
 from omlx_cache.requests.log import AskedRequest
 
 _BATCHES = BatchKVCache, RightBatchKVCache
-_SLICED = {f"{home}.models.cache.BatchKVCache" for home in ("mlx_lm", "mlx_vlm")}
 
 
 class BatchRow(NamedTuple):
@@ -95,33 +93,6 @@ def paged_source(row: BatchRow, start: int) -> Source | None:
         arrays[f"{path}.keys"] = cache.keys[one, :, span]
         arrays[f"{path}.values"] = cache.values[one, :, span]
     return Source(arrays, dict.fromkeys(arrays, (TokenRange(start, stop),)))
-
-
-def extract_row(cache: Any, slot: int) -> Any:
-    """Return a row's cache as a batch's `extract` does, but of a KVCache slices instead of a copy.
-    Use it before the batch grows: its buffers are copied whole while others have them too. Raises
-    AttributeError for a class that has no rows."""
-    inner = children(cache)
-    if inner is not None:
-        return type(cache)(*(extract_row(each, slot) for each in inner))
-    if class_name(cache) not in _SLICED:
-        return cache.extract(slot)
-    row: Any = sys.modules[type(cache).__module__].KVCache()
-    if cache.keys is not None:
-        span = slice(int(cache.left_padding[slot].item()), int(cache._idx))
-        row.keys, row.values = (
-            side[slot : slot + 1, :, span] for side in (cache.keys, cache.values)
-        )
-        row.offset = row.keys.shape[2]
-    return row
-
-
-def first_tokens(cache: Any, count: int) -> Any:
-    """Return a KVCache with slices of another's first tokens."""
-    row = type(cache)()
-    row.keys, row.values = (side[:, :, :count] for side in (cache.keys, cache.values))
-    row.offset = count
-    return row
 
 
 class BatchTimer:

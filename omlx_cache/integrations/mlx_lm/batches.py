@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
+from omlx_cache.adapters.registry import extract_row
 from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
@@ -21,7 +22,6 @@ from omlx_cache.integrations.old_batches import row_caches
 from omlx_cache.integrations.rows import (
     BatchRow,
     BatchTimer,
-    extract_row,
     row_of,
     stop_row_at,
 )

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from omlx_cache.adapters.registry import first_tokens
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.mlx_lm.tokenizer_cache import PackedTokens
-from omlx_cache.integrations.rows import first_tokens
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache_storage.eviction.order import Ended
 

@@ -10,10 +10,9 @@ from mlx_vlm import apc
 from mlx_vlm.apc import APCCoordinator, APCManager
 
 from omlx_cache import reasons
-from omlx_cache.adapters.registry import leaves
+from omlx_cache.adapters.registry import extract_row, leaves
 from omlx_cache.integrations.mlx_vlm.sequences import KvForm, Sequences, UnderWay
 from omlx_cache.integrations.naming import digest_of
-from omlx_cache.integrations.rows import extract_row
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
