@@ -468,6 +468,22 @@ def test_a_quota_of_less_than_a_server_was_given_is_told(cli: Cli, cold: Path) -
         assert [one.check for one in found] == ["budget"] * count
 
 
+def test_a_full_budget_whose_pages_are_missed_is_told_with_a_larger_one(
+    cli: Cli, cold: Path
+) -> None:
+    used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
+    for budget, evicted, count in ((used, 4, 1), (used, 3, 0), (2 * used, 4, 0)):
+        assert cli("quota", str(budget), "--yes").code == 0
+        stats = {"requests": {"misses": {"evicted": evicted}}}
+        context = Context(cold, [_asked(cold, stats=stats)])
+        assert context.exists
+        found = examine(context, (pages.budget,))
+        assert ["missed pages that had been evicted" in one.found for one in found] == [
+            True
+        ] * count
+        assert all(cli(*one.remedy.split(", or")[0].split()[1:]).code == 0 for one in found)
+
+
 def _beside(cold: Path, settings: dict[str, object]) -> Context:
     context = Context(cold, [_asked(cold, settings=settings)])
     assert context.exists

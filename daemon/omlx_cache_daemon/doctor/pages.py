@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from omlx_cache import reasons
 from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES, counted, format_size
 from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
-from omlx_cache_daemon.client import count_of
+from omlx_cache_daemon.client import as_map, count_of
 from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding, ask
 from omlx_cache_daemon.quotas import described
 from omlx_cache_daemon.render import quantity
@@ -32,6 +33,8 @@ _SLACK_BYTES = 16 * 2**20
 """Stores count small files that may come, and the ledger in full."""
 _PAGES_OF_A_PROMPT = 8
 """A budget for fewer pages keeps hardly a prompt."""
+_EVICTED = 4
+"""So many requests that miss evicted pages are no chance."""
 
 
 def read_all(context: Context, bytes_per_second: int) -> Iterator[int]:
@@ -128,6 +131,17 @@ def budget(context: Context) -> Iterator[Finding]:
                 f"{process} was given {format_size(given or 0)}",
                 "pages leave sooner than those who set it up expect",
                 f"omlx-cache quota auto {context.option} goes by what it was given",
+            )
+        evicted = count_of(as_map(process.part("requests").get("misses") or {}), reasons.EVICTED)
+        if evicted >= _EVICTED and known.nbytes * 10 >= context.budget.nbytes * 9:
+            yield Finding(
+                "warning",
+                f"{counted(evicted, 'request')} of {process} missed pages that had been evicted, "
+                f"and the budget ({format_size(context.budget.nbytes)}) is full",
+                "the conversations that go on at once need more than it holds, and evict each "
+                "other's pages",
+                f"omlx-cache quota {format_size(2 * context.budget.nbytes)} {context.option}, or "
+                "more, where the disk has that much free; else free room there",
             )
     # Without pages it is the files around them.
     if not known.pages or known.nbytes <= context.budget.nbytes:
