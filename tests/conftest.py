@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import logging
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ import omlx_cache.settings.derived
 import omlx_cache.store
 from kit import locks
 from kit.examples import EVERY_RUN, NIGHTLY
+from omlx_cache.package import OWN_LOGGERS
 
 pytest_plugins = ["kit.leaks", "kit.sessions"]
 
@@ -53,6 +55,17 @@ def _what_earlier_modules_left_is_not_collected_again() -> None:
     they make the tests that collect often several times slower at the end of a run."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _loggers_are_left_as_they_were() -> Iterator[None]:
+    """Commands that run in the tests' process set levels of this project's loggers."""
+    loggers = [logging.getLogger(name) for name in OWN_LOGGERS]
+    known = [(logger.level, logger.propagate, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, (level, propagate, handlers) in zip(loggers, known, strict=True):
+        logger.setLevel(level)
+        logger.propagate, logger.handlers = propagate, handlers
 
 
 @pytest.fixture(autouse=True)

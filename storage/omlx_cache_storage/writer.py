@@ -310,8 +310,12 @@ class Writer:
 
     def _settle(self, *, is_idle: bool = False) -> Outcome:
         self._settled = now = time.monotonic()
+        was_away = self._cold.trouble.startswith(UNAVAILABLE)
         try:
             self._cold.settle()
+            if was_away and not self._cold.trouble.startswith(UNAVAILABLE):
+                with self._changed:
+                    self._breaker.ask_again()
             if is_idle and now - self._kept_free >= FREE_SECONDS:
                 self._kept_free = now
                 self._cold.keep_free()

@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_is_named(server: ApiServer, source: Known) -> None
     ):
         serve(source, server.server_address[1])
     for none in (70000, "x"):
-        with pytest.raises(ConfigError, match=f"got {none}"):
+        with pytest.raises(ConfigError, match=f"got {none!r}"):
             serve(source, none)  # type: ignore[arg-type]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.remote.processes import until
 from kit.storage import (
     Story,
     commit,
@@ -112,6 +113,21 @@ def test_a_disk_that_is_unmounted_while_a_store_runs(
         assert [r.message for r in caplog.records if "is there again" in r.message]
         assert read_budget(cold) == Budget(20 * MIB, "quota")
     assert len(files_in(cold)) == 5
+
+
+def test_a_disk_that_is_back_is_written_to_without_a_pause(disk: Path, story: Story) -> None:
+    with open_store(disk / "cold") as store:
+        commit_to_disk(store, story, 1, 2, 3)
+        image = disk.with_name("image")
+        _unmount(disk)
+        _gone(store, story, "disk")
+        for _ in range(7):
+            # Each doubles the pause: the last one is a minute.
+            assert not store.flush(10)
+        _mount(image, disk)
+        assert _settle(store) == "ok"
+        assert commit(store, story, 6) == [True]
+        until(lambda: len(files_in(disk)) > 3, seconds=20)
 
 
 def test_a_disk_that_is_not_mounted_at_the_start_is_waited_for(
