@@ -10,7 +10,8 @@ from mlx_lm.generate import BatchGenerator
 
 from kit.examples import some
 from kit.versions import since_0_32
-from omlx_cache.integrations.rows import extract_row, row_of, stop_row_at
+from omlx_cache.adapters.registry import extract_row
+from omlx_cache.integrations.rows import row_of, stop_row_at
 
 from .conftest import model_of, prompt_of
 

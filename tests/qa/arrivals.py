@@ -28,6 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from kit.tinylm.process import _cached_environment
 from kit.wire import exchange, request
 from omlx_cache import scope
+from omlx_cache.integrations.mlx_lm import preparing
 from omlx_cache.integrations.mlx_lm.responses import Responses
 from omlx_cache.preparation import Preparation
 from omlx_cache_daemon import cli
@@ -82,8 +83,8 @@ class Counts:
 def serve(folder: Path, most: int) -> int:
     """Run the server until so many requests met a preparation; write the counts."""
     Counts(most, folder / "counts.json")
-    # Of so few tokens that many chunks are prepared.
-    scope.CHUNK_SECONDS = CHUNK_SECONDS
+    # Many chunks, of few tokens; and strangers who ask for none of them stop nothing.
+    scope.CHUNK_SECONDS, preparing.BACK_OFF_SECONDS = CHUNK_SECONDS, 0.0
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
     answer = [*tokenizer.encode("the old tests", add_special_tokens=False), tokenizer.eos_token_id]
 
