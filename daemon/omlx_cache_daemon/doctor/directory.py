@@ -135,8 +135,8 @@ def writable(context: Context) -> Iterator[Finding]:
             "warning",
             f"nothing can be written to {context.directory} ({why})",
             "what is there is restored, and nothing is added or evicted",
-            "mount it so that it can be written to (after an error of the disk: dmesg, fsck), or "
-            "set OMLX_CACHE_COLD_DIR",
+            "mount it so that it can be written to. After an error of the disk (dmesg): stop the "
+            "servers that use it, unmount it, fsck, mount, start them",
         )
 
 

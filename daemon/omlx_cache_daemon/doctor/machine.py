@@ -206,8 +206,8 @@ def disks_of_stores(context: Context) -> Iterator[Finding]:
                 "error" if cold.state.startswith("unavailable") else "warning",
                 f"the disk of {process} is not as it should be: {cold.state.partition('. ')[0]}",
                 "it works from memory, writes nothing, and tries again within a minute",
-                "do what the other findings say; without one, see the disk's own log (dmesg). It "
-                "needs no restart",
+                "do what the finding about the directory says; without one, see the disk's own log "
+                "(dmesg)",
             )
 
 
