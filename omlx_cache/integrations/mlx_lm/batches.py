@@ -19,12 +19,7 @@ from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
 from omlx_cache.integrations.mlx_lm.served_cache import LateCaches, ServedPromptCache
 from omlx_cache.integrations.old_batches import row_caches
-from omlx_cache.integrations.rows import (
-    BatchRow,
-    BatchTimer,
-    row_of,
-    stop_row_at,
-)
+from omlx_cache.integrations.rows import BatchRow, BatchTimer, row_of, stop_row_at
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.requests.log import AskedRequest
 
@@ -170,7 +165,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         what stands in for them."""
         found = {uid: row_of(self, uid) for uid in uids}
         rest = super().extract_cache([uid for uid in uids if found[uid] is None])
-        late = {uid: row.late for uid, row in self._rows.items()}
+        late = {uid: self._rows[uid].late for uid in uids if uid in self._rows}
         rows = {
             uid: (
                 late.get(uid) or [extract_row(cache, row.slot) for cache in row.caches],
@@ -227,7 +222,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         return bool(self._unprocessed_sequences) or any(n != uid for n in self._prompt_batch.uids)
 
     def _store(self, uid: int, row: _Row) -> None:
-        """Store what a row has completed, and what was left for later."""
+        """Store the blocks that a row has completed, and the late ends of its segments."""
         if row.late is not None and row.said:
             time.sleep(SEND_SECONDS)
         self._followed.store(self, uid)
