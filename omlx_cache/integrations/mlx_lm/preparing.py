@@ -150,7 +150,8 @@ class Preparing:
                 self._cache.note_prepared(self._of.key, self._of.tokens)
             self._current = None
             mx.clear_cache()
-        tokens = as_tokens(prompt)
+        # From a list of 128,000 it takes milliseconds.
+        tokens = as_tokens(prompt if self._expected else ())
         shared = {one: shared_length(one.tokens, tokens) for one in self._expected.copy()}
         # Another conversation shares no more than what clients say to all.
         continued = [one for one, length in shared.items() if length >= max(1, one.asked)]
