@@ -27,7 +27,7 @@ if not os.environ.get("OMLX_TEST_STATE"):
     atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 for _name in [name for name in os.environ if name.upper().startswith("OMLX_CACHE_")]:
-    # Settings of whoever runs the tests are those of no test.
+    # No test reads the settings of the person who runs it.
     del os.environ[_name]
 
 # Programs that tests start import what tests can, in whatever directory they run.

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from kit.trees import write_tree
+from kit.trees import ROOT, write_tree
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SMALL = '"""Doc."""\nimport os\n\n\nclass Page:\n    """Doc."""\n\n    size = 1\n'
 LONG = " ".join(["word"] * 26)
 NO_PROSE = f"# {LONG}\n\n| {LONG} |\n|---|\n\n```text\n{LONG}\n```\n"
@@ -21,7 +20,7 @@ def run(
     """Write sources below `root`, and run a script on it."""
     write_tree(root, sources)
     return subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *options, str(root)],
+        [sys.executable, str(ROOT / "scripts" / script), *options, str(root)],
         capture_output=True,
         text=True,
         check=False,

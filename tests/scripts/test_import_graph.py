@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.trees import write_tree
+from kit.trees import ROOT, write_tree
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "import_graph.py"
-
+SCRIPT = ROOT / "scripts" / "import_graph.py"
 Check = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
