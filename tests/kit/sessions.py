@@ -1,5 +1,5 @@
 """Fixtures of every test: a model, a store, and a cache of one in the other; a sequence of pages, a
-disk that fails, clocks to set and a directory for sockets."""
+disk that fails, clocks to set, a directory for sockets, and the process that forks others."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +10,7 @@ import pytest
 from kit import zoo
 from kit.drive import settings
 from kit.examples import some
+from kit.forks import CAN_FORK, parent
 from kit.storage import FaultyDisk, HandClock, SetTime, Story
 from kit.trees import short_directory
 from omlx_cache import BlockStore, PrefixCache
@@ -72,6 +73,13 @@ def stores(request: pytest.FixtureRequest) -> Iterator[dict[int, BlockStore]]:
 def runtime_dir() -> Iterator[Path]:
     with short_directory() as path:
         yield path
+
+
+@pytest.fixture(scope="session")
+def forks() -> None:
+    """The process that forks others outlives the test that needs it first."""
+    if CAN_FORK:
+        parent()
 
 
 @pytest.fixture

@@ -5,17 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from kit import forks
+from kit.forks import CAN_FORK
 from omlx_cache import BlockStore
 from qa.flushes import campaign, cut_round
 
-pytestmark = pytest.mark.skipif(not forks.CAN_FORK, reason="kills processes that are forked")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_process_forks_all() -> None:
-    if forks.CAN_FORK:
-        forks.parent()
+pytestmark = [
+    pytest.mark.skipif(not CAN_FORK, reason="kills processes that are forked"),
+    pytest.mark.usefixtures("forks"),
+]
 
 
 def test_no_flush_is_untrue(tmp_path: Path) -> None:

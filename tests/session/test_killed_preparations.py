@@ -11,15 +11,9 @@ from session.preparing_worker import ASKED, PREPARED
 
 from contract.arithmetic import DENSE, HYBRID, WINDOWED, Arithmetic, tokens_of
 from contract.driving import Child, ask, environment, settings, until
-from kit.forks import CAN_FORK, parent
 from omlx_cache import BlockStore, PrefixCache
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _forking() -> None:
-    """The process that forks lives as long as the run."""
-    if CAN_FORK:
-        parent()
+pytestmark = pytest.mark.usefixtures("forks")
 
 
 @contextmanager

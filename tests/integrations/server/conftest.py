@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from kit.forks import CAN_FORK, parent
 from kit.tinylm import Server, make_model, serve_ours, serve_upstream
 
 Start = Callable[..., Server]
@@ -41,13 +40,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "thinking": make_model(root / "thinking", "qwen3", thinking=True),
         "thinking-hybrid": make_model(root / "thinking-hybrid", "qwen3_next", thinking=True),
     }
-
-
-@pytest.fixture(scope="session")
-def forks() -> None:
-    """The process that forks servers outlives the test that needs it first."""
-    if CAN_FORK:
-        parent()
 
 
 @pytest.fixture

@@ -4,17 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kit import forks
 from kit.examples import some
 from qa.chaos.rounds import BETWEEN_RUNS, ROUNDS
 from qa.chaos.tally import Tally
 from qa.chaos.world import World
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_process_forks_all() -> None:
-    if forks.CAN_FORK:
-        forks.parent()
+pytestmark = pytest.mark.usefixtures("forks")
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from kit import forks
 from kit.examples import some
 from qa.chaos.shared import KILL, ROOMY, TIGHT, TURN, Arena, Plan
 from qa.chaos.tally import Tally
 from qa.chaos.worker import FLAWS
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="processes are stopped as a whole, and seen to stand, on Linux"
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_process_forks_all() -> None:
-    forks.parent()
+pytestmark = [
+    pytest.mark.skipif(
+        sys.platform != "linux",
+        reason="processes are stopped as a whole, and seen to stand, on Linux",
+    ),
+    pytest.mark.usefixtures("forks"),
+]
 
 
 @pytest.mark.parametrize("verdict", some(FLAWS, "wrong"))
