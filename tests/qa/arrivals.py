@@ -12,8 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,7 +23,8 @@ from integrations.server.playing import TOOLS, WORDS, make_chat_model
 from mlx_lm import server
 from transformers import PreTrainedTokenizerFast
 
-from kit.tinylm.process import _cached_environment
+from kit.tinylm import Server
+from kit.tinylm.process import cached_environment, start_server
 from kit.wire import exchange, request
 from omlx_cache import scope
 from omlx_cache.integrations.mlx_lm import preparing
@@ -130,20 +129,13 @@ def campaign(count: int, seed: int, folder: Path) -> dict[bool, Counter[int]]:
     """Send requests until `count` of them met a preparation; return how many chunks were computed
     between their arrival and their turn, of those and of the others."""
     make_chat_model(folder / "model", FAMILY, TEMPLATE)
-    command = [sys.executable, "-m", "qa.arrivals", "--work", str(folder), "--count", str(count)]
-    environment = _cached_environment(folder / "home", {"OMLX_CACHE_PREPARE": "auto"})
-    with (folder / "log").open("w") as log:
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, env=environment, stdout=pipe, stderr=log, text=True)
-    assert process.stdout is not None
+    command = ["-m", "qa.arrivals", "--work", str(folder), "--count", str(count)]
+    variables = cached_environment(folder / "home", {"OMLX_CACHE_PREPARE": "auto"})
+    server = start_server(folder / "log", command, variables, forked=True)
     try:
-        line = process.stdout.readline()
-        assert line.startswith("Listening on "), (folder / "log").read_text()
-        _ask_until_it_ends(process, line.split()[-1], random.Random(seed))
+        _ask_until_it_ends(server, random.Random(seed))
     finally:
-        process.terminate()
-        process.wait(60)
-        process.stdout.close()
+        server.stop()
     waits = json.loads((folder / "counts.json").read_text())
     return {
         met == "true": Counter({int(n): times for n, times in found.items()})
@@ -151,18 +143,18 @@ def campaign(count: int, seed: int, folder: Path) -> dict[bool, Counter[int]]:
     }
 
 
-def _ask_until_it_ends(process: "subprocess.Popen[str]", url: str, draw: random.Random) -> None:
+def _ask_until_it_ends(to: Server, draw: random.Random) -> None:
     talks = [Conversation(draw) for _ in range(CONVERSATIONS)]
-    while process.poll() is None:
+    while to.process.poll() is None:
         place = draw.randrange(CONVERSATIONS)
         if talks[place].turns == TURNS:
             talks[place] = Conversation(draw)
         talk = talks[place]
-        if _ask(url, talk.asked(), tools=TOOLS):
+        if _ask(to.url, talk.asked(), tools=TOOLS):
             talk.messages.append({"role": "assistant", "content": "the old tests"})
         for number in range(draw.randrange(STRANGERS)):
             time.sleep(draw.uniform(0, GAP_SECONDS))
-            _ask(url, [{"role": "user", "content": f"{draw.random()} {number}"}])
+            _ask(to.url, [{"role": "user", "content": f"{draw.random()} {number}"}])
 
 
 def _ask(url: str, messages: list[Message], **fields: Any) -> bool:

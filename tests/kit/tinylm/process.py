@@ -54,9 +54,9 @@ def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: s
 
     `forked` saves the imports where the system can fork after them.
     """
-    variables = _cached_environment(home, variables)
+    variables = cached_environment(home, variables)
     command = ["-m", "omlx_cache_daemon", "serve", "--port", "0", *arguments]
-    return _start(home / "serve.log", command, variables, forked=forked)
+    return start_server(home / "serve.log", command, variables, forked=forked)
 
 
 def run_server(
@@ -64,12 +64,12 @@ def run_server(
 ) -> Server:
     """Start `omlx-cache run NAME`, with a cold tier and runtime directory under `home`; a server
     that takes `--port`, or that listens on `port` anyway."""
-    variables = _cached_environment(home, variables)
+    variables = cached_environment(home, variables)
     if port is None:
         port = free_port()
         arguments = (*arguments, "--port", str(port))
     command = ["-m", "omlx_cache_daemon", "run", name, *arguments]
-    return _start(home / "run.log", command, variables, port)
+    return start_server(home / "run.log", command, variables, port)
 
 
 def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
@@ -77,10 +77,10 @@ def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
     command = ["-m", "mlx_lm", "server", "--port", str(port), *arguments]
-    return _start(home / "upstream.log", command, environment(), port, forked=forked)
+    return start_server(home / "upstream.log", command, environment(), port, forked=forked)
 
 
-def _cached_environment(home: Path, variables: dict[str, str]) -> dict[str, str]:
+def cached_environment(home: Path, variables: dict[str, str]) -> dict[str, str]:
     home.mkdir(parents=True, exist_ok=True)
     return {
         **environment(),
@@ -94,7 +94,7 @@ def _cached_environment(home: Path, variables: dict[str, str]) -> dict[str, str]
     }
 
 
-def _start(
+def start_server(
     log: Path,
     command: list[str],
     variables: dict[str, str],
