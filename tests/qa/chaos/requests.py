@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from contract.arithmetic import DENSE, HYBRID, Arithmetic
+from contract.driving import ask
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.session import Session
 
@@ -224,11 +225,7 @@ class Requester:
 
     def store(self, asked: Asked) -> None:
         """Make a plain request: restore, compute the rest, commit."""
-        tokens = list(asked.tokens)
-        with self.cache.session(tokens, salt=asked.salt) as session:
-            position = session.cached_tokens
-            for chunk in session.prefill_chunks(step=64):
-                self.model.feed(session.prompt_cache, chunk, position)
-                position += len(chunk)
-            session.commit()
+        turn = ask(self.model, self.cache, asked.tokens, step=64, salt=asked.salt)
+        if turn.wrong:
+            self.world.fail("wrong", f"{self.mixture}, {turn.cached} restored: {turn.wrong}")
         self.world.tally.add(sessions=1)
