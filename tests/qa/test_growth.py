@@ -11,10 +11,9 @@ import random
 import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import mlx.core as mx
 import pytest
@@ -46,7 +45,6 @@ TINY = {
 }
 PROMPT = random_tokens(LENGTH, 1)
 TOKENIZER = tokenizer()
-BATCHES: WeakKeyDictionary[PrefixCache, CachedBatchGenerator] = WeakKeyDictionary()
 Loop = Callable[[int], int]
 
 
@@ -141,11 +139,14 @@ def by_generate(cache: PrefixCache, model: Any, number: int) -> int:
     return cache.store.stats().requests.restored_tokens - before
 
 
+@lru_cache(1)
+def batch_of(cache: PrefixCache, model: Any) -> CachedBatchGenerator:
+    """Return the one generator of a run's requests."""
+    return CachedBatchGenerator(BatchGenerator(model, prefill_step_size=512), cache)
+
+
 def by_batch(cache: PrefixCache, model: Any, number: int) -> int:
-    """All of a run's requests go through one generator."""
-    if cache not in BATCHES:
-        BATCHES[cache] = CachedBatchGenerator(BatchGenerator(model, prefill_step_size=512), cache)
-    batch = BATCHES[cache]
+    batch = batch_of(cache, model)
     before = cache.store.stats().requests.restored_tokens
     batch.submit(prompt_of(number), max_tokens=2)
     while len(batch):
