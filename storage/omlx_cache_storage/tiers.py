@@ -6,8 +6,8 @@ whatever the page holds. No MLX.
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,7 +21,7 @@ from omlx_cache_storage.eviction.order import SHIFTS_NS, Ended, Priority, use_st
 from omlx_cache_storage.hot import ON_DISK, HotTier
 from omlx_cache_storage.hot_page import PageState, Reservation
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.io_threads import DiskThread, bounded_elsewhere
+from omlx_cache_storage.io_threads import DiskThread
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import (
     OpenPage,
@@ -62,12 +62,6 @@ ends: without a deadline it would go on as long as others store."""
 RUN_BYTES = 8 << 20
 RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
-
-
-@contextmanager
-def _reading_far(remote: "RemoteTier", page: PageId) -> Iterator[OpenPage]:
-    with bounded_elsewhere(), remote.reading(page) as reader:
-        yield reader
 
 
 class TierView:
@@ -219,7 +213,7 @@ class Tiers:
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
         """Open a page that is not in memory; raises PageError inside the `with` statement."""
         if self.remote is not None and self._is_far(page):
-            return _reading_far(self.remote, page)
+            return self.remote.reading(page)
         if self.cold is None:
             raise PageUnreadable("there is no cold tier")
         return self.cold.reading(page)
@@ -244,8 +238,7 @@ class Tiers:
         if held is not None:
             return held.meta
         if self.remote is not None and self._is_far(page):
-            with bounded_elsewhere():
-                return self.remote.meta(page)
+            return self.remote.meta(page)
         with self.reading(page) as reader:
             return reader.meta
 
