@@ -339,13 +339,6 @@ class Evictor:
         self.once_written.note(pages, "disk")
         return evicted
 
-    def shrink_a_part(self) -> int:
-        """Evict some of the excess; return how many pages. The directory is held."""
-        over = partial(self.lacks, -DIRECTORY_SLACK_BYTES)
-        victims = self.victims(over, None, most=HOLD_FILES)
-        pages = victims.pages if victims.enough else self.first(HOLD_FILES)
-        return len(self.expel(pages))
-
 
 def _mib(nbytes: int) -> str:
     return f"{nbytes / 2**20:,.1f} MiB"

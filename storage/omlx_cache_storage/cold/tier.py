@@ -12,9 +12,9 @@ from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.contents import PageFile
 from omlx_cache_storage.cold.deletion import Cleared, Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
-from omlx_cache_storage.cold.eviction import Evictor
+from omlx_cache_storage.cold.eviction import DIRECTORY_SLACK_BYTES, Evictor
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.index import Index
+from omlx_cache_storage.cold.index import Index, PendingDeletion
 from omlx_cache_storage.cold.ledger import HOLD_FILES, WAIT_SECONDS, LedgerBusy
 from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.page_reader import PageReader, open_page
@@ -346,18 +346,26 @@ class ColdTier:
         """Evict down to the budget, a part at a time; raises nothing."""
         if self._index.doomed:
             self._deleter.retry()
-        evicted, some = 0, 1
+        evicted, over = 0, partial(self.evictor.lacks, -DIRECTORY_SLACK_BYTES)
         with contextlib.suppress(OSError):
-            while some and self.evictor.known_bytes() > self._index.limit_bytes:
-                with self.sharing.changing():
-                    self._limits.heed()
-                    some = self.evictor.shrink_a_part()
-                    evicted += some
+            while self.evictor.known_bytes() > self._index.limit_bytes and (
+                some := self._evict_some(over)
+            ):
+                evicted += len(some)
         if evicted:
             _log.info(
                 "the budget of %s is %s bytes: %s pages that were used longest ago were evicted",
                 *(self.directory, f"{self._index.limit_bytes:,}", f"{evicted:,}"),
             )
+
+    def _evict_some(self, lacks: Callable[[], int]) -> list[PendingDeletion]:
+        """Evict some pages for the lacking bytes, the first ones where all are not enough; return
+        their files. Raises OSError."""
+        with self.sharing.changing():
+            self._limits.heed()
+            victims = self.evictor.victims(lacks, None, most=HOLD_FILES)
+            pages = victims.pages if victims.enough else self.evictor.first(HOLD_FILES)
+            return self.evictor.expel(pages)
 
     def keep_free(self) -> int:
         """Evict until the disk has its free space, unless the process waits; return how many pages
@@ -381,13 +389,7 @@ class ColdTier:
             part = sum(file.cost for file in files if file is not None)
             if short > 0:
                 part = min(short, EVICTED_BYTES, self._index.contents.nbytes)
-        while part > 0:
-            with self.sharing.changing():
-                self._limits.heed()
-                victims = self.evictor.victims(partial(int, part), None, most=HOLD_FILES)
-                some = self.evictor.expel(victims.pages)
-            if not some:
-                break
+        while part > 0 and (some := self._evict_some(partial(int, part))):
             part -= sum(file.cost for file in some)
             evicted += len(some)
         return evicted if (spare() or 0) > before else 0
