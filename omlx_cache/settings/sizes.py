@@ -2,6 +2,8 @@
 
 import re
 
+from omlx_cache_storage.cold.budget import format_size as format_size
+
 SIZE_FORMS = "a size such as 4GiB, 512MB or 1.5 GiB, or a whole number of bytes"
 SMALLEST_COLD_BYTES = 96 * 1024
 """Less than the directories and the file of the smallest page take."""
@@ -61,16 +63,6 @@ def _parse_text(text: str) -> int:
     if not unit and "." in number:
         raise ValueError("a fraction needs a unit")
     return int(Decimal(number) * _UNITS[unit.upper()])
-
-
-def format_size(count: int) -> str:
-    """Return a byte count for people, in binary units with at most two decimals."""
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(size) < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.2f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
 def counted(count: int, noun: str) -> str:

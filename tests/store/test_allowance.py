@@ -12,7 +12,7 @@ from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import operations
 from omlx_cache.control.serialization import encoded
 from omlx_cache.integrations.mlx_lm.holdings import inventory
-from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.budget import Budget, format_size
 from omlx_cache_storage.cold.small_files import read_budget
 
 
@@ -75,5 +75,5 @@ def test_nothing_is_evicted_for_a_store_that_waits(
         assert cold.pages < before.pages
         assert cold.nbytes <= cold.limit_bytes == small
         evicted = f"{before.pages - cold.pages} pages that were used longest ago were evicted"
-        assert caplog.messages == [f"the budget of {tmp_path} is {small:,} bytes: {evicted}"]
+        assert caplog.messages == [f"the budget of {tmp_path} is {format_size(small)}: {evicted}"]
     assert read_budget(tmp_path) == Budget(small, "store")

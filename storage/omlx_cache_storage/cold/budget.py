@@ -72,30 +72,40 @@ def agree(
     is_told = is_far_less if derived else budget.nbytes != wanted_bytes
     note = _note(budget, wanted_bytes, derived=derived) if is_told else ""
     if derived and budget.set_by == "free space" and budget.nbytes <= used_bytes:
-        note = CROWDED.format(budget.nbytes)
+        note = CROWDED.format(format_size(budget.nbytes))
     return Agreement(budget, is_ours and budget != known, note)
 
 
 def _note(budget: Budget, wanted_bytes: int, *, derived: bool) -> str:
     """Return the line for a person whose setting for a store differs from its directory's limit."""
     limit = (
-        f"the directory's budget is {budget.nbytes:,} bytes for all processes, set by "
+        f"the directory's budget is {format_size(budget.nbytes)} for all processes, set by "
         f"{WORDS[budget.set_by]}"
     )
     if derived:
         own = "with `omlx-cache quota auto` it follows the free space:"
-        return f"{limit}; {own} {wanted_bytes:,} bytes"
+        return f"{limit}; {own} {format_size(wanted_bytes)}"
     is_less = wanted_bytes < budget.nbytes
     does = "writes only while the directory holds less" if is_less else "goes by the budget"
     return (
-        f"{limit}; this process was told {wanted_bytes:,} bytes and {does}; `omlx-cache quota` "
-        "changes the budget"
+        f"{limit}; this process was told {format_size(wanted_bytes)} and {does}; "
+        "`omlx-cache quota` changes the budget"
     )
 
 
+def format_size(count: int) -> str:
+    """Return a byte count for people, in binary units with at most two decimals."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(size) < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+
+
 CROWDED: Final = (
-    "others fill the disk: by its free space the budget is {:,} bytes, which the stored pages "
-    "take, so a new page evicts an old one; free room on the disk, then `omlx-cache quota auto`"
+    "others fill the disk: by its free space the budget is {}, which the stored pages take, so a "
+    "new page evicts an old one; free room on the disk, then `omlx-cache quota auto`"
 )
 IGNORED_SHARES: Final = (
     f"{BUDGET_FILE} has shares that an earlier version set, and they do not count any more: give a "

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from omlx_cache_storage.cold.budget import format_size
 from omlx_cache_storage.cold.contents import Candidate, Victims
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Descriptor
@@ -322,15 +323,19 @@ class Evictor:
         self.is_short = lacks_files or free < least
         if self.is_short and not was_short:
             others = max(0, self._fs.taken_bytes(self._index.directory) - self.known_bytes())
-            what = f"{_mib(free)} free, less than min_free_bytes ({_mib(self.min_free)})"
+            what = (
+                f"{format_size(free)} free, less than min_free_bytes "
+                f"({format_size(self.min_free)}), and others use {format_size(others)} of it"
+            )
             _log.warning(
-                "the disk of %s has %s: others use %s of it, and pages are evicted until there is "
-                "enough; see `omlx-cache doctor`",
+                "the disk of %s has %s: pages are evicted until there is enough; see "
+                "`omlx-cache doctor`",
                 *(self._index.directory, "hardly a file (inode) left" if lacks_files else what),
-                _mib(others),
             )
         elif was_short and not self.is_short:
-            _log.warning("the disk of %s has room again: %s", self._index.directory, _mib(free))
+            _log.warning(
+                "the disk of %s has room again: %s", self._index.directory, format_size(free)
+            )
 
     def evict(self, pages: Sequence[PageId]) -> list[PendingDeletion]:
         """Take pages out of the index for others; the lock is held."""
@@ -338,7 +343,3 @@ class Evictor:
         self.evicted += len(evicted)
         self.once_written.note(pages, "disk")
         return evicted
-
-
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:,.1f} MiB"

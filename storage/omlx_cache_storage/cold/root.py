@@ -86,8 +86,8 @@ def check_sharing(directory: StrPath, fs: FileSystem) -> str:
         raise NoLocks(
             errno.ENOLCK,
             f"{directory} lies on {where} on which locks on files do nothing, so that processes "
-            "cannot keep its budget together: name a directory on a disk of this machine "
-            "(OMLX_CACHE_COLD_DIR), or mount the share with locks",
+            "cannot keep its budget together: name a cold_dir on a disk of this machine, or mount "
+            "the share with locks",
         )
     if not kind.network:
         return ""
@@ -341,8 +341,8 @@ def refuse_foreign(directory: StrPath, fs: FileSystem) -> None:
     others = names - {"lost+found", "CACHEDIR.TAG"}
     if others and names.isdisjoint(_OURS) and not any(map(digest_of, names)):
         raise DirectoryGone(
-            f"{directory} holds other files ({min(others)}) and no cache: name a directory that is "
-            "empty or missing (OMLX_CACHE_COLD_DIR)"
+            f"{directory} holds other files ({min(others)}) and no cache: name a cold_dir that is "
+            "empty or missing"
         )
 
 

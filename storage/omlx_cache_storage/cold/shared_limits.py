@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree
+from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree, format_size
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.eviction import Evictor
 from omlx_cache_storage.cold.files import PageFiles
@@ -97,9 +97,9 @@ class DailyWrites:
             self._count += 1
             if not self._told:
                 _log.warning(
-                    "daily_write_bytes (%s bytes) is spent: pages stay in memory only, until what "
-                    "was written a day ago no longer counts",
-                    f"{self._limit:,}",
+                    "daily_write_bytes (%s) is spent: pages stay in memory only, until what was "
+                    "written a day ago no longer counts",
+                    format_size(self._limit),
                 )
             self._told = True
             return False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from pathlib import Path
 
+from omlx_cache_storage.cold.budget import format_size
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.contents import PageFile
 from omlx_cache_storage.cold.deletion import Cleared, Deleter
@@ -354,8 +355,8 @@ class ColdTier:
                 evicted += len(some)
         if evicted:
             _log.info(
-                "the budget of %s is %s bytes: %s pages that were used longest ago were evicted",
-                *(self.directory, f"{self._index.limit_bytes:,}", f"{evicted:,}"),
+                "the budget of %s is %s: %s pages that were used longest ago were evicted",
+                *(self.directory, format_size(self._index.limit_bytes), f"{evicted:,}"),
             )
 
     def _evict_some(self, lacks: Callable[[], int]) -> list[PendingDeletion]:
