@@ -310,10 +310,10 @@ class Writer:
 
     def _settle(self, *, is_idle: bool = False) -> Outcome:
         self._settled = now = time.monotonic()
-        was_away = self._cold.trouble.startswith(UNAVAILABLE)
+        trouble = self._cold.trouble
         try:
             self._cold.settle()
-            if was_away and not self._cold.trouble.startswith(UNAVAILABLE):
+            if trouble and not self._cold.trouble:
                 with self._changed:
                     self._breaker.ask_again()
             if is_idle and now - self._kept_free >= FREE_SECONDS:
