@@ -124,6 +124,7 @@ def test_a_disk_that_is_back_is_written_to_without_a_pause(disk: Path, story: St
         for _ in range(7):
             # Each doubles the pause: the last one is a minute.
             assert not store.flush(10)
+        assert not store.cold.sharing.ledger.is_open
         _mount(image, disk)
         assert _settle(store) == "ok"
         assert commit(store, story, 6) == [True]

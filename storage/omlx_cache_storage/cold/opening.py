@@ -20,7 +20,7 @@ from omlx_cache_storage.cold.ledger import (
     ledger_bytes,
 )
 from omlx_cache_storage.cold.ledger_records import Demoted
-from omlx_cache_storage.cold.root import DirectoryGone, Root
+from omlx_cache_storage.cold.root import DirectoryGone, DiskGone, Root
 from omlx_cache_storage.cold.shared_limits import SharedLimits
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
@@ -114,6 +114,9 @@ class Opening:
                     learned = self._index.contents.policy.learned()
                     self._index.know(Contents(self._index.make_policy(learned)))
                 self._index.health.fail_open(error)
+            if isinstance(error, DiskGone):
+                # An open file would keep its file system in use.
+                self._sharing.close()
             if self._index.health.state != before:
                 _log.warning("no cold tier: %s", self._index.health.state.removeprefix(UNAVAILABLE))
             raise
