@@ -229,11 +229,9 @@ class PageTarget(Protocol):
 
     def has(self, page: PageAt) -> bool:
         """True for a page of which there is as much."""
-        ...
 
     def write(self, page: Page, time_ns: int, document: Document) -> WriteResult:
         """Publish a page whole or not at all; raises OSError."""
-        ...
 
 
 @dataclass(slots=True)

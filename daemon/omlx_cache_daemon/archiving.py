@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from omlx_cache.control.cold_files import namespaces, open_tier, scan
+from omlx_cache.control.page_replies import SHOWN_DIGITS
 from omlx_cache.identity.namespace import installed
 from omlx_cache.package import VERSION
 from omlx_cache.settings.model import CacheSettings
@@ -16,7 +17,7 @@ from omlx_cache_daemon.archive import Document, Manifest, PageAt, in_order
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.offline_files import Files
 from omlx_cache_daemon.selection import Selection, select
-from omlx_cache_daemon.targets import SHOWN_DIGITS, Target
+from omlx_cache_daemon.targets import Target
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.documents import label, versions
@@ -85,8 +86,7 @@ class Directory:
     """
 
     def __init__(self, cold_dir: Path) -> None:
-        settings = CacheSettings(cold_dir=cold_dir, hot_cache_only=False)
-        self.settings = settings
+        self.settings = settings = CacheSettings(cold_dir=cold_dir, hot_cache_only=False)
         self._tier = ColdTier(
             cold_dir,
             settings.cold_bytes,

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from omlx_cache.control.page_replies import NamespaceRow
+from omlx_cache.control.page_replies import SHOWN_DIGITS, SHOWN_MATCHES, NamespaceRow
 from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.offline_files import Files
 from omlx_cache_daemon.places import EVERY
-from omlx_cache_daemon.targets import KEY, KINDS, SHOWN_DIGITS, SHOWN_MATCHES, Target, meant
+from omlx_cache_daemon.targets import KEY, KINDS, Target, meant
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.documents import shortened_salt
 from omlx_cache_storage.format.names import parent_hint

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.socket_paths import (
+    SERVICE,
     SocketName,
     is_listening,
     search_places,
-    services_in,
     sockets_in,
     why_unseen,
 )
@@ -54,7 +54,7 @@ def running(environ: Mapping[str, str] = os.environ) -> list[Client]:
 def services(environ: Mapping[str, str] = os.environ) -> list[Client]:
     """Return the services that accept connections and serve all stores, in the order of their
     process ids. No command that is about a store means one of them."""
-    named = (name for place in search_places(environ) for name in services_in(place))
+    named = (name for place in search_places(environ) for name in sockets_in(place, SERVICE))
     return [service for service in _each(named).values() if is_listening(service.path)]
 
 

@@ -9,15 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from omlx_cache.control.page_replies import NamespaceRow
+from omlx_cache.control.page_replies import SHOWN_MATCHES, NamespaceRow, several
 from omlx_cache.control.replies import last_name
 from omlx_cache.identity.namespace import installed, salt_digest
 from omlx_cache_daemon.errors import CommandError, UsageError
 from omlx_cache_daemon.render import text
 from omlx_cache_storage.documents import MLX, Versions, shortened_salt
 
-SHOWN_DIGITS, SHOWN_MATCHES = 16, 5
-"""Of a digest or key, and of what begins alike."""
 KEY: Final = "key"
 NAMES: Final = "NAMESPACE|MODEL|SALT"
 ABOUT: Final = (
@@ -78,11 +76,7 @@ def meant(rows: Sequence[NamespaceRow], target: Target) -> tuple[str, list[Names
         )
     kind, matches = next(iter(found.items()))
     if len(matches) > 1 and set(found) == {"namespace"}:
-        names = [row.namespace[:SHOWN_DIGITS] for row in matches[:SHOWN_MATCHES]]
-        more = ", ..." if len(matches) > len(names) else ""
-        raise CommandError(
-            f"{len(matches)} namespaces begin with {target.shown}: {', '.join(names)}{more}"
-        )
+        raise CommandError(several([row.namespace for row in matches], target.shown))
     return kind, matches
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.socket_paths import (
+    SERVICE,
     candidates,
     check_length,
     first_usable,
@@ -23,7 +24,6 @@ from omlx_cache.control.socket_paths import (
     is_listening,
     meeting_place,
     prepare,
-    services_in,
     socket_name,
     sockets_in,
 )
@@ -135,7 +135,7 @@ def remove_stale(directory: Path) -> list[Path]:
     """
     removed = []
     with _binding:
-        for name in (*sockets_in(directory), *services_in(directory)):
+        for name in (*sockets_in(directory), *sockets_in(directory, SERVICE)):
             own = name.pid == os.getpid()
             if (own or not is_running(name.pid)) and not is_listening(name.path, _PROBE_SECONDS):
                 name.path.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow, several
 from omlx_cache.control.serialization import extended
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.page_reader import read_header
@@ -78,10 +78,6 @@ def used_by_anybody(pages: Iterable[ListedPage], files: "Iterable[ColdEntry]") -
     ]
 
 
-_SHOWN_DIGITS = 16
-_SHOWN_MATCHES = 5
-
-
 def find_namespace(pages: Iterable[ListedPage], prefix: str) -> BlockKey:
     """Return the one namespace whose digest begins so; raises ControlError."""
     wanted = prefix.lower()
@@ -90,10 +86,7 @@ def find_namespace(pages: Iterable[ListedPage], prefix: str) -> BlockKey:
         return matches.pop()
     if not matches:
         raise ControlError("not_found", f"no namespace begins with {prefix}")
-    shown = [digest.hex()[:_SHOWN_DIGITS] for digest in sorted(matches)]
-    shown[_SHOWN_MATCHES:] = ["..."] * (len(shown) > _SHOWN_MATCHES)
-    text = f"{len(matches)} namespaces begin with {prefix}: {', '.join(shown)}"
-    raise ControlError("ambiguous", text)
+    raise ControlError("ambiguous", several([digest.hex() for digest in matches], prefix))
 
 
 def namespace_rows(

@@ -1,9 +1,12 @@
 """Processes' replies about their pages: a frozen dataclass for each kind of row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from omlx_cache_storage.page import TensorSpec
+
+SHOWN_DIGITS, SHOWN_MATCHES = 16, 5
+"""Of a digest or key, and of what begins alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +56,10 @@ class PageDetails(PageRow):
     tensors: Sequence[TensorSpec] = ()
     data: str | None = None
     error: str | None = None
+
+
+def several(digests: Collection[str], prefix: str) -> str:
+    """Return in words that several namespaces begin so."""
+    shown = [digest[:SHOWN_DIGITS] for digest in sorted(digests)[:SHOWN_MATCHES]]
+    more = ", ..." * (len(digests) > SHOWN_MATCHES)
+    return f"{len(digests)} namespaces begin with {prefix}: {', '.join(shown)}{more}"

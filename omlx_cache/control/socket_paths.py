@@ -18,7 +18,8 @@ MAX_PATH_BYTES = 103
 """macOS has 104 bytes for a socket's path, the closing zero included; Linux has four more."""
 
 _STORE = re.compile(r"(\d{1,10})-(\d{1,4})\.sock")
-_SERVICE = re.compile(r"service-(\d{1,10})()\.sock")
+SERVICE = re.compile(r"service-(\d{1,10})()\.sock")
+"""The names of sockets of services, which serve all stores."""
 _LONGEST_NAME = "4194304-99.sock"
 _CS_DARWIN_USER_TEMP_DIR = 65537
 
@@ -116,7 +117,7 @@ def prepare(directory: Path) -> Path:
             directory,
             allowed=0o700,
             links=False,
-            is_known=lambda name: _STORE.fullmatch(name) or _SERVICE.fullmatch(name),
+            is_known=lambda name: _STORE.fullmatch(name) or SERVICE.fullmatch(name),
         )
     except NotPrivate as error:
         hint = f"set {RUNTIME_DIR_VARIABLE} to another one"
@@ -138,7 +139,8 @@ def first_usable(places: list[Path]) -> Path:
 
 
 def sockets_in(directory: Path, pattern: re.Pattern[str] = _STORE) -> list[SocketName]:
-    """Return the control sockets in a directory, by process id; none when it is unreadable.
+    """Return the control sockets of stores in a directory, or those of a `pattern`, by process id;
+    none when it is unreadable.
 
     Only this user's sockets, and links to some, in this user's directory count: others could be
     traps. The target of a link may be gone.
@@ -153,12 +155,6 @@ def sockets_in(directory: Path, pattern: re.Pattern[str] = _STORE) -> list[Socke
             if match is not None and _is_own_socket(entry)
         )
     return []
-
-
-def services_in(directory: Path) -> list[SocketName]:
-    """Return the control sockets of services in a directory, as `sockets_in` returns those of
-    stores."""
-    return sockets_in(directory, _SERVICE)
 
 
 def _is_own_socket(entry: os.DirEntry[str]) -> bool:

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.page_replies import SHOWN_DIGITS, NamespaceRow, PageDetails, PageRow
 from omlx_cache.control.serialization import document
 from omlx_cache.settings.sizes import duration
 from omlx_cache_daemon.argument_types import (
@@ -28,7 +28,6 @@ from omlx_cache_daemon.render import (
 from omlx_cache_daemon.targets import (
     KINDS,
     NAMES,
-    SHOWN_DIGITS,
     Target,
     add_kind,
     given_target,

@@ -12,7 +12,7 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_daemon.doctor.examination import SET_ASIDE, Context, Finding
-from omlx_cache_daemon.doctor.machine import close
+from omlx_cache_daemon.doctor.machine import PRIVATE, close
 from omlx_cache_daemon.offline_files import root_of
 from omlx_cache_storage.cold.catalog import namespace_directories
 from omlx_cache_storage.cold.disk import physical_bytes
@@ -23,7 +23,6 @@ from omlx_cache_storage.cold.small_files import BUDGET, PINS, temporary_name
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE
 from omlx_cache_storage.private import is_private, trouble
 
-_PRIVATE = 0o700
 _NOTHING = "nothing is kept on the disk"
 _ELSEWHERE = "omlx-cache export, and import on a disk of this machine"
 
@@ -114,7 +113,7 @@ def inodes(context: Context) -> Iterator[Finding]:
 def permissions(context: Context) -> Iterator[Finding]:
     """Nobody else can read or change it."""
     place, info = context.directory, context.directory.stat()
-    wrong = trouble(place, info, allowed=_PRIVATE)
+    wrong = trouble(place, info, allowed=PRIVATE)
     own = info.st_uid == os.geteuid()
     # What is no cache's, and holds other things, is not to be closed for it.
     if wrong and (context.census.pages or not context.census.foreign):
@@ -206,7 +205,7 @@ def passed_over(context: Context) -> Iterator[Finding]:
             (own if is_plain and info.st_uid == os.geteuid() else others).append(path)
     if own:
         # While nobody else could get at them, nobody else has changed them.
-        closed = not trouble(context.directory, context.directory.stat(), allowed=_PRIVATE)
+        closed = not trouble(context.directory, context.directory.stat(), allowed=PRIVATE)
         yield Finding(
             "warning",
             f"other users may change {counted(len(own), 'file')} or their directories",

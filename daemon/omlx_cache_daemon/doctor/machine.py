@@ -10,10 +10,10 @@ from pathlib import Path
 
 from omlx_cache import __version__, reasons
 from omlx_cache.control.socket_paths import (
+    SERVICE,
     candidates,
     is_listening,
     search_places,
-    services_in,
     sockets_in,
     why_unseen,
 )
@@ -33,7 +33,8 @@ from omlx_cache_storage.private import is_running, trouble
 _ENOUGH_DESCRIPTORS = 1024
 _PART = 0.8
 _EARLIEST = 1_700_000_000
-_PRIVATE = 0o700
+PRIVATE = 0o700
+"""The mode of directories with prompts and sockets in them."""
 
 
 def variables(context: Context) -> Iterator[Finding]:
@@ -141,7 +142,7 @@ def runtime_directory(context: Context) -> Iterator[Finding]:
                 "stores that listen there are not found",
                 f"ls -ld {place}; or set OMLX_CACHE_RUNTIME_DIR",
             )
-        elif place.is_dir() and (wrong := trouble(place, place.lstat(), allowed=_PRIVATE)):
+        elif place.is_dir() and (wrong := trouble(place, place.lstat(), allowed=PRIVATE)):
             holds_sockets = all(
                 stat.S_ISSOCK(path.lstat().st_mode) or path.is_symlink() for path in place.iterdir()
             )
@@ -165,7 +166,9 @@ def runtime_directory(context: Context) -> Iterator[Finding]:
 def sockets(context: Context) -> Iterator[Finding]:
     """Each socket has a process."""
     known = [
-        name for place in search_places() for name in (*sockets_in(place), *services_in(place))
+        name
+        for place in search_places()
+        for name in (*sockets_in(place), *sockets_in(place, SERVICE))
     ]
     left = [n.path for n in known if not is_running(n.pid) and not is_listening(n.path)]
     if left:
@@ -318,7 +321,7 @@ def versions(context: Context) -> Iterator[Finding]:
 def close(*paths: str | os.PathLike[str]) -> str:
     """Close files and directories to other users; return what was done."""
     for path in paths:
-        os.chmod(path, _PRIVATE if os.path.isdir(path) else 0o600)
+        os.chmod(path, PRIVATE if os.path.isdir(path) else 0o600)
     return f"chmod 700 {paths[0]}" if len(paths) == 1 else f"{len(paths):,} closed to others"
 
 

@@ -45,7 +45,9 @@ def around_section(path: Path) -> tuple[str, str]:
 
 def markdown(results: Results) -> str:
     """Return the section's text."""
-    lines = ["", _machine(results)]
+    described = "; ".join(f"{name} {value}" for name, value in results.machine.items())
+    size = f"Size `{results.size.name}`: {format_size(results.size.kv_bytes)} of KV."
+    lines = ["", f"{size} {described}."]
     for headings, rows in _tables(results):
         rules = ("---" if heading in _TEXTS else "--:" for heading in headings)
         lines += ["", f"| {' | '.join(headings)} |", f"|{'|'.join(rules)}|"]
@@ -83,11 +85,6 @@ def format_time(seconds: float) -> str:
     if seconds < 1e-4:
         return f"{seconds * 1e6:.2f} us"
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
-
-
-def _machine(results: Results) -> str:
-    described = "; ".join(f"{name} {value}" for name, value in results.machine.items())
-    return f"Size `{results.size.name}`: {format_size(results.size.kv_bytes)} of KV. {described}."
 
 
 def _closing(results: Results) -> list[str]:
