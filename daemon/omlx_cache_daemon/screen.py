@@ -68,7 +68,7 @@ _REQUESTS: Columns = (
     (110, _column("FIRST TOKEN", justify="right")),
     (60, _column("TOTAL", justify="right")),
     (0, _column("REASON", max_width=24)),
-    # It takes what is left.
+    # It takes the remaining width.
     (140, _column("WHY", ratio=1)),
 )
 

@@ -169,6 +169,10 @@ class AskedProcess:
         known = as_map(self.settings.get(setting) or {"kind": "derived"})
         return None if known["kind"] == "derived" else count_of(known, "value")
 
+    def missed(self, reason: str) -> int:
+        """Return how many of its requests missed pages for a reason."""
+        return count_of(as_map(self.part("requests").get("misses") or {}), reason)
+
     @property
     def pid(self) -> int | None:
         return self.store.pid if self.row is None else self.row.pid
@@ -273,8 +277,8 @@ class Context:
     def min_free(self) -> int:
         """The bytes to leave free on the directory's disk: those of its users, else those of a
         store that is started here on it."""
-        stated = [as_map(user.settings.get("min_free_bytes") or {}) for user in self.users]
-        known = [count_of(setting, "value") for setting in stated if setting]
+        stated = [user.settings.get("min_free_bytes") for user in self.users]
+        known = [count_of(as_map(setting), "value") for setting in stated if setting]
         if not known:
             with contextlib.suppress(ConfigError):
                 known = [CacheSettings(cold_dir=self.directory).min_free_bytes]

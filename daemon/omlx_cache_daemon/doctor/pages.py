@@ -9,11 +9,12 @@ from functools import partial
 from omlx_cache import reasons
 from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES, counted, format_size
 from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
-from omlx_cache_daemon.client import as_map, count_of
+from omlx_cache_daemon.client import count_of
 from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding, ask
 from omlx_cache_daemon.quotas import described
 from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.targets import current_versions
+from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import (
     namespace_directories,
     read_namespace,
@@ -106,60 +107,70 @@ def _delete(context: Context, damaged: Iterable[StoredPage]) -> str:
 
 
 def budget(context: Context) -> Iterator[Finding]:
-    """The directory takes no more than its budget, which has room for a prompt."""
-    if context.budget is None:
-        return
+    """The directory takes no more than its budget, which has room for what is asked for."""
+    if context.budget is not None:
+        yield from _for_a_prompt(context, context.budget)
+        for process in context.users:
+            yield from _for_process(context, context.budget, process)
+        yield from _excess(context, context.budget)
+
+
+def _for_a_prompt(context: Context, budget: Budget) -> Iterator[Finding]:
     known = context.census
     page = known.by_namespace.total() // known.pages if known.pages else SMALLEST_COLD_BYTES
-    if context.budget.nbytes < _PAGES_OF_A_PROMPT * page:
+    if budget.nbytes < _PAGES_OF_A_PROMPT * page:
         yield Finding(
             "warning",
-            f"the budget ({format_size(context.budget.nbytes)}) has room for fewer than "
+            f"the budget ({format_size(budget.nbytes)}) has room for fewer than "
             f"{_PAGES_OF_A_PROMPT} pages",
             "the disk keeps the beginning of a prompt, or nothing",
             "free room on the disk: the budget is a quarter of the free space; then "
             f"omlx-cache quota auto {context.option}"
-            if context.budget.set_by == "free space"
+            if budget.set_by == "free space"
             else f"omlx-cache quota auto {context.option}",
         )
-    for process in context.users:
-        given = process.given("cold_bytes")
-        if context.budget.set_by == "quota" and 2 * context.budget.nbytes <= (given or 0):
-            yield Finding(
-                "warning",
-                f"omlx-cache quota set the budget to {format_size(context.budget.nbytes)}, and "
-                f"{process} was given {format_size(given or 0)}",
-                "pages leave sooner than those who set it up expect",
-                f"omlx-cache quota auto {context.option} goes by what it was given",
-            )
-        evicted = count_of(as_map(process.part("requests").get("misses") or {}), reasons.EVICTED)
-        if evicted >= _EVICTED and known.nbytes * 10 >= context.budget.nbytes * 9:
-            yield Finding(
-                "warning",
-                f"{counted(evicted, 'request')} of {process} missed pages that had been evicted, "
-                f"and the budget ({format_size(context.budget.nbytes)}) is full",
-                "the conversations that go on at once need more than it holds, and evict each "
-                "other's pages",
-                f"omlx-cache quota {format_size(2 * context.budget.nbytes)} {context.option}, or "
-                "more, where the disk has that much free; else free room there",
-            )
+
+
+def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Iterator[Finding]:
+    given = process.given("cold_bytes") or 0
+    if budget.set_by == "quota" and 2 * budget.nbytes <= given:
+        yield Finding(
+            "warning",
+            f"omlx-cache quota set the budget to {format_size(budget.nbytes)}, and "
+            f"{process} was given {format_size(given)}",
+            "pages leave sooner than those who set it up expect",
+            f"omlx-cache quota auto {context.option} goes by what it was given",
+        )
+    evicted = process.missed(reasons.EVICTED)
+    if evicted >= _EVICTED and context.census.nbytes * 10 >= budget.nbytes * 9:
+        yield Finding(
+            "warning",
+            f"{counted(evicted, 'request')} of {process} missed pages that had been evicted, "
+            f"and the budget ({format_size(budget.nbytes)}) is full",
+            "the conversations that go on at once need more than it holds, and evict each "
+            "other's pages",
+            f"omlx-cache quota {format_size(2 * budget.nbytes)} {context.option}, or "
+            "more, where the disk has that much free; else free room there",
+        )
+
+
+def _excess(context: Context, budget: Budget) -> Iterator[Finding]:
     # Without pages it is the files around them.
-    if not known.pages or known.nbytes <= context.budget.nbytes:
+    if not context.census.pages or context.census.nbytes <= budget.nbytes:
         return
-    is_used = bool(context.users)
-    if is_used:
+    if context.users:
         # They evict within seconds.
         time.sleep(_PAUSE_SECONDS)
-        if context.count().nbytes <= context.budget.nbytes:
+        if context.count().nbytes <= budget.nbytes:
             return
-    used, most = (quantity("bytes", n) for n in (context.census.nbytes, context.budget.nbytes))
+    used, most = (quantity("bytes", n) for n in (context.census.nbytes, budget.nbytes))
     yield Finding(
         "warning",
         f"the directory holds {used}, more than its budget of {most}",
         "the stores that use it should have evicted what is too much"
-        if is_used
+        if context.users
         else "the next store that opens it evicts what is too much",
-        f"omlx-cache rm --to {context.budget.nbytes} {context.option}",
+        f"omlx-cache rm --to {budget.nbytes} {context.option}",
     )
 
 
