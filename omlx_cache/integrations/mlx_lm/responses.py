@@ -308,8 +308,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     @property
     def _is_busy(self) -> bool:
         """True while a request is there, or the server ends."""
-        is_any = self._coming or self._unended() or not self.requests.empty()
-        return bool(is_any) or self.cutting
+        return bool(self._coming or self._unended()) or not self.requests.empty() or self.cutting
 
     def _unended(self) -> list[ServedRequest]:
         """Return the requests that are computed. Any thread may ask: unlike a look through weak
