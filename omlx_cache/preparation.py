@@ -4,7 +4,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from omlx_cache import reasons
@@ -37,9 +37,9 @@ class Preparation:
     Its end becomes a restore point, and so does the place where it is given up. Its pages are
     evicted first, evict none that was used, and reach the disk when a request uses them. While the
     system is short of memory nothing is prepared, nor where a step would take too long. After a
-    deletion on request nothing of it is stored, and it ends. `along` finds, for a chain, the one
-    that it is restored from, which may part from it later, and how far that is the same and can be
-    restored.
+    deletion on request nothing of it is stored, and it ends. `source` is the chain that it is
+    restored from, which may part from it later, and how far that is the same and can be restored;
+    without one its own is looked up.
 
     Mutable by that thread: `computed` (tokens so far), `is_over`, `reason` (why it ended before all
     was there, perhaps with details after a colon; "" otherwise), and `_position`, how many tokens
@@ -52,12 +52,12 @@ class Preparation:
         scope: Scope,
         tokens: "Sequence[int] | Tokens",
         most: int | None = None,
-        along: Callable[[KeyChain], tuple[KeyChain, int]] | None = None,
+        source: tuple[KeyChain, int] | None = None,
     ) -> None:
         store = self._store = scope.store
         self.computed = self._position = 0
         self._most = most
-        self._along = along or self._own
+        self._source = source
         self._scope = scope
         self._pid = os.getpid()
         self._stamp = store.last_stamp()
@@ -133,14 +133,11 @@ class Preparation:
         """True when pages were deleted on request since it was expected: some may be its own."""
         return self._store.deletions != self._deletions
 
-    def _own(self, chain: KeyChain) -> tuple[KeyChain, int]:
-        return chain, self._scope.find(chain, len(chain), wait=0.0).position
-
     def _begin(self) -> None:
         """Find the longest restore point, and begin to read it."""
         scope, most = self._scope, self._most
         chain = scope.chain(self._tokens)
-        source, found = self._along(chain)
+        source, found = self._source or (chain, scope.find(chain, len(chain), wait=0.0).position)
         if most is not None and found + most < len(chain):
             chain = scope.chain(self._tokens[: found + max(0, most)])
         scope.learn_pace()

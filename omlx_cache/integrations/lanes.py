@@ -117,20 +117,21 @@ class Lane:
     """Sequences of one kind of cache. Use it on the model's thread; no method raises.
 
     `scopes` are the target's, which is the `view`, and a draft model's behind it. An uninterrupted
-    run holds this kind of cache from `start` tokens on.
+    run holds this kind of cache from `start` tokens on. Prompts are found that part from one of the
+    `siblings` inside a block.
     """
 
     def __init__(self, scopes: Iterable[Scope], start: int = 0) -> None:
         self.scopes = list(scopes)
         self.view = self.scopes[0]
         self.start = start
-        self._siblings = Siblings()
+        self.siblings = Siblings()
 
     def find(self, tokens: Tokens) -> StoredPrefix | None:
         """Return how much of a prompt, its last token excepted, is stored; reads no payload."""
         if not self.view.supported:
             return None
-        found = find_along(self.view, self._siblings, tokens, len(tokens) - 1)
+        found = find_along(self.view, self.siblings, tokens, len(tokens) - 1)
         for draft in self.scopes[1:]:
             along = draft.find(draft.chain(found.chain.tokens), found.position)
             found = found._replace(position=along.position)
@@ -194,22 +195,16 @@ class Lane:
             result = scope.commit(chain, own, prompt_length, *along(chain), ended=ended)
             stored = stored or Stored(chain, result)
         if stored is not None:
-            self.remember(tokens[: stored.result.tokens])
+            self.siblings.add(tokens[: stored.result.tokens])
         return stored
 
-    def prepare(self, tokens: Tokens, most: int) -> Preparation:
-        """Return a preparation that computes at most `most` tokens of a coming prompt's
-        beginning."""
-
-        def along(chain: KeyChain) -> tuple[KeyChain, int]:
-            found = find_along(self.view, self._siblings, chain.tokens, len(chain), wait=0.0)
-            return found.chain, found.position
-
-        return Preparation(self.view, tokens, most, along)
-
-    def remember(self, tokens: Tokens) -> None:
-        """Have prompts found that part from a stored sequence inside a block."""
-        self._siblings.add(tokens)
+    def prepare(self, tokens: Tokens, most: int, least: int) -> Preparation | None:
+        """Return a preparation that computes at most `most` tokens of a coming prompt's beginning,
+        None where fewer than `least` are stored."""
+        found = find_along(self.view, self.siblings, tokens, len(tokens), wait=0.0)
+        if found.position < least:
+            return None
+        return Preparation(self.view, tokens, most, (found.chain, found.position))
 
     def fresh(self) -> list[Any]:
         """Return new, empty caches: the target's, then the draft's."""

@@ -251,20 +251,23 @@ class TieredPromptCache:
         """Return a preparation of the beginning of a prompt that will be fetched, `most` tokens at
         most. None where nothing is prepared."""
         known = self._lanes(model)
-        return known.lanes[None].prepare(tokens, most) if known and self.prepares(model) else None
+        # Until its caches are packed, a prompt's bits depend on where its chunks end.
+        least = 0 if self._bits is None else max(1, self._start)
+        lane = known.lanes[self._bits] if known and self.prepares(model) else None
+        return None if lane is None else lane.prepare(tokens, most, least)
 
     def prepares(self, model: Any) -> bool:
-        """False for a model that is unknown, has a draft model, or whose caches are packed, not
-        supported or not kept in memory. Any thread may ask."""
+        """False for a model that is unknown, has a draft model, or whose caches are not supported
+        or not kept in memory. Any thread may ask."""
         known = self._known.get(model)
-        scopes = [] if known is None or self._bits is not None else known.lanes[None].scopes
+        scopes = [] if known is None else known.lanes[self._bits].scopes
         return len(scopes) == 1 and scopes[0].supported and self._store.retains
 
     def note_prepared(self, model: Any, tokens: Tokens) -> None:
         """Make prepared tokens findable for prompts that part from them inside a block."""
         known = self._known.get(model)
         if known is not None:
-            known.lanes[None].remember(tokens)
+            known.lanes[self._bits].siblings.add(tokens)
 
     def _along(self, chain: KeyChain) -> Along:
         """Return the pages of a sequence that were stored while it grew: a server that inserts it

@@ -38,7 +38,7 @@ def make_chat_model(directory: Path, family: str, template: str) -> Path:
     """Write a model with a template after the ways of a family, and a tokenizer of its own."""
     corpus = [" ".join(WORDS), *TEMPLATES.values(), "user\n", "\n\n", "assistant\n<think>\n"] * 4
     made = bpe_tokenizer(TEMPLATES[template], corpus)
-    make_model(directory, family, vocab_size=1024)
+    make_model(directory, family, vocab_size=1024, head_dim=32)
     made.save_pretrained(str(directory))
     file = directory / "tokenizer_config.json"
     parser = "qwen3_coder" if template == "loop_stripped" else "json_tools"

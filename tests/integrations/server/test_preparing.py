@@ -13,9 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mlx_lm import server as upstream
 
 from kit.examples import some
 from kit.templates import TEMPLATES
+from kit.versions import BEFORE_0_32
 from kit.wire import connected
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm.preparing import (
@@ -46,11 +48,11 @@ def play(
     """Plays a model with a template and a store with settings."""
 
     @contextmanager
-    def begin(family: str, template: str, **settings: Any) -> Iterator[Playing]:
+    def begin(family: str, template: str, *flags: str, **settings: Any) -> Iterator[Playing]:
         folder = tmp_path / f"{family}-{template}"
         model = folder if folder.exists() else make_chat_model(folder, family, template)
         store = open_store(**{"hot_cache_only": True, "prepare": "auto", **settings})
-        with monkeypatch.context() as patches, playing(model, store, patches) as made:
+        with monkeypatch.context() as patches, playing(model, store, patches, *flags) as made:
             yield made
 
     return begin
@@ -84,6 +86,37 @@ def test_what_is_computed_after_arrival_is_what_the_client_adds(
                 assert not server.expected
     with_it, without = (sum(computed[prepare][KNOWN:]) for prepare in ("auto", "off"))
     assert with_it <= 1.1 * without
+
+
+@pytest.mark.skipif(BEFORE_0_32, reason="mlx-lm: its server has no --kv-bits")
+@pytest.mark.parametrize("start", [0, 200])
+def test_behind_packed_caches_the_same_is_computed_as_without_preparation(
+    start: int, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ["--kv-bits", "8", "--kv-group-size", "32", "--quantized-kv-start", str(start)]
+    computed: list[Any] = []
+
+    def note(tokens: Any, logits: Any) -> Any:
+        computed.append(logits.tolist())
+        return logits
+
+    for prepare in ("off", "auto"):
+        played = play("qwen3", "loop_last", *flags, prepare=prepare)
+        with played as server, monkeypatch.context() as patches:
+            players = upstream._make_logits_processors
+            patches.setattr(
+                upstream, "_make_logits_processors", lambda args, p=players: [note, *p(args)]
+            )
+            client = Client(server, "a", 1)
+            for _ in range(4):
+                client.ask("loop_last")
+                server.settle()
+            records = server.responses._store.requests.records()
+            asked = [one for one in records if one.prepared_tokens]
+            assert bool(asked) is (prepare == "auto")
+            # What it went on from was packed.
+            assert all(one.restored_tokens - one.prepared_tokens >= max(1, start) for one in asked)
+    assert computed[: len(computed) // 2] == computed[len(computed) // 2 :]
 
 
 @pytest.mark.parametrize("family", some(["qwen3", "qwen3_next"], "qwen3"))
