@@ -11,7 +11,6 @@ from os import environ, geteuid
 from pathlib import Path
 
 from omlx_cache.control.cold_files import created_ns, entries, pins_in, root_bytes
-from omlx_cache.control.errors import ControlError
 from omlx_cache.control.listing import (
     ListedPage,
     Pruning,
@@ -74,12 +73,10 @@ class Files:
 
     def pages(self, prefix: str, limit: int) -> list[PageRow]:
         """Return a row for each page of the namespace that begins with `prefix`, oldest token
-        first. Raises CommandError when no namespace, or more than one, begins so."""
+        first. Raises ControlError when no namespace, or more than one, begins so, as a store
+        does."""
         pages = self._pages()
-        try:
-            return page_rows(pages, find_namespace(pages, prefix), limit)
-        except ControlError as error:
-            raise CommandError(f"{error} in {self.directory}") from error
+        return page_rows(pages, find_namespace(pages, prefix), limit)
 
     def details(self, key_prefix: str, limit: int) -> list[PageDetails]:
         """Return the details in the headers of pages whose keys begin so; one that cannot be read

@@ -206,7 +206,12 @@ def _figures(known: Sequence[Watched], width: int, ink: str) -> Iterator[Text]:
     )
     if cold is not None:
         held = _held(cold.nbytes, cold.limit_bytes, width, ink)
-        yield _words("disk", held, (f"{cold.pages:,} pages", ""), _state(cold.state))
+        yield _words(
+            "disk",
+            held,
+            (f"{cold.pages:,} pages", ""),
+            _state(cold.room if cold.state == "ok" else cold.state),
+        )
     if writer is not None:
         losses = [*_losses(writer, "failed", "dropped", "refused"), *_losses(cold, "corrupt")]
         yield _words(

@@ -102,6 +102,7 @@ def _ps(store: Answering) -> ProcessRow:
         bytes=cold.nbytes,
         limit_bytes=cold.limit_bytes,
         state=cold.state,
+        room=cold.room,
         dir=store.cold_dir,
     )
     return extended(

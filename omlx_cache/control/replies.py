@@ -61,6 +61,7 @@ class ColdHolding(Holding):
     dir: str | None
     set_by: str | None = None
     own_limit_bytes: int | None = None
+    room: str = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -420,6 +420,15 @@ METRICS: Final = (
         ("ok", "full", "failing", "opening", "unavailable"),
     ),
     Metric(
+        f"{PREFIX}cold_room",
+        "gauge",
+        "Whether the disk has room: 1 for ok, for short (less free than min_free_bytes, so pages "
+        "are evicted) or for rationed (daily_write_bytes is spent).",
+        {"": "cold.room"},
+        "state",
+        ("ok", "short", "rationed"),
+    ),
+    Metric(
         f"{PREFIX}memory_pressure",
         "gauge",
         "How short of memory the system is: 1 for the level that it is at.",

@@ -37,7 +37,9 @@ class ColdUsage:
     """The cold tier at one moment: physical bytes and pages, and its failures so far.
 
     `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
-    success. `refused_pages` were worth less than all pages there, or would have evicted others that
+    success. `room` is `ok`; `short` while the disk has less free than it is to keep free, so that
+    pages are evicted; `rationed` in an hour in which the day's writes were found to be spent.
+    `refused_pages` were worth less than all pages there, or would have evicted others that
     were used less than `patience_seconds` ago. `undecodable_pages` are held now, and were found to
     be such by this process. `ignored_files` lay in the directory when it was read, and belong to
     other users or may be changed by them. `written_bytes` are those of the page files that this
@@ -66,6 +68,7 @@ class ColdUsage:
     patience_seconds: float = 0.0
     set_by: str | None = None
     own_limit_bytes: int | None = None
+    room: str = "ok"
 
 
 @dataclass(frozen=True, slots=True)

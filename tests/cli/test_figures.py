@@ -1,5 +1,6 @@
 """Figures of stores: what one did between two looks, and the sum of several."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -122,22 +123,28 @@ def test_another_versions_answer_is_one_line(stats: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "held"),
+    ("changes", "held"),
     [
-        ("ok", ", disk 8.79 KiB of 97.66 KiB"),
-        ("opening", ", disk 8.79 KiB of 97.66 KiB; the disk is opening"),
+        ({}, ", disk 8.79 KiB of 97.66 KiB"),
+        ({"state": "opening"}, ", disk 8.79 KiB of 97.66 KiB; the disk is opening"),
         (
-            "full",
+            {"room": "rationed"},
+            ", disk 8.79 KiB of 97.66 KiB; daily_write_bytes is spent: new pages stay in memory",
+        ),
+        (
+            {"state": "full"},
             ", disk 8.79 KiB of 97.66 KiB; the disk is full; the next try comes within a minute",
         ),
         (
-            "unavailable: gone",
+            {"state": "unavailable: gone"},
             "; the disk is unavailable: gone; the next try comes within a minute",
         ),
     ],
 )
-def test_stats_say_how_the_disk_is_and_no_size_of_one_that_is_away(state: str, held: str) -> None:
-    shown = _brief(statistics(cold=replace(statistics().cold, state=state)))
+def test_stats_say_how_the_disk_is_and_no_size_of_one_that_is_away(
+    changes: Mapping[str, str], held: str
+) -> None:
+    shown = _brief(statistics(cold=replace(statistics().cold, **changes)))
     assert shown.endswith(f"memory 3.91 KiB of 7.81 KiB{held}\n")
 
 

@@ -38,8 +38,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Lists this user's running stores with their models. HOT and COLD show what "
         "memory and disk hold, and the budget. The budget of the disk counts for all processes of "
         "the directory; `own` is a smaller limit of this store. `full` and `failing` are disks "
-        "that take no page, `off` is one that cannot be used. REMOTE shows the kind of remote "
-        "store and its state.",
+        "that take no page, `off` is one that cannot be used. `short` is one with too little free, "
+        "`rationed` one with daily_write_bytes spent. REMOTE shows the kind of remote store and "
+        "its state.",
     )
     parser.add_argument(
         "--watch",
@@ -126,11 +127,12 @@ def _remote(where: str, state: str) -> str:
 
 
 def _held(holding: Document | None) -> str | None:
-    """Return how much a tier has of how much, and the first word of a disk's trouble; `off` for one
-    that cannot be used."""
+    """Return how much a tier has of how much, and the first word of a disk's trouble or of its lack
+    of room; `off` for one that cannot be used."""
     if holding is None:
         return None
-    state = holding.get("state", "ok").partition(":")[0]
+    words = [holding.get(name, "ok").partition(":")[0] for name in ("state", "room")]
+    state = next((word for word in words if word != "ok"), "ok")
     if state == "unavailable":
         return "off"
     shown = format_size(holding["bytes"])

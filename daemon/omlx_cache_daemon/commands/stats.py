@@ -28,6 +28,11 @@ from omlx_cache_daemon.watching import (
 from omlx_cache_storage.cold.health import OPENING, UNAVAILABLE
 from omlx_cache_storage.stats import Stats
 
+_ROOM = {
+    "short": "; the disk is short of free space: see omlx-cache doctor",
+    "rationed": "; daily_write_bytes is spent: new pages stay in memory",
+}
+
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
@@ -101,6 +106,8 @@ def _brief(stats: Stats) -> str:
             held += f", disk {format_size(cold.nbytes)} of {format_size(cold.limit_bytes)}"
         tried = "" if cold.state == OPENING else "; the next try comes within a minute"
         held += "" if cold.state == "ok" else f"; the disk is {text(cold.state)}{tried}"
+        # Of several stores it has a word for each.
+        held += "".join(said for word, said in _ROOM.items() if word in cold.room)
     if stats.remote is not None and stats.remote.state != "ok":
         held += f"; the remote store is {text(stats.remote.state)}"
     told = [("tokens", share), ("time", time_saved(requests)), ("holds", held)]

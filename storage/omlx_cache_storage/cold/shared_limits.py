@@ -51,12 +51,13 @@ LOCK_SECONDS = 0.2
 
 
 class DailyWriteUsage(NamedTuple):
-    """The bytes written in the last 24 hours, their limit, and how often it rejected a page of this
-    process."""
+    """The bytes written in the last 24 hours, their limit, how often it rejected a page of this
+    process, and whether it did in this hour."""
 
     written_bytes: int
     limit_bytes: int
     rationed_pages: int
+    is_spent: bool
 
 
 class DailyWrites:
@@ -113,7 +114,9 @@ class DailyWrites:
 
     def usage(self) -> DailyWriteUsage:
         written = self._total(self._hour()) - self._booked
-        return DailyWriteUsage(max(0, written), self._limit, self._count)
+        return DailyWriteUsage(
+            max(0, written), self._limit, self._count, self._closed == self._hour()
+        )
 
     def _hour(self) -> int:
         return self._clock.now() // _HOUR_NS

@@ -416,6 +416,11 @@ class ColdTier:
                 day_written_bytes=0 if day is None else day.written_bytes,
                 day_limit_bytes=0 if day is None else day.limit_bytes,
                 patience_seconds=self._index.contents.policy.patience_ns / 1e9,
+                room="short"
+                if self.evictor.is_short
+                else "rationed"
+                if day is not None and day.is_spent
+                else "ok",
             )
 
     @property

@@ -107,9 +107,10 @@ def test_a_disk_without_files_is_said_once(
     story = Story()
     tier = open_cold(tmp_path, fs=disk, min_free_bytes=1)
     assert _write(tier, story, 1)
-    for spare in (0, 0, 1, 99, 99):
+    for spare, room in ((0, "short"), (0, "short"), (1, "short"), (99, "ok"), (99, "ok")):
         monkeypatch.setattr(disk, "spare_files", lambda path, spare=spare: spare)
         tier.keep_free()
+        assert tier.usage().room == room
     assert ["hardly a file (inode) left" in line for line in caplog.messages] == [True, False]
     assert "has room again" in caplog.messages[1]
     assert tier.usage().pages == 0
