@@ -124,13 +124,17 @@ class Scope:
     """Restores and stores the sequences of one scope. Use it on the model's thread.
 
     No method raises for a failure of the cache or the disk, or for an unsupported model. Chains
-    come from `chain` and belong to this scope. `groups` are the layer groups, paged first, () for a
-    model that is not `supported`. `trims` says that a stored sequence can be restored to any
-    shorter length.
+    come from `chain` and belong to this scope. `blank` is the layout of empty caches, shared and
+    never filled, None for a model that is not `supported`; `groups` are the layer groups, paged
+    first. `trims` says that a stored sequence can be restored to any shorter length.
     """
 
     def __init__(
-        self, kinds: "Scopes", namespace: Namespace, fresh: Callable[[], list[Any]]
+        self,
+        kinds: "Scopes",
+        namespace: Namespace,
+        fresh: Callable[[], list[Any]],
+        blank: Layout | None,
     ) -> None:
         self.store = kinds.store
         self.unsupported_reason = kinds.unsupported_reason
@@ -138,18 +142,17 @@ class Scope:
         self.pace = kinds.pace
         self.is_of = kinds.is_of
         self.fresh = fresh
+        self.blank = blank
         self._kinds = kinds
         self._namespace = namespace
         self._latest: KeyChain | None = None
-        self.supported = kinds.unsupported_reason is None
-        self._blank: Layout | None = layout_of(fresh()) if self.supported else None
-        self.groups: tuple[GroupSpec, ...] = () if self._blank is None else self._blank.groups
+        self.supported = blank is not None
+        self.groups: tuple[GroupSpec, ...] = () if blank is None else blank.groups
         self.trims = {*self.groups} <= {PAGED}
 
     def same_as(self, other: "Scope") -> bool:
         """True when both stand for the same sequences of one store."""
-        is_same = self._namespace.digest == other._namespace.digest
-        return self.store is other.store and is_same
+        return self.store is other.store and self._namespace.digest == other._namespace.digest
 
     def layout(self, prompt_cache: Sequence[Any]) -> Layout | None:
         """Return the layout of caches, None when they are not of this scope's classes and
@@ -160,7 +163,7 @@ class Scope:
             layout = layout_of(extracted(prompt_cache))
         except UnsupportedCache:
             return None
-        is_own = self._blank is not None and layout.signature == self._blank.signature
+        is_own = self.blank is not None and layout.signature == self.blank.signature
         return layout if is_own else None
 
     def accepts(self, prompt_cache: Sequence[Any]) -> bool:
@@ -502,8 +505,10 @@ class Scopes:
             bits, group_size = check_packing(bits, group_size)
             # In the words of the `codec` setting.
             codec = f"affine{bits}" + ("" if group_size == 64 else f"g{group_size}")
-        fresh = partial(self.fresh_cache, bits, group_size)
-        return Scope(self, self._namespace(options, codec), fresh)
+        fresh, blank = partial(self.fresh_cache, bits, group_size), self._layout
+        if bits is not None and blank is not None:
+            blank = layout_of(fresh())
+        return Scope(self, self._namespace(options, codec), fresh, blank)
 
     def is_of(self, model: Any) -> bool:
         """Return whether a model has weights of this one's, as far as anybody knows."""
@@ -538,11 +543,10 @@ class Scopes:
     def _namespace(self, options: ScopeOptions, codec: str | None) -> Namespace:
         if self._layout is None:
             return NOWHERE
-        settings = self.store.settings
         namespace = make_namespace(
             **self._identity,
             layout=self._layout.signature,
-            block_size=settings.block_size,
+            block_size=self.store.settings.block_size,
             codec=codec or self._codec,
             salt=options.get("salt"),
             extra=options.get("extra"),

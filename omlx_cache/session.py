@@ -222,7 +222,7 @@ class Session:
         """
         taken, self.prompt_cache = self.prompt_cache, []
         if self._layout is not None:
-            self._layout = layout_of(self._scope.fresh())
+            self._layout = self._scope.blank
             self._progress = None
         return taken
 
