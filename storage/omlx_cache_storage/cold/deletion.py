@@ -5,11 +5,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.index import Index, PendingDeletion
+from omlx_cache_storage.cold.index import PendingDeletion
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS
 from omlx_cache_storage.cold.ledger_records import Removed, Removing
-from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.cold.sharing import DirectoryPart
 from omlx_cache_storage.format.names import PageName
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
@@ -25,17 +24,12 @@ class Cleared(NamedTuple):
     deleted: set[PageId]
 
 
-class Deleter:
+class Deleter(DirectoryPart):
     """Deletes files of a directory while it is held, and tells peer processes. A file that the disk
     does not delete is doomed and tried again. So is a file for which the directory lock timed out.
 
     A file whose name an indexed page has again stays. Any thread may call; nothing raises.
     """
-
-    def __init__(self, index: Index, files: PageFiles, sharing: Sharing) -> None:
-        self._files = files
-        self._index = index
-        self._sharing = sharing
 
     def discard(self, pages: Iterable[PageId], *, later: bool = False) -> int:
         """Delete pages; return how many there were. Each is an event. With `later` the next `retry`
@@ -88,7 +82,7 @@ class Deleter:
             with contextlib.suppress(OSError), self._sharing.changing(seconds):
                 self._sharing.tidy(shards)
         both = zip(found, gone, strict=True)
-        left = {page for page, file in both if self._files.fs.exists(self._index.path_of(file))}
+        left = {page for page, file in both if self._fs.exists(self._index.path_of(file))}
         return Cleared({*found}, {*found} - left)
 
     def _moved(self, file: PendingDeletion, aside: str) -> PendingDeletion:
@@ -130,7 +124,7 @@ class Deleter:
             # One that fails goes to the end of the line.
             doomed.count(file.name, file)
             with contextlib.suppress(OSError):
-                self._files.fs.remove(path)
+                self._fs.remove(path)
                 doomed.end(file.name)
                 gone.append(file)
                 shards.add(os.path.dirname(path))

@@ -18,7 +18,7 @@ from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index, PendingDeletion
 from omlx_cache_storage.cold.ledger import HOLD_FILES
 from omlx_cache_storage.cold.ledger_records import Cancelled, Change, Removed, Reserved
-from omlx_cache_storage.cold.sharing import Flight, Sharing
+from omlx_cache_storage.cold.sharing import DirectoryPart, Flight, Sharing
 from omlx_cache_storage.events import Departures
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
@@ -65,7 +65,7 @@ class HeldEnough(Exception):
     part."""
 
 
-class Evictor:
+class Evictor(DirectoryPart):
     """Decides which pages a directory evicts.
 
     Physical bytes of all processes, temporary files and directories included, stay under the
@@ -81,10 +81,7 @@ class Evictor:
     def __init__(
         self, index: Index, files: PageFiles, sharing: Sharing, deleter: Deleter, min_free: int
     ) -> None:
-        self._index = index
-        self._files = files
-        self._fs = files.fs
-        self._sharing = sharing
+        super().__init__(index, files, sharing)
         self._deleter = deleter
         self.flights = sharing.flights
         self.min_free = min_free

@@ -22,7 +22,7 @@ from omlx_cache_storage.cold.ledger import (
 from omlx_cache_storage.cold.ledger_records import Demoted
 from omlx_cache_storage.cold.root import DirectoryGone, DiskGone, Root
 from omlx_cache_storage.cold.shared_limits import SharedLimits
-from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.cold.sharing import DirectoryPart, Sharing
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS
 from omlx_cache_storage.format.names import LEDGER_FILE, PageName, parse_name
 from omlx_cache_storage.page import PageId
@@ -38,7 +38,7 @@ SCAN_SECONDS = WAIT_SECONDS / 4
 """Seconds that peer processes wait, at most, for a directory to be read."""
 
 
-class Opening:
+class Opening(DirectoryPart):
     """Has the directory in the index, whether it was there before or comes again. Belongs to one
     thread at a time; the index's lock guards `ignored`, the files that are not this user's."""
 
@@ -51,10 +51,7 @@ class Opening:
         limits: SharedLimits,
         root: Root,
     ) -> None:
-        self._index = index
-        self._files = files
-        self._fs = files.fs
-        self._sharing = sharing
+        super().__init__(index, files, sharing)
         self._evictor = evictor
         self._limits = limits
         self.root = root

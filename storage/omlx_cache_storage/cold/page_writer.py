@@ -16,7 +16,7 @@ from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import LedgerBusy
 from omlx_cache_storage.cold.ledger_records import Added, Cancelled
 from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
-from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.cold.sharing import DirectoryPart, Sharing
 from omlx_cache_storage.cold.small_files import abandon, temporary_name
 from omlx_cache_storage.format.header import encode_header, payload_checksum
 from omlx_cache_storage.format.names import StoredPage, name_of
@@ -29,7 +29,7 @@ ELSEWHERE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.002
 
 
-class PageWriter:
+class PageWriter(DirectoryPart):
     """Writes pages, whole or not at all. Belongs to one thread at a time; the index's lock guards
     `written` and `rewritten` (bytes).
 
@@ -48,10 +48,7 @@ class PageWriter:
         encode: Callable[[Page], Page] | None,
         daily_writes: DailyWrites | None,
     ) -> None:
-        self._index = index
-        self._files = files
-        self._fs = files.fs
-        self._sharing = sharing
+        super().__init__(index, files, sharing)
         self._deleter = deleter
         self._evictor = evictor
         self._limits = limits

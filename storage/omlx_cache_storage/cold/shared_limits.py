@@ -23,7 +23,7 @@ from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import Ledger, ledger_bytes
 from omlx_cache_storage.cold.ledger_records import Rebudgeted, Repinned
-from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.cold.sharing import DirectoryPart, Sharing
 from omlx_cache_storage.cold.small_files import (
     encode_budget,
     is_count,
@@ -167,7 +167,7 @@ def _parse(document: Mapping[str, object], now: int) -> Counter[int]:
     return found
 
 
-class SharedLimits:
+class SharedLimits(DirectoryPart):
     """Agrees with peer processes on a budget, and follows it and the pins. Belongs to the thread
     that holds the directory.
 
@@ -184,10 +184,7 @@ class SharedLimits:
         *,
         derived: bool,
     ) -> None:
-        self._index = index
-        self._files = files
-        self._fs = files.fs
-        self._sharing = sharing
+        super().__init__(index, files, sharing)
         self._evictor = evictor
         self.wanted = index.limit_bytes
         self.derived = derived

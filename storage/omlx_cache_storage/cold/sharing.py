@@ -347,3 +347,14 @@ class Sharing:
         self.flights.end(flight.temporary)
         self.tell(*changes, Cancelled(flight.temporary))
         self.tidy([flight.directory])
+
+
+class DirectoryPart:
+    """A part of a cold tier: it works on the tier's one index, on its files, and on what peer
+    processes share."""
+
+    def __init__(self, index: Index, files: PageFiles, sharing: Sharing) -> None:
+        self._index = index
+        self._files = files
+        self._fs = files.fs
+        self._sharing = sharing
