@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from omlx_cache.control.errors import ControlError
 from omlx_cache.control.socket_paths import search_places
 from omlx_cache.settings.names import ConfigError, refusal
 from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.client import Client, Map, as_map
-from omlx_cache_daemon.errors import OK, UsageError
+from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.render import print_json, table, text, uses_styles
 from omlx_cache_daemon.stores import add_store_options, chosen, running
 
@@ -128,9 +129,16 @@ def _of_shell() -> dict[str, Any]:
 
 
 def _of_store(store: Client, timeout: float) -> dict[str, Any]:
-    """Return the settings of a running store, and where this shell differs. Raises CommandError,
-    ControlError."""
-    reply = as_map(store.within(timeout).call("config"))
+    """Return the settings of a running store, and where this shell differs; raises CommandError."""
+    try:
+        reply = as_map(store.within(timeout).call("config"))
+    except ControlError as error:
+        if error.code != "not_found":
+            raise
+        raise CommandError(
+            f"the store in process {store.pid} is of a version that does not tell its settings; "
+            "--here shows this shell's"
+        ) from error
     theirs = {name: as_map(setting) for name, setting in as_map(reply.get("settings")).items()}
     flags = as_map(reply.get("service") or {}).get("flags")
     if isinstance(flags, list):
