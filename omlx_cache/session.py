@@ -304,9 +304,7 @@ class Session:
                 if before < position < self._fed or (told is None and position >= max(before, 1)):
                     self._fed = position
                 recorded = len(self._catch_up(committer))
-                extent: LiveExtent | None = LiveExtent(
-                    min(position, recorded), position <= recorded
-                )
+                extent: LiveExtent | None = LiveExtent(position, True).within(recorded)
                 if layout is self._layout and self._progress is not None:
                     extent = self._progress.agreed()
                 if extent is not None:

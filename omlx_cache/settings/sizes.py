@@ -2,7 +2,7 @@
 
 import re
 
-from omlx_cache_storage.cold.budget import format_size as format_size
+from omlx_cache_storage.documents import format_size as format_size
 
 SIZE_FORMS = "a size such as 4GiB, 512MB or 1.5 GiB, or a whole number of bytes"
 SMALLEST_COLD_BYTES = 96 * 1024

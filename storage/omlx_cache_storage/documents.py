@@ -1,7 +1,8 @@
-"""The words of a namespace's document for people: the model of its pages, and the versions that
-they need.
+"""Words for people: of a namespace's document the model of its pages, and the versions that they
+need; and byte counts.
 
-Anything may have been written to the file: each value is checked, and bounded.
+Anything may have been written to the file: each value is checked, and bounded. Imports nothing
+heavy: the command line starts with it.
 """
 
 from collections.abc import Mapping
@@ -61,3 +62,13 @@ def shortened_salt(digest: str) -> str:
     """Return what `salt` shows of a salt's whole digest."""
     kind, colon, digits = digest[:_LABEL_CHARACTERS].partition(":")
     return f"{kind}{colon}{digits[:_SALT_DIGITS]}"
+
+
+def format_size(count: int) -> str:
+    """Return a byte count for people, in binary units with at most two decimals."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(size) < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.2f}".rstrip("0").rstrip(".") + f" {unit}"

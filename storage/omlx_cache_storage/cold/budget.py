@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
+from omlx_cache_storage.documents import format_size
 from omlx_cache_storage.format.names import BUDGET_FILE
 
 MOST_BYTES = (1 << 63) - 1
@@ -91,16 +92,6 @@ def _note(budget: Budget, wanted_bytes: int, *, derived: bool) -> str:
         f"{limit}; this process was told {format_size(wanted_bytes)} and {does}; "
         "`omlx-cache quota` changes the budget"
     )
-
-
-def format_size(count: int) -> str:
-    """Return a byte count for people, in binary units with at most two decimals."""
-    size, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(size) < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.2f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
 CROWDED: Final = (

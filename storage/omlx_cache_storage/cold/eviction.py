@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from omlx_cache_storage.cold.budget import format_size
 from omlx_cache_storage.cold.contents import Candidate, Victims
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Descriptor
@@ -19,6 +18,7 @@ from omlx_cache_storage.cold.index import Index, PendingDeletion
 from omlx_cache_storage.cold.ledger import HOLD_FILES
 from omlx_cache_storage.cold.ledger_records import Cancelled, Change, Removed, Reserved
 from omlx_cache_storage.cold.sharing import DirectoryPart, Flight, Sharing
+from omlx_cache_storage.documents import format_size
 from omlx_cache_storage.events import Departures
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey

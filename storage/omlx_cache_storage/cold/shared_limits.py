@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree, format_size
+from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.eviction import Evictor
 from omlx_cache_storage.cold.files import PageFiles
@@ -36,6 +36,7 @@ from omlx_cache_storage.cold.small_files import (
     write_budget,
     write_pins,
 )
+from omlx_cache_storage.documents import format_size
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE, WRITES_FILE
 

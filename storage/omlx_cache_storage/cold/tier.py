@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from pathlib import Path
 
-from omlx_cache_storage.cold.budget import format_size
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.contents import PageFile
 from omlx_cache_storage.cold.deletion import Cleared, Deleter
@@ -23,6 +22,7 @@ from omlx_cache_storage.cold.page_writer import PageWriter
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
 from omlx_cache_storage.cold.sharing import Sharing
+from omlx_cache_storage.documents import format_size
 from omlx_cache_storage.errors import (
     CorruptPage,
     ForeignPage,
