@@ -2,7 +2,6 @@
 with."""
 
 import stat
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from omlx_cache.settings.machine import cold_dir_from_environment, probe
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_daemon.client import Map
 from omlx_cache_daemon.errors import CommandError, NobodyThere
-from omlx_cache_daemon.render import text
+from omlx_cache_daemon.render import text, warn
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.health import NO_ROOM
@@ -114,8 +113,7 @@ class Files:
         with reading(self.directory):
             # It is shown all the same: a person may want to know what lies there.
             found = trouble(self.directory, self.directory.stat())
-            if found:
-                sys.stderr.write(f"omlx-cache: no store uses this directory: {text(found)}\n")
+            warn({f"no store uses this directory: {text(found)}": found})
             return list_pages((), entries(self.directory))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from omlx_cache.control.errors import ControlError
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere
-from omlx_cache_daemon.render import text
+from omlx_cache_daemon.render import text, warn
 
 
 class StoreReply(NamedTuple):
@@ -65,8 +65,7 @@ def say_who_is_silent(replies: Sequence[StoreReply]) -> None:
     errors = [f"{reply.store.path}: {reply.error}" for reply in replies if reply.error]
     if len(errors) == len(replies):
         raise NobodyThere("; ".join(errors))
-    for error in errors:
-        sys.stderr.write(f"omlx-cache: passed over: {text(error)}\n")
+    warn({f"passed over: {text(error)}": True for error in errors})
 
 
 def until_interrupted(step: Callable[[], None], seconds: float) -> None:

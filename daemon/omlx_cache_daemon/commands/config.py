@@ -12,7 +12,7 @@ from omlx_cache.settings.names import ConfigError, refusal
 from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.client import Client, Map, as_map
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
-from omlx_cache_daemon.render import print_json, table, text, uses_styles
+from omlx_cache_daemon.render import print_json, table, text, uses_styles, warn
 from omlx_cache_daemon.stores import add_store_options, chosen, running
 
 _DEFAULT_OF_SERVER = "default of serve"
@@ -107,12 +107,13 @@ def _store(args: argparse.Namespace) -> Client | None:
     if args.pid is not None or args.socket is not None:
         return chosen(args)[0]
     stores = running()
-    if len(stores) > 1:
-        pids = ", ".join(str(store.pid) for store in stores)
-        sys.stderr.write(
-            f"omlx-cache: {len(stores)} stores are running (processes {pids}), and this is what "
-            "one that is started here would have; --pid shows theirs\n"
-        )
+    pids = ", ".join(str(store.pid) for store in stores)
+    warn(
+        {
+            f"{len(stores)} stores are running (processes {pids}), and this is what one that is "
+            "started here would have; --pid shows theirs": len(stores) > 1
+        }
+    )
     return stores[0] if len(stores) == 1 else None
 
 

@@ -51,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from omlx_cache_daemon.archiving import chosen_pages, new_file
 
     pages, manifest, is_whole = chosen_pages(directory, target)
-    if not is_whole:
-        sys.stderr.write("omlx-cache: the chain of this block has a gap: nobody can restore it\n")
+    warn({"the chain of this block has a gap: nobody can restore it": not is_whole})
     done = Packed()
     with (
         nullcontext(sys.stdout.buffer) if streams else new_file(Path(args.output)) as to,

@@ -9,7 +9,7 @@ from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, CommandError, UsageError
 from omlx_cache_daemon.places import add_source_options, used_directory
 from omlx_cache_daemon.progress import Progress
-from omlx_cache_daemon.render import print_answer, quantity, text
+from omlx_cache_daemon.render import print_answer, quantity, text, warn
 
 _NOTES: Final = {
     "present": "were there already",
@@ -92,7 +92,6 @@ def run(args: argparse.Namespace) -> int:
     notes = [f"{count:,} {note}" for note, count in counts.items() if count]
     shown += "".join(f"  {note}\n" for note in (*notes, *map(text, done.damage)))
     print_answer(as_json, document, f"{'would import' if args.dry_run else 'imported'} {shown}")
-    if trouble:
-        sys.stderr.write(f"omlx-cache: {trouble}\n")
+    warn({trouble: trouble})
     lacking = done.pages["damaged"] + done.pages["refused"] + target.lost
     return FAILURE if code == OK and lacking else code

@@ -1,7 +1,6 @@
 """`omlx-cache warm`: prompts prefilled ahead of their use, so that a server restores them."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
 from omlx_cache_daemon.process import show_logs
 from omlx_cache_daemon.progress import Progress
-from omlx_cache_daemon.render import print_answer, quantity, text
+from omlx_cache_daemon.render import print_answer, quantity, text, warn
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
 from omlx_cache_daemon.warming import (
     Prompt,
@@ -65,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--model is missing, and no server is running that has one")
     document = {name: getattr(report, name) for name in report.__slots__}
     print_answer(args.format == "json", document, _told(report))
-    if not report.durable:
-        sys.stderr.write("omlx-cache: not everything could be written\n")
+    warn({"not everything could be written": not report.durable})
     return OK if report.durable else FAILURE
 
 
@@ -105,11 +103,12 @@ def _running(args: argparse.Namespace, wanted: "CacheSettings") -> Server | None
     beside = [f"{server.title} uses this directory" for server in servers[len(chosen) :]]
     # Through a server, servers of other models are no concern.
     beside += [] if chosen else others
-    for other in beside:
-        sys.stderr.write(
-            f"omlx-cache: {text(other)}: what it can use of these pages it finds at its next "
-            "lookup\n"
-        )
+    warn(
+        {
+            f"{text(other)}: what it can use of these pages it finds at its next lookup": True
+            for other in beside
+        }
+    )
     return chosen[0] if chosen else None
 
 
