@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from omlx_cache.settings.names import SOCKET_VARIABLE
 from omlx_cache_daemon.argument_types import complete_by, positive_count, positive_number
 from omlx_cache_daemon.client import DEFAULT_TIMEOUT, Client
 from omlx_cache_daemon.errors import CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.render import text
+from omlx_cache_daemon.render import text, warn
 
 if TYPE_CHECKING:
     from omlx_cache.control.replies import ProcessRow
@@ -94,16 +93,14 @@ def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
     stores = chosen(args)
     if len(stores) == 1:
         return stores[0].within(args.timeout)
-    asked = [(store, _introduced(store)) for store in stores]
+    asked = [(store, introduced(store)) for store in stores]
     if on_disk:
         keeping = [(store, row) for store, row in asked if row is None or row.cold_dir is not None]
         # One that does not say has another directory than all others.
         used = [str(store.path) if row is None else row.cold_dir for store, row in keeping]
         if len({os.path.realpath(directory or "") for directory in used}) == 1:
             passed = [f"--pid {row.pid}" for _, row in asked if row and row.cold_dir is None]
-            if passed:
-                told = ", ".join(passed)
-                sys.stderr.write(f"omlx-cache: passed over, without a directory: {told}\n")
+            warn({f"passed over, without a directory: {', '.join(passed)}": passed})
             return keeping[0][0].within(args.timeout)
     lines = [
         f"  --pid {store.pid if row is None else row.pid} or --socket {store.path}: "
@@ -113,7 +110,8 @@ def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
     raise UsageError("\n".join([f"{len(stores)} stores are running; choose one with", *lines]))
 
 
-def _introduced(store: Client) -> "ProcessRow | None":
+def introduced(store: Client) -> "ProcessRow | None":
+    """Return a store's description of itself, None where it does not answer within a second."""
     try:
         return store.within(_INTRODUCTION_SECONDS).process()
     except (CommandError, ControlError):

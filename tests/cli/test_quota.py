@@ -147,7 +147,7 @@ def test_a_directory_that_is_missing_or_somebodys_gets_no_budget(cli: Cli, tmp_p
     (tmp_path / "empty" / ".DS_Store").write_text("")
     for name, code, says in (
         ("typo", 1, "No such file"),
-        ("", 1, "and no cache: name a directory that is empty"),
+        ("", 1, "and no cache: name a cold_dir that is empty"),
         ("empty", 0, ""),
     ):
         result = cli("quota", "10MiB", "--cold-dir", tmp_path / name)

@@ -1,6 +1,7 @@
 """`omlx-cache quota`: what a directory may take, and what is pinned in it."""
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -22,6 +23,7 @@ from omlx_cache_daemon.render import (
     uses_styles,
     warn,
 )
+from omlx_cache_daemon.stores import introduced, running
 from omlx_cache_daemon.targets import ABOUT, NAMES, Target, add_kind, given_target
 
 _SET_BY = {
@@ -98,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     elif target is not None or args.unpin_all:
         ended = [{"kind": one.kind, "name": one.name} for one in unpin(directory, target)]
     state = {**described(directory), "unpinned": ended}
-    print_answer(args.format == "json", state, _shown(state))
+    print_answer(args.format == "json", state, _shown(state, amount))
     _warn(state, amount)
     return OK
 
@@ -128,17 +130,22 @@ def _pin(directory: Path, target: Target, period: float | None) -> None:
 
     selection, now_ns = select(directory, target), time.time_ns()
     pin(directory, selection.pins(now_ns, None if period is None else now_ns + int(period * 1e9)))
-    if not selection.is_whole:
-        sys.stderr.write(
-            "omlx-cache: the chain of this block has a gap: what lies before it is not pinned\n"
-        )
+    warn(
+        {
+            "the chain of this block has a gap: what lies before it is not pinned": not (
+                selection.is_whole
+            )
+        }
+    )
 
 
-def _shown(state: Map) -> str:
+def _shown(state: Map, amount: str) -> str:
     """Return the budget, what is used of it, and what is pinned."""
     budget = "none yet: the first store that opens the directory sets it"
     if state["set_by"] is not None:
         origin = _SET_BY.get(str(state["set_by"]), f"set by {state['set_by']}")
+        if amount == "auto":
+            origin = "as before, until the store that uses the directory sets it"
         budget = f"{quantity('bytes', state['bytes'])}, {origin}"
     pinned = quantity("bytes", state["pinned_bytes"])
     if state["pinned_limit_bytes"] is not None:
@@ -172,8 +179,19 @@ def _row(one: Map) -> tuple[object, ...]:
 def _warn(state: Map, amount: str) -> None:
     """Say on standard error what else a person should know."""
     limit, most_pinned = state["bytes"], state["pinned_limit_bytes"]
-    used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
+    here = os.path.realpath(str(state["directory"]))
+    used, disk = count_of(state, "used_bytes"), shutil.disk_usage(here)
     over = used - limit if isinstance(limit, int) else 0
+    users = [(row, row.cold) for store in running() if (row := introduced(store))]
+    lower = {
+        f"{text(row.title)} in process {row.pid} writes only while the directory holds less than "
+        f"its own cold_bytes, {format_size(cold.own_limit_bytes)}: restart it with more": True
+        for row, cold in users
+        if amount != "auto"
+        and cold
+        and cold.own_limit_bytes
+        and os.path.realpath(cold.dir or "") == here
+    }
     warn(
         {
             "the store that uses the directory sets the budget within seconds, by its cold_bytes "
@@ -189,5 +207,6 @@ def _warn(state: Map, amount: str) -> None:
             "pins keep at most half of the budget, and these want more: the ends of their prompts "
             "may be evicted": isinstance(most_pinned, int)
             and count_of(state, "pinned_bytes") > most_pinned,
+            **lower,
         }
     )

@@ -4,13 +4,19 @@ import argparse
 
 from omlx_cache.control.replies import last_name
 from omlx_cache.control.request_replies import ExplainedRequest, WhyReply
-from omlx_cache.reasons import described
+from omlx_cache.reasons import CORRUPT, described
 from omlx_cache.requests.explanation import DELETED, clock
 from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.render import print_answer, text
 from omlx_cache_daemon.stores import add_store_options, the_one
+
+_REMEDIES = {
+    DELETED: "nothing to do: `omlx-cache rm` or a program deleted it; it is stored again",
+    "damaged": described(CORRUPT).remedy,
+}
+"""What helps where the detail says more than the reason."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -47,8 +53,7 @@ def _shown(request: ExplainedRequest) -> str:
     facts = filter(None, [clock(request.asked_at), last_name(request.model), salt])
     shown = f"request {request.number} ({text(', '.join(facts))})\n"
     shown += f"  {text(request.words or 'its lookup is in flight')}\n"
-    told = request.explanation
-    helps = "" if told is None or told.reason is None else described(told.reason).remedy
-    if told is not None and told.detail == DELETED:
-        helps = "nothing to do: `omlx-cache rm` or a program deleted it; it is stored again"
+    told, helps = request.explanation, ""
+    if told is not None and told.reason is not None:
+        helps = _REMEDIES.get(told.detail, described(told.reason).remedy)
     return shown + (f"  what helps: {helps}\n" if helps else "")

@@ -237,9 +237,10 @@ def writes_of_stores(context: Context) -> Iterator[Finding]:
             )
         if damaged := count_of(cold, "corrupt_pages"):
             yield Finding(
-                "warning",
+                "note",
                 f"{process} has met {counted(damaged, 'damaged page')} since it was started",
-                "each was computed again; several in a week are a failing disk",
+                "each was deleted and computed again: the count stays until the process ends. "
+                "Several in a week are a failing disk",
                 "omlx-cache doctor --all reads every page; then see the disk's own log (dmesg)",
             )
 

@@ -21,7 +21,7 @@ from omlx_cache_storage.cold.catalog import (
     shard_directories,
     walk_shard,
 )
-from omlx_cache_storage.documents import as_versions, versions
+from omlx_cache_storage.documents import as_versions, label, versions
 from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
 
 _OF_A_SHARD = 4
@@ -61,10 +61,12 @@ def checksums(context: Context) -> Iterator[Finding]:
     damaged = [one for one in context.wrong if one.verdict == "damaged"]
     unread = [one for one in context.wrong if one.verdict == "unread"]
     if damaged:
+        owners = {one.page.namespace for one in damaged if one.page is not None}
+        models = sorted({label(read_namespace(context.directory, owner)) for owner in owners})
         yield Finding(
             "error",
-            f"damaged: {len(damaged):,} of {counted(context.read, 'page')} read "
-            f"({damaged[0].trouble})",
+            f"damaged: {len(damaged):,} of {counted(context.read, 'page')} read, of "
+            f"{', '.join(models)} ({damaged[0].trouble})",
             "a store that is asked for one computes it again",
             f"omlx-cache doctor --all --fix {context.option}",
             partial(_delete, context, [one.page for one in damaged if one.page is not None]),

@@ -86,12 +86,12 @@ def _note(budget: Budget, wanted_bytes: int, *, derived: bool) -> str:
     if derived:
         own = "with `omlx-cache quota auto` it follows the free space:"
         return f"{limit}; {own} {format_size(wanted_bytes)}"
-    is_less = wanted_bytes < budget.nbytes
-    does = "writes only while the directory holds less" if is_less else "goes by the budget"
-    return (
-        f"{limit}; this process was told {format_size(wanted_bytes)} and {does}; "
-        "`omlx-cache quota` changes the budget"
+    does = (
+        "writes only while the directory holds less: restart it with more cold_bytes"
+        if wanted_bytes < budget.nbytes
+        else "goes by the budget, which `omlx-cache quota` changes"
     )
+    return f"{limit}; this process was told {format_size(wanted_bytes)} and {does}"
 
 
 CROWDED: Final = (
