@@ -71,7 +71,7 @@ class Committer:
         self._policy = policy
         self._budgets = budgets
         self._groups = groups
-        self._paged = PAGED if PAGED in groups else None
+        self._has_blocks = PAGED in groups
         self._prompt_length = prompt_length
         self._start = start
         self.stops: list[int] = []
@@ -180,42 +180,42 @@ class Committer:
         of the sequence only blocks that no tier has."""
         size = self.chain.block_size
         ends = list(range(self.done + size, end + 1, size))
-        if self._paged is None or not self._admission.finishing:
+        if not (self._has_blocks and self._admission.finishing):
             return ends
-        found = self._store.find_all([self._page(self._paged, e) for e in ends], here=True)
+        found = self._store.find_all([self._page(PAGED, e) for e in ends], here=True)
         return [e for e, info in zip(ends, found, strict=True) if info is None]
 
     def _store_blocks(self, live: Layout | Source, end: int) -> bool:
         """Store the complete blocks of the paged group up to `end`; False when one had no room."""
         ends = self._unstored(end)
-        if not ends or self._paged is None:
+        if not (ends and self._has_blocks):
             self.done = max(self.done, self.chain.block_start(end + 1))
             return True
-        self.done = self._store_paged(live, self._paged, ends)
+        self.done = self._store_paged(live, ends)
         return self.done >= ends[-1]
 
-    def _store_paged(self, live: Layout | Source, group: GroupSpec, ends: Sequence[int]) -> int:
+    def _store_paged(self, live: Layout | Source, ends: Sequence[int]) -> int:
         """Store paged pages in order, and return the boundary before the first without room."""
         extra, tags = "", DENSE
         if isinstance(live, Layout):
-            leaves = live.of(group)
-            extra, tags = live.phases(group), codec_text(live_tags(leaves))
+            leaves = live.of(PAGED)
+            extra, tags = live.phases(PAGED), codec_text(live_tags(leaves))
             live = read_source(leaves)
         cutter = Cutter([live])
-        for run in self._planned(cutter, group, ends, extra, tags):
+        for run in self._planned(cutter, ends, extra, tags):
             stored = self._add_run(cutter, run)
             if stored < len(run):
                 return self.chain.block_start(run[stored].meta.position)
         return ends[-1]
 
     def _planned(
-        self, cutter: Cutter, group: GroupSpec, ends: Sequence[int], extra: str, tags: str
+        self, cutter: Cutter, ends: Sequence[int], extra: str, tags: str
     ) -> Iterator[list[_Planned]]:
         """Yield the pages that no tier has, as many in a row as are stored together; before the end
         those too that only the disk has."""
         run: list[_Planned] = []
         for end, is_owned in zip(
-            ends, self._admission.owned([self._page(group, end) for end in ends]), strict=True
+            ends, self._admission.owned([self._page(PAGED, end) for end in ends]), strict=True
         ):
             if is_owned:
                 continue
@@ -228,7 +228,7 @@ class Committer:
             if run and (len(run) == RUN_PAGES or run[-1].meta.position != span.start):
                 yield run
                 run = []
-            run.append(_Planned(self._meta(group, end, len(span), cut, extra, tags), cut))
+            run.append(_Planned(self._meta(PAGED, end, len(span), cut, extra, tags), cut))
         if run:
             yield run
 
@@ -276,9 +276,9 @@ class Committer:
         return exact and not extent.overwritten and self._store_state(layout, group, stop)
 
     def _store_tail(self, live: Layout | Source, stop: int) -> None:
-        group, is_tail = self._paged, stop % self.chain.block_size != 0
-        if group and is_tail and not self._admission.has(self._page(group, stop)):
-            self._store_paged(live, group, [stop])
+        is_tail = self._has_blocks and stop % self.chain.block_size != 0
+        if is_tail and not self._admission.has(self._page(PAGED, stop)):
+            self._store_paged(live, [stop])
 
     def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:
         leaves = layout.of(group)
