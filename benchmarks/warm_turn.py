@@ -3,8 +3,8 @@
     python -m benchmarks.warm_turn [TOKENS ...]
 
 A server in this process, with random weights and no attention: the host is measured. Prints the
-medians of each span in milliseconds, without what is in it of others, and of the rest by the span
-that it comes before. `copy` is one copy of the bytes that were restored, and `host` is all but
+medians of each span in milliseconds, without the time of others in it, and of the rest by the span
+that it comes before. `copy` is one copy of the restored bytes, and `host` is the total without
 that, the render and the forward.
 """
 
@@ -54,7 +54,7 @@ SPANS = {
     "forward": [("mlx_lm.generate:BatchGenerator", "next")],
 }
 PARTS = ("tokenise", "restore", "forward")
-"""Spans that begin once or again; what is in none of them is told apart by those."""
+"""Spans that begin once or again; time in no span is split by them."""
 CONFIG: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim"), 64),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 1),

@@ -188,7 +188,7 @@ class Preparation:
         )
 
     def _compute(self, model: Any, committer: Committer) -> None:
-        # Peer processes may delete what this goes on from: it knows that once the chunk is there.
+        # Peer processes may delete its prefix: it knows that once the chunk is there.
         self._store.refresh(0.0)
         chain, start, began = committer.chain, self._position, time.perf_counter()
         stop = min(self._chunk_end(), len(chain))

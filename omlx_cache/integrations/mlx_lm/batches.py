@@ -26,17 +26,18 @@ from omlx_cache.requests.log import AskedRequest
 _log = logging.getLogger(__name__)
 
 LATE_TOKENS = 16
-"""A prompt's last chunk is stored after the answer's first token, with so many tokens behind it."""
+"""So near a prompt's end a chunk is stored after the answer's first token: a client waits for it.
+"""
 SEND_SECONDS = 0.0003
-"""For so long another thread may have the interpreter, to send that token, before that is done."""
+"""Seconds for which other threads have the interpreter before that, to send the token."""
 
 
 @dataclass(slots=True)
 class _Row:
     """The arguments with which a row was inserted: its `prompt`, with the tokens that its caches
     hold, where the prompt's segments end, and how it is sampled. `said` are the tokens that its
-    client got, `stops` the positions where its prompt stops for others, and `late` what is stored
-    once the first of them is out."""
+    client got, `stops` the positions where its prompt stops for others, and `late` the ends of
+    segments that are stored once the first of them is out."""
 
     prompt: list[int]
     ends: list[int]
@@ -161,8 +162,8 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
 
     def extract_cache(self, uids: Sequence[int]) -> dict[int, tuple[list[Any], list[int]]]:
         """Return rows' caches and tokens until the next step. mlx-lm copies each prefix from its
-        first token on, before the answer's first token. Of a row that is stored later, it inserts
-        what stands in for them."""
+        first token on, before the answer's first token. For a row that is stored later, it inserts
+        a stand-in."""
         found = {uid: row_of(self, uid) for uid in uids}
         rest = super().extract_cache([uid for uid in uids if found[uid] is None])
         late = {uid: self._rows[uid].late for uid in uids if uid in self._rows}

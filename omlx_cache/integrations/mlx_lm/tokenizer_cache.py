@@ -33,7 +33,7 @@ NBYTES = 16 << 20
 PIECE_BYTES = 256
 """What a piece takes beside them, about."""
 SYSTEM_SECONDS = 60.0
-"""For so long a conversation's beginning is not rendered again: a template may write the date."""
+"""Seconds for which a conversation's rendered beginning is kept: a template may write the date."""
 CHECK_EVERY = 100
 """Of so many prompts one is compared with what the tokenizer makes of the whole."""
 
@@ -95,8 +95,8 @@ class CachedTokenizer:
 
     Any thread may use it. `_lock` guards `_pieces`, the tokens of texts, the least recently used
     first, `_nbytes`, their size, `_prompts`, a count, and `_unchecked`, a prompt and its tokens.
-    `_system` is replaced: the time of a rendering that is no prompt, what was rendered, and the
-    tokens of that. mlx-lm renders a conversation's beginning at each request.
+    `_system` is replaced: the time of a rendering that is no prompt, its arguments and its tokens.
+    mlx-lm renders a conversation's beginning at each request.
     `_starts` matches where pieces begin; it is None when all is left to the tokenizer, from the
     beginning or after a difference.
     """
