@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from omlx_cache.control.errors import ControlError
 from omlx_cache.control.page_replies import SHOWN_DIGITS, NamespaceRow, PageDetails, PageRow
 from omlx_cache_daemon.client import Client, Map, as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.render import text
+from omlx_cache_daemon.render import text, warn
 from omlx_cache_daemon.stores import (
     add_store_options,
     passed_over,
@@ -55,9 +54,13 @@ def offline_directory(args: argparse.Namespace) -> Path | None:
 def _said_directory(args: argparse.Namespace) -> Path | None:
     """Return `offline_directory`; when no store is there to be asked, say so on standard error."""
     directory = offline_directory(args)
-    if directory is not None and args.cold_dir is None:
-        unseen = "".join(f" (not looked in {place})" for place in passed_over())
-        sys.stderr.write(f"omlx-cache: no store is running{unseen}; using {text(directory)}\n")
+    unseen = "".join(f" (not looked in {place})" for place in passed_over())
+    warn(
+        {
+            f"no store is running{unseen}; using {text(directory)}": directory is not None
+            and args.cold_dir is None
+        }
+    )
     return directory
 
 

@@ -45,10 +45,14 @@ def print_answer(as_json: bool, document: object, shown: str) -> None:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: bool = False) -> str:
-    """Return columns under headers; a column of numbers and sizes is aligned to the right. A
-    table of many columns that a terminal would wrap has a block for each row instead, with a line
-    for each cell that is not empty."""
+    """Return columns under headers; a column of numbers and sizes is aligned to the right, and one
+    without any value is left out. A table of many columns that a terminal would wrap has a block
+    for each row instead, with a line for each cell that is not empty."""
     cells = [[text(cell) for cell in row] for row in rows]
+    shown = [
+        not cells or any(row[at] not in ("", "-") for row in cells) for at in range(len(headers))
+    ]
+    headers, cells = list(compress(headers, shown)), [list(compress(row, shown)) for row in cells]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     width = sum(widths) + 2 * len(widths) - 2
     if (

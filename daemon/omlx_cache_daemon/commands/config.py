@@ -83,12 +83,12 @@ def _print(args: argparse.Namespace) -> None:
     if args.format == "json":
         print_json({**shown, "runtime_dirs": places})
         return
-    headers = ["SETTING", "VALUE", "ORIGIN", *["HERE"] * bool(shown["here"])]
     rows = []
     for name, setting in shown["settings"].items():
         other = shown["here"].get(name)
         here = "" if other is None else f"{other['rendered']} ({other['origin']})"
-        rows.append([name, setting.get("rendered"), setting.get("origin"), here][: len(headers)])
+        rows.append((name, setting.get("rendered"), setting.get("origin"), here))
+    headers = ("SETTING", "VALUE", "ORIGIN", "HERE")
     sys.stdout.write(f"{_whose(shown)}\n\n{table(headers, rows, bold=uses_styles(sys.stdout))}")
     sys.stdout.write(f"\nControl sockets are looked for in {text(places)}\n")
     sys.stdout.writelines(f"Note: {text(note)}\n" for note in shown["notes"])

@@ -179,8 +179,7 @@ def _row(one: Map) -> tuple[object, ...]:
 def _warn(state: Map, amount: str) -> None:
     """Say on standard error what else a person should know."""
     limit, most_pinned = state["bytes"], state["pinned_limit_bytes"]
-    here = os.path.realpath(str(state["directory"]))
-    used, disk = count_of(state, "used_bytes"), shutil.disk_usage(here)
+    used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
     over = used - limit if isinstance(limit, int) else 0
     users = [(row, row.cold) for store in running() if (row := introduced(store))]
     lower = {
@@ -190,7 +189,7 @@ def _warn(state: Map, amount: str) -> None:
         if amount != "auto"
         and cold
         and cold.own_limit_bytes
-        and os.path.realpath(cold.dir or "") == here
+        and os.path.realpath(cold.dir or "") == os.path.realpath(str(state["directory"]))
     }
     warn(
         {
