@@ -279,14 +279,16 @@ def print_report(report: DemoReport, console: Console) -> None:
     for row in report.rows:
         if not row.passed:
             console.print(_complaint(row), style="bold red", markup=False)
-    if any(row.speedup < 1 for row in report.rows if row.wanted_tokens):
+    if any(round(row.speedup, 1) < 1 for row in report.rows if row.wanted_tokens):
         console.print("This model computes such a prompt faster than it is restored: try --model.")
     disk = "the SSD" if can_forget() else "the system's file cache or the SSD"
     console.print(
         f"Speed and {report.new_tokens} greedy tokens are compared with the same prompt without "
         f"the cache. The KV takes {report.kv_bytes / 2**20:.1f} MiB; most of it was stored while "
         f"it was computed, and the commit took {report.commit_seconds * 1e3:.1f} ms. "
-        f"The new process read from {disk}.",
+        f"The new process read from {disk}.\n\n"
+        "Next, with a model of yours: omlx-cache demo --model PATH_OR_ID. Or serve one, which is "
+        "downloaded first (about 5 GB): omlx-cache serve --model mlx-community/Qwen3-8B-4bit",
         markup=False,
     )
 
