@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from omlx_cache.settings.machine import text_of
@@ -24,7 +24,9 @@ def saves_power(
     does not say. Waits for a process on macOS."""
     try:
         if platform == "darwin":
-            return "Battery Power" in pmset("batt") or _is_low(pmset().splitlines())
+            return "Battery Power" in pmset("batt") or any(
+                line.split() == ["lowpowermode", "1"] for line in pmset().splitlines()
+            )
         supplies = root / "sys/class/power_supply"
         batteries = [one for one in supplies.glob("*") if text_of(one / "type") == "Battery\n"]
         # A wireless mouse has one too.
@@ -34,7 +36,3 @@ def saves_power(
         )
     except (OSError, subprocess.SubprocessError):
         return False
-
-
-def _is_low(lines: Sequence[str]) -> bool:
-    return any(line.split() == ["lowpowermode", "1"] for line in lines)
