@@ -26,10 +26,10 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7067, 61, 0),
-    "core": Limit(7417, 84, 0),
+    "storage": Limit(7057, 61, 0),
+    "core": Limit(7415, 84, 0),
     "outside": Limit(11617, 163, 0),
-    "wheel": Limit(26101, 308, 0),
+    "wheel": Limit(26089, 308, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31181, 478, 25),
 }

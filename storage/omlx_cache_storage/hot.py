@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 
 from omlx_cache_storage.events import SILENT, Departures, EventLog, How
-from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Learned, Lru
-from omlx_cache_storage.eviction.order import OrderedPages
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Lru
+from omlx_cache_storage.eviction.order import LocalTier, OrderedPages
 from omlx_cache_storage.hot_page import TRANSITIONS, Held, MemoryVictims, PageState, Reservation
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, Tail
+from omlx_cache_storage.page import Page, PageId, PageInfo
 from omlx_cache_storage.pins import SHARE, Pinned, Pins
 from omlx_cache_storage.stats import HotUsage, Kind
 from omlx_cache_storage.write_policy import WRITE_POLICIES, Write, WritePolicy
@@ -29,7 +29,7 @@ ON_DISK = "the disk has it"
 """Why a page leaves, in the log of events."""
 
 
-class HotTier:
+class HotTier(LocalTier[Held]):
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
     `_lock` guards `_index`, `_policy`, `_repinned` (the version of `pins` that was gone by),
@@ -229,27 +229,17 @@ class HotTier:
         held = self.record(page)
         return None if held is None else held.page
 
-    def info(self, page: PageId) -> PageInfo | None:
-        return self.find_all([page])[0]
+    @property
+    def _pages(self) -> OrderedPages[Held]:
+        return self._index
 
     def find_all(self, pages: Iterable[PageId]) -> list[PageInfo | None]:
         with self._lock:
             return [None if held is None else held.info for held in self._index.get_all(pages)]
 
-    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
-        with self._lock:
-            return self._index.tails_of(parents)
-
-    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
-        """Return those of a chain's keys that a page follows which is none of them."""
-        with self._lock:
-            return self._index.branches(keys)
-
     def entries(self) -> list[Held]:
         """Return what is held, the first to be evicted first; as for `record`."""
-        with self._lock:
-            records = self._index.records()
-        return sorted(records, key=attrgetter("rank"))
+        return sorted(self.records(), key=attrgetter("rank"))
 
     def unwritten(self, known: Collection[PageId]) -> list[PageId]:
         """Return those of `known` pages that the disk lacks and is to have, the last to be evicted
@@ -443,27 +433,12 @@ class HotTier:
                     self._ask_for_chain(held)
             return pinned
 
-    @property
-    def patience_ns(self) -> int:
-        """For how long after its use a page is not given up for a new one."""
-        return self._policy.patience_ns
-
     def refuse(self, pages: Sequence[PageId], began_ns: int) -> None:
         """Note pages that a request wanted which began at a stamp, and that nobody took."""
         with self._lock:
             self._policy.wanted(pages, began_ns)
             self._policy.refused(pages, began_ns)
             self._refused += len(pages)
-
-    def note_shift(self, stamp_ns: int, used_ns: int) -> None:
-        """Note that what gets a stamp was used at another time than that."""
-        with self._lock:
-            self._policy.shifted(stamp_ns, used_ns)
-
-    def learned(self) -> Learned | None:
-        """Return what the policy has learned, None when that is nothing."""
-        with self._lock:
-            return self._policy.learned()
 
     # The end of pages.
 

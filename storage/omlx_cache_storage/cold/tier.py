@@ -4,12 +4,12 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from omlx_cache_storage.cold.catalog import ColdEntry
-from omlx_cache_storage.cold.contents import PageFile
+from omlx_cache_storage.cold.contents import Contents, PageFile
 from omlx_cache_storage.cold.deletion import Cleared, Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.eviction import DIRECTORY_SLACK_BYTES, Evictor
@@ -32,9 +32,10 @@ from omlx_cache_storage.errors import (
 )
 from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.keep import NEVER_NS, Clock, Keep, Learned, Lru
+from omlx_cache_storage.eviction.order import LocalTier
 from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, Tail, WriteResult
+from omlx_cache_storage.page import Page, PageId, PageInfo, WriteResult
 from omlx_cache_storage.pins import SHARE, Pinned
 from omlx_cache_storage.stats import ColdUsage
 
@@ -44,7 +45,7 @@ EVICTED_BYTES = 256 * 1024 * 1024
 """Bytes that are evicted before the disk is asked whether that helps."""
 
 
-class ColdTier:
+class ColdTier(LocalTier[PageFile]):
     """Finds and reads the pages of a directory, and has others write, evict and delete them:
     `PageWriter`, `Evictor`, `Deleter`. All use one `Index`, whose lock guards their knowledge.
 
@@ -104,15 +105,16 @@ class ColdTier:
             encode,
             daily_writes,
         )
-        self._index, self._files, self.sharing = index, files, sharing
+        self._index, self._files, self.sharing, self._lock = index, files, sharing, index.lock
         self._deleter, self.evictor, self._limits = deleter, evictor, limits
         self.pins = index.pins
 
-    def info(self, page: PageId) -> PageInfo | None:
-        """Return the info of a page; None also for one that this process cannot decode."""
-        return self.find_all([page])[0]
+    @property
+    def _pages(self) -> Contents:
+        return self._index.contents
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
+        """Return the info of each page; None also for one that this process cannot decode."""
         with self._index.lock:
             found = self._index.contents.infos(pages)
             if self._index.health.hides_pages:
@@ -222,26 +224,6 @@ class ColdTier:
         """Delete every page of a namespace, as `Deleter.clear` does."""
         return self._deleter.clear(namespace, seconds)
 
-    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
-        with self._index.lock:
-            return self._index.contents.tails_of(parents)
-
-    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
-        with self._index.lock:
-            return self._index.contents.branches(keys)
-
-    @property
-    def patience_ns(self) -> int:
-        return self._index.contents.policy.patience_ns
-
-    def note_shift(self, stamp_ns: int, used_ns: int) -> None:
-        with self._index.lock:
-            self._index.contents.policy.shifted(stamp_ns, used_ns)
-
-    def learned(self) -> Learned | None:
-        with self._index.lock:
-            return self._index.contents.policy.learned()
-
     def entries(self) -> list[ColdEntry]:
         """Return every page, the first to be evicted first."""
         return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.name.position, e.page))
@@ -249,11 +231,6 @@ class ColdTier:
     def listing(self) -> list[ColdEntry]:
         """Return every page, in no order: nothing is sorted for it."""
         return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in self.records()]
-
-    def records(self) -> list[PageFile]:
-        """Return the record of every page, in no order; records change."""
-        with self._index.lock:
-            return self._index.contents.records()
 
     def touch(
         self,

@@ -5,14 +5,16 @@ pages are evicted, and never the restored values.
 """
 
 import heapq
+import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args
 
-from omlx_cache_storage.eviction.keep import Keep, Lru
+from omlx_cache_storage.eviction.keep import Keep, Learned, Lru
 from omlx_cache_storage.format.names import PageName, StoredPage, parent_hint
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import PageId, Tail
+from omlx_cache_storage.page import PageId, PageInfo, Tail
 from omlx_cache_storage.pins import Pinned
 
 FEW = 1024
@@ -273,3 +275,53 @@ class OrderedPages(Generic[R]):
         tails = {record for record in shown if record.tail}
         assert tails == set().union(*self._tails.values())
         assert self.pinned_bytes == sum(record.cost for record in shown if record.pinned_ns)
+
+
+class LocalTier(ABC, Generic[R]):
+    """The answers that both tiers of this machine have in common. Any thread may call; nothing
+    waits for a disk. `_lock` guards `_pages`."""
+
+    _lock: threading.Lock
+
+    @property
+    @abstractmethod
+    def _pages(self) -> OrderedPages[R]:
+        """The tier's pages; it may replace them as a whole."""
+
+    @abstractmethod
+    def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
+        """Return the info of each page, None for one that is not here."""
+
+    def info(self, page: PageId) -> PageInfo | None:
+        """Return the info of a page, None for one that is not here."""
+        return self.find_all([page])[0]
+
+    def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
+        """Return the pages that may end inside the blocks after boundaries."""
+        with self._lock:
+            return self._pages.tails_of(parents)
+
+    def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
+        """Return the keys with a child outside this chain."""
+        with self._lock:
+            return self._pages.branches(keys)
+
+    def records(self) -> list[R]:
+        """Return the record of every page, in no order; records change."""
+        with self._lock:
+            return self._pages.records()
+
+    @property
+    def patience_ns(self) -> int:
+        """For how long after its use a page is not evicted for a new one."""
+        return self._pages.policy.patience_ns
+
+    def note_shift(self, stamp_ns: int, used_ns: int) -> None:
+        """Note that what gets a stamp was used at another time than that."""
+        with self._lock:
+            self._pages.policy.shifted(stamp_ns, used_ns)
+
+    def learned(self) -> Learned | None:
+        """Return what the policy has learned, None when that is nothing."""
+        with self._lock:
+            return self._pages.policy.learned()
