@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kit import zoo
-from kit.drive import settings
+from kit.drive import prefill, settings
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.arrays.mlxio import (
     SHARED_BYTES,
@@ -113,8 +113,7 @@ def test_room_to_grow_shows_nothing_of_what_the_memory_held_before(
     with BlockStore(settings(tmp_path, hot_bytes=hot_bytes, block_size=64)) as store:
         cache = PrefixCache(model, store)
         with cache.session(TOKENS) as session:
-            for chunk in session.prefill_chunks(256):
-                model(mx.array([chunk]), cache=session.prompt_cache)
+            prefill(model, session, 256)
             session.commit()
         assert store.flush()
         for _ in range(5):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kit import lanes, zoo
-from kit.drive import settings
+from kit.drive import request, settings
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.codecs import TurboCodec, turbo, turbo_fused, turbo_source
@@ -151,10 +151,7 @@ def test_no_kernel_is_left_to_the_first_request(device: Device, tmp_path: Path, 
         with BlockStore(settings(tmp_path, **{field: "turbo4"})) as store:
             cache = PrefixCache(model, store)
             assert len(device.made) == 2, "one to encode and one to decode"
-            with cache.session([n % 100 for n in range(600)]) as session:
-                assert session.cached_tokens >= cached
-                for chunk in session.prefill_chunks():
-                    model(mx.array([chunk]), cache=session.prompt_cache)
-                session.commit()
+            turn = request(model, cache, [n % 100 for n in range(600)], step=512)
+            assert turn.cached >= cached
             assert store.flush(30)
             assert len(device.made) == 2

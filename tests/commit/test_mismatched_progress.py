@@ -1,6 +1,5 @@
 """A cache that is not where the session expects it: doubtful blocks are skipped, never guessed."""
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -84,33 +83,27 @@ def test_a_prompt_fed_twice_is_not_stored(model: Any, cache: PrefixCache) -> Non
         assert request(model, cache, PROMPT + MORE, commit=False).cached == 0
 
 
-def test_rejected_speculation_leaves_no_trace(cache_of: Callable[[str], PrefixCache]) -> None:
-    for name in ("llama", "gemma3_text"):
-        model, cache = zoo.build(name), cache_of(name)
-        prompt = random_tokens(40, 4)
-        with cache.session(prompt) as session:
-            turn = prefill(model, session, 32)
-            steps = list(turn.steps)
-            for round_ in range(6):
-                draft = random_tokens(4, 50 + round_)
-                feed(model, session.prompt_cache, draft)
-                trim_prompt_cache(session.prompt_cache, 3)
-                session.append(draft[0])
-                steps.append(draft[:1])
-            session.commit()
-        fed = [token for step in steps for token in step]
-        turn = request(model, cache, fed + MORE, commit=False)
-        assert turn.cached == 46
+@pytest.mark.parametrize("model", ["llama", "gemma3_text"], indirect=True)
+def test_rejected_speculation_leaves_no_trace(model: Any, cache: PrefixCache) -> None:
+    with cache.session(random_tokens(40, 4)) as session:
+        turn = prefill(model, session, 32)
+        steps = list(turn.steps)
+        for round_ in range(6):
+            draft = random_tokens(4, 50 + round_)
+            feed(model, session.prompt_cache, draft)
+            trim_prompt_cache(session.prompt_cache, 3)
+            session.append(draft[0])
+            steps.append(draft[:1])
+        session.commit()
+    fed = [token for step in steps for token in step]
+    turn = request(model, cache, fed + MORE, commit=False)
+    assert turn.cached == 46
 
 
-@pytest.fixture
-def cache_of(store: BlockStore) -> Callable[[str], PrefixCache]:
-    return lambda name: PrefixCache(zoo.build(name), store)
-
-
-def test_a_ring_that_was_trimmed_after_it_wrapped_is_not_trusted(store: BlockStore) -> None:
-    model = zoo.build("gemma3_text")
-    cache = PrefixCache(model, store)
+@pytest.mark.parametrize("model", ["gemma3_text"], indirect=True)
+def test_a_ring_that_was_trimmed_after_it_wrapped_is_not_trusted(
+    model: Any, cache: PrefixCache
+) -> None:
     with cache.session(PROMPT) as session:
         turn = prefill(model, session, 32)
         decode(model, session, turn, 10)
@@ -144,12 +137,11 @@ def test_a_cache_that_cannot_be_read_any_more_is_skipped(store: BlockStore, spoi
     assert request(model, cache, PROMPT + MORE).cached <= len(PROMPT)
 
 
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
 def test_a_layer_that_fell_behind_is_found_where_a_block_ends_and_at_the_commit(
-    store: BlockStore,
+    model: Any, cache: PrefixCache
 ) -> None:
-    model = zoo.build("llama")
     for more in (5, 60):
-        cache = PrefixCache(model, store)
         with cache.session(PROMPT, salt=str(more)) as session:
             turn = prefill(model, session, 32)
             decode(model, session, turn, 40)

@@ -97,9 +97,10 @@ def test_snapshots_stay_within_their_budget_in_bytes(model: Any, open_store: Ope
     assert same(again.logits, run(model, [*(turn.steps if again.cached else []), *again.steps]))
 
 
-def test_a_committed_cache_of_another_class_is_not_stored(store: BlockStore) -> None:
-    model = zoo.build("llama")
-    cache = PrefixCache(model, store)
+@pytest.mark.parametrize("model", ["llama"], indirect=True)
+def test_a_committed_cache_of_another_class_is_not_stored(
+    model: Any, store: BlockStore, cache: PrefixCache
+) -> None:
     with cache.session(PROMPT) as session:
         prefill(model, session, 32)
         other = ConcatenateKVCache()

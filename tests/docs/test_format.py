@@ -4,13 +4,13 @@ import hashlib
 import json
 from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 import pytest
 import xxhash
 from safetensors import safe_open
 
 from kit import zoo
+from kit.drive import request
 from omlx_cache import BlockStore, CacheSettings, PrefixCache
 
 BLOCK = 32
@@ -24,10 +24,8 @@ def cold_dir(tmp_path: Path) -> Path:
     settings = CacheSettings(
         cold_dir=tmp_path / "cold", socket="off", min_free_bytes=0, block_size=BLOCK
     )
-    with BlockStore(settings) as store, PrefixCache(model, store).session(TOKENS) as session:
-        for chunk in session.prefill_chunks():
-            mx.eval(model(mx.array([chunk]), cache=session.prompt_cache))
-        session.commit()
+    with BlockStore(settings) as store:
+        request(model, PrefixCache(model, store), TOKENS)
     return tmp_path / "cold"
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kit import zoo
 from kit.drive import prefill, random_tokens, request, run, same
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
@@ -108,12 +107,12 @@ def test_a_turn_that_is_over_takes_nothing_from_who_used_the_same_meanwhile(
     assert old == {128, 160}
 
 
-@pytest.mark.parametrize("family", some(["llama", "gemma3_text", "qwen3_next"], "gemma3_text"))
+@pytest.mark.parametrize(
+    "model", some(["llama", "gemma3_text", "qwen3_next"], "gemma3_text"), indirect=True
+)
 def test_a_conversation_that_is_over_leaves_first_and_what_others_go_on_from_stays(
-    family: str, open_store: Callable[..., BlockStore]
+    model: Any, cache: PrefixCache
 ) -> None:
-    model = zoo.build(family)
-    cache = PrefixCache(model, open_store())
     theirs = request(model, cache, THEIRS)
     mine = request(model, cache, MINE, new=40)
     assert cache.retire([*MINE, *mine.answer]) == 96
@@ -151,9 +150,8 @@ def test_what_is_computed_now_is_not_retired(model: Any, cache: PrefixCache) -> 
 
 
 def test_pins_beyond_half_of_memory_say_what_they_took_and_the_cache_goes_on(
-    model: Any, open_store: Callable[..., BlockStore]
+    model: Any, open_store: Callable[..., BlockStore], cache: PrefixCache
 ) -> None:
-    cache = PrefixCache(model, open_store())
     request(model, cache, SHARED)
     page = cache.store.stats().hot.nbytes // 3
     long = random_tokens(10 * 32, 9)

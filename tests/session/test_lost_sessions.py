@@ -2,13 +2,13 @@
 
 import gc
 import threading
+from typing import Any
 
 import pytest
 
-from kit import zoo
 from kit.drive import feed, random_tokens
 from kit.examples import some
-from omlx_cache import BlockStore, PrefixCache
+from omlx_cache import PrefixCache
 from omlx_cache_storage.keys import KeyChain
 
 PROMPT = random_tokens(320, 1)
@@ -60,11 +60,9 @@ def test_the_record_of_a_session_that_was_lost_ends(cache: PrefixCache) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", some(["llama", "gemma3_text", "qwen3_next", "mamba2"], "qwen3_next")
+    "model", some(["llama", "gemma3_text", "qwen3_next", "mamba2"], "qwen3_next"), indirect=True
 )
-def test_blocks_are_stored_while_the_prompt_is_prefilled(family: str, store: BlockStore) -> None:
-    model = zoo.build(family)
-    cache = PrefixCache(model, store)
+def test_blocks_are_stored_while_the_prompt_is_prefilled(model: Any, cache: PrefixCache) -> None:
     with cache.session(PROMPT) as session:
         found = []
         for chunk in session.prefill_chunks(64):

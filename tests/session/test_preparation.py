@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -11,6 +10,7 @@ import pytest
 from kit import zoo
 from kit.drive import prefill, random_tokens, request, run, same
 from kit.examples import some
+from kit.sessions import Opener
 from omlx_cache import BlockStore, PrefixCache, scope
 from omlx_cache.preparation import Preparation
 from omlx_cache.scope import CHUNK_SECONDS, FEWEST_TOKENS, MOST_TOKENS, Pace
@@ -53,12 +53,12 @@ def states(store: BlockStore) -> set[PageState]:
     return {held.state for held in store.hot.entries()}
 
 
-@pytest.mark.parametrize("family", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"))
+@pytest.mark.parametrize(
+    "model", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"), indirect=True
+)
 def test_what_was_prepared_is_restored_to_its_end_and_has_the_bits_of_a_run(
-    family: str, open_store: Callable[..., BlockStore]
+    model: Any, store: BlockStore, cache: PrefixCache
 ) -> None:
-    store, model = open_store(), zoo.build(family)
-    cache = PrefixCache(model, store)
     first = request(model, cache, ASKED, step=256)
     fed = Watched(model)
     preparation = cache.prepare(NEXT)
@@ -96,12 +96,12 @@ def test_so_many_tokens_are_prepared_at_most(model: Any, cache: PrefixCache) -> 
     assert cache.lookup(NEXT).cached_tokens == 400
 
 
-@pytest.mark.parametrize("family", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"))
+@pytest.mark.parametrize(
+    "model", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"), indirect=True
+)
 def test_what_is_given_up_is_restored_as_far_as_it_was_computed(
-    family: str, open_store: Callable[..., BlockStore]
+    model: Any, store: BlockStore, cache: PrefixCache
 ) -> None:
-    store, model = open_store(), zoo.build(family)
-    cache = PrefixCache(model, store)
     fed = Watched(model)
     preparation = cache.prepare(NEXT)
     while not fed.chunks:
@@ -116,10 +116,8 @@ def test_what_is_given_up_is_restored_as_far_as_it_was_computed(
 
 
 def test_prepared_pages_are_written_when_they_are_used(
-    model: Any, open_store: Callable[..., BlockStore]
+    model: Any, open_store: Opener, store: BlockStore, cache: PrefixCache
 ) -> None:
-    store = open_store()
-    cache = PrefixCache(model, store)
     request(model, cache, ASKED)
     assert store.flush(10)
     written = store.stats().writer.written_pages  # type: ignore[union-attr]
@@ -136,10 +134,8 @@ def test_prepared_pages_are_written_when_they_are_used(
 
 
 def test_prepared_pages_leave_memory_first_and_are_owed_to_nobody(
-    model: Any, open_store: Callable[..., BlockStore]
+    model: Any, store: BlockStore, cache: PrefixCache
 ) -> None:
-    store = open_store()
-    cache = PrefixCache(model, store)
     request(model, cache, ASKED)
     finish(cache.prepare(NEXT), model)
     assert store.flush(10)
@@ -154,7 +150,7 @@ def test_prepared_pages_leave_memory_first_and_are_owed_to_nobody(
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
 def test_what_it_is_restored_from_is_used_by_nobody(
-    where: str, model: Any, open_store: Callable[..., BlockStore]
+    where: str, model: Any, open_store: Opener
 ) -> None:
     store = open_store()
     request(model, PrefixCache(model, store), ASKED)
@@ -172,7 +168,7 @@ def test_what_it_is_restored_from_is_used_by_nobody(
 
 
 def test_nothing_is_prepared_while_memory_is_short_or_keeps_nothing(
-    model: Any, open_store: Callable[..., BlockStore]
+    model: Any, open_store: Opener
 ) -> None:
     store = open_store(hot_bytes=0)
     fed = Watched(model)
@@ -192,9 +188,7 @@ def test_nothing_is_prepared_while_memory_is_short_or_keeps_nothing(
     assert fed.chunks
 
 
-def test_no_more_is_computed_than_memory_has_room_for(
-    model: Any, open_store: Callable[..., BlockStore]
-) -> None:
+def test_no_more_is_computed_than_memory_has_room_for(model: Any, open_store: Opener) -> None:
     store = open_store(hot_bytes="200KiB", queue_bytes="200KiB")
     cache = PrefixCache(model, store)
     request(model, cache, ASKED[:64])
@@ -209,7 +203,7 @@ def test_no_more_is_computed_than_memory_has_room_for(
 
 @pytest.mark.parametrize("hot_cache_only", [True, False], ids=["memory", "disk"])
 def test_no_page_that_was_used_makes_room_for_a_prepared_one(
-    hot_cache_only: bool, model: Any, open_store: Callable[..., BlockStore]
+    hot_cache_only: bool, model: Any, open_store: Opener
 ) -> None:
     store = open_store(
         hot_bytes="600KiB", queue_bytes="600KiB", hot_cache_only=hot_cache_only, write_policy="lazy"
@@ -229,10 +223,9 @@ def test_no_page_that_was_used_makes_room_for_a_prepared_one(
 
 @pytest.mark.parametrize("when", ["expected", "begun", "computing"])
 def test_what_is_cleared_is_not_stored_again(
-    when: str, model: Any, open_store: Callable[..., BlockStore]
+    when: str, model: Any, store: BlockStore, cache: PrefixCache
 ) -> None:
-    store = open_store()
-    cache, other = PrefixCache(model, store), PrefixCache(model, store)
+    other = PrefixCache(model, store)
     request(model, cache, ASKED)
     preparation = cache.prepare(NEXT)
     fed = Watched(model)
@@ -258,11 +251,9 @@ def test_what_is_cleared_is_not_stored_again(
 
 
 def test_what_a_peer_process_clears_ends_a_preparation(
-    model: Any, open_store: Callable[..., BlockStore], monkeypatch: Any
+    model: Any, store: BlockStore, cache: PrefixCache, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(Pace, "tokens", 32)
-    store = open_store()
-    cache = PrefixCache(model, store)
     request(model, cache, ASKED)
     assert store.flush(10)
     preparation = cache.prepare(NEXT)
@@ -279,7 +270,7 @@ def test_what_a_peer_process_clears_ends_a_preparation(
 
 
 def test_a_preparation_waits_for_no_disk_and_evicts_nothing_for_what_it_reads(
-    model: Any, open_store: Callable[..., BlockStore], monkeypatch: Any
+    model: Any, open_store: Opener, monkeypatch: Any
 ) -> None:
     waits: list[float] = []
     reserved: list[bool] = []
@@ -331,11 +322,11 @@ def test_another_model_prepares_nothing(
     assert cache.is_of(model.model)
 
 
+@pytest.mark.parametrize("model", ["gemma3_text"], indirect=True)
 def test_a_preparation_that_is_lost_gives_back_what_it_captured(
-    open_store: Callable[..., BlockStore],
+    model: Any, store: BlockStore, cache: PrefixCache
 ) -> None:
-    store, model = open_store(), zoo.build("gemma3_text")
-    preparation = PrefixCache(model, store).prepare(NEXT)
+    preparation = cache.prepare(NEXT)
     for _ in range(3):
         preparation.step(model)
     del preparation
@@ -364,24 +355,35 @@ def test_a_short_chunk_is_not_taken_for_a_slow_model(fewest: int, monkeypatch: A
     assert pace.is_slow(fewest)
 
 
-@pytest.mark.parametrize("family", some(FAMILIES, "llama", "qwen3_next"))
+@pytest.mark.parametrize(
+    ("model", "smallest"),
+    some(
+        [
+            ("llama", FEWEST_TOKENS),
+            ("qwen3_next", 256),
+            ("gemma3_text", FEWEST_TOKENS),
+            ("mamba2", 256),
+        ],
+        ("llama", FEWEST_TOKENS),
+        ("qwen3_next", 256),
+    ),
+    indirect=["model"],
+)
 def test_where_a_chunk_takes_too_long_one_is_computed_until_requests_are_quicker(
-    family: str, open_store: Callable[..., BlockStore], monkeypatch: pytest.MonkeyPatch
+    model: Any, smallest: int, cache: PrefixCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scope, "SLOW_SECONDS", 2.0)
-    model = zoo.build(family)
-    cache = PrefixCache(model, open_store())
-    fed = Watched(model)
+    fed, clock, late = Watched(model), time.perf_counter, 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + late)
 
     def slow(tokens: mx.array, cache: list[Any]) -> mx.array:
-        time.sleep(2.1)
+        nonlocal late
+        late += scope.SLOW_SECONDS
         return fed(tokens, cache)
 
     for _ in range(2):
         preparation = cache.prepare(NEXT)
         finish(preparation, slow)
         assert preparation.reason == "too_slow"
-    smallest = 256 if family == "qwen3_next" else FEWEST_TOKENS
     assert [len(chunk) for chunk in fed.chunks] == [smallest]
     # What was computed is there, and a request is quicker.
     assert request(model, cache, [*NEXT[:smallest], *random_tokens(300, 6)]).cached == smallest
@@ -421,10 +423,8 @@ def test_a_restore_takes_no_longer_than_what_it_saves(
 
 @pytest.mark.parametrize("pinned", ["before", "after"])
 def test_a_pinned_page_that_was_prepared_is_written_with_what_follows_it(
-    pinned: str, model: Any, open_store: Callable[..., BlockStore]
+    pinned: str, model: Any, open_store: Opener, store: BlockStore, cache: PrefixCache
 ) -> None:
-    store = open_store()
-    cache = PrefixCache(model, store)
     if pinned == "before":
         cache.pin(ASKED, ttl=3600)
     finish(cache.prepare(ASKED), model)
@@ -438,7 +438,7 @@ def test_a_pinned_page_that_was_prepared_is_written_with_what_follows_it(
 
 
 def test_a_prepared_sibling_takes_nothing_from_a_restore_point_that_is_owed(
-    open_store: Callable[..., BlockStore],
+    open_store: Opener,
 ) -> None:
     base = random_tokens(600, 39)
     store, model = open_store(write_policy="lazy"), zoo.build("gemma3_text")
@@ -452,10 +452,8 @@ def test_a_prepared_sibling_takes_nothing_from_a_restore_point_that_is_owed(
 
 
 def test_a_request_behind_prepared_pages_has_them_written_before_its_own(
-    model: Any, open_store: Callable[..., BlockStore]
+    model: Any, store: BlockStore, cache: PrefixCache
 ) -> None:
-    store = open_store()
-    cache = PrefixCache(model, store)
     preparation = cache.prepare(NEXT[:320])
     with cache.session(NEXT) as session:
         assert session.cached_tokens == 0

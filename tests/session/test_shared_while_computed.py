@@ -9,7 +9,6 @@ from kit import zoo
 from kit.drive import feed, prefill, random_tokens, run, same
 from kit.examples import some
 from kit.restoring import BLOCK, DENSE, HYBRID, WINDOWED
-from kit.sessions import Opener
 from omlx_cache import PrefixCache, Session
 
 SHARED = random_tokens(150, 1)
@@ -18,18 +17,8 @@ SECOND = SHARED + random_tokens(70, 3)
 
 
 @pytest.fixture(params=some([DENSE, WINDOWED, HYBRID], WINDOWED))
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def model(family: str) -> Any:
-    return zoo.build(family)
-
-
-@pytest.fixture
-def cache(model: Any, open_store: Opener) -> PrefixCache:
-    return PrefixCache(model, open_store())
+def model(request: pytest.FixtureRequest) -> Any:
+    return zoo.build(request.param)
 
 
 def common(cache: PrefixCache, tokens: int) -> int:
@@ -74,10 +63,8 @@ def test_it_is_held_until_the_blocks_are_there_and_restores_them(
 
 
 @pytest.mark.parametrize("seconds", [0, 1e-9])
-def test_the_bound_is_kept(model: Any, open_store: Opener, seconds: float) -> None:
-    store = open_store()
-    store.flights.wait_seconds = seconds
-    cache = PrefixCache(model, store)
+def test_the_bound_is_kept(model: Any, cache: PrefixCache, seconds: float) -> None:
+    cache.store.flights.wait_seconds = seconds
     with cache.session(FIRST) as first:
         begun = cache.begin(SECOND)
         assert not begun.held

@@ -6,16 +6,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from kit import zoo
-from kit.drive import feed, random_tokens, request
-from omlx_cache import BlockStore, PrefixCache
+from kit.drive import feed, prefill, random_tokens, request
+from omlx_cache import PrefixCache
 
 PROMPT = random_tokens(70, 1)
-
-
-@pytest.fixture
-def model() -> Any:
-    return zoo.build("llama")
 
 
 @pytest.mark.parametrize(
@@ -90,14 +84,17 @@ def test_any_sequence_of_integers_means_the_same_tokens(
         assert cache.lookup(kind(PROMPT)).cached_tokens == 69
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "qwen3_5", "mamba"])
+@pytest.mark.parametrize(
+    ("model", "is_dense"),
+    [("llama", True), ("gemma3_text", False), ("qwen3_5", False), ("mamba", False)],
+    indirect=["model"],
+)
 @pytest.mark.parametrize("fed_first", [True, False])
 @pytest.mark.parametrize("guided", [True, False])
 def test_a_wrong_token_ends_what_is_recorded_and_what_was_known_is_stored(
-    store: BlockStore, kind: str, fed_first: bool, guided: bool
+    model: Any, is_dense: bool, cache: PrefixCache, fed_first: bool, guided: bool
 ) -> None:
-    model = zoo.build(kind)
-    cache, answer = PrefixCache(model, store), random_tokens(40, 2)
+    answer = random_tokens(40, 2)
     with cache.session(PROMPT) as session:
         chunks = session.prefill_chunks() if guided else [PROMPT]
         for chunk in chunks:
@@ -113,7 +110,7 @@ def test_a_wrong_token_ends_what_is_recorded_and_what_was_known_is_stored(
         result = session.commit()
         assert session.tokens == PROMPT + answer[:3]
     assert result.skipped["bad_tokens"] == 1
-    if guided or (kind == "llama" and fed_first):
+    if guided or (is_dense and fed_first):
         assert result.pages > 0
         assert cache.lookup([*PROMPT, 1]).cached_tokens >= len(PROMPT) - 1
     # The recorded tokens without the unknown one are another sequence: nothing of it is found.
@@ -126,14 +123,14 @@ def test_a_wrong_token_ends_what_is_recorded_and_what_was_known_is_stored(
         assert mx.allclose(mine, plain, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["llama", "mamba"])
-def test_what_is_right_before_a_wrong_token_is_recorded(store: BlockStore, kind: str) -> None:
-    model = zoo.build(kind)
-    cache, answer = PrefixCache(model, store), random_tokens(40, 2)
+@pytest.mark.parametrize(("model", "least"), [("llama", 96), ("mamba", 70)], indirect=["model"])
+def test_what_is_right_before_a_wrong_token_is_recorded(
+    model: Any, least: int, cache: PrefixCache
+) -> None:
+    answer = random_tokens(40, 2)
     wrong: Any = [*answer[:30], "x", *answer[30:]]
     with cache.session(PROMPT) as session:
-        for chunk in session.prefill_chunks():
-            feed(model, session.prompt_cache, chunk)
+        prefill(model, session, 512)
         feed(model, session.prompt_cache, answer[:30])
         session.checkpoint()
         session.extend(wrong)
@@ -141,7 +138,7 @@ def test_what_is_right_before_a_wrong_token_is_recorded(store: BlockStore, kind:
         assert not cache.begin([*PROMPT, *answer]).held
         result = session.commit()
     assert result.skipped["bad_tokens"] == 1
-    assert cache.lookup([*PROMPT, *answer]).cached_tokens >= (96 if kind == "llama" else 70)
+    assert cache.lookup([*PROMPT, *answer]).cached_tokens >= least
 
 
 @pytest.mark.parametrize("bad", [1.5, "x", None, 2**70, [1]])
@@ -149,8 +146,7 @@ def test_a_wrong_token_is_counted_each_time_and_costs_no_prompt(
     model: Any, cache: PrefixCache, bad: Any
 ) -> None:
     with cache.session(PROMPT) as session:
-        for chunk in session.prefill_chunks():
-            mx.eval(model(mx.array([chunk]), cache=session.prompt_cache))
+        prefill(model, session, 512)
         session.append(bad)
         session.extend([5, bad])
         session.append(5)

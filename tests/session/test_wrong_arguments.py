@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache
 
-from kit.drive import random_tokens, request
-from omlx_cache import BlockStore, PrefixCache, Session, StridePolicy, register_adapter
+from kit.drive import feed, prefill, random_tokens, request
+from omlx_cache import BlockStore, PrefixCache, StridePolicy, register_adapter
 from omlx_cache.adapters import KVCacheAdapter
 from omlx_cache.integrations.batch import CachedBatchGenerator
 
@@ -45,14 +45,32 @@ MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
     (lambda model, store: StridePolicy("x"), r"integer of at least 1, got 'x'"),
     (lambda model, store: StridePolicy(0), r"integer of at least 1, got 0"),
 ]  # type: ignore[arg-type]
+WRONG_VALUES: list[tuple[Callable[[Any, Any], object], str, type[Exception]]] = [
+    (
+        lambda model, store: PrefixCache(model, store, codec_policy="turbo5"),
+        "unknown codec 'turbo5': choose one of dense, ",
+        ValueError,
+    ),
+    (
+        lambda model, store: PrefixCache(model, store, adapter="/nowhere/adapter"),
+        "adapter",
+        FileNotFoundError,
+    ),
+]
 
 
-@pytest.mark.parametrize(("make", "said"), MISTAKES)
-def test_an_argument_of_another_type_is_named(
-    make: Callable[[Any, Any], object], said: str, model: Any, store: BlockStore
+@pytest.mark.parametrize(
+    ("make", "said", "error"), [*((*row, TypeError) for row in MISTAKES), *WRONG_VALUES]
+)
+def test_an_argument_of_another_type_or_value_is_named(
+    make: Callable[[Any, Any], object],
+    said: str,
+    error: type[Exception],
+    model: Any,
+    store: BlockStore,
 ) -> None:
     for _ in range(2):
-        with pytest.raises(TypeError, match=said):
+        with pytest.raises(error, match=said):
             make(model, store)
 
 
@@ -60,11 +78,6 @@ def test_a_path_names_a_model(model: Any, store: BlockStore) -> None:
     request(model, PrefixCache(model, store, model_id=Path("models/mine")), PROMPT)
     assert store.labels == ["models/mine"]
     assert store.metrics()
-
-
-def test_a_codec_that_is_none_is_refused(model: Any, store: BlockStore) -> None:
-    with pytest.raises(ValueError, match="unknown codec 'turbo5': choose one of dense, "):
-        PrefixCache(model, store, codec_policy="turbo5")
 
 
 def test_a_codecs_name_means_the_setting_of_that_name(model: Any, open_store: Any) -> None:
@@ -76,31 +89,31 @@ def test_a_codecs_name_means_the_setting_of_that_name(model: Any, open_store: An
     assert asked.lookup(PROMPT).cached_tokens == len(PROMPT) - 1
 
 
-@pytest.mark.parametrize("bits", [7, 0, -1, 9, 2**40, "8", 8.0, True])
-def test_bits_that_mlx_cannot_pack_are_refused_before_a_model_meets_them(
-    cache: PrefixCache, bits: Any
+@pytest.mark.parametrize(
+    ("name", "value", "error", "said"),
+    [
+        *(
+            ("kv_bits", bits, ValueError, "kv_bits")
+            for bits in [7, 0, -1, 9, 2**40, "8", 8.0, True]
+        ),
+        # It would share a tenant's pages with everybody.
+        ("slat", "tenant-a", TypeError, "unexpected keyword argument slat"),
+    ],
+)
+def test_bits_that_mlx_cannot_pack_and_a_misspelt_option_are_refused(
+    cache: PrefixCache, name: str, value: Any, error: type[Exception], said: str
 ) -> None:
     for use in (cache.session, cache.begin, cache.lookup, cache.prefetch):
-        with pytest.raises(ValueError, match="kv_bits"):
-            use(PROMPT, kv_bits=bits)
-
-
-def test_a_misspelt_option_does_not_share_a_tenants_pages_with_everybody(
-    cache: PrefixCache,
-) -> None:
-    options: Any = {"slat": "tenant-a"}
-    for use in (cache.session, cache.begin, cache.lookup, cache.prefetch):
-        with pytest.raises(TypeError, match="unexpected keyword argument slat"):
-            use(PROMPT, **options)
+        with pytest.raises(error, match=said):
+            use(PROMPT, **{name: value})
 
 
 @pytest.mark.parametrize("step", [0, -1, 2.5, "512", None, True])
 def test_a_step_that_is_none_is_refused(cache: PrefixCache, step: Any) -> None:
     with cache.session(PROMPT) as session:
-        with pytest.raises(ValueError, match="step must be an integer of at least 1"):
-            next(session.prefill_chunks(step))
-        with pytest.raises(ValueError, match="step must be an integer of at least 1"):
-            session.next_stop(step)
+        for use in (lambda step: next(session.prefill_chunks(step)), session.next_stop):
+            with pytest.raises(ValueError, match="step must be an integer of at least 1"):
+                use(step)
         assert session.next_stop(512) == len(PROMPT)
 
 
@@ -114,20 +127,14 @@ def test_any_wish_for_room_restores_and_takes_no_more_than_the_most(
         assert session.prompt_cache[0].keys.shape[2] <= len(PROMPT) + 65_536 + 512
 
 
-def test_an_adapter_path_that_is_not_there_is_refused(model: Any, store: BlockStore) -> None:
-    with pytest.raises(FileNotFoundError, match="adapter"):
-        PrefixCache(model, store, adapter="/nowhere/adapter")
-
-
 def test_what_was_not_fed_is_named_once(
     model: Any, cache: PrefixCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     for seed in range(2):
         prompt = random_tokens(100, seed)
         with cache.session(prompt) as session:
-            for chunk in session.prefill_chunks():
-                feed_to(session, model, chunk)
-            feed_to(session, model, [1, 2, 3])
+            prefill(model, session, 512)
+            feed(model, session.prompt_cache, [1, 2, 3])
             session.extend([1, 2])
             assert session.commit().skipped == {"position": 1}
     assert caplog.text.count("the cache is at 103, the session's tokens end at 102") == 1
@@ -148,7 +155,7 @@ def test_numbers_of_numpy_are_numbers(model: Any, cache: PrefixCache) -> None:
         PROMPT, deadline=np.float32(0.5), max_new_tokens=five, kv_bits=np.int64(8)
     ) as session:
         chunk = next(session.prefill_chunks(five))
-        feed_to(session, model, chunk)
+        feed(model, session.prompt_cache, chunk)
         session.checkpoint(five)
         assert session.next_stop(five) == 5
     assert cache.pin(PROMPT, ttl=five).reason is None
@@ -206,10 +213,6 @@ def test_a_loop_of_its_own_ends_after_the_sessions_end(model: Any, cache: Prefix
         assert fed == 100
 
 
-def feed_to(session: Session, model: Any, chunk: list[int], cache: Any = None) -> None:
-    mx.eval(model(mx.array([chunk]), cache=session.prompt_cache if cache is None else cache))
-
-
 KINDS = ["llama", "gemma3_text", "qwen3_next", "mamba"]
 
 
@@ -222,7 +225,7 @@ def test_a_loop_of_its_own_feeds_each_token_once(
         left = session.remaining_tokens
         while count := session.next_stop(32):
             assert session.next_stop(32) == count  # A look changes nothing.
-            feed_to(session, model, left[:count])
+            feed(model, session.prompt_cache, left[:count])
             left = left[count:]
             if checkpoints:
                 session.checkpoint()
@@ -236,7 +239,7 @@ def test_an_iterator_goes_on_where_the_last_one_was_left(model: Any, cache: Pref
     with cache.session(PROMPT) as session:
         while chunk := next(session.prefill_chunks(32), []):
             fed += chunk
-            feed_to(session, model, chunk)
+            feed(model, session.prompt_cache, chunk)
         session.commit()
     assert fed == PROMPT
     # What has windows or state was captured on the way.
@@ -251,7 +254,7 @@ def test_a_loop_of_a_model_without_an_adapter_ends(model: Any, store: BlockStore
     with cache.session(PROMPT) as session:
         while count := session.next_stop(32):
             offset = session.prompt_cache[0].offset
-            feed_to(session, model, PROMPT[offset : offset + count])
+            feed(model, session.prompt_cache, PROMPT[offset : offset + count])
     assert session.prompt_cache[0].offset == len(PROMPT)
 
 
@@ -261,9 +264,9 @@ def test_a_forgotten_cache_is_a_skip_with_a_reason(
 ) -> None:
     with cache.session(PROMPT) as session:
         for chunk in session.prefill_chunks(32) if chunks else []:
-            feed_to(session, model, chunk, cache.fresh_cache())
+            feed(model, cache.fresh_cache(), chunk)
         while count := session.next_stop(32):
-            feed_to(session, model, PROMPT[:count], cache.fresh_cache())
+            feed(model, cache.fresh_cache(), PROMPT[:count])
             session.checkpoint()
         assert session.commit().skipped == {"position": 1}
 
