@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,10 +20,11 @@ import pytest
 
 from kit.children import Process, embedded_stores, told
 from kit.output import check_output
-from kit.storage import FaultyDisk, Story, files_in, open_store, store_page
+from kit.status import process_row
+from kit.storage import FaultyDisk, Story, commit_to_disk, files_in, flip, open_store
 from kit.storage.mounts import small_disk
 from kit.units import KIB
-from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow
+from omlx_cache.control.replies import ColdHolding
 from omlx_cache.settings.machine import state_dir
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.doctor import examination, machine, pages
@@ -48,10 +50,7 @@ INSIDE: Sequence[Check] = (*PLACE, *DIRECTORY, machine.versions, *pages.PAGES)
 def cold(tmp_path: Path) -> Path:
     """A directory as a store left it; nobody has written there lately."""
     with open_store(tmp_path / "cold") as store:
-        story = Story()
-        for number in range(1, PAGES + 1):
-            assert store_page(store, story.page(number))
-        assert store.flush(60)
+        commit_to_disk(store, Story(), *range(1, PAGES + 1))
     for page in files_in(tmp_path / "cold"):
         os.utime(page, (10**9, 10**9))
     return tmp_path / "cold"
@@ -333,8 +332,10 @@ def test_a_check_that_fails_or_hangs_is_a_finding_and_no_end(
     def fails(context: Context) -> Iterator[Finding]:
         raise RuntimeError("no idea")
 
+    ends = threading.Event()
+
     def hangs(context: Context) -> Iterator[Finding]:
-        time.sleep(5)
+        ends.wait(60)
         yield from ()
 
     monkeypatch.setattr(examination, "CHECK_SECONDS", 0.1)
@@ -342,6 +343,7 @@ def test_a_check_that_fails_or_hangs_is_a_finding_and_no_end(
     found = examine(Context(cold, seconds=0.0), (fails, hangs, fails))
     assert _told(found) == [("fails", "warning", False), ("hangs", "warning", False)]
     assert "failed itself: RuntimeError: no idea" in found[0].found
+    ends.set()
 
 
 def _machine(*checks: Check) -> dict[str, Finding]:
@@ -432,20 +434,8 @@ def test_a_store_that_knows_other_pages_than_there_are_is_told(
 
 
 def _asked(cold: Path, version: str = "0.0.1", **told: Any) -> AskedProcess:
-    held = Holding(pages=0, bytes=0)
-    row = ProcessRow(
-        pid=11,
-        name="one",
-        uptime_s=1.0,
-        models=(),
-        version=version,
-        versions={},
-        hot=held,
-        cold=ColdHolding(pages=0, bytes=0, state="ok", dir=str(cold)),
-        remote=None,
-        pending=held,
-        sessions=0,
-    )
+    held = ColdHolding(pages=0, bytes=0, state="ok", dir=str(cold))
+    row = process_row(pid=11, version=version, cold=held)
     return AskedProcess(Client(cold / "none", 11), row, **told)
 
 
@@ -464,7 +454,9 @@ def test_a_quota_of_less_than_a_server_was_given_is_told(cli: Cli, cold: Path) -
     assert cli("quota", "16MiB", "--yes").code == 0
     for kind, value, count in (("flag", 40 << 20, 1), ("flag", 30 << 20, 0), ("derived", 1, 0)):
         settings = {"cold_bytes": {"kind": kind, "value": value}}
-        found = examine(_beside(cold, settings), (pages.budget,))
+        context = Context(cold, [_asked(cold, settings=settings)])
+        assert context.exists
+        found = examine(context, (pages.budget,))
         assert [one.check for one in found] == ["budget"] * count
 
 
@@ -484,12 +476,6 @@ def test_a_full_budget_whose_pages_are_missed_is_told_with_a_larger_one(
         assert all(cli(*one.remedy.split(", or")[0].split()[1:]).code == 0 for one in found)
 
 
-def _beside(cold: Path, settings: dict[str, object]) -> Context:
-    context = Context(cold, [_asked(cold, settings=settings)])
-    assert context.exists
-    return context
-
-
 def test_processes_of_different_versions_on_a_directory_are_told(cold: Path) -> None:
     processes = [_asked(cold), _asked(cold, "0.0.2")]
     (finding,) = examine(Context(cold, processes), (machine.versions,))
@@ -497,16 +483,10 @@ def test_processes_of_different_versions_on_a_directory_are_told(cold: Path) -> 
     assert "0.0.2" in finding.found
 
 
-def _spoil(*paths: Path) -> None:
-    for path in paths:
-        raw = bytearray(path.read_bytes())
-        raw[-3] ^= 4
-        path.write_bytes(raw)
-
-
 def test_all_pages_are_read_and_each_damaged_one_is_named(cli: Cli, cold: Path) -> None:
     damaged = [files_in(cold)[number] for number in (0, 5)]
-    _spoil(*damaged)
+    for page in damaged:
+        flip(page)
     ended = cli("doctor", "--all")
     assert ended.code == 1
     assert "100 % (" in ended.err
@@ -522,7 +502,8 @@ def test_damaged_pages_are_deleted_on_request_and_a_running_store_knows(
     cli: Cli, cold: Path, serving: Process
 ) -> None:
     damaged = [files_in(cold)[number] for number in (0, 5)]
-    _spoil(*damaged)
+    for page in damaged:
+        flip(page)
     ended = cli("doctor", "--all", "--fix", "--format", "json")
     document = json.loads(ended.out)
     check_output("doctor", document)
@@ -534,7 +515,8 @@ def test_damaged_pages_are_deleted_on_request_and_a_running_store_knows(
 
 
 def test_ctrl_c_says_what_was_found_so_far(cold: Path, environment: dict[str, str]) -> None:
-    _spoil(*files_in(cold))
+    for page in files_in(cold):
+        flip(page)
     # A megabyte would take a second.
     arguments = [sys.executable, "-m", "omlx_cache_daemon", "doctor", "--all", "--rate", "40KB"]
     process = subprocess.Popen(
