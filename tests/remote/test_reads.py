@@ -44,23 +44,16 @@ class _Rig(RemoteTier):
 
 
 @pytest.fixture
-def rigs() -> Iterator[Callable[..., _Rig]]:
-    made: list[_Rig] = []
-
-    def make(**options: object) -> _Rig:
-        made.append(_Rig(**options))
-        return made[-1]
-
-    yield make
-    for rig in made:
-        assert rig.close(DEADLINE)
-        assert rig.usage().held_bytes == 0
+def rig(request: pytest.FixtureRequest) -> Iterator[_Rig]:
+    """A rig with the test's options."""
+    rig = _Rig(**request.param)
+    yield rig
+    assert rig.close(DEADLINE)
+    assert rig.usage().held_bytes == 0
 
 
-def test_threads_that_hang_are_bounded_and_others_take_their_place(
-    rigs: Callable[..., _Rig],
-) -> None:
-    rig = rigs(read_seconds=0.05, connections=2)
+@pytest.mark.parametrize("rig", [{"read_seconds": 0.05, "connections": 2}], indirect=True)
+def test_threads_that_hang_are_bounded_and_others_take_their_place(rig: _Rig) -> None:
     with rig.engine.hanging("read"):
         for _ in range(12):
             with pytest.raises(PageUnreadable):
@@ -72,11 +65,10 @@ def test_threads_that_hang_are_bounded_and_others_take_their_place(
         assert rig.engine.calls["read"] <= 2 * (1 + HANGING)
 
 
+@pytest.mark.parametrize("rig", [{"read_seconds": 1.5}], indirect=True)
 def test_a_large_value_that_comes_slowly_is_waited_for_and_one_that_brings_nothing_is_not(
-    rigs: Callable[..., _Rig],
+    rig: _Rig,
 ) -> None:
-    rig = rigs(read_seconds=1.5)
-
     def slowly(number: int) -> None:
         for _ in range(6):
             if number == 1:

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,12 +62,9 @@ class _Machine:
         usage = self.uploads.counted(self.remote.usage())
         return usage.pending_pages, usage.dropped_pages, usage.failed_pages
 
-    def writes(self) -> list[str]:
-        return self._written
-
     def start(self) -> None:
-        self._written: list[str] = []
-        self.engine.each.setdefault("write", lambda name, parts: self._written.append(name))
+        self.written: list[str] = []
+        self.engine.each.setdefault("write", lambda name, parts: self.written.append(name))
         self.uploads.start()
 
     def close(self) -> None:
@@ -76,39 +73,30 @@ class _Machine:
         self.cold.close()
 
 
-Machines = Callable[..., _Machine]
-
-
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
 
 
 @pytest.fixture
-def machine(
-    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Machines]:
+def one(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[_Machine]:
+    """A machine that sends nothing yet: everything, or what the test's policy wants."""
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
-    made: list[_Machine] = []
-
-    def make(policy: UploadPolicy = "all", *, starts: bool = True) -> _Machine:
-        one = _Machine(tmp_path / f"{len(made)}", store, policy)
-        made.append(one)
-        if starts:
-            one.start()
-        return one
-
-    yield make
-    for one in made:
-        one.close()
+    one = _Machine(tmp_path / "cold", store, getattr(request, "param", "all"))
+    yield one
+    one.close()
 
 
 def _names(*numbers: int, story: Story = STORY) -> list[str]:
     return [NAMES.page(story.namespace, page) for page in story.ids(*numbers)]
 
 
-def test_a_damaged_page_is_not_sent(machine: Machines, store: MemoryStore) -> None:
-    one = machine(starts=False)
+def test_a_damaged_page_is_not_sent(one: _Machine, store: MemoryStore) -> None:
     one.store(1, 2)
     for path in files_in(one.cold.directory):
         if path.name.startswith(STORY.id(1).key.hex()[:16]):
@@ -120,9 +108,8 @@ def test_a_damaged_page_is_not_sent(machine: Machines, store: MemoryStore) -> No
 
 
 def test_a_store_that_fails_gets_everything_once_it_is_back(
-    machine: Machines, monkeypatch: pytest.MonkeyPatch
+    one: _Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = machine(starts=False)
     one.engine.fail["*"] = "refused"
     one.store(*range(1, 41))
     one.start()
@@ -135,13 +122,12 @@ def test_a_store_that_fails_gets_everything_once_it_is_back(
     one.engine.fail.clear()
     assert one.uploads.flush(DEADLINE)
     assert one.counts() == (0, 0, 0)
-    assert set(one.writes()) == set(_names(*range(1, 41)))
+    assert set(one.written) == set(_names(*range(1, 41)))
 
 
 def test_a_page_that_is_never_taken_is_given_up_and_holds_up_no_other(
-    machine: Machines, store: MemoryStore
+    one: _Machine, store: MemoryStore
 ) -> None:
-    one = machine(starts=False)
     one.store(1, 2, 3)
     tried: list[str] = []
 
@@ -159,22 +145,20 @@ def test_a_page_that_is_never_taken_is_given_up_and_holds_up_no_other(
 
 
 def test_what_does_not_fit_is_dropped_and_counted(
-    machine: Machines, monkeypatch: pytest.MonkeyPatch
+    one: _Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_PAGES", 10)
-    one = machine(starts=False)
     one.store(*range(1, 31))
     assert one.counts() == (10, 20, 0)
     one.start()
     assert one.uploads.flush(DEADLINE)
-    assert one.writes() == _names(*range(1, 11))
+    assert one.written == _names(*range(1, 11))
 
 
 def test_closing_ends_in_time_and_says_that_something_was_left(
-    machine: Machines, monkeypatch: pytest.MonkeyPatch
+    one: _Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CLOSE_SECONDS", 0.2)
-    one = machine(starts=False)
     one.has(*range(1, 9))
     with one.engine.hanging("write"):
         one.start()
@@ -188,16 +172,17 @@ def test_closing_ends_in_time_and_says_that_something_was_left(
         assert not one.uploads.close(0.0)
 
 
-def test_what_several_begin_with_is_sent_and_nobodys_own_turns(machine: Machines) -> None:
-    one = machine("shared")
+@pytest.mark.parametrize("one", ["shared"], indirect=True)
+def test_what_several_begin_with_is_sent_and_nobodys_own_turns(one: _Machine) -> None:
+    one.start()
     one.store(1, 2, 3, 4)
     one.uploads.used(STORY.ids(1, 2, 3, 4))
     assert one.uploads.flush(DEADLINE)
-    assert one.writes() == []
+    assert one.written == []
     one.left = {STORY.id(2).key}
     one.uploads.used(STORY.ids(1, 2, 3, 4))
     assert one.uploads.flush(DEADLINE)
-    assert one.writes() == _names(1, 2)
+    assert one.written == _names(1, 2)
 
 
 _PAGES = st.integers(1, 8)
@@ -242,7 +227,7 @@ def test_what_is_sent_is_what_the_policy_wants_and_each_page_once(
             # So that what a page was when it was its turn is known.
             assert one.uploads.flush(DEADLINE)
             sent += [n for n in wanted if n not in sent]
-        assert one.writes() == _names(*sent)
+        assert one.written == _names(*sent)
         assert one.counts()[::2] == (0, 0)
     finally:
         one.close()

@@ -38,6 +38,11 @@ def talks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Conversation]:
 
 
 @pytest.fixture
+def talk(talks: dict[str, Conversation]) -> Conversation:
+    return talks[DENSE]
+
+
+@pytest.fixture
 def disk() -> Iterator[PagedDisk]:
     disk = PagedDisk()
     yield disk
@@ -54,9 +59,9 @@ def queue(disk: PagedDisk) -> Iterator[RestoreQueue]:
 
 
 @pytest.fixture
-def cold(talks: dict[str, Conversation], disk: PagedDisk) -> Iterator[BlockStore]:
+def cold(talk: Conversation, disk: PagedDisk) -> Iterator[BlockStore]:
     """A store that has the dense conversation on the disk only."""
-    with talks[DENSE].open(disk, hot_bytes=0, queue_bytes="1MiB") as store:
+    with talk.open(disk, hot_bytes=0, queue_bytes="1MiB") as store:
         yield store
         disk.gate.set()
 
@@ -93,9 +98,8 @@ def test_it_serves_any_prefix_and_reads_each_page_once(
 
 
 def test_what_is_in_memory_is_ready_at_once_and_needs_no_thread(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
+    talk: Conversation, disk: PagedDisk, queue: RestoreQueue
 ) -> None:
-    talk = talks[DENSE]
     with talk.open(disk) as store:
         talk.restore(store)
         opened = dict(disk.opened)
@@ -109,9 +113,8 @@ def test_what_is_in_memory_is_ready_at_once_and_needs_no_thread(
 
 
 def test_one_number_bounds_what_waits_and_the_first_is_served_first(
-    talks: dict[str, Conversation], disk: PagedDisk
+    talk: Conversation, disk: PagedDisk
 ) -> None:
-    talk = talks[DENSE]
     with talk.open(disk, hot_bytes="0", queue_bytes="1MiB") as store:
         probe = RestoreQueue(1 << 30)
         first = talk.pending(store, probe)
@@ -145,9 +148,8 @@ def test_one_number_bounds_what_waits_and_the_first_is_served_first(
 
 
 def test_one_larger_than_the_queue_wakes_who_waits_and_is_read_on_the_spot(
-    talks: dict[str, Conversation], disk: PagedDisk
+    talk: Conversation, disk: PagedDisk
 ) -> None:
-    talk = talks[DENSE]
     queue = RestoreQueue(1000)
     with talk.open(disk) as store:
         pending, other = talk.pending(store, queue), talk.pending(store, queue)
@@ -163,11 +165,11 @@ def test_one_larger_than_the_queue_wakes_who_waits_and_is_read_on_the_spot(
 
 @pytest.mark.parametrize("end", ["cancel", "shutdown"])
 def test_who_waits_is_woken_when_the_restore_is_given_up(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue, end: str
+    talk: Conversation, disk: PagedDisk, queue: RestoreQueue, end: str
 ) -> None:
     disk.hold = lambda position, group: group == "paged"
-    with talks[DENSE].open(disk) as store:
-        pending = talks[DENSE].pending(store, queue)
+    with talk.open(disk) as store:
+        pending = talk.pending(store, queue)
         pending.start()
         assert disk.reached.acquire(timeout=PATIENCE)
         waiting = threading.Thread(target=pending.wait, daemon=True)
@@ -182,12 +184,11 @@ def test_who_waits_is_woken_when_the_restore_is_given_up(
 
 
 def test_a_process_that_has_no_thread_left_reads_on_the_spot(
-    talks: dict[str, Conversation],
+    talk: Conversation,
     disk: PagedDisk,
     queue: RestoreQueue,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    talk = talks[DENSE]
 
     def refuse(worker: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -204,9 +205,8 @@ def test_a_process_that_has_no_thread_left_reads_on_the_spot(
 
 
 def test_threads_that_hang_are_bounded(
-    talks: dict[str, Conversation], disk: PagedDisk, queue: RestoreQueue
+    talk: Conversation, disk: PagedDisk, queue: RestoreQueue
 ) -> None:
-    talk = talks[DENSE]
     with talk.open(disk) as store:
         disk.hold = lambda position, group: True
         before = threading.active_count()
@@ -222,9 +222,8 @@ def test_threads_that_hang_are_bounded(
 
 
 def test_what_is_in_memory_is_restored_while_every_read_hangs(
-    talks: dict[str, Conversation], disk: PagedDisk
+    talk: Conversation, disk: PagedDisk
 ) -> None:
-    talk = talks[DENSE]
     with talk.open(disk) as store:
         talk.restore(store)
         pages = [held.id for held in store.hot.entries()]
@@ -248,9 +247,8 @@ def _active() -> int:
 
 
 def test_at_a_deadline_the_buffers_are_handed_over_and_not_doubled(
-    talks: dict[str, Conversation], cold: BlockStore, disk: PagedDisk, queue: RestoreQueue
+    talk: Conversation, cold: BlockStore, disk: PagedDisk, queue: RestoreQueue
 ) -> None:
-    talk = talks[DENSE]
     before = _active()
     disk.hold = lambda position, group: position == 4 * BLOCK
     pending = talk.pending(cold, queue)
@@ -273,9 +271,8 @@ def test_at_a_deadline_the_buffers_are_handed_over_and_not_doubled(
 
 
 def test_restores_whose_reads_all_hang_leave_threads_for_others(
-    talks: dict[str, Conversation], cold: BlockStore, disk: PagedDisk, queue: RestoreQueue
+    talk: Conversation, cold: BlockStore, disk: PagedDisk, queue: RestoreQueue
 ) -> None:
-    talk = talks[DENSE]
     disk.hold = lambda position, group: True
     with talk.open(hot_bytes=0, queue_bytes="1MiB") as sound:
         hung = [talk.pending(cold, queue) for _ in range(THREADS)]
@@ -292,12 +289,11 @@ def test_restores_whose_reads_all_hang_leave_threads_for_others(
 
 
 def test_requests_that_wait_for_other_machines_hold_up_no_other(
-    talks: dict[str, Conversation],
+    talk: Conversation,
     tmp_path: Path,
     queue: RestoreQueue,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    talk = talks[DENSE]
     answer = threading.Event()
 
     def ask(inquiry: Inquiry, timeout: float | None = None) -> Asked:

@@ -43,6 +43,17 @@ class Watched:
         return self.model(tokens, cache=cache)
 
 
+@pytest.fixture
+def fed(model: Any) -> Watched:
+    return Watched(model)
+
+
+@pytest.fixture
+def asked(model: Any, cache: PrefixCache) -> None:
+    """Somebody has asked for what comes before `NEXT`."""
+    request(model, cache, ASKED)
+
+
 def finish(preparation: Preparation, model: Any) -> None:
     while preparation.step(model):
         pass
@@ -57,10 +68,9 @@ def states(store: BlockStore) -> set[PageState]:
     "model", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"), indirect=True
 )
 def test_what_was_prepared_is_restored_to_its_end_and_has_the_bits_of_a_run(
-    model: Any, store: BlockStore, cache: PrefixCache
+    model: Any, store: BlockStore, cache: PrefixCache, fed: Watched
 ) -> None:
     first = request(model, cache, ASKED, step=256)
-    fed = Watched(model)
     preparation = cache.prepare(NEXT)
     finish(preparation, fed)
     assert preparation.computed == sum(map(len, fed.chunks)) == len(NEXT) - len(ASKED)
@@ -77,9 +87,10 @@ def test_what_was_prepared_is_restored_to_its_end_and_has_the_bits_of_a_run(
     assert store.requests.records()[-1].prepared_tokens == 0
 
 
-def test_nothing_is_prepared_of_what_is_cached_or_none(model: Any, cache: PrefixCache) -> None:
-    request(model, cache, ASKED)
-    fed = Watched(model)
+@pytest.mark.usefixtures("asked")
+def test_nothing_is_prepared_of_what_is_cached_or_none(
+    model: Any, cache: PrefixCache, fed: Watched
+) -> None:
     for tokens in (ASKED, ASKED[:64], [], ["a"], None):
         finish(cache.prepare(tokens), fed)  # type: ignore[arg-type]
     assert not fed.chunks
@@ -88,8 +99,8 @@ def test_nothing_is_prepared_of_what_is_cached_or_none(model: Any, cache: Prefix
         cache.prepare(NEXT, salted=1)  # type: ignore[call-arg]
 
 
+@pytest.mark.usefixtures("asked")
 def test_so_many_tokens_are_prepared_at_most(model: Any, cache: PrefixCache) -> None:
-    request(model, cache, ASKED)
     finish(cache.prepare(NEXT, most=100), model)
     assert cache.lookup(NEXT).cached_tokens == 400
     finish(cache.prepare(NEXT, most=0), model)
@@ -100,9 +111,8 @@ def test_so_many_tokens_are_prepared_at_most(model: Any, cache: PrefixCache) -> 
     "model", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"), indirect=True
 )
 def test_what_is_given_up_is_restored_as_far_as_it_was_computed(
-    model: Any, store: BlockStore, cache: PrefixCache
+    model: Any, store: BlockStore, cache: PrefixCache, fed: Watched
 ) -> None:
-    fed = Watched(model)
     preparation = cache.prepare(NEXT)
     while not fed.chunks:
         assert preparation.step(fed)
@@ -115,10 +125,10 @@ def test_what_is_given_up_is_restored_as_far_as_it_was_computed(
     assert store.stats().snapshots.live_bytes == 0
 
 
+@pytest.mark.usefixtures("asked")
 def test_prepared_pages_are_written_when_they_are_used(
     model: Any, open_store: Opener, store: BlockStore, cache: PrefixCache
 ) -> None:
-    request(model, cache, ASKED)
     assert store.flush(10)
     written = store.stats().writer.written_pages  # type: ignore[union-attr]
     finish(cache.prepare(NEXT), model)
@@ -133,10 +143,10 @@ def test_prepared_pages_are_written_when_they_are_used(
     assert PrefixCache(model, store).lookup(NEXT + NEW + [0]).cached_tokens == len(NEXT + NEW)
 
 
+@pytest.mark.usefixtures("asked")
 def test_prepared_pages_leave_memory_first_and_are_owed_to_nobody(
     model: Any, store: BlockStore, cache: PrefixCache
 ) -> None:
-    request(model, cache, ASKED)
     finish(cache.prepare(NEXT), model)
     assert store.flush(10)
     held = store.stats().hot.nbytes
@@ -168,10 +178,9 @@ def test_what_it_is_restored_from_is_used_by_nobody(
 
 
 def test_nothing_is_prepared_while_memory_is_short_or_keeps_nothing(
-    model: Any, open_store: Opener
+    model: Any, open_store: Opener, fed: Watched
 ) -> None:
     store = open_store(hot_bytes=0)
-    fed = Watched(model)
     nothing = PrefixCache(model, store).prepare(NEXT)
     finish(nothing, fed)
     assert nothing.reason == "no_room"
@@ -188,11 +197,12 @@ def test_nothing_is_prepared_while_memory_is_short_or_keeps_nothing(
     assert fed.chunks
 
 
-def test_no_more_is_computed_than_memory_has_room_for(model: Any, open_store: Opener) -> None:
+def test_no_more_is_computed_than_memory_has_room_for(
+    model: Any, open_store: Opener, fed: Watched
+) -> None:
     store = open_store(hot_bytes="200KiB", queue_bytes="200KiB")
     cache = PrefixCache(model, store)
     request(model, cache, ASKED[:64])
-    fed = Watched(model)
     preparation = cache.prepare(random_tokens(4096, 5))
     finish(preparation, fed)
     assert 0 < preparation.computed < 4096
@@ -203,7 +213,7 @@ def test_no_more_is_computed_than_memory_has_room_for(model: Any, open_store: Op
 
 @pytest.mark.parametrize("hot_cache_only", [True, False], ids=["memory", "disk"])
 def test_no_page_that_was_used_makes_room_for_a_prepared_one(
-    hot_cache_only: bool, model: Any, open_store: Opener
+    hot_cache_only: bool, model: Any, open_store: Opener, fed: Watched
 ) -> None:
     store = open_store(
         hot_bytes="600KiB", queue_bytes="600KiB", hot_cache_only=hot_cache_only, write_policy="lazy"
@@ -213,7 +223,6 @@ def test_no_page_that_was_used_makes_room_for_a_prepared_one(
         request(model, cache, random_tokens(300, 40 + seed))
     request(model, cache, ASKED)
     before = {held.id for held in store.hot.entries() if held.stamp_ns > SUPERSEDED_NS}
-    fed = Watched(model)
     finish(cache.prepare(random_tokens(600, 5)), fed)
     finish(cache.prepare([*ASKED, *random_tokens(600, 5)]), fed)
     assert before <= {held.id for held in store.hot.entries()}
@@ -222,13 +231,12 @@ def test_no_page_that_was_used_makes_room_for_a_prepared_one(
 
 
 @pytest.mark.parametrize("when", ["expected", "begun", "computing"])
+@pytest.mark.usefixtures("asked")
 def test_what_is_cleared_is_not_stored_again(
-    when: str, model: Any, store: BlockStore, cache: PrefixCache
+    when: str, model: Any, store: BlockStore, cache: PrefixCache, fed: Watched
 ) -> None:
     other = PrefixCache(model, store)
-    request(model, cache, ASKED)
     preparation = cache.prepare(NEXT)
-    fed = Watched(model)
 
     def clearing(*arguments: Any, **options: Any) -> Any:
         other.clear()
@@ -250,14 +258,13 @@ def test_what_is_cleared_is_not_stored_again(
     assert cache.lookup([*NEXT, 1]).cached_tokens == len(NEXT)
 
 
+@pytest.mark.usefixtures("asked")
 def test_what_a_peer_process_clears_ends_a_preparation(
-    model: Any, store: BlockStore, cache: PrefixCache, monkeypatch: Any
+    model: Any, store: BlockStore, cache: PrefixCache, monkeypatch: Any, fed: Watched
 ) -> None:
     monkeypatch.setattr(Pace, "tokens", 32)
-    request(model, cache, ASKED)
     assert store.flush(10)
     preparation = cache.prepare(NEXT)
-    fed = Watched(model)
     while not preparation.computed:
         assert preparation.step(fed)
     with BlockStore(store.settings) as peer:
@@ -391,12 +398,11 @@ def test_where_a_chunk_takes_too_long_one_is_computed_until_requests_are_quicker
     assert len(fed.chunks) == 2
 
 
+@pytest.mark.usefixtures("asked")
 def test_where_a_restore_took_too_long_it_is_tried_now_and_then(
-    model: Any, cache: PrefixCache
+    model: Any, cache: PrefixCache, fed: Watched
 ) -> None:
-    request(model, cache, ASKED)
     cache.pace.restored(300, 230.0)
-    fed = Watched(model)
     finish(cache.prepare(NEXT), fed)
     assert not fed.chunks
     finish(cache.prepare(NEXT), fed)
@@ -405,12 +411,11 @@ def test_where_a_restore_took_too_long_it_is_tried_now_and_then(
     assert fed.chunks
 
 
+@pytest.mark.usefixtures("asked")
 def test_a_restore_takes_no_longer_than_what_it_saves(
-    model: Any, cache: PrefixCache, monkeypatch: pytest.MonkeyPatch
+    model: Any, cache: PrefixCache, monkeypatch: pytest.MonkeyPatch, fed: Watched
 ) -> None:
     monkeypatch.setattr(scope, "RESTORE_SECONDS", 0.1)
-    request(model, cache, ASKED)
-    fed = Watched(model)
     cache.pace.took(256, 0.256)
     # As long as 10,000 tokens take.
     cache.pace.restored(300, 10.0)

@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from omlx_cache_storage.format.names import LEDGER_FILE, PageName, StoredPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId
 
+Opened = Callable[..., Ledger]
+
 
 def _open(directory: Path, fs: FileSystem | None = None) -> Ledger:
     ledger = Ledger(directory, fs or FileSystem())
@@ -34,6 +38,13 @@ def _open(directory: Path, fs: FileSystem | None = None) -> Ledger:
 def directory(tmp_path: Path) -> Path:
     tmp_path.chmod(0o700)
     return tmp_path
+
+
+@pytest.fixture
+def ledger(directory: Path) -> Iterator[Opened]:
+    """Opens the directory's ledger, as each of its processes does."""
+    with ExitStack() as stack:
+        yield lambda fs=None: stack.enter_context(closing(_open(directory, fs)))
 
 
 def _append(ledger: Ledger, *changes: Change) -> None:
@@ -55,39 +66,35 @@ def test_a_reader_that_keeps_up_gets_every_record_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[Change]]
 ) -> None:
     directory = tmp_path_factory.mktemp("ledger")
-    writer, reader = _open(directory), _open(directory)
-    for batch in batches:
-        _append(writer, *batch)
-        assert reader.news() == batch
-    assert reader.news() == writer.news() == []
-    writer.close()
-    reader.close()
+    with closing(_open(directory)) as writer, closing(_open(directory)) as reader:
+        for batch in batches:
+            _append(writer, *batch)
+            assert reader.news() == batch
+        assert reader.news() == writer.news() == []
 
 
 def test_a_reader_that_is_behind_by_more_than_half_the_ring_is_told_that_it_is(
-    directory: Path,
+    ledger: Opened,
 ) -> None:
-    writer, reader = _open(directory), _open(directory)
+    writer, reader = ledger(), ledger()
     for number in range(SMALLEST_BYTES // 2 // 128 + 1):
         _append(writer, _change(number, 120))
     assert reader.news() is None
     reader.skip()
     _append(writer, RECORD)
     assert reader.news() == [RECORD]
-    writer.close()
-    reader.close()
 
 
 @pytest.mark.parametrize("size", [40, 56, 120])
 def test_a_writer_that_dies_in_the_middle_of_a_record_changes_nothing_for_a_reader(
-    directory: Path, size: int
+    ledger: Opened, size: int
 ) -> None:
     def dying(fd: int, data: bytes, offset: int) -> None:
         if offset == 0:
             raise KeyboardInterrupt
 
     fs = FaultyDisk()
-    writer, reader = _open(directory, fs), _open(directory)
+    writer, reader = ledger(fs), ledger()
     records = [_change(number, size) for number in range(1000)]
     assert {len(encode(record)) for record in records} == {size}
     count = (SMALLEST_BYTES - HEADER_BYTES) // (size + 8)
@@ -97,25 +104,21 @@ def test_a_writer_that_dies_in_the_middle_of_a_record_changes_nothing_for_a_read
     with pytest.raises(KeyboardInterrupt):
         _append(writer, *records[count : count + 20])
     assert reader.news() in (None, records[:count])
-    writer.close()
-    reader.close()
 
 
 @pytest.mark.parametrize("raw", [b"", b"x", bytes(4096), os.urandom(SMALLEST_BYTES)])
-def test_garbage_is_replaced(directory: Path, raw: bytes) -> None:
+def test_garbage_is_replaced(directory: Path, ledger: Opened, raw: bytes) -> None:
     path = directory / LEDGER_FILE
     path.write_bytes(raw)
     path.chmod(0o600)
-    writer, reader = _open(directory), _open(directory)
+    writer, reader = ledger(), ledger()
     _append(writer, RECORD)
     assert reader.news() == [RECORD]
     assert path.stat().st_blocks * 512 >= path.stat().st_size == SMALLEST_BYTES
-    writer.close()
-    reader.close()
 
 
-def test_who_has_the_directory_is_waited_for_so_long_and_no_longer(directory: Path) -> None:
-    one, two = _open(directory), _open(directory)
+def test_who_has_the_directory_is_waited_for_so_long_and_no_longer(ledger: Opened) -> None:
+    one, two = ledger(), ledger()
     began = time.monotonic()
     with one.held(), pytest.raises(LedgerBusy), two.held(0.05):
         pass
@@ -124,8 +127,6 @@ def test_who_has_the_directory_is_waited_for_so_long_and_no_longer(directory: Pa
         pass
     with one.held(0.0):
         pass
-    one.close()
-    two.close()
 
 
 def test_a_ledger_that_others_can_change_is_replaced_by_whoever_enters(directory: Path) -> None:
