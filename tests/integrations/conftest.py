@@ -14,40 +14,17 @@ from mlx_lm import load
 
 from kit import zoo
 from kit.tinylm import make_model
-from omlx_cache import BlockStore, CacheSettings, scope
+from omlx_cache import BlockStore, scope
 
 Open = Callable[..., BlockStore]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scheduler.py"
 
 
 @pytest.fixture
-def open_store(tmp_path: Path) -> Iterator[Open]:
-    """Opens stores on the same cold directory; each call closes the store before."""
-    opened: list[BlockStore] = []
-
-    def begin(**options: Any) -> BlockStore:
-        while opened:
-            opened.pop().close()
-        given = {
-            "cold_dir": tmp_path / "cold",
-            "hot_bytes": "64MiB",
-            "cold_bytes": "256MiB",
-            "min_free_bytes": 0,
-            "socket": "off",
-            "block_size": 64,
-            **options,
-        }
-        opened.append(BlockStore(CacheSettings(**given)))
-        return opened[-1]
-
-    yield begin
-    for store in opened:
-        store.close()
-
-
-@pytest.fixture
-def store(open_store: Open) -> BlockStore:
-    return open_store()
+def open_store(open_store: Open) -> Open:
+    """Opens stores as the kit does, with other budgets and larger pages."""
+    given = {"hot_bytes": "64MiB", "cold_bytes": "256MiB", "block_size": 64}
+    return lambda **options: open_store(**{**given, **options})
 
 
 @cache

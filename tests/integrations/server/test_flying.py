@@ -44,7 +44,7 @@ class Server:
     """A batch as mlx-lm's server has it: fetched for, told of, inserted at its ends."""
 
     def __init__(self, store: BlockStore, family: str, **options: Any) -> None:
-        model = zoo.build(family)
+        self.family, model = family, zoo.build(family)
         self.model = Failing(model)
         self.flights: Flights = store.flights
         loaded = LoadedModel(KEY, model)
@@ -79,15 +79,17 @@ class Server:
 
 
 @pytest.fixture
-def store() -> Iterator[BlockStore]:
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of a llama, or of the test's family."""
     settings = CacheSettings(hot_cache_only=True, socket="off", block_size=32)
     with BlockStore(settings) as store:
-        yield store
+        server = Server(store, getattr(request, "param", "llama"))
+        yield server
+        server.generator.close()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_row_is_waited_for_until_what_is_shared_is_there(family: str, store: BlockStore) -> None:
-    server = Server(store, family)
+@pytest.mark.parametrize("server", FAMILIES, indirect=True)
+def test_a_row_is_waited_for_until_what_is_shared_is_there(server: Server) -> None:
     other = SYSTEM[:75] + random_tokens(40, 3)
     assert not server.waits(other)
     server.insert(SYSTEM, USER)
@@ -95,32 +97,24 @@ def test_a_row_is_waited_for_until_what_is_shared_is_there(family: str, store: B
         assert server.step()
     caches, rest = server.cache.fetch_nearest_cache(KEY, other)
     assert caches is not None
-    assert len(other) - len(rest) == (64 if family == "llama" else 75)
+    assert len(other) - len(rest) == (64 if server.family == "llama" else 75)
     while server.step():
         pass
     assert server.flights.idle
-    server.generator.close()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_stop_for_others_does_not_pass_for_the_end_of_a_segment(
-    family: str, store: BlockStore
-) -> None:
-    server = Server(store, family)
+@pytest.mark.parametrize("server", FAMILIES, indirect=True)
+def test_a_stop_for_others_does_not_pass_for_the_end_of_a_segment(server: Server) -> None:
     server.insert(SYSTEM, USER)
     for parts in (40, 100, 130):
         assert server.waits((SYSTEM + USER)[:parts] + random_tokens(50, parts))
     while server.step():
         pass
     assert server.ends == [(100, "system"), (159, "user")]
-    server.generator.close()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_rows_that_begin_again_after_an_error_are_still_waited_for(
-    family: str, store: BlockStore
-) -> None:
-    server = Server(store, family)
+@pytest.mark.parametrize("server", FAMILIES, indirect=True)
+def test_rows_that_begin_again_after_an_error_are_still_waited_for(server: Server) -> None:
     server.insert(SYSTEM, USER)
     server.insert(random_tokens(90, 7))
     other = (SYSTEM + USER)[:130] + random_tokens(40, 3)
@@ -136,11 +130,9 @@ def test_rows_that_begin_again_after_an_error_are_still_waited_for(
     while server.step():
         pass
     assert server.flights.idle
-    server.generator.close()
 
 
-def test_a_prompts_end_is_stored_behind_its_answers_first_token(store: BlockStore) -> None:
-    server = Server(store, "llama")
+def test_a_prompts_end_is_stored_behind_its_answers_first_token(server: Server) -> None:
     prompt, others = [*SYSTEM, *USER, 5, 6], [*SYSTEM, *USER, 5, 6, *random_tokens(40, 3)]
     uid = server.insert(SYSTEM, [*USER, 5, 6])
     while not (said := server.generator._rows[uid].said):
@@ -153,27 +145,23 @@ def test_a_prompts_end_is_stored_behind_its_answers_first_token(store: BlockStor
     assert server.step()
     assert server.cache.restorable(KEY, prompt) == 161
     assert not server.waits(others)
-    server.generator.close()
 
 
 @pytest.mark.parametrize("answer", [1, 3])
 def test_each_segment_that_ends_near_a_prompts_end_is_a_restore_point(
-    answer: int, store: BlockStore
+    answer: int, server: Server
 ) -> None:
-    server = Server(store, "llama")
     server.insert(SYSTEM[:98], USER[:4], answer=answer)
     while server.step():
         pass
     assert server.ends == [(98, "system"), (101, "user")]
     assert server.cache.restorable(KEY, [*SYSTEM[:98], *random_tokens(40, 3)]) == 98
-    server.generator.close()
 
 
 @pytest.mark.parametrize("event", ["another prompt", "removed"])
 def test_a_prompts_end_does_not_wait_for_a_token_that_comes_late(
-    event: str, store: BlockStore
+    event: str, server: Server
 ) -> None:
-    server = Server(store, "llama")
     uid = server.insert(SYSTEM, USER)
     while len(server.ends) < 2:
         assert server.step()
@@ -184,12 +172,10 @@ def test_a_prompts_end_does_not_wait_for_a_token_that_comes_late(
         server.insert(random_tokens(90, 7))
         server.step()
     assert server.cache.restorable(KEY, SYSTEM + USER) == 159
-    server.generator.close()
 
 
 @pytest.mark.parametrize("how", ["remove", "close"])
-def test_a_row_that_is_given_up_is_not_waited_for(how: str, store: BlockStore) -> None:
-    server = Server(store, "llama")
+def test_a_row_that_is_given_up_is_not_waited_for(how: str, server: Server) -> None:
     uid = server.insert(SYSTEM, USER)
     server.step()
     assert server.waits(SYSTEM + USER)
@@ -199,11 +185,9 @@ def test_a_row_that_is_given_up_is_not_waited_for(how: str, store: BlockStore) -
         server.generator.close()
     assert not server.waits(SYSTEM + USER)
     assert server.flights.idle
-    server.generator.close()
 
 
-def test_a_row_is_not_waited_for_where_it_was_restored(store: BlockStore) -> None:
-    server = Server(store, "llama")
+def test_a_row_is_not_waited_for_where_it_was_restored(server: Server) -> None:
     server.insert(SYSTEM)
     while server.step():
         pass
