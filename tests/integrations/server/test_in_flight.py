@@ -4,7 +4,9 @@ import json
 import re
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from .in_flight import (
     QUIET,
     STEP,
     WAITS,
+    Asking,
     Said,
     as_text,
     asking,
@@ -85,6 +88,16 @@ def start(
         server.kill()
 
 
+@contextmanager
+def computing(server: Server, prompt: list[int] | None = None) -> Iterator[tuple[Asking, Any]]:
+    """Ask a server from threads, which computes the first agent's prompt, or another one."""
+    prompt = prompt or agent(0)
+    with asking(server) as there:
+        first = there.ask(prompt)
+        there.until_computing(len(prompt))
+        yield there, first
+
+
 def alone(theirs: Server, model: Path, prompt: list[int]) -> str:
     """What mlx-lm's server says to a prompt that it is asked alone."""
     with asking(theirs) as there:
@@ -104,20 +117,31 @@ def assert_shared(kind: str, first: Said, others: list[Said]) -> None:
 @pytest.mark.parametrize("kind", some(KINDS, "windowed"))
 @pytest.mark.parametrize("count", some([2, 4], 4))
 def test_agents_with_one_new_prefix_compute_it_once(
-    kind: str, count: int, start: Start, gate: Gate, models: dict[str, Path], theirs: Server
+    kind: str,
+    count: int,
+    start: Start,
+    gate: Gate,
+    home: Path,
+    models: dict[str, Path],
+    theirs: Server,
 ) -> None:
-    with asking(start()) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
+    with computing(start()) as (server, first):
         others = [server.ask(agent(n)) for n in range(1, count)]
         server.until_held(count - 1)
         gate.open()
         assert_shared(kind, first.result(), [other.result() for other in others])
         waits = [line for line in server.server.text().splitlines() if WAITS in line]
         assert sorted(line.split(" - ")[1] for line in waits) == ["DEBUG"] * (count - 2) + ["INFO"]
-        assert len(re.findall(r", held [\d.]+ s for request 1$", server.server.text(), re.M)) == (
-            count - 1
-        )
+        held = r".* request (\d+):.*, total ([\d.]+) s.*, held ([\d.]+) s for request 1$"
+        lines = re.findall(held, server.server.text(), re.M)
+        assert len(lines) == count - 1
+        assert stats(home)["requests"]["restored_hot_tokens"] > len(PREFIX) - BLOCK
+        (record,) = why_of(home, lines[0][0])
+    assert lines[0][1] == f"{record['total_seconds']:.3f}"
+    assert lines[0][2] == f"{record['held_seconds']:.1f}"
+    assert record["total_seconds"] >= record["held_seconds"] > 0
+    assert record["waited_for"] == 1
+    assert "for request 1, which computed the same prefix." in record["words"]
     for number, each in enumerate([first, *others]):
         assert each.result().text == alone(theirs, models[kind], agent(number))
 
@@ -198,9 +222,7 @@ def test_what_was_prefilled_before_kill_9_is_restored(
 
 
 def test_other_prompts_go_ahead_of_those_that_wait(start: Start, gate: Gate) -> None:
-    with asking(start()) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
+    with computing(start()) as (server, first):
         held = server.ask(agent(1))
         server.until_held(1)
         others = [server.ask(tokens(30, seed)) for seed in (3, 4)]
@@ -213,9 +235,7 @@ def test_other_prompts_go_ahead_of_those_that_wait(start: Start, gate: Gate) -> 
 
 
 def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start, gate: Gate) -> None:
-    with asking(start()) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
+    with computing(start()) as (server, first):
         with stream_begun(server.server, agent(1)) as connection:
             assert not first.done()
             assert WAITS in server.server.text()
@@ -228,9 +248,7 @@ def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start, gate:
 
 
 def test_those_that_wait_are_cut_off_when_the_server_ends(start: Start, gate: Gate) -> None:
-    with asking(start("--drain-timeout", "0.1")) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
+    with computing(start("--drain-timeout", "0.1")) as (server, first):
         held = [server.ask(agent(n)) for n in (3, 4)]
         server.until_held(2)
         assert server.server.stop(signal.SIGTERM) == 0, server.server.text()[-3000:]
@@ -242,9 +260,7 @@ def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
     start: Start, gate: Gate, models: dict[str, Path], theirs: Server
 ) -> None:
     bad = [*agent(0), BAD, *tokens(90, 3)]
-    with asking(start()) as server:
-        first = server.ask(bad)
-        server.until_computing(len(bad))
+    with computing(start(), bad) as (server, first):
         others = [server.ask(agent(n)) for n in (1, 2)]
         server.until_held(2)
         gate.open()
@@ -252,27 +268,6 @@ def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
         for number, other in enumerate(others, 1):
             assert other.result().cached > len(PREFIX) - BLOCK
             assert other.result().text == alone(theirs, models["dense"], agent(number))
-
-
-def test_the_record_of_a_request_says_how_long_it_was_held(
-    start: Start, gate: Gate, home: Path
-) -> None:
-    with asking(start()) as server:
-        first = server.ask(agent(0))
-        server.until_computing(len(agent(0)))
-        held = server.ask(agent(1))
-        server.until_held(1)
-        gate.open()
-        assert held.result().status == 200
-        assert first.result().status == 200
-        line = next(line for line in server.server.text().splitlines() if "held" in line)
-        assert stats(home)["requests"]["restored_hot_tokens"] > len(PREFIX) - BLOCK
-        record = why_of(home, re.findall(r"request (\d+):", line)[0])[0]
-    assert f", total {record['total_seconds']:.3f} s" in line
-    assert line.endswith(f", held {record['held_seconds']:.1f} s for request 1")
-    assert record["total_seconds"] >= record["held_seconds"] > 0
-    assert record["waited_for"] == 1
-    assert "for request 1, which computed the same prefix." in record["words"]
 
 
 def test_a_request_that_is_refused_is_not_waited_for(ours: Server) -> None:
