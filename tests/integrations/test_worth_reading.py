@@ -29,7 +29,8 @@ def learned(cache: TieredPromptCache, store: BlockStore, disk: PagedDisk) -> Non
         cache.fetch_nearest_cache(KEY, random_tokens(200, seed))
         assert cache.last is not None
         cache.last.computed(200, 0.01)
-    disk.hold = lambda position, group: threading.Event().wait(0.25)
+    # Of each read one page takes so long.
+    disk.hold = lambda position, group: position == 32 and threading.Event().wait(0.5)
     for _ in range(READS):
         store.shrink_hot(0)
         _, rest = cache.fetch_nearest_cache(KEY, [*TOKENS, 1, 2])

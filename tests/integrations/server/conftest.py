@@ -64,15 +64,20 @@ def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def ours(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = serve_ours(tmp_path_factory.mktemp("o"), "--model", str(models["dense"]))
+def ours(
+    models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
+) -> Iterator[Server]:
+    server = serve_ours(tmp_path_factory.mktemp("o"), "--model", str(models["dense"]), forked=True)
     yield server
     assert server.stop() == 0, server.text()
 
 
 @pytest.fixture(scope="session")
-def theirs(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = serve_upstream(tmp_path_factory.mktemp("t"), "--model", str(models["dense"]))
+def theirs(
+    models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
+) -> Iterator[Server]:
+    model = str(models["dense"])
+    server = serve_upstream(tmp_path_factory.mktemp("t"), "--model", model, forked=True)
     yield server
     server.kill()
 

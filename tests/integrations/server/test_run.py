@@ -14,6 +14,7 @@ from kit.versions import BEFORE_0_32
 from .conftest import assert_same_but_cached_more, converse
 
 SERVER = "mlx_lm.server"
+pytestmark = pytest.mark.usefixtures("forks")
 
 
 @pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "windowed"))

@@ -5,31 +5,28 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from kit.examples import some
+from kit.forks import environment, run
+from kit.remote.processes import until
 from kit.storage.mounts import small_disk
 from kit.tinylm import Server, free_port, serve_ours
-from kit.wire import Answer, completion, exchange
+from kit.tinylm.process import start_server
+from kit.wire import completion, exchange
 
 from .conftest import SYSTEM, ask
 
 Done = subprocess.CompletedProcess[str]
+pytestmark = pytest.mark.usefixtures("forks")
 
 
 def start(*flags: str, memory_only: bool = True) -> Done:
-    command = [sys.executable, "-m", "omlx_cache_daemon", "serve"]
-    command += ["--hot-cache-only"] * memory_only
-    return subprocess.run(
-        [*command, "--socket", "off", "--log-level", "ERROR", *flags],
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = ["omlx_cache_daemon", "serve", *["--hot-cache-only"] * memory_only]
+    command += ["--socket", "off", "--log-level", "ERROR", *flags]
+    return run(command, environment())
 
 
 def refused(beginning: str, *flags: str, memory_only: bool = True) -> str:
@@ -100,6 +97,7 @@ def test_a_server_starts_without_its_disk_and_uses_it_when_it_is_back(
         server = serve_ours(
             tmp_path / "home",
             *("--model", str(models["dense"])),
+            forked=True,
             OMLX_CACHE_COLD_DIR=str(place / "cold"),
             XDG_STATE_HOME=str(tmp_path / "state"),
         )
@@ -123,10 +121,7 @@ def test_a_server_starts_without_its_disk_and_uses_it_when_it_is_back(
         assert not (place / "cold").exists()
         subprocess.run(mount, check=True)
         try:
-            deadline = time.monotonic() + 30
-            while "is there again" not in server.text() and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert "is there again" in server.text()
+            until(lambda: "is there again" in server.text())
             assert server.stop() == 0
             disk.remount("ro")
             serve("Read-only file system: pages that are there are restored").stop()
@@ -185,33 +180,23 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_server_that_lacks_a_name_serves_with_its_own_cache_unless_it_is_required(
-    models: dict[str, Path],
+    models: dict[str, Path], tmp_path: Path
 ) -> None:
     port = free_port()
-    command = [sys.executable, "-c", LACKS, "serve", "--port", str(port), "--hot-cache-only"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    command = ["-c", LACKS, "serve", "--port", str(port), "--hot-cache-only"]
     refused = subprocess.run(
-        [*command, "--require"], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, *command, "--require"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert refused.returncode == 1
     assert "has no `mlx_lm.server.Gone`" in refused.stderr.splitlines()[-1]
     command += ["--model", str(models["dense"]), "--log-level", "WARNING"]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            assert "Gone`: it runs with its own cache" in process.stderr.readline()
-            answer = asked_for_a_while(f"http://127.0.0.1:{port}")
-            assert (answer.status, process.poll()) == (200, None)
-        finally:
-            process.kill()
-
-
-def asked_for_a_while(url: str) -> Answer:
-    """The answer of a server that may not listen yet."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return exchange(url, completion(prompt="Hello"))
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+    server = start_server(tmp_path / "log", command, environment(), port)
+    try:
+        assert "Gone`: it runs with its own cache" in server.text().splitlines()[0]
+        assert exchange(server.url, completion(prompt="Hello")).status == 200
+    finally:
+        server.kill()

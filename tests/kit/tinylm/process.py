@@ -59,17 +59,12 @@ def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: s
     return start_server(home / "serve.log", command, variables, forked=forked)
 
 
-def run_server(
-    home: Path, name: str, *arguments: str, port: int | None = None, **variables: str
-) -> Server:
-    """Start `omlx-cache run NAME`, with a cold tier and runtime directory under `home`; a server
-    that takes `--port`, or that listens on `port` anyway."""
-    variables = cached_environment(home, variables)
-    if port is None:
-        port = free_port()
-        arguments = (*arguments, "--port", str(port))
-    command = ["-m", "omlx_cache_daemon", "run", name, *arguments]
-    return start_server(home / "run.log", command, variables, port)
+def run_server(home: Path, name: str, *arguments: str) -> Server:
+    """Start `omlx-cache run NAME`, forked where the system can do that, with a cold tier and
+    runtime directory under `home`."""
+    port, variables = free_port(), cached_environment(home, {})
+    command = ["-m", "omlx_cache_daemon", "run", name, *arguments, "--port", str(port)]
+    return start_server(home / "run.log", command, variables, port, forked=True)
 
 
 def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
