@@ -12,7 +12,7 @@ from omlx_cache_daemon.argument_types import positive_number, size
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, UsageError
 from omlx_cache_daemon.places import existing
 from omlx_cache_daemon.progress import Progress
-from omlx_cache_daemon.render import print_json, quantity, text
+from omlx_cache_daemon.render import print_answer, quantity, text
 
 if TYPE_CHECKING:
     from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding
@@ -163,13 +163,13 @@ def _show(
 ) -> int:
     """Print the examined places and the findings; return the exit code."""
     left = [one.severity for one in found if one.fixed is None]
-    if args.format == "json":
-        counts = {"errors": left.count("error"), "warnings": left.count("warning")}
-        findings = [one.to_dict() for one in found]
-        fixed = len(found) - len(left)
-        print_json({**document, "findings": findings, **counts, "fixed": fixed})
-    else:
-        sys.stdout.write(shown + _told(found))
+    findings = {
+        "findings": [one.to_dict() for one in found],
+        "errors": left.count("error"),
+        "warnings": left.count("warning"),
+        "fixed": len(found) - len(left),
+    }
+    print_answer(args.format == "json", document | findings, shown + _told(found))
     return FAILURE if "error" in left else OK
 
 

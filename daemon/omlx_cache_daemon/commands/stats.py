@@ -1,7 +1,6 @@
 """`omlx-cache stats`: the cache's gains and holdings, in three lines; all counters; or rates."""
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, time_s
 from omlx_cache_daemon.render import (
     Lines,
     facts,
+    print_answer,
     print_json,
     quantity,
     text,
@@ -64,17 +64,14 @@ def run(args: argparse.Namespace) -> int:
     say_who_is_silent(replies)
     known = [reply for reply in replies if reply.answer is not None]
     sums = total([reply.answer[1:] for reply in known])
-    if as_json:
-        each = {"processes": [*map(_process, replies)], "total": sums.to_dict()}
-        print_json(each if len(replies) > 1 else each["total"])
-        return OK
+    each = {"processes": [*map(_process, replies)], "total": sums.to_dict()}
     parts = [_brief(sums), *([_all(sums)] if args.all else [])]
     if args.all and len(known) > 1:
         parts += [
             f"{text(one.title)}, process {store.pid}\n\n{_all(one.stats)}"
             for store, one, _, _ in known
         ]
-    sys.stdout.write("\n".join(parts))
+    print_answer(as_json, each if len(replies) > 1 else each["total"], "\n".join(parts))
     return OK
 
 

@@ -62,7 +62,9 @@ def checksums(context: Context) -> Iterator[Finding]:
     unread = [one for one in context.wrong if one.verdict == "unread"]
     if damaged:
         owners = {one.page.namespace for one in damaged if one.page is not None}
-        models = sorted({label(read_namespace(context.directory, owner)) for owner in owners})
+        models = sorted(
+            {label(read_namespace(context.directory, one)) or one.hex() for one in owners}
+        )
         yield Finding(
             "error",
             f"damaged: {len(damaged):,} of {counted(context.read, 'page')} read, of "
