@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import compress
+from textwrap import wrap
 from typing import TextIO
 
 from omlx_cache.settings.sizes import duration, format_size
@@ -17,6 +18,8 @@ SCHEMA_VERSION = 1
 version; one that goes, or means something else, makes the next."""
 
 HEADER_EVERY = 20
+_LEAST_FOLDED = 20
+"""Characters of a folded column: a narrower one is hard to read."""
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -46,8 +49,8 @@ def print_answer(as_json: bool, document: object, shown: str) -> None:
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: bool = False) -> str:
     """Return columns under headers; a column of numbers and sizes is aligned to the right, and one
-    without any value is left out. A table of many columns that a terminal would wrap has a block
-    for each row instead, with a line for each cell that is not empty."""
+    without any value is left out. A terminal that is too narrow gets the last column folded; of
+    many columns a block for each row, with a line for each cell that is not empty."""
     cells = [[text(cell) for cell in row] for row in rows]
     shown = [
         not cells or any(row[at] not in ("", "-") for row in cells) for at in range(len(headers))
@@ -55,15 +58,17 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: boo
     headers, cells = list(compress(headers, shown)), [list(compress(row, shown)) for row in cells]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     width = sum(widths) + 2 * len(widths) - 2
-    if (
-        len(widths) > 5
-        and sys.stdout.isatty()
-        and width > shutil.get_terminal_size((width, 0)).columns
-    ):
+    room = shutil.get_terminal_size((width, 0)).columns if sys.stdout.isatty() else width
+    if len(widths) > 5 and width > room:
         said = ([(h, c) for h, c in zip(headers, row, strict=True) if c != "-"] for row in cells)
         return "\n".join(map(facts, said))
     right = [bool(cells) and all(_is_numeric(row[i]) for row in cells) for i in range(len(headers))]
-    lines = [_line(row, widths, right) for row in [headers, *cells]]
+    least = max(_LEAST_FOLDED, widths[-1] - (width - room))
+    lines = []
+    for row in [headers, *cells]:
+        first, *more = wrap(row[-1], least) or [""]
+        lines += [_line([*row[:-1], first], widths, right)]
+        lines += [" " * (width - widths[-1]) + part for part in more]
     if bold:
         lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
     return "\n".join(lines) + "\n"

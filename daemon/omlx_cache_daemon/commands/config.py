@@ -12,7 +12,7 @@ from omlx_cache.settings.names import ConfigError, refusal
 from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.client import Client, Map, as_map
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
-from omlx_cache_daemon.render import print_json, table, text, uses_styles, warn
+from omlx_cache_daemon.render import print_answer, table, text, uses_styles, warn
 from omlx_cache_daemon.stores import add_store_options, chosen, running
 
 _DEFAULT_OF_SERVER = "default of serve"
@@ -80,18 +80,16 @@ def _print(args: argparse.Namespace) -> None:
     store = None if args.here else _store(args)
     shown = _of_shell() if store is None else _of_store(store, args.timeout)
     places = [str(place) for place in search_places()]
-    if args.format == "json":
-        print_json({**shown, "runtime_dirs": places})
-        return
     rows = []
     for name, setting in shown["settings"].items():
         other = shown["here"].get(name)
         here = "" if other is None else f"{other['rendered']} ({other['origin']})"
-        rows.append((name, setting.get("rendered"), setting.get("origin"), here))
-    headers = ("SETTING", "VALUE", "ORIGIN", "HERE")
-    sys.stdout.write(f"{_whose(shown)}\n\n{table(headers, rows, bold=uses_styles(sys.stdout))}")
-    sys.stdout.write(f"\nControl sockets are looked for in {text(places)}\n")
-    sys.stdout.writelines(f"Note: {text(note)}\n" for note in shown["notes"])
+        rows.append((name, setting.get("rendered"), here, setting.get("origin")))
+    headers = ("SETTING", "VALUE", "HERE", "ORIGIN")
+    told = f"{_whose(shown)}\n\n{table(headers, rows, bold=uses_styles(sys.stdout))}"
+    told += f"\nControl sockets are looked for in {text(places)}\n"
+    told += "".join(f"Note: {text(note)}\n" for note in shown["notes"])
+    print_answer(args.format == "json", {**shown, "runtime_dirs": places}, told)
 
 
 def _whose(shown: dict[str, Any]) -> str:
