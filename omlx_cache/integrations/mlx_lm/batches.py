@@ -129,6 +129,8 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         return uids
 
     def next(self) -> tuple[list[Any], list[Any]]:
+        if any(row.late and row.said for row in self._rows.values()):
+            time.sleep(SEND_SECONDS)
         for uid, row in self._rows.items():
             if row.said or (row.late is not None and self._prefills_more_than(uid)):
                 self._store(uid, row)
@@ -224,8 +226,6 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
 
     def _store(self, uid: int, row: _Row) -> None:
         """Store the blocks that a row has completed, and the late ends of its segments."""
-        if row.late is not None and row.said:
-            time.sleep(SEND_SECONDS)
         self._followed.store(self, uid)
         place = None if row.late is None else row_of(self, uid)
         if row.late is None or place is None:
