@@ -28,8 +28,8 @@ class Limit(NamedTuple):
 LIMITS = {
     "storage": Limit(7057, 61, 0),
     "core": Limit(7415, 84, 0),
-    "outside": Limit(11615, 163, 0),
-    "wheel": Limit(26087, 308, 0),
+    "outside": Limit(11614, 163, 0),
+    "wheel": Limit(26086, 308, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31008, 478, 25),
 }

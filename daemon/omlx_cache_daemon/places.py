@@ -54,13 +54,9 @@ def offline_directory(args: argparse.Namespace) -> Path | None:
 def _said_directory(args: argparse.Namespace) -> Path | None:
     """Return `offline_directory`; when no store is there to be asked, say so on standard error."""
     directory = offline_directory(args)
-    unseen = "".join(f" (not looked in {place})" for place in passed_over())
-    warn(
-        {
-            f"no store is running{unseen}; using {text(directory)}": directory is not None
-            and args.cold_dir is None
-        }
-    )
+    if directory is not None and args.cold_dir is None:
+        unseen = "".join(f" (not looked in {place})" for place in passed_over())
+        warn({f"no store is running{unseen}; using {text(directory)}": True})
     return directory
 
 

@@ -49,11 +49,13 @@ def print_answer(as_json: bool, document: object, shown: str) -> None:
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: bool = False) -> str:
     """Return columns under headers; a column of numbers and sizes is aligned to the right, and one
-    without any value is left out. A terminal that is too narrow gets the last column folded; of
-    many columns a block for each row, with a line for each cell that is not empty."""
+    without any value is left out, except the first. A terminal that is too narrow gets the last
+    column folded; of many columns a block for each row, with a line for each cell that is not
+    empty."""
     cells = [[text(cell) for cell in row] for row in rows]
     shown = [
-        not cells or any(row[at] not in ("", "-") for row in cells) for at in range(len(headers))
+        not (at and cells) or any(row[at] not in ("", "-") for row in cells)
+        for at in range(len(headers))
     ]
     headers, cells = list(compress(headers, shown)), [list(compress(row, shown)) for row in cells]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]

@@ -131,14 +131,14 @@ def _held(holding: Document | None) -> str | None:
     of room; `off` for one that cannot be used."""
     if holding is None:
         return None
-    words = [holding.get(name, "ok").partition(":")[0] for name in ("state", "room")]
-    state = next((word for word in words if word != "ok"), "ok")
+    state = holding.get("state", "ok").partition(":")[0]
     if state == "unavailable":
         return "off"
     shown = format_size(holding["bytes"])
     if limit := holding["limit_bytes"]:
         shown += f" / {format_size(limit)}"
-    if state != "ok":
-        shown += f" ({state})"
+    word = holding.get("room", "ok") if state == "ok" else state
+    if word != "ok":
+        shown += f" ({word})"
     own = holding.get("own_limit_bytes")
     return shown if own is None else f"{shown} (own: {format_size(own)})"

@@ -143,9 +143,11 @@ def _shown(state: Map, amount: str) -> str:
     """Return the budget, what is used of it, and what is pinned."""
     budget = "none yet: the first store that opens the directory sets it"
     if state["set_by"] is not None:
-        origin = _SET_BY.get(str(state["set_by"]), f"set by {state['set_by']}")
-        if amount == "auto":
-            origin = "as before, until the store that uses the directory sets it"
+        origin = (
+            "as before, until the store that uses the directory sets it"
+            if amount == "auto"
+            else _SET_BY.get(str(state["set_by"]), f"set by {state['set_by']}")
+        )
         budget = f"{quantity('bytes', state['bytes'])}, {origin}"
     pinned = quantity("bytes", state["pinned_bytes"])
     if state["pinned_limit_bytes"] is not None:
