@@ -269,8 +269,7 @@ class RemoteTally:
     def add(self, **more: int) -> None:
         """Add to counts by their names."""
         with self._lock:
-            for name, count in more.items():
-                self._counts[name] += count
+            self._counts.update(more)
 
     def note_error(self, reason: str) -> None:
         with self._lock:
