@@ -26,10 +26,10 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7057, 61, 0),
-    "core": Limit(7415, 84, 0),
+    "storage": Limit(7056, 61, 0),
+    "core": Limit(7411, 84, 0),
     "outside": Limit(11614, 163, 0),
-    "wheel": Limit(26086, 308, 0),
+    "wheel": Limit(26081, 308, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31008, 478, 25),
 }

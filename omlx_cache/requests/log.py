@@ -20,7 +20,7 @@ from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence
 from omlx_cache.requests.prepared import PreparedSequences
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
+from omlx_cache_storage.interrupts import turn_of, uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.measures import RequestWork
 from omlx_cache_storage.stats import Counters
@@ -248,13 +248,9 @@ class RequestLog:
     def wait_until_told(self, timeout: float) -> None:
         """Block until a reader that follows the requests has the ends of the last ones, for a
         second or `timeout` at most. Returns at once without such a reader."""
-
-        def turn(seconds: float | None) -> bool:
-            with self.lock:
-                return self._asked.wait_for(lambda: not self.untold, seconds)
-
         if time.monotonic() - self._followed < FOLLOWED_SECONDS:
-            wait_in_turns(turn, min(timeout, FOLLOWED_SECONDS))
+            told = turn_of(self._asked, lambda: not self.untold)
+            wait_in_turns(told, min(timeout, FOLLOWED_SECONDS))
 
     def records(self, after: int = 0) -> list[RequestRecord]:
         """Return the records with numbers beyond `after` that are remembered, oldest first."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple, get_args
 
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, StoredPage
-from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
+from omlx_cache_storage.interrupts import turn_of, uninterrupted, wait_in_turns
 from omlx_cache_storage.measures import Histograms
 from omlx_cache_storage.page import PAGED, PageId, PageMeta
 from omlx_cache_storage.stats import KINDS, Kind
@@ -170,13 +170,9 @@ class EventLog:
     def wait(self, after: int, timeout: float) -> bool:
         """Block until there is an event beyond the number `after`; False after `timeout` seconds.
         Handlers of signals run meanwhile."""
-
-        def turn(seconds: float | None) -> bool:
-            with self._lock:
-                self._awaited = True
-                return self._news.wait_for(lambda: self._count != after, seconds)
-
-        return wait_in_turns(turn, timeout)
+        with self._lock:
+            self._awaited = True
+        return wait_in_turns(turn_of(self._news, lambda: self._count != after), timeout)
 
     @uninterrupted
     def counts(self) -> dict[str, int]:

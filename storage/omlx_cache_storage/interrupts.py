@@ -241,6 +241,18 @@ def wait_in_turns(wait: Callable[[float | None], bool], timeout: float | None) -
             return False
 
 
+def turn_of(
+    condition: threading.Condition, is_so: Callable[[], bool]
+) -> Callable[[float | None], bool]:
+    """Return a wait for `wait_in_turns`: until something that a condition's lock guards is so."""
+
+    def turn(seconds: float | None) -> bool:
+        with condition:
+            return condition.wait_for(is_so, seconds)
+
+    return turn
+
+
 def done_within(future: "Future[Any]", timeout: float | None) -> bool:
     """Wait for a future, `timeout` seconds at most; handlers of signals run meanwhile."""
     return future.done() or wait_in_turns(lambda left: bool(wait_for([future], left).done), timeout)

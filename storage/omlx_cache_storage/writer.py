@@ -16,7 +16,7 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import PageState
-from omlx_cache_storage.interrupts import wait_in_turns
+from omlx_cache_storage.interrupts import turn_of, wait_in_turns
 from omlx_cache_storage.io_threads import LastAnswer, follow
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, WriteResult
@@ -181,11 +181,7 @@ class Writer:
         return barrier not in self._barriers
 
     def _wait(self, done: Callable[[], bool], timeout: float) -> None:
-        def changed(seconds: float | None) -> bool:
-            with self._changed:
-                return self._changed.wait_for(lambda: done() or self._stopping, seconds)
-
-        self._wait_for(changed, timeout)
+        self._wait_for(turn_of(self._changed, lambda: done() or self._stopping), timeout)
 
     def _wait_for(self, wait: Callable[[float | None], bool], timeout: float) -> None:
         """Call `wait` until it is True, or for `timeout` seconds; or until the disk hangs: no
