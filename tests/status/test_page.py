@@ -286,13 +286,13 @@ def test_several_processes_are_summed_and_what_failed_is_said_with_its_remedy(
     # One directory is counted once, however many use it.
     assert page.get_by_role("meter", name="Disk").count() == 1
     full = stats()
-    full["writer"]["failed_pages"] = 3
+    full["writer"]["failed_pages"], full["cold"]["room"] = 3, "short"
     gone = process(3, title="store", stats=None, error="it did not answer within 1 s")
     source.known = [process(stats=full), process(2, title="run, gemma"), gone]
     expect(page.locator("#processes")).to_contain_text("did not answer within 1 s")
     expect(page.locator("#problems")).to_contain_text("3 pages could not be written")
     expect(page.locator("#failures li")).to_have_count(1)
-    expect(page.locator("#alert")).to_contain_text("2 things went wrong")
+    expect(page.locator("#alert")).to_contain_text("3 things went wrong")
     page.select_option("#process", "2")
     expect(page.locator("#figures")).to_contain_text("1,402,112")
     expect(page.locator("#requests tbody tr")).to_have_count(1)
