@@ -337,8 +337,8 @@ class ColdTier(LocalTier[PageFile]):
             )
 
     def _evict_some(self, lacks: Callable[[], int]) -> list[PendingDeletion]:
-        """Evict some pages for the lacking bytes, the first ones where all are not enough; return
-        their files. Raises OSError."""
+        """Evict some pages for the lacking bytes, or the first ones where all pages are not enough;
+        return their files. Raises OSError."""
         with self.sharing.changing():
             self._limits.heed()
             victims = self.evictor.victims(lacks, None, most=HOLD_FILES)
