@@ -5,11 +5,12 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from omlx_cache.settings.sizes import SIZE_FORMS, format_size, parse_budget
 from omlx_cache_daemon.argument_types import complete_by, period_seconds
-from omlx_cache_daemon.client import Map, as_maps, count_of
+from omlx_cache_daemon.client import Client, Map, as_maps, count_of
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
 from omlx_cache_daemon.render import (
@@ -87,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     if named is None and args.kind is not None:
         raise UsageError("--as says what the name is of that --pin or --unpin has")
     target = None if named is None else given_target(named, args.kind)
-    directory, ended = used_directory(args), []
+    # Before anything is changed: where stores cannot be looked for, nothing is.
+    directory, ended, stores = used_directory(args), [], running()
     # Only here: reading a directory brings NumPy, which a wrong command line does not wait for.
     from omlx_cache_daemon.quotas import change, described, unpin
 
@@ -101,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         ended = [{"kind": one.kind, "name": one.name} for one in unpin(directory, target)]
     state = {**described(directory), "unpinned": ended}
     print_answer(args.format == "json", state, _shown(state, amount))
-    _warn(state, amount)
+    _warn(state, amount, stores)
     return OK
 
 
@@ -178,12 +180,13 @@ def _row(one: Map) -> tuple[object, ...]:
     )
 
 
-def _warn(state: Map, amount: str) -> None:
-    """Say on standard error what else a person should know."""
+def _warn(state: Map, amount: str, stores: Iterable[Client]) -> None:
+    """Say on standard error what else a person should know; `stores` are asked for their own
+    limits."""
     limit, most_pinned = state["bytes"], state["pinned_limit_bytes"]
     used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
     over = used - limit if isinstance(limit, int) else 0
-    users = [(row, row.cold) for store in running() if (row := introduced(store))]
+    users = [(row, row.cold) for store in stores if (row := introduced(store))]
     lower = {
         f"{text(row.title)} in process {row.pid} writes only while the directory holds less than "
         f"its own cold_bytes, {format_size(cold.own_limit_bytes)}: restart it with more": True
