@@ -177,7 +177,7 @@ def _told(found: "list[Finding]") -> str:
     lines = []
     for one in found:
         lines += ["", f"{one.severity}: {text(one.found)}", f"  {text(one.meaning)}"]
-        if len(one.files) > 1:
+        if any(file not in one.found for file in one.files):
             lines += [f"  {text(file)}" for file in one.files[:_FILES]]
             lines += [f"  and {len(one.files) - _FILES:,} more"] * (len(one.files) > _FILES)
         if one.fixed is not None:
