@@ -36,6 +36,11 @@ def request(
     return cached, logits[0, -1]
 
 
+@pytest.fixture
+def cache(store: BlockStore) -> TieredPromptCache:
+    return TieredPromptCache(store, LoadedModel(KEY, model_of("qwen3")))
+
+
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "qwen3_next", "falcon_h1"])
 def test_restores_no_less_than_upstream_and_the_same_bits(family: str, store: BlockStore) -> None:
     model = model_of(family)
@@ -57,8 +62,7 @@ def test_restores_no_less_than_upstream_and_the_same_bits(family: str, store: Bl
     assert store.stats().requests.skips == {}
 
 
-def test_at_least_one_token_is_left_over(store: BlockStore) -> None:
-    cache = TieredPromptCache(store, LoadedModel(KEY, model_of("qwen3")))
+def test_at_least_one_token_is_left_over(cache: TieredPromptCache) -> None:
     for length in (0, 1, 2, 64, 65, 128):
         tokens = prompt_of(length)
         if length:
@@ -67,9 +71,8 @@ def test_at_least_one_token_is_left_over(store: BlockStore) -> None:
         assert rest == tokens[-1:] or (caches is None and rest == tokens)
 
 
-def test_the_list_is_the_callers_own(store: BlockStore) -> None:
+def test_the_list_is_the_callers_own(cache: TieredPromptCache) -> None:
     model, tokens = model_of("qwen3"), prompt_of(100)
-    cache = TieredPromptCache(store, LoadedModel(KEY, model))
     _, expected = request(cache, model, tokens)
     for _ in range(2):
         caches, rest = cache.fetch_nearest_cache(KEY, tokens)
@@ -80,10 +83,9 @@ def test_the_list_is_the_callers_own(store: BlockStore) -> None:
 
 
 def test_what_is_prepared_parts_from_a_sequence_inside_a_block_and_others_from_it(
-    store: BlockStore,
+    cache: TieredPromptCache,
 ) -> None:
     model, tokens = model_of("qwen3"), prompt_of(130)
-    cache = TieredPromptCache(store, LoadedModel(KEY, model))
     request(cache, model, tokens)
     expected = as_tokens(tokens[:90] + [201] * 110)
     preparation = cache.preparation(KEY, expected, 1000)
@@ -170,8 +172,7 @@ def test_counts_sequences_by_type_and_trims(open_store: Open) -> None:
 
 
 @pytest.mark.parametrize("tokens", [["a", "b"], [1.5, 2.5], [2**70, 1], [None, None]])
-def test_nonsense_is_a_miss_and_never_raises(tokens: list[Any], store: BlockStore) -> None:
-    cache = TieredPromptCache(store, LoadedModel(KEY, model_of("qwen3")))
+def test_nonsense_is_a_miss_and_never_raises(tokens: list[Any], cache: TieredPromptCache) -> None:
     assert cache.fetch_nearest_cache(KEY, tokens) == (None, tokens)
     cache.insert_cache(KEY, tokens, [object()])
     cache.insert_cache(KEY, [1, 2, 3], ["not a cache"])
@@ -205,11 +206,11 @@ def test_it_is_made_and_used_as_upstreams_is(options: dict[str, int]) -> None:
     assert TieredPromptCache(**options).fetch_nearest_cache(key, first)[0] is None
 
 
-def test_a_request_ends_when_it_is_stored_with_its_answer(store: BlockStore) -> None:
+def test_a_request_ends_when_it_is_stored_with_its_answer(
+    store: BlockStore, cache: TieredPromptCache
+) -> None:
     """`monitor` shows what has ended, and a server of mlx-lm's says no more than what it stores."""
-    model = zoo.build("qwen3")
-    cache = TieredPromptCache(store, LoadedModel(KEY, model))
-    prompt = prompt_of(100)
+    model, prompt = model_of("qwen3"), prompt_of(100)
     for _ in range(2):
         cache.fetch_nearest_cache(KEY, prompt)
     caches = make_prompt_cache(model)

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import make_prompt_cache
 
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
 
 from .conftest import Open, model_of, prompt_of
+from .test_batch import alone
 
 
 @contextmanager
@@ -40,16 +39,6 @@ def running(module: ModuleType, model: Any, store: BlockStore) -> Iterator[Any]:
     closer.join()
 
 
-def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
-    cache = make_prompt_cache(model)
-    model(mx.array([prompt[:-1]]), cache=cache)
-    answer, token = [], prompt[-1]
-    for _ in range(count):
-        token = mx.argmax(model(mx.array([[token]]), cache=cache)[0, -1]).item()
-        answer.append(token)
-    return answer
-
-
 @pytest.mark.parametrize("family", some(["qwen3", "gemma3_text", "qwen3_next"], "qwen3"))
 def test_answers_are_right_and_prefixes_are_reused(
     family: str, scheduler: ModuleType, open_store: Open
@@ -57,7 +46,7 @@ def test_answers_are_right_and_prefixes_are_reused(
     model = model_of(family)
     shared = prompt_of(300)
     prompts = [shared + prompt_of(60, seed=n) for n in (1, 2, 3)]
-    expected = [greedy(model, prompt, 10) for prompt in prompts]
+    expected = alone(model, prompts, 10)
     for run in range(2):
         answers: list[tuple[int, list[int]]] = []
 
@@ -94,9 +83,8 @@ def test_requests_are_batched_and_can_be_cancelled(
 
     with running(scheduler, model, store) as client:
         client(ask)
-    for n in (0, 2, 3):
-        assert answers[n] == greedy(model, prompts[n], 30)
-    assert len(answers[1]) < 30
+    assert len(answers.pop(1)) < 30
+    assert list(answers.values()) == alone(model, [prompts[n] for n in (0, 2, 3)], 30)
     assert store.stats().requests.live_sessions == 0
 
 
@@ -106,6 +94,7 @@ def test_what_will_be_asked_for_is_computed_while_there_is_nothing_else_to_do(
     model, store = model_of("qwen3"), open_store()
     prompts = [prompt_of(300, seed=n) for n in (1, 2)]
     asked: list[Any] = []
+    answers: list[list[int]] = []
 
     def ask(made: Any) -> None:
         made.prepare(prompts[0])
@@ -113,7 +102,7 @@ def test_what_will_be_asked_for_is_computed_while_there_is_nothing_else_to_do(
             time.sleep(0.01)
         for prompt in prompts:
             asked.append(made.submit(scheduler.Request([*prompt, 1, 2], max_tokens=4)))
-            assert asked[-1].answer() == greedy(model, [*prompt, 1, 2], 4)
+            answers.append(asked[-1].answer())
         # What is asked for at once is given up, and all that was computed of it is found.
         made.prepare([*prompts[1], *prompts[0]])
         before = store.stats().requests.prepared_tokens
@@ -124,6 +113,7 @@ def test_what_will_be_asked_for_is_computed_while_there_is_nothing_else_to_do(
 
     with running(scheduler, model, store) as client:
         client(ask)
+    assert answers == alone(model, [[*prompt, 1, 2] for prompt in prompts], 4)
     prepared = store.stats().requests.prepared_tokens - 300
     assert asked[0].cached_tokens == 300
     # One that is looked up before what is computed was given up gets the whole blocks of that.
