@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from kit.forks import run
 from kit.storage import Story, write_pages
 from omlx_cache_daemon.cli import command_names
 
@@ -28,11 +31,12 @@ def _completed(environment: dict[str, str], folder: Path, line: str) -> set[str]
         "COMP_LINE": line,
         "COMP_POINT": str(len(line)),
     }
-    command = [sys.executable, "-m", "omlx_cache_daemon"]
-    subprocess.run(command, env=variables, cwd=folder, timeout=60, check=True)
+    ended = run(["omlx_cache_daemon"], variables)
+    assert ended.returncode == 0, ended.stderr
     return {word.strip() for word in (folder / "said").read_text().splitlines()}
 
 
+@pytest.mark.usefixtures("forks")
 def test_commands_flags_their_values_and_files_are_completed(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -46,7 +50,7 @@ def test_commands_flags_their_values_and_files_are_completed(
         ("omlx-cache export --out", {"--output"}),
         ("omlx-cache ls --format ", {"text", "json"}),
         ("omlx-cache ls --format=j", {"--format=json"}),
-        ("omlx-cache import tr", {"trace.jsonl"}),
+        (f"omlx-cache import {tmp_path}/tr", {f"{tmp_path}/trace.jsonl"}),
         ("omlx-cache rm ", {"org/llama", digits}),
         ("omlx-cache ls ", {"org/llama", digits}),
         ("omlx-cache log --events unw", {"unwritten"}),
