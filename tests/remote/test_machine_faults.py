@@ -13,6 +13,7 @@ from kit.remote.redis_servers import RedisServer
 from omlx_cache import PrefixCache
 
 TOKENS = 321
+pytestmark = pytest.mark.usefixtures("forks")
 GENEROUS = 60.0
 """Many times what a deadline of these tests allows, on a machine with too much to do."""
 HURRIED = {"remote_lookup_seconds": 0.5}

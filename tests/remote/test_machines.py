@@ -14,6 +14,7 @@ from kit.remote.redis_servers import RedisServer
 from omlx_cache import PrefixCache
 
 TOKENS = 321
+pytestmark = pytest.mark.usefixtures("forks")
 FAMILIES = {"dense": "llama", "windowed": "gemma3_text", "hybrid": "qwen3_next"}
 
 

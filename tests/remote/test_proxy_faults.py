@@ -41,7 +41,7 @@ FAULTS: dict[str, Callable[[Proxy], object]] = {
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def filled(tmp_path_factory: pytest.TempPathFactory, forks: None) -> Iterator[RedisServer]:
     """A server that has what another machine computed."""
     with redis_server() as server:
         on_another_machine(server.url, tmp_path_factory.mktemp("a"), "llama", TOKENS)

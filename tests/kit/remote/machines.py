@@ -1,29 +1,19 @@
 """Machines that share a store: each a store with a directory of its own, here or in a process of
 its own."""
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kit import zoo
-from kit.children import program, said
+from kit import forks, zoo
 from kit.drive import Turn, chunks, random_tokens, request, run, same, settings
 from kit.remote.engines import PATIENT_SECONDS
 from omlx_cache import BlockStore, PrefixCache
 
 BLOCK = 32
-_OTHER = """
-import sys
-from pathlib import Path
-from kit.remote.machines import Machine
-url, directory, family, count, seed, new = sys.argv[1:7]
-with Machine(family, Path(directory), url).store() as store:
-    machine = Machine(family, Path(directory), url)
-    turn = machine.ask(store, int(count), int(seed), new=int(new))
-    assert store.flush_remote(60), store.stats().remote
-    print(turn.cached, turn.digest, len(turn.answer), flush=True)
-"""
 
 
 class Machine:
@@ -62,8 +52,22 @@ def on_another_machine(
 ) -> int:
     """Have a process with a directory of its own compute a prompt, and send it to the store; return
     how many tokens it had restored."""
-    with program(_OTHER, url, directory, family, str(count), str(seed), str(new)) as child:
-        cached, _digest, answered = said(child).split()
-        assert int(answered) == new
-    assert child.returncode == 0
-    return int(cached)
+    asked = [url, str(directory), family, str(count), str(seed), str(new)]
+    ended = forks.run(["kit.remote.machines", *asked], dict(os.environ))
+    assert ended.returncode == 0, ended.stderr
+    cached, answered = map(int, ended.stdout.split())
+    assert answered == new
+    return cached
+
+
+def main(url: str, directory: str, family: str, count: str, seed: str, new: str) -> None:
+    """Say how many tokens were restored, and how many were generated."""
+    machine = Machine(family, Path(directory), url)
+    with machine.store() as store:
+        turn = machine.ask(store, int(count), int(seed), new=int(new))
+        assert store.flush_remote(60), store.stats().remote
+        print(turn.cached, len(turn.answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
