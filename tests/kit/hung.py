@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit import zoo
-from kit.drive import prefill, random_tokens, settings
+from kit.drive import prefill, random_tokens, request, settings
 from kit.storage.hanging import in_time
 from omlx_cache import BlockStore, PrefixCache
 
@@ -64,13 +64,6 @@ CALLS = (
 )
 
 
-def commit(model: Any, cache: PrefixCache, tokens: list[int]) -> None:
-    """Compute a prompt and store it."""
-    with cache.session(tokens) as session:
-        prefill(model, session, 64)
-        session.commit()
-
-
 def make_calls(model: Any, cache: PrefixCache, store: BlockStore) -> None:
     """Make every call; fails at the first that does not return in its time."""
     for call in CALLS:
@@ -87,10 +80,10 @@ def make_calls(model: Any, cache: PrefixCache, store: BlockStore) -> None:
 def main(directory: Path, mode: str) -> None:
     model = zoo.build("llama")
     with BlockStore(settings(directory)) as before:
-        commit(model, PrefixCache(model, before), KNOWN)
+        request(model, PrefixCache(model, before), KNOWN, step=64)
     store = BlockStore(settings(directory)) if mode == "calls" else None
     if store is not None:
-        commit(model, PrefixCache(model, store), random_tokens(40, 3))
+        request(model, PrefixCache(model, store), random_tokens(40, 3), step=64)
     print("ready", flush=True)
     sys.stdin.readline()
     if store is None:

@@ -11,6 +11,7 @@ from kit.drive import random_tokens
 from kit.remote.machines import BLOCK, Machine, on_another_machine
 from kit.remote.redis_servers import RedisServer
 from omlx_cache import PrefixCache
+from omlx_cache_storage.remote import uploads
 
 TOKENS = 321
 pytestmark = pytest.mark.usefixtures("forks")
@@ -23,6 +24,12 @@ FAULTS: dict[str, Callable[[RedisServer], object]] = {
     "emptied": lambda server: server.ask("FLUSHALL"),
     "closed to us": lambda server: server.ask("CONFIG", "SET", "requirepass", "another"),
 }
+
+
+@pytest.fixture(autouse=True)
+def _closing_waits_for_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a store waits for a server at its end is looked at elsewhere."""
+    monkeypatch.setattr(uploads, "CLOSE_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kit import zoo
-from kit.drive import random_tokens, settings
+from kit.drive import random_tokens, request, settings
 from kit.examples import some
-from kit.hung import KNOWN, STALLED, commit, make_calls
+from kit.hung import KNOWN, STALLED, make_calls
 from kit.restoring import DENSE, Conversation, PagedDisk
 from kit.storage.hanging import OPERATIONS, HangingDisk, in_time
 from omlx_cache import BlockStore, PrefixCache
@@ -49,11 +49,11 @@ def test_each_call_returns_in_its_time(
     tmp_path: Path, model: Any, disk: HangingDisk, operation: str
 ) -> None:
     with BlockStore(settings(tmp_path)) as peer:
-        commit(model, PrefixCache(model, peer), KNOWN)
+        request(model, PrefixCache(model, peer), KNOWN, step=64)
     store = _store(tmp_path, disk)
     try:
         cache = PrefixCache(model, store)
-        commit(model, cache, random_tokens(40, 3))
+        request(model, cache, random_tokens(40, 3), step=64)
         _hang(disk, operation)
         make_calls(model, cache, store)
     finally:
@@ -66,7 +66,7 @@ def test_a_store_opens_in_its_time_and_finds_what_is_there_once_it_can(
     tmp_path: Path, model: Any, disk: HangingDisk, operation: str
 ) -> None:
     with BlockStore(settings(tmp_path)) as before:
-        commit(model, PrefixCache(model, before), KNOWN)
+        request(model, PrefixCache(model, before), KNOWN, step=64)
     _hang(disk, operation)
     store = in_time(lambda: _store(tmp_path, disk), STALLED)
     with store:
