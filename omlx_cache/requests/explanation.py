@@ -22,8 +22,8 @@ class RequestRecord:
     from other machines. `prepared_tokens` of them were computed before any request for them.
     `reason` says why no more was restored, None when nothing was left. It waited `held_seconds` for
     the blocks that another request computed; `waited_for` is the number of that one, None when it
-    is not known. `computed_tokens` of the prompt were fed in `compute_seconds`; the prompt had been
-    fed whole after `first_token_seconds`, None before that.
+    is not known. `computed_tokens` of the prompt were fed in `compute_seconds`. The client got the
+    first token after `first_token_seconds`, or the prompt was fed whole; None before that.
     """
 
     number: int

@@ -121,13 +121,21 @@ class AskedRequest:
         done, now = record.computed_tokens + tokens, time.perf_counter()
         self._note(computed_tokens=done, compute_seconds=record.compute_seconds + seconds)
         if done + record.restored_tokens >= record.prompt_tokens:
-            self._note(first_token_seconds=now - self._began)
+            # The client's time counts, where it came before.
+            if record.first_token_seconds is None:
+                self._note(first_token_seconds=now - self._began)
         elif now - self._told >= PROGRESS_SECONDS:
             self._told = now
             rest = record.prompt_tokens - record.restored_tokens
             _log.info("request %d: %d of %d tokens computed so far", record.number, done, rest)
         self._log.counters.add(prefilled_tokens=tokens)
         self._work.computed(tokens, seconds)
+
+    @uninterrupted
+    def spoke(self, seconds: float) -> None:
+        """Note that its client got the first token after so many seconds. In a batch parts of other
+        prompts may be computed between the end of its prompt and that."""
+        self._note(first_token_seconds=seconds)
 
     def begin_chunk(self, position: int) -> None:
         """Say that the prompt's tokens from `position` on are fed from now on; by the model's

@@ -249,6 +249,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             for answer in answers:
                 if first is None:
                     first = time.perf_counter() - served.arrived
+                    if served.asked is not None:
+                        served.asked.spoke(first)
                 count += 1
                 if answer.finish_reason is not None:
                     early = ""

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,6 +63,11 @@ def test_the_servers_own_port_has_metrics_and_status(start: Start, models: dict[
     assert _get(server, "/metrics", "HEAD")[2] == ""
     overview = json.loads(_get(server, "/status/overview.json")[2])
     assert overview["processes"][0]["name"] == "serve"
+    rows = json.loads(_get(server, "/status/requests.json")[2])
+    # In a batch a first token comes later than the end of its prompt: what the client waited for.
+    assert {str(row["number"]): f"{row['first_token_seconds']:.3f}" for row in rows} == dict(
+        re.findall(r"request (\d+): .*, first token ([\d.]+) s", server.text())
+    )
     assert _get(server, "/metrics", Host="evil.example")[0] == 403
     assert _get(server, "/metrics", Origin="http://evil.example")[0] == 403
 
