@@ -63,6 +63,14 @@ class _Talks:
             self.sequences.append(list(talk))
 
 
+class _OpeningWriter(DirectWriter):
+    """One for a store, which waits until its writer has opened the directory."""
+
+    def start(self) -> None:
+        self._opening()
+        self.opened.set()
+
+
 def _fill(prompt_cache: list[Any], count: int) -> None:
     kv = mx.zeros((1, HEADS, count, DIM), dtype=mx.bfloat16)
     for one in prompt_cache:
@@ -93,7 +101,7 @@ def test_the_tiers_hold_the_same_pages_after_the_same_requests(
     written: str,
 ) -> None:
     # Else what a session finds would depend on how far the disk is.
-    monkeypatch.setitem(Tiers.__init__.__kwdefaults__, "writer", DirectWriter)
+    monkeypatch.setitem(Tiers.__init__.__kwdefaults__, "writer", _OpeningWriter)
     talks = _Talks(seed)
     fields = {"hot_bytes": hot * PAGE_BYTES, "queue_bytes": hot * PAGE_BYTES, "block_size": BLOCK}
     trace = tmp_path / "trace"
