@@ -13,6 +13,8 @@ from omlx_cache.control.server import ApiServer
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.answer import MOST_STREAMS
 
+EVENTS = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
+
 
 @pytest.fixture
 def source() -> Known:
@@ -90,14 +92,13 @@ def test_events_are_streamed_and_resumed_where_a_client_was_cut_off(
     server: ApiServer, source: Known
 ) -> None:
     source.happened = [{"kind": "stored", "number": n} for n in range(1, 4)]
-    request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
-    with connect(server, request % b"") as client:
+    with connect(server, EVENTS % b"") as client:
         text = _until(client, b'"number": 3}\n\n')
         assert b"event: stored" in text
         assert b"id: 3\n" in text
         source.happened += [{"kind": "removed", "number": 4}]
         assert b"event: removed" in _until(client, b'"number": 4}\n\n')
-    with connect(server, request % b"Last-Event-ID: 3\r\n") as client:
+    with connect(server, EVENTS % b"Last-Event-ID: 3\r\n") as client:
         assert b"stored" not in _until(client, b'"number": 4}\n\n')
 
 
@@ -106,17 +107,16 @@ def test_a_stream_whose_client_has_gone_makes_room_for_another(
 ) -> None:
     monkeypatch.setattr("omlx_cache.status.answer.POLL_SECONDS", 0.01)
     source.happened = [{"kind": "stored", "number": 1}]
-    request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serve(source) as server, ExitStack() as stack:
         for _ in range(MOST_STREAMS):
-            _until(stack.enter_context(connect(server, request)), b'"number": 1}\n\n')
-        assert said(server, request).startswith(b"HTTP/1.1 503")
+            _until(stack.enter_context(connect(server, EVENTS % b"")), b'"number": 1}\n\n')
+        assert said(server, EVENTS % b"").startswith(b"HTTP/1.1 503")
         stack.close()
         deadline = time.monotonic() + 20
         while True:
             # It is noticed when something is sent.
             source.happened.append({"kind": "stored", "number": 2})
-            with connect(server, request) as client:
+            with connect(server, EVENTS % b"") as client:
                 if client.recv(12) == b"HTTP/1.1 200":
                     break
             assert time.monotonic() < deadline
@@ -128,11 +128,9 @@ def test_dropped_events_are_told(source: Known) -> None:
             lost = 7 if after is None else 0
             return {"events": [], "upto": 9, "dropped": lost}
 
-    with serve(Full()) as server:
-        request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        with connect(server, request) as client:
-            text = _until(client, b'{"dropped": 7}\n\n')
-            assert b"id: 9\nevent: dropped\n" in text
+    with serve(Full()) as server, connect(server, EVENTS % b"") as client:
+        text = _until(client, b'{"dropped": 7}\n\n')
+        assert b"id: 9\nevent: dropped\n" in text
 
 
 def _until(client: socket.socket, end: bytes) -> bytes:
@@ -146,8 +144,7 @@ def _until(client: socket.socket, end: bytes) -> bytes:
 
 def test_closing_ends_every_thread_and_connection(source: Known) -> None:
     source.happened = [{"kind": "stored", "number": 1}]
-    request = b"GET /status/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with serve(source) as server, connect(server), connect(server, request) as followed:
+    with serve(source) as server, connect(server), connect(server, EVENTS % b"") as followed:
         _until(followed, b'"number": 1}\n\n')
         server.close()
         assert not [t for t in threading.enumerate() if t.name.startswith("omlx-cache-status")]

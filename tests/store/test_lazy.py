@@ -24,6 +24,7 @@ from omlx_cache_storage.write_policy import WRITE_POLICIES
 from omlx_cache_storage.writer import IDLE_SECONDS
 
 IDLE, DELAY = 60.0, 300.0
+SMALL = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "commit_wait_seconds": 86400}
 
 
 @pytest.fixture
@@ -101,8 +102,7 @@ def test_the_writer_looks_at_the_clock_by_itself(
 
 def test_memory_that_runs_short_writes_before_it_evicts(tmp_path: Path, clock: HandClock) -> None:
     story = Story(nbytes=16 * KIB)
-    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "commit_wait_seconds": 86400}
-    with open_store(tmp_path, clock=clock, write_policy="lazy", **small) as store:
+    with open_store(tmp_path, clock=clock, write_policy="lazy", **SMALL) as store:
         for number in range(1, 10):
             assert store_page(store, story.page(number))
         drained(store)
@@ -115,8 +115,7 @@ def test_memory_that_runs_short_writes_before_it_evicts(tmp_path: Path, clock: H
 
 def test_a_superseded_page_leaves_memory_unwritten(tmp_path: Path, clock: HandClock) -> None:
     story = Story(nbytes=16 * KIB)
-    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "commit_wait_seconds": 86400}
-    with open_store(tmp_path, clock=clock, write_policy="lazy", **small) as store:
+    with open_store(tmp_path, clock=clock, write_policy="lazy", **SMALL) as store:
         for number in range(1, 41):
             assert store_page(store, story.page(number, tail=3))
             store.demote([story.id(number, tail=3)])
@@ -135,8 +134,7 @@ def test_a_superseded_page_leaves_memory_unwritten(tmp_path: Path, clock: HandCl
 def test_of_a_chain_the_root_is_written_first(tmp_path: Path, clock: HandClock, why: str) -> None:
     story, disk, published = Story(nbytes=16 * KIB), FaultyDisk(), list[str]()
     disk.each["publish"] = lambda _, final: published.append(os.path.basename(final)[:64])
-    small = {"hot_bytes": 160 * KIB, "queue_bytes": 160 * KIB, "commit_wait_seconds": 86400}
-    with open_store(tmp_path, disk, clock, write_policy="lazy", **small) as store:
+    with open_store(tmp_path, disk, clock, write_policy="lazy", **SMALL) as store:
         commit(store, story, *range(1, 9))
         if why == "idle":
             clock.pass_by(IDLE)

@@ -103,11 +103,11 @@ def converse(
     messages = [{"role": "system", "content": f"{topic}. {SYSTEM}"}]
     said = []
     for number in range(turns):
+        time.sleep(pause if number else 0)
         messages.append({"role": "user", "content": f"Question {number} about {topic}?"})
         turn = ask(server, model, messages, **options)
         said.append(turn)
         messages.append({"role": "assistant", "content": turn.text})
-        time.sleep(pause)
     return said
 
 
