@@ -40,6 +40,18 @@ def cold_dir(tmp_path: Path) -> Path:
     return tmp_path / "cold"
 
 
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return tmp_path / "a.tar"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """An empty directory of another machine."""
+    (tmp_path / "here").mkdir(mode=0o700)
+    return tmp_path / "here"
+
+
 def _state(result: Any) -> Any:
     assert result.code == 0, result.err
     document = json.loads(result.out)
@@ -58,10 +70,8 @@ def _state(result: Any) -> Any:
     ],
 )
 def test_a_target_is_exported_alone(
-    cli: Cli, cold_dir: Path, tmp_path: Path, target: list[str], pages: int
+    cli: Cli, cold_dir: Path, archive: Path, here: Path, target: list[str], pages: int
 ) -> None:
-    archive, here = tmp_path / "a.tar", tmp_path / "here"
-    here.mkdir(mode=0o700)
     exported = _state(cli("export", *target, "-o", archive, "--format", "json"))
     assert exported["pages"] == pages
     command = ("import", archive, "--cold-dir", here, "--format", "json")
@@ -73,9 +83,8 @@ def test_a_target_is_exported_alone(
 
 
 def test_a_running_store_finds_what_comes_at_once(
-    cli: Cli, environment: dict[str, str], cold_dir: Path, tmp_path: Path
+    cli: Cli, environment: dict[str, str], cold_dir: Path, archive: Path, here: Path
 ) -> None:
-    archive, here = tmp_path / "a.tar", tmp_path / "here"
     assert cli("export", "meta/llama", "-o", archive).code == 0
     with embedded_stores(_EMBED) as run:
         process = run({**environment, "OMLX_CACHE_COLD_DIR": str(here)})
@@ -85,10 +94,13 @@ def test_a_running_store_finds_what_comes_at_once(
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_an_import_killed_anywhere_leaves_whole_pages_and_goes_on(
-    cli: Cli, cold_dir: Path, environment: dict[str, str], tmp_path: Path, how: signal.Signals
+    cli: Cli,
+    cold_dir: Path,
+    environment: dict[str, str],
+    archive: Path,
+    here: Path,
+    how: signal.Signals,
 ) -> None:
-    archive, here = tmp_path / "a.tar", tmp_path / "here"
-    here.mkdir(mode=0o700)
     command = [sys.executable, "-m", "omlx_cache_daemon"]
     exporting = [*command, "export", "-o", "-"]
     raw = subprocess.run(exporting, env=environment, capture_output=True, check=True).stdout
@@ -150,9 +162,8 @@ def test_what_it_cannot_do_it_says(
 
 
 def test_a_full_disk_ends_an_import_between_two_pages(
-    cli: Cli, cold_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, cold_dir: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = tmp_path / "a.tar"
     assert cli("export", "meta/llama", "-o", archive).code == 0
     monkeypatch.setenv("OMLX_CACHE_COLD_BYTES", "16MiB")
     monkeypatch.setenv("OMLX_CACHE_MIN_FREE_BYTES", "0")
@@ -168,10 +179,8 @@ def test_a_full_disk_ends_an_import_between_two_pages(
 
 
 def test_what_the_budget_has_no_room_for_is_counted(
-    cli: Cli, cold_dir: Path, tmp_path: Path
+    cli: Cli, cold_dir: Path, archive: Path, here: Path
 ) -> None:
-    archive, here = tmp_path / "a.tar", tmp_path / "here"
-    here.mkdir(mode=0o700)
     assert cli("export", "-o", archive).code == 0
     assert cli("quota", "200KiB", "--cold-dir", here).code == 0
     result = cli("import", archive, "--cold-dir", here, "--format", "json")
@@ -183,9 +192,9 @@ def test_what_the_budget_has_no_room_for_is_counted(
     assert said["refused_pages"] + said["lost_pages"] == 6 - left
 
 
-def test_what_other_versions_computed_is_taken_in_with_a_warning(cli: Cli, tmp_path: Path) -> None:
-    archive, here = tmp_path / "a.tar", tmp_path / "here"
-    here.mkdir(mode=0o700)
+def test_what_other_versions_computed_is_taken_in_with_a_warning(
+    cli: Cli, tmp_path: Path, archive: Path, here: Path
+) -> None:
     # A field that was too large for the file: the digest cannot be compared.
     large = {"extra": {"omitted": "too large"}}
     document = {"format": 1, "software": {"mlx": "0.1", "mlx-lm": "0.2"}, "architecture": "abacus"}

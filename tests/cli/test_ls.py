@@ -267,12 +267,3 @@ def test_another_users_directory_is_said_to_be_that(cli: Cli, cold_dir: Path) ->
         result = cli(*command)
         assert result.code == 1
         assert "belongs to user 12345" in result.err
-
-
-def test_any_reader_of_safetensors_reads_a_page_file(cold_dir: Path) -> None:
-    from safetensors import safe_open
-
-    path = next((cold_dir / ONE).rglob("*.safetensors"))
-    with safe_open(path, framework="numpy") as file:
-        assert file.metadata()["namespace"] == ONE
-        assert list(file.keys())

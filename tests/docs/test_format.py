@@ -74,4 +74,5 @@ def test_any_safetensors_reader_opens_a_page(cold_dir: Path) -> None:
     with safe_open(str(path), framework="numpy") as file:
         assert set(file.keys()) == {"0.keys", "0.values", "1.keys", "1.values"}
         assert file.metadata()["position"] == "64"
+        assert file.metadata()["namespace"] == path.parents[1].name
         assert file.get_slice("1.values").get_shape() == [1, 2, BLOCK, 16]

@@ -60,8 +60,12 @@ class Prompts:
         return request(MODEL, cache, random_tokens(count, count), step=STEP, **options)
 
 
-def test_a_full_memory_keeps_the_latest_prompts(keep: int, layers: str, tmp_path: Path) -> None:
-    prompts = Prompts(layers, keep)
+@pytest.fixture
+def prompts(layers: str, keep: int) -> Prompts:
+    return Prompts(layers, keep)
+
+
+def test_a_full_memory_keeps_the_latest_prompts(prompts: Prompts, tmp_path: Path) -> None:
     options = {"hot_cache_only": True, "block_size": BLOCK}
     with BlockStore(settings(tmp_path, **options)) as store:
         prompts.ask(store, PROMPTS[-1])
@@ -72,8 +76,7 @@ def test_a_full_memory_keeps_the_latest_prompts(keep: int, layers: str, tmp_path
         assert prompts.missing(store, *PROMPTS) == {}
 
 
-def test_a_prompt_outlives_its_answer(keep: int, layers: str, tmp_path: Path) -> None:
-    prompts = Prompts(layers, keep)
+def test_a_prompt_outlives_its_answer(prompts: Prompts, tmp_path: Path) -> None:
     with BlockStore(settings(tmp_path, hot_cache_only=True, block_size=BLOCK)) as store:
         prompts.ask(store, PROMPTS[0], new=2 * BLOCK)
         store.shrink_hot(store.stats().hot.nbytes * 15 // 16)
@@ -93,8 +96,7 @@ def test_a_conversation_that_is_over_leaves_the_first_tokens_to_others(
         assert request(MODEL, cache, other, commit=False).cached == len(other) - 1
 
 
-def test_a_full_disk_keeps_the_latest_prompts(keep: int, layers: str, tmp_path: Path) -> None:
-    prompts = Prompts(layers, keep)
+def test_a_full_disk_keeps_the_latest_prompts(prompts: Prompts, tmp_path: Path) -> None:
     options: dict[str, Any] = {"block_size": BLOCK, "cold_bytes": "64MiB"}
     with BlockStore(settings(tmp_path / "one", **options)) as store:
         before = store.stats().cold
@@ -112,8 +114,7 @@ def test_a_full_disk_keeps_the_latest_prompts(keep: int, layers: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", some(["redis", "directory"], "directory"))
-def test_another_machine_restores_them(name: str, keep: int, layers: str, tmp_path: Path) -> None:
-    prompts = Prompts(layers, keep)
+def test_another_machine_restores_them(name: str, prompts: Prompts, tmp_path: Path) -> None:
     with STORES[name](tmp_path) as url:
         options = {
             "block_size": BLOCK,
