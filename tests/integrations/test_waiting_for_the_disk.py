@@ -13,7 +13,7 @@ from kit.restoring import PagedDisk
 from omlx_cache import BlockStore, CacheSettings, PrefixCache
 
 from .conftest import model_of, prompt_of
-from .test_batch import NEW, alone, batch_of, serve
+from .test_batch import NEW, alone, batch_of, drain, serve
 
 STORED = prompt_of(300, seed=50)
 OTHER = prompt_of(90, seed=51)
@@ -62,10 +62,7 @@ def test_the_batch_goes_on_while_a_prefix_is_read(
         assert answers[slow] == []
         assert len(batch) == 1
         disk.gate.set()
-        while len(batch):
-            for token in batch.next():
-                answers[token.uid].append(token.token)
-        assert [answers[slow], answers[quick]] == expected
+        assert [*drain(batch, [slow]), answers[quick]] == expected
         assert store.stats().requests.restored_tokens == len(STORED) - 1
 
 
