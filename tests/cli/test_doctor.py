@@ -318,7 +318,11 @@ def test_a_disk_that_cannot_do_what_is_asked_of_it_is_told(
         inner.mkdir(mode=0o700)
         for number in range(2):
             (inner / f".{number}").touch()
-        assert [one.check for one in _found(inner)] == ["inodes"]
+        (one,) = _found(inner)
+        assert (one.check, f"du --inodes -x {disk.path} |" in one.remedy) == (
+            "inodes",
+            True,
+        )
     monkeypatch.setenv("OMLX_CACHE_MIN_FREE_BYTES", "1000TiB")
     (finding,) = _found(cold)
     assert (finding.check, "min_free_bytes" in finding.found) == ("free space", True)
@@ -433,10 +437,24 @@ def test_a_store_that_knows_other_pages_than_there_are_is_told(
     assert str(serving.pid) in finding.remedy
 
 
-def _asked(cold: Path, version: str = "0.0.1", **told: Any) -> AskedProcess:
-    held = ColdHolding(pages=0, bytes=0, state="ok", dir=str(cold))
+def _asked(cold: Path, version: str = "0.0.1", state: str = "ok", **told: Any) -> AskedProcess:
+    held = ColdHolding(pages=0, bytes=0, state=state, dir=str(cold))
     row = process_row(pid=11, version=version, cold=held)
     return AskedProcess(Client(cold / "none", 11), row, **told)
+
+
+@pytest.mark.parametrize(
+    ("state", "least", "severity"),
+    [("full", 0, "note"), ("full", 2**60, "warning"), ("failing: 5", 0, "warning")],
+)
+def test_a_store_that_has_not_tried_a_disk_with_room_again_is_only_a_note(
+    cold: Path, state: str, least: int, severity: str
+) -> None:
+    settings = {"min_free_bytes": {"kind": "derived", "value": least}}
+    context = Context(cold, [_asked(cold, state=state, settings=settings)])
+    (finding,) = examine(context, (machine.disks_of_stores,))
+    assert finding.severity == severity
+    assert ("has room now" in finding.found) == (severity == "note")
 
 
 def test_what_keeps_a_store_from_writing_is_told(cold: Path) -> None:

@@ -51,12 +51,11 @@ def directory(context: Context) -> Iterator[Finding]:
 
 def file_system(context: Context) -> Iterator[Finding]:
     """It is this machine's, and its locks keep others out."""
-    there = _existing(context.directory)
-    kind = kind_of(there)
+    kind = kind_of(context.place)
     if kind.network:
         yield Finding(
             "warning",
-            f"{there} lies on a file system ({kind.name}) that other machines may change",
+            f"{context.place} lies on a file system ({kind.name}) that other machines may change",
             "the budget holds for this machine's processes only, and a network is no SSD",
             _ELSEWHERE,
         )
@@ -73,8 +72,7 @@ def file_system(context: Context) -> Iterator[Finding]:
 
 def free_space(context: Context) -> Iterator[Finding]:
     """The disk has what is to stay free, and the budget can be reached."""
-    least, there = context.min_free, _existing(context.directory)
-    spare = context.fs.free_bytes(there) - least
+    least, spare, there = context.min_free, context.spare_bytes, context.place
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
     others = format_size(max(0, context.fs.taken_bytes(there) - context.census.nbytes))
     remedy = f"free room on the disk: du -xh {context.fs.mount_point(there)} | sort -h | tail"
@@ -99,14 +97,14 @@ def free_space(context: Context) -> Iterator[Finding]:
 
 def inodes(context: Context) -> Iterator[Finding]:
     """The disk has room for more files."""
-    there = _existing(context.directory)
-    spare = context.fs.spare_files(there)
-    if spare is not None and spare <= 0:
+    if context.lacks_files:
         yield Finding(
             "error",
             "the disk has hardly a file (inode) left",
             "no page can be written, however many bytes are free",
-            f"delete files on the disk, or export and import to another one; df -i {there}",
+            f"delete files on the disk; du --inodes -x {context.fs.mount_point(context.place)} | "
+            "sort -n | tail shows where most are, and a program may go on making some. Or "
+            "export, and import to another disk",
         )
 
 
@@ -285,10 +283,6 @@ def _why_unwritable(context: Context) -> str:
         with contextlib.suppress(OSError):
             context.fs.remove(path)
     return ""
-
-
-def _existing(path: Path) -> Path:
-    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def _is_cold(place: Path, context: Context) -> bool:

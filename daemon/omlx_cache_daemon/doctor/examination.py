@@ -235,13 +235,9 @@ class Context:
     def _take_census(self) -> bool:
         is_open = self.directory.is_dir() and os.access(self.directory, os.R_OK | os.X_OK)
         with contextlib.suppress(OSError):
-            self.census = self.count() if is_open else Census()
+            self.census = take_census(self.directory, self.fs) if is_open else Census()
             return is_open
         return False
-
-    def count(self) -> Census:
-        """Count what lies in the directory now; raises OSError."""
-        return take_census(self.directory, self.fs)
 
     @property
     def users(self) -> list[AskedProcess]:
@@ -277,12 +273,32 @@ class Context:
     def min_free(self) -> int:
         """The bytes to leave free on the directory's disk: those of its users, else those of a
         store that is started here on it."""
-        stated = [user.settings.get("min_free_bytes") for user in self.users]
-        known = [count_of(as_map(setting), "value") for setting in stated if setting]
+        known = [
+            count_of(as_map(user.settings["min_free_bytes"]), "value")
+            for user in self.users
+            if "min_free_bytes" in user.settings
+        ]
         if not known:
             with contextlib.suppress(ConfigError):
                 known = [CacheSettings(cold_dir=self.directory).min_free_bytes]
         return max(known, default=0)
+
+    @property
+    def place(self) -> Path:
+        """The directory, or the nearest one above it that exists."""
+        above = (self.directory, *self.directory.parents)
+        return next(place for place in above if place.exists())
+
+    @property
+    def spare_bytes(self) -> int:
+        """The bytes that the disk has beyond those to leave free, negative where it lacks some."""
+        return self.fs.free_bytes(self.place) - self.min_free
+
+    @property
+    def lacks_files(self) -> bool:
+        """True when the disk has hardly a file (inode) left, as far as it counts them."""
+        spare = self.fs.spare_files(self.place)
+        return spare is not None and spare <= 0
 
     @cached_property
     def budget(self) -> Budget | None:

@@ -165,12 +165,12 @@ def runtime_directory(context: Context) -> Iterator[Finding]:
 
 def sockets(context: Context) -> Iterator[Finding]:
     """Each socket has a process."""
-    known = [
-        name
+    left = [
+        known.path
         for place in search_places()
-        for name in (*sockets_in(place), *sockets_in(place, SERVICE))
+        for known in (*sockets_in(place), *sockets_in(place, SERVICE))
+        if not is_running(known.pid) and not is_listening(known.path)
     ]
-    left = [n.path for n in known if not is_running(n.pid) and not is_listening(n.path)]
     if left:
         yield Finding(
             "note",
@@ -204,7 +204,17 @@ def disks_of_stores(context: Context) -> Iterator[Finding]:
     """Every store has the use of its disk."""
     for process in context.processes:
         cold = None if process.row is None else process.row.cold
-        if cold is not None and cold.state != "ok":
+        there = Context(Path(process.cold_dir or os.curdir), [process], context.fs)
+        is_full = cold is not None and cold.state == "full"
+        if is_full and there.spare_bytes > 0 and not there.lacks_files:
+            yield Finding(
+                "note",
+                f"{process} takes its disk for full, which has room now: "
+                f"{format_size(there.spare_bytes)} beyond min_free_bytes",
+                "it works from memory until it tries again, within a minute",
+                "wait a minute. If it stays so, the budget has no room: omlx-cache quota",
+            )
+        elif cold is not None and cold.state != "ok":
             yield Finding(
                 "error" if cold.state.startswith("unavailable") else "warning",
                 f"the disk of {process} is not as it should be: {cold.state.partition('. ')[0]}",

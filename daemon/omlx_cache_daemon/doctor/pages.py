@@ -10,7 +10,13 @@ from omlx_cache import reasons
 from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES, counted, format_size
 from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
 from omlx_cache_daemon.client import count_of
-from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding, ask
+from omlx_cache_daemon.doctor.examination import (
+    AskedProcess,
+    Context,
+    Finding,
+    ask,
+    take_census,
+)
 from omlx_cache_daemon.quotas import described
 from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.targets import current_versions
@@ -165,12 +171,12 @@ def _excess(context: Context, budget: Budget) -> Iterator[Finding]:
     if context.users:
         # They evict within seconds.
         time.sleep(_PAUSE_SECONDS)
-        if context.count().nbytes <= budget.nbytes:
+        if take_census(context.directory, context.fs).nbytes <= budget.nbytes:
             return
-    used, most = (quantity("bytes", n) for n in (context.census.nbytes, budget.nbytes))
     yield Finding(
         "warning",
-        f"the directory holds {used}, more than its budget of {most}",
+        f"the directory holds {quantity('bytes', context.census.nbytes)}, more than its budget of "
+        f"{quantity('bytes', budget.nbytes)}",
         "the stores that use it should have evicted what is too much"
         if context.users
         else "the next store that opens it evicts what is too much",
@@ -245,7 +251,11 @@ def agreement(context: Context) -> Iterator[Finding]:
 
 def _disagreement(context: Context, process: AskedProcess) -> str:
     """Return in words how a store's count differs from what there is, "" if it does not."""
-    before, census, after = ask(process.store).row, context.count(), ask(process.store).row
+    before, census, after = (
+        ask(process.store).row,
+        take_census(context.directory, context.fs),
+        ask(process.store).row,
+    )
     rows = [None if row is None else row.cold for row in (before, after)]
     known = [cold for cold in rows if cold is not None and cold.state == "ok"]
     if len(known) < 2:
@@ -260,8 +270,10 @@ def _disagreement(context: Context, process: AskedProcess) -> str:
     if not least <= census.pages <= max(cold.pages for cold in known) + spread:
         return f"knows {counted(known[1].pages, 'page')}, and the directory has {census.pages:,}"
     if abs(told - census.nbytes) > _SLACK_BYTES + census.nbytes // 50:
-        said, real = quantity("bytes", told), quantity("bytes", census.nbytes)
-        return f"counts {said}, and the directory has {real}"
+        return (
+            f"counts {quantity('bytes', told)}, and the directory has "
+            f"{quantity('bytes', census.nbytes)}"
+        )
     return ""
 
 
