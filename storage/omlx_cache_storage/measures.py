@@ -111,8 +111,8 @@ class Intervals:
 
 
 RATED_TOKENS = 128
-"""Tokens of the shortest request that tells a rate: a shorter one's other costs would pass for
-computing."""
+"""Tokens of the smallest chunk that tells a rate: in a smaller one, such as a short turn behind a
+long prefix, other costs pass for computing."""
 RECENT_TOKENS = 65_536
 """After so many tokens earlier measurements count half: the machine may have become faster."""
 MODELS = 64
@@ -220,29 +220,20 @@ class WorkMeter:
 
 
 class RequestWork:
-    """One request's work, told when it has been done; calls of one request follow each other.
-
-    Mutable: `_tokens`, and `_steps` until they tell a rate.
-    """
+    """One request's work, told when it has been done; calls of one request follow each other."""
 
     def __init__(self, meter: WorkMeter, model: _Model) -> None:
         self._meter = meter
         self._model = model
-        self._tokens = 0
-        self._steps: list[tuple[int, float, float]] = []
 
     def computed(self, tokens: int, seconds: float) -> None:
-        """Tell that tokens of the prompt were computed in the last `seconds`; 0 for a token that a
+        """Tell that a chunk of the prompt was computed in the last `seconds`; 0 for a token that a
         step of decoding took along."""
         meter, interval = self._meter, self._meter._ended(seconds)
         with meter._lock:
             meter._computing.add(*interval)
-            self._steps.append((tokens, *interval))
-            self._tokens += tokens
-            if self._tokens >= RATED_TOKENS:
-                for step in self._steps:
-                    self._model.add(*step)
-                self._steps.clear()
+            if tokens >= RATED_TOKENS:
+                self._model.add(tokens, *interval)
                 self._model.price()
 
     def restored(self, tokens: int, seconds: float) -> None:

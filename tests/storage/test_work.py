@@ -9,6 +9,7 @@ from kit.storage import Seconds
 from omlx_cache_storage.measures import (
     BOUNDS,
     MOST_SPANS,
+    RATED_TOKENS,
     RECENT_TOKENS,
     Histograms,
     Intervals,
@@ -75,6 +76,32 @@ def test_what_is_measured_now_outweighs_a_long_past(meter: WorkMeter, time: Seco
     rate = meter.rate("m")
     assert rate == meter.totals().tokens_per_second["label of m"]
     assert 100 < rate < 120
+
+
+def test_short_turns_behind_a_long_prefix_do_not_slow_the_rate(
+    meter: WorkMeter, time: Seconds
+) -> None:
+    def chunks(*sizes: int, seconds: float) -> None:
+        request = _request(meter)
+        for tokens in sizes:
+            time.now += seconds
+            request.computed(tokens, seconds)
+
+    chunks(2048, 2048, 2048, 2048, 381, seconds=3.6)
+    for _ in range(10):
+        chunks(*[25] * 20, seconds=0.3)
+    assert meter.rate("m") == pytest.approx(8573 / 18)
+    _request(meter).restored(8567, 0.0)
+    assert meter.totals().saved_seconds == pytest.approx(18, abs=0.1)
+
+
+def test_small_chunks_alone_claim_nothing(meter: WorkMeter, time: Seconds) -> None:
+    request = _request(meter)
+    for _ in range(20):
+        time.now += 1
+        request.computed(RATED_TOKENS - 1, 1.0)
+    request.restored(5000, 0.0)
+    assert (meter.rate("m"), meter.totals().saved_seconds) == (None, 0)
 
 
 def test_what_was_restored_before_the_first_rate_is_priced_when_that_is_known(

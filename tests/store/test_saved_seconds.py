@@ -17,7 +17,7 @@ def model() -> Any:
     return zoo.build("qwen3")
 
 
-def _own_loop(model: Any, cache: PrefixCache, tokens: list[int], step: int = 64) -> None:
+def _own_loop(model: Any, cache: PrefixCache, tokens: list[int], step: int = 200) -> None:
     """A scheduler's loop: `next_stop`, the model, `checkpoint`."""
     with cache.session(tokens) as session:
         done = session.cached_tokens
