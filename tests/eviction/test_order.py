@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kit.examples import examples
 from omlx_cache_storage.eviction import order
 from omlx_cache_storage.eviction.order import OrderedPages, Record
-from omlx_cache_storage.format.names import PageName, StoredPage
+from omlx_cache_storage.format.names import PageName, StoredPage, parent_hint
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, Tail
 
@@ -126,3 +126,27 @@ def test_pages_that_come_and_go_take_no_more_memory(few: None) -> None:
             assert table.pop(_page(number - 8)) is not None
     assert len(table._heap) < 2 * order.FEW + 64
     assert len(table) == len(table._tails)
+
+
+def test_many_short_prompts_make_no_look_up_longer() -> None:
+    """All begin at the same boundary, and end at few positions behind it."""
+    table, ends, parent = OrderedPages[Record](), range(1, 9), _key(7)
+    looked_at: list[Record] = []
+
+    class Watched(Record):
+        @property
+        def end(self) -> Tail:
+            looked_at.append(self)
+            return super().end
+
+    for number in range(1000):
+        name = PageName(_page(number), parent_hint(parent), ends[number % 8], 0, True)
+        table.add(Watched(StoredPage(_key(99), name, 1)), number + 1)
+    looked_at.clear()
+    assert table.tails_of([parent]) == {Tail(end, "paged") for end in ends}
+    assert not looked_at
+    for number in range(8, 1000):
+        table.pop(_page(number))
+    table.check_integrity()
+    table.pop(_page(0))
+    assert table.tails_of([parent]) == {Tail(end, "paged") for end in ends[1:]}

@@ -88,6 +88,11 @@ class Record:
         return StoredPage(self.namespace, name, self.nbytes)
 
     @property
+    def end(self) -> Tail:
+        """Return where a tail ends, which many of one parent may share."""
+        return Tail(self.position, self.id.group)
+
+    @property
     def rank(self) -> tuple[int, int]:
         """Return where the page stands in the order; the smallest leaves first."""
         return self.stamp_ns, -self.position
@@ -98,8 +103,8 @@ _Place: TypeAlias = tuple[int, int, PageId]
 
 
 class OrderedPages(Generic[R]):
-    """Records by page id, tails by their parent, and the eviction order: by stamp, the deepest of
-    equal ones first. Its owner's lock guards it.
+    """Records by page id, how many tails end where, by their parent, and the eviction order: by
+    stamp, the deepest of equal ones first. Its owner's lock guards it.
 
     `_heap` has the rank and the id of each record, perhaps twice, and with earlier stamps. It has
     no record, as that would keep a page's memory. `pinned_bytes` is what pinned records take.
@@ -109,7 +114,7 @@ class OrderedPages(Generic[R]):
         self.policy = policy or Lru()
         self._records: dict[PageId, R] = {}
         self._heap: list[_Place] = []
-        self._tails: dict[bytes, set[R]] = {}
+        self._tails: dict[bytes, Counter[Tail]] = {}
         self.pinned_bytes = 0
 
     def __len__(self) -> int:
@@ -137,7 +142,7 @@ class OrderedPages(Generic[R]):
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         """Return the tails that may follow boundaries: hints, to be checked by key."""
         hints = self._tails.keys() & map(parent_hint, parents) if self._tails else ()
-        return {Tail(r.position, r.id.group) for hint in hints for r in self._tails[hint]}
+        return set().union(*(self._tails[hint] for hint in hints))
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
         """Return the keys with a child outside this chain. Looks at every record."""
@@ -151,7 +156,7 @@ class OrderedPages(Generic[R]):
         """Take a record of a page that is not here."""
         self._records[record.id] = record
         if record.tail:
-            self._tails.setdefault(record.hint, set()).add(record)
+            self._tails.setdefault(record.hint, Counter())[record.end] += 1
         self._place(record, stamp_ns)
         self.policy.added(stamp_ns)
 
@@ -161,9 +166,11 @@ class OrderedPages(Generic[R]):
         if record is None:
             return None
         if record.tail:
-            siblings = self._tails[record.hint]
-            siblings.discard(record)
-            if not siblings:
+            tails = self._tails[record.hint]
+            tails[record.end] -= 1
+            if not tails[record.end]:
+                del tails[record.end]
+            if not tails:
                 del self._tails[record.hint]
         self.pin(record, 0, 0, 0)
         self.policy.left(page, record.stamp_ns)
@@ -272,8 +279,8 @@ class OrderedPages(Generic[R]):
         assert all(self._records[record.id] is record for record in shown)
         ranks = [record.rank for record in shown]
         assert ranks == sorted(ranks)
-        tails = {record for record in shown if record.tail}
-        assert tails == set().union(*self._tails.values())
+        tails = Counter((record.hint, record.end) for record in shown if record.tail)
+        assert tails == {(h, end): n for h, ends in self._tails.items() for end, n in ends.items()}
         assert self.pinned_bytes == sum(record.cost for record in shown if record.pinned_ns)
 
 
