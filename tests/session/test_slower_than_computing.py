@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.drive import random_tokens, request
+from kit.drive import random_tokens
 from kit.examples import some
-from kit.restoring import BLOCK, DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
+from kit.restoring import DENSE, HYBRID, TOKENS, WINDOWED, Conversation, PagedDisk
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.requests.explanation import brief
 from omlx_cache.restore.gate import READS
@@ -31,8 +31,9 @@ def disk() -> PagedDisk:
 def learn(talk: Conversation, store: BlockStore, disk: PagedDisk) -> PrefixCache:
     """Return a cache whose store knows what the model takes, and that the disk is slow."""
     cache = PrefixCache(talk.model, store)
-    for seed in range(4):
-        request(talk.model, cache, random_tokens(TOKENS, 100 + seed), step=BLOCK)
+    # A loop of its own: these restore points are too close for a chunk that tells a rate.
+    with cache.session(random_tokens(TOKENS, 100)) as session:
+        session.asked.computed(TOKENS, 0.01)
     assert store.flush(60)
     disk.hold = lambda position, group: threading.Event().wait(SLOW)
     for _ in range(READS):
