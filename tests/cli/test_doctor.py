@@ -327,7 +327,7 @@ def test_a_disk_that_cannot_do_what_is_asked_of_it_is_told(
     (finding,) = _found(cold)
     assert (finding.check, "min_free_bytes" in finding.found) == ("free space", True)
     assert "other files take" in finding.found
-    assert finding.remedy.startswith("free room on the disk: du -xh /")
+    assert "less min_free_bytes" in finding.remedy
 
 
 def test_a_check_that_fails_or_hangs_is_a_finding_and_no_end(
@@ -491,7 +491,38 @@ def test_a_full_budget_whose_pages_are_missed_is_told_with_a_larger_one(
         assert ["missed pages that had been evicted" in one.found for one in found] == [
             True
         ] * count
-        assert all(cli(*one.remedy.split(", or")[0].split()[1:]).code == 0 for one in found)
+        assert all(cli(*one.remedy.split("; ")[0].split()[1:]).code == 0 for one in found)
+
+
+def test_no_more_is_proposed_than_the_disk_has_room_for(cli: Cli, cold: Path) -> None:
+    used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
+    assert cli("quota", str(used), "--yes").code == 0
+    disk, stats = FaultyDisk(), {"requests": {"misses": {"evicted": 4}}}
+    # Beside the cache the disk has as much room again, half of that, none, or less than none.
+    for free, most in ((2 * used, 2 * used), (used // 2, used * 3 // 2), (0, 0), (-used, 0)):
+        disk.free_bytes = lambda path, free=free: free  # type: ignore[method-assign,misc]
+        context = Context(cold, [_asked(cold, stats=stats)], disk)
+        assert context.exists
+        (finding,) = examine(context, (pages.budget,))
+        assert finding.remedy.startswith("omlx-cache quota ") == (most > 0)
+        if most:
+            assert cli(*finding.remedy.split("; ")[0].split()[1:]).code == 0
+            budget = json.loads(cli("quota", "--format", "json").out)["bytes"]
+            assert 0.95 * most <= budget <= used + free
+            assert cli("quota", str(used), "--yes").code == 0
+
+
+def test_a_smaller_budget_is_proposed_where_other_files_take_too_little(
+    cli: Cli, cold: Path
+) -> None:
+    used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
+    assert cli("quota", str(4 * used), "--yes").code == 0
+    disk = FaultyDisk()
+    disk.free_bytes = lambda path: used  # type: ignore[method-assign]
+    for others, remedy in ((0, "omlx-cache quota "), (5 * used, "free room on the disk: du ")):
+        disk.taken_bytes = lambda path, n=others: used + n  # type: ignore[method-assign,misc]
+        (finding,) = _found(cold, disk)
+        assert (finding.check, finding.remedy.startswith(remedy)) == ("free space", True)
 
 
 def test_processes_of_different_versions_on_a_directory_are_told(cold: Path) -> None:

@@ -74,13 +74,21 @@ def free_space(context: Context) -> Iterator[Finding]:
     """The disk has what is to stay free, and the budget can be reached."""
     least, spare, there = context.min_free, context.spare_bytes, context.place
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
-    others = format_size(max(0, context.fs.taken_bytes(there) - context.census.nbytes))
-    remedy = f"free room on the disk: du -xh {context.fs.mount_point(there)} | sort -h | tail"
+    others = max(0, context.fs.taken_bytes(there) - context.census.nbytes)
+    remedy = (
+        f"free room on the disk: du -axh {context.fs.mount_point(there)} | grep -vF "
+        f"{context.directory}/ | sort -h | tail. If it fills again, a program goes on writing: lsof"
+    )
+    if others < max(-spare, lacking):
+        size = format_size(max(0, context.room_bytes))
+        remedy = (
+            f"omlx-cache quota {size} {context.option}; or a larger disk, or less min_free_bytes"
+        )
     if spare < 0:
         yield Finding(
             "warning",
             f"the disk has {format_size(spare + least)} free, less than min_free_bytes "
-            f"({format_size(least)}): other files take {others} of it, the cache "
+            f"({format_size(least)}): other files take {format_size(others)} of it, the cache "
             f"{format_size(context.census.nbytes)}",
             "stores evict pages until that much is free, and write nothing when none is left",
             remedy,
@@ -89,7 +97,7 @@ def free_space(context: Context) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"the budget is {format_size(context.budget.nbytes)}, and the disk lacks "
-            f"{format_size(lacking)} for all of it: other files take {others}",
+            f"{format_size(lacking)} for all of it: other files take {format_size(others)}",
             "pages leave sooner than the budget says",
             remedy,
         )
@@ -247,17 +255,15 @@ def leftovers(context: Context) -> Iterator[Finding]:
 
 def foreign_files(context: Context) -> Iterator[Finding]:
     """Nothing lies there that is no cache's."""
-    place, others = context.directory, []
-    for path in context.census.foreign:
-        if not _is_cold(Path(path), context):
-            others.append(path)
-            continue
+    caches = [path for path in context.census.foreign if _is_cold(Path(path), context)]
+    for path in caches:
         yield Finding(
             "warning",
             f"{path} is another cache, inside of this one",
             "no store uses its pages here, and no budget counts their bytes",
-            f"move it out of {place}",
+            f"move it out of {context.directory}",
         )
+    others = [path for path in context.census.foreign if path not in caches]
     if others:
         given = [Path(path) for path in others]
         # A link takes its own room only: what it names may lie on another disk.

@@ -73,18 +73,20 @@ def take_census(directory: Path, fs: FileSystem) -> Census:
     census.left, census.ignored = known.useless, known.ignored
     census.foreign = [entry.path for entry in fs.scan(directory) if not _is_known(entry.name)]
     for _, namespace in namespace_directories(directory, fs):
-        names = [entry.name for entry in fs.scan(namespace)]
-        odd = [n for n in names if len(n) != 2 and n not in DESCRIPTIONS and n[0] != "."]
-        census.foreign += [os.path.join(namespace, name) for name in odd]
+        census.foreign += [
+            entry.path
+            for entry in fs.scan(namespace)
+            if len(entry.name) != 2 and entry.name not in DESCRIPTIONS and entry.name[0] != "."
+        ]
         for shard in shard_directories(namespace, fs):
             names = [entry.name for entry in fs.scan(shard)]
             if not names:
                 census.empty.append(shard)
-            prefix = os.path.basename(shard)
             census.foreign += [
                 os.path.join(shard, name)
                 for name in names
-                if name[0] != "." and not (parse_name(name) and name.startswith(prefix))
+                if name[0] != "."
+                and not (parse_name(name) and name.startswith(os.path.basename(shard)))
             ]
     return census
 
@@ -293,6 +295,11 @@ class Context:
     def spare_bytes(self) -> int:
         """The bytes that the disk has beyond those to leave free, negative where it lacks some."""
         return self.fs.free_bytes(self.place) - self.min_free
+
+    @property
+    def room_bytes(self) -> int:
+        """The bytes that the cache can hold on its disk, beside what file systems add to files."""
+        return (self.census.nbytes + self.spare_bytes) * 99 // 100
 
     @property
     def lacks_files(self) -> bool:

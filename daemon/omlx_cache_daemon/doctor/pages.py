@@ -142,7 +142,7 @@ def _for_a_prompt(context: Context, budget: Budget) -> Iterator[Finding]:
 
 
 def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Iterator[Finding]:
-    given = process.given("cold_bytes") or 0
+    given, evicted = process.given("cold_bytes") or 0, process.missed(reasons.EVICTED)
     if budget.set_by == "quota" and 2 * budget.nbytes <= given:
         yield Finding(
             "warning",
@@ -151,17 +151,29 @@ def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Ite
             "pages leave sooner than those who set it up expect",
             f"omlx-cache quota auto {context.option} goes by what it was given",
         )
-    evicted = process.missed(reasons.EVICTED)
-    if evicted >= _EVICTED and context.census.nbytes * 10 >= budget.nbytes * 9:
+    elif evicted >= _EVICTED and context.census.nbytes * 10 >= budget.nbytes * 9:
         yield Finding(
             "warning",
             f"{counted(evicted, 'request')} of {process} missed pages that had been evicted, "
             f"and the budget ({format_size(budget.nbytes)}) is full",
             "the conversations that go on at once need more than it holds, and evict each "
             "other's pages",
-            f"omlx-cache quota {format_size(2 * budget.nbytes)} {context.option}, or "
-            "more, where the disk has that much free; else free room there",
+            _larger(context, budget.nbytes)
+            or "let fewer conversations go on at once, or use a larger disk (omlx-cache export, "
+            "and import there): this one has no room for a larger budget",
         )
+
+
+def _larger(context: Context, limit: int) -> str:
+    """Return the command for twice the budget, or for what the disk has room for; "" where that is
+    hardly more than now."""
+    most = context.room_bytes
+    return (
+        f"omlx-cache quota {format_size(min(2 * limit, most))} {context.option}; the disk has room "
+        f"for {format_size(most)}"
+        if most * 10 > limit * 11
+        else ""
+    )
 
 
 def _excess(context: Context, budget: Budget) -> Iterator[Finding]:
@@ -189,12 +201,13 @@ def pins(context: Context) -> Iterator[Finding]:
     state = described(context.directory)
     kept, limit = count_of(state, "pinned_bytes"), state["bytes"]
     if isinstance(limit, int) and kept * 4 >= limit > 0:
-        is_full = context.census.nbytes * 10 >= limit * 9
+        larger = _larger(context, limit)
         yield Finding(
-            "warning" if is_full else "note",
+            "warning" if context.census.nbytes * 10 >= limit * 9 else "note",
             f"pins keep {quantity('bytes', kept)} of the budget of {quantity('bytes', limit)}",
             "all other prompts share the rest, and are evicted sooner",
-            f"omlx-cache quota {context.option} shows the pins, and --unpin NAME ends one",
+            f"omlx-cache quota {context.option} shows the pins, and --unpin NAME ends one"
+            + (f"; to keep them: {larger}" if larger else ""),
         )
 
 
@@ -233,14 +246,13 @@ def stale_pages(context: Context) -> Iterator[Finding]:
 def agreement(context: Context) -> Iterator[Finding]:
     """Each running store knows as many pages as there are, and counts their bytes."""
     for process in context.users:
-        wrong = ""
         for look in range(_LOOKS):
             # Both change while it looks.
             time.sleep(_PAUSE_SECONDS if look else 0)
             wrong = _disagreement(context, process)
             if not wrong:
                 break
-        if wrong:
+        else:
             yield Finding(
                 "warning",
                 f"{process} {wrong}",
