@@ -68,15 +68,15 @@ class Requests(Follower):
 
     operation = "requests"
     columns = (
-        ("TIME", 8),
+        ("ENDED", 8),
         ("PID", 7),
-        ("NUMBER", 7),
+        ("NUMBER", 6),
         ("MODEL", -_MODEL_CHARACTERS),
         ("SALT", -_SALT_DIGITS),
-        ("TOKENS", 8),
-        ("HOT", 8),
-        ("COLD", 8),
-        ("REMOTE", 8),
+        ("TOKENS", 7),
+        ("HOT", 7),
+        ("COLD", 7),
+        ("REMOTE", 7),
         ("COMPUTED", 8),
         ("OUT", 6),
         ("RESTORE", 9),
@@ -84,9 +84,9 @@ class Requests(Follower):
         ("COMPUTE", 9),
         ("FIRST", 9),
         ("TOTAL", 9),
-        ("REASON", -1),
+        ("REASON", -8),
     )
-    spare = ("SALT", "HELD", "REMOTE", "OUT", "MODEL", "PID", "COMPUTE", "RESTORE", "HOT")
+    spare = ("SALT", "HELD", "REMOTE", "OUT", "MODEL", "COMPUTE", "RESTORE", "COLD", "TOTAL")
 
     def __init__(self, *, shows_begun: bool) -> None:
         super().__init__(after=0, limit=AT_A_TIME)
@@ -137,28 +137,28 @@ def _missed(pid: int | None, count: int) -> list[Row]:
 
 
 def _request(pid: int | None, record: RequestRecord) -> Row:
-    ended = record.asked_at + (record.total_seconds or 0.0)
+    asked_at, took = record.asked_at, record.total_seconds
     restored, cold, remote = record.restored_tokens, record.cold_tokens, record.remote_tokens
     computed = record.computed_tokens
-    if not computed and record.total_seconds is not None and record.generated_tokens:
+    if not computed and took is not None and record.generated_tokens:
         # A server that timed no tokens reported none: they are the remaining ones.
         computed = record.prompt_tokens - restored
     counts = (record.prompt_tokens, restored - cold - remote, cold, remote, computed)
     times = (
         *(record.restore_seconds, record.held_seconds, record.compute_seconds),
-        *(record.first_token_seconds, record.total_seconds),
+        *(record.first_token_seconds, took),
     )
     cells = [
-        time.strftime("%H:%M:%S", time.localtime(ended)),
+        None if took is None else time.strftime("%H:%M:%S", time.localtime(asked_at + took)),
         pid,
         record.number,
         (record.model or "-").rpartition("/")[2][:_MODEL_CHARACTERS],
         (record.salt or "-").rpartition(":")[2][:_SALT_DIGITS],
         *(f"{count:,}" for count in (*counts, record.generated_tokens)),
-        *(None if took is None else f"{took:.3f} s" for took in times),
+        *(None if seconds is None else f"{seconds:.3f} s" for seconds in times),
         record.reason,
     ]
-    return Row(ended, {"pid": pid, **asdict(record)}, cells)
+    return Row(asked_at + (took or 0.0), {"pid": pid, **asdict(record)}, cells)
 
 
 def _event(event: Map) -> Row:

@@ -16,8 +16,6 @@ from kit.children import Process, embedded_stores, ended, told
 from kit.storage import Story, commit_to_disk, open_store
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import FOLLOWED_SECONDS, AskedRequest
-from omlx_cache_daemon.log_follower import Requests
-from omlx_cache_daemon.render import Lines
 
 from .conftest import Cli
 
@@ -115,7 +113,7 @@ def test_a_request_is_a_line_with_its_tokens_times_and_reason(
     result = cli("log")
     header, cells = (line.replace(" s ", "s ").split() for line in result.out.splitlines())
     row = dict(zip(header, cells, strict=True))
-    del row["TIME"], row["TOTAL"], row["FIRST"]
+    del row["ENDED"], row["TOTAL"], row["FIRST"]
     assert row == {
         "PID": str(store.identity().pid),
         **{"NUMBER": "1", "MODEL": "tiny-model", "SALT": "01234567", "TOKENS": "5,000"},
@@ -266,23 +264,24 @@ def test_batches_for_a_router_begin_with_all_that_is_remembered(
     ]
 
 
+@pytest.mark.parametrize("several", [False, True])
 def test_a_narrow_terminal_gets_the_columns_that_answer_first(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    several: bool,
+    store: BlockStore,
+    start: Callable[[], Process],
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if several:
+        start()
+    asked = _asked(store)
+    asked.restored(4900, 0, 0.25, "evicted")
+    asked.ended(20)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = Lines(Requests.columns, Requests.spare)
-    lines.print([name.lower() for name, _ in Requests.columns])
-    header, row = capsys.readouterr().out.splitlines()
-    assert row.split() == [
-        "time",
-        "number",
-        "tokens",
-        "cold",
-        "computed",
-        "first",
-        "total",
-        "reason",
-    ]
-    assert len(row) <= 80
-    assert "REASON" in header
+    header, *rows = cli("log", COLUMNS="80", NO_COLOR="1").out.splitlines()
+    assert max(map(len, [header, *rows])) <= 80
+    counts = ["NUMBER", "TOKENS", "HOT", "COMPUTED", "FIRST"]
+    assert header.split() == (
+        ["ENDED", "PID", *counts, "REASON"] if several else ["ENDED", *counts, "TOTAL", "REASON"]
+    )
+    assert ["-" in row.split()[:1] for row in rows] == ([True, False] if several else [False])

@@ -85,7 +85,9 @@ class _Log:
         self._question = StoreQuestion(self._read, args.timeout)
         is_json = args.kv or args.format == "json"
         kind = Events if args.events else Requests
-        self._lines = None if is_json else Lines(kind.columns, kind.spare)
+        # Of one store the process says nothing, and of several the numbers are the same.
+        spare = kind.spare if len(self._stores) > 1 else ("PID", *kind.spare)
+        self._lines = None if is_json else Lines(kind.columns, spare)
 
     def begin(self) -> None:
         """Print the latest lines of all stores; raises NobodyThere where none answers."""
