@@ -24,6 +24,7 @@ from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE
 from omlx_cache_storage.private import is_private, trouble
 
 _NOTHING = "nothing is kept on the disk"
+_ANOTHER = "set cold_dir to another place (omlx-cache config shows who sets it), and restart"
 _ELSEWHERE = "omlx-cache export, and import on a disk of this machine"
 
 
@@ -37,16 +38,20 @@ def directory(context: Context) -> Iterator[Finding]:
         try:
             root_of(place).check()
         except DirectoryGone as gone:
-            remedy = "mount its disk, or set OMLX_CACHE_COLD_DIR to another place"
-            yield Finding("error", str(gone.strerror), _NOTHING, remedy)
+            yield Finding("error", str(gone.strerror), _NOTHING, f"mount its disk, or {_ANOTHER}")
             return
     above = next((path for path in place.parents if path.exists()), place.parent)
     if not context.exists and os.path.lexists(place):
-        what = f"{place} is no directory that can be read"
-        yield Finding("error", what, _NOTHING, f"ls -ld {place}")
+        yield Finding(
+            "error", f"{place} is no directory that can be read", _NOTHING, f"ls -ld {place}"
+        )
     elif not context.exists and not os.access(above, os.W_OK):
-        what = f"{place} is missing, and {above} does not let it be made"
-        yield Finding("error", what, _NOTHING, "set OMLX_CACHE_COLD_DIR to another place")
+        yield Finding(
+            "error",
+            f"{place} is missing, and {above} does not let it be made",
+            _NOTHING,
+            _ANOTHER,
+        )
 
 
 def file_system(context: Context) -> Iterator[Finding]:
@@ -140,8 +145,8 @@ def writable(context: Context) -> Iterator[Finding]:
             "warning",
             f"nothing can be written to {context.directory} ({why})",
             "what is there is restored, and nothing is added or evicted",
-            "mount it so that it can be written to. After an error of the disk (dmesg): stop the "
-            "servers that use it, unmount it, fsck, mount, start them",
+            "mount it so that it can be written to. After an error of the disk (dmesg) that needs "
+            "fsck first: stop the servers that use it, unmount it, fsck, mount, start them",
         )
 
 

@@ -236,14 +236,18 @@ def writes_of_stores(context: Context) -> Iterator[Finding]:
                 f"{process} writes nothing: the directory holds {format_size(held)}, and its own "
                 f"cold_bytes is {format_size(own)}",
                 "its prompts are kept in its memory only; omlx-cache quota does not change that",
-                f"omlx-cache config --pid {process.pid} shows who set it: raise it, and restart",
+                f"omlx-cache config --pid {process.pid} shows who set it: raise it to the "
+                f"directory's {format_size(count_of(cold, 'limit_bytes'))}, or leave it out, and "
+                "restart",
             )
         if count_of(cold, "rationed_pages") and written * 10 >= ration * 9:
             yield Finding(
                 "warning",
-                f"{process} has written its daily_write_bytes: {format_size(written)} in 24 hours",
+                f"{process} has written {format_size(written)} in 24 hours, of daily_write_bytes "
+                f"{format_size(ration)}",
                 "new pages stay in memory only, until what was written a day ago does not count",
-                "raise daily_write_bytes, and restart it; or wait",
+                f"omlx-cache config --pid {process.pid} shows who set it: raise it, and restart; "
+                "or wait",
             )
         if damaged := count_of(cold, "corrupt_pages"):
             yield Finding(
