@@ -94,7 +94,8 @@ MISS_REASONS = {
     ),
     NO_DISK: MissReason(
         "memory had no room for the page, and the disk takes none",
-        "`omlx-cache doctor` says what is wrong with the disk, and what helps",
+        "`omlx-cache doctor` says what is wrong with the disk, or which limit is spent, and what "
+        "helps",
     ),
     NOT_STORED: MissReason(
         "what both share is not stored",

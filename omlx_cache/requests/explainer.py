@@ -227,7 +227,9 @@ class Explainer:
         where they part."""
         word, restored, size = told.reason, told.restored, walked.chain.block_size
         departure = self._departure(walked, restored, near, word)
-        trouble = self._tiers.disk_trouble.partition(":")[0]
+        cold, trouble = self._tiers.cold, self._tiers.disk_trouble.partition(":")[0]
+        if not trouble and cold is not None and cold.usage().room == "rationed":
+            trouble = "rationed"
         no_disk = replace(told, reason=reasons.NO_DISK, detail=trouble)
         if departure is not None:
             # A disk that is away has removed all its pages; else a person did.
