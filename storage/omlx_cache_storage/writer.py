@@ -377,7 +377,11 @@ class Writer:
         nbytes = page.meta.nbytes
         try:
             result = self._cold.write(page, stamp, self._documents(page.meta.namespace))
-            trouble = "it is full" if self._cold.evictor.is_short else "its budget has no room"
+            trouble = (
+                "it is full (of bytes or files)"
+                if self._cold.evictor.is_short
+                else "its budget has no room"
+            )
         except OSError as error:
             trouble = error.strerror or str(error)
         except Exception as error:

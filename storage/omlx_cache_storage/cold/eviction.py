@@ -331,7 +331,9 @@ class Evictor(DirectoryPart):
             )
         elif was_short and not self.is_short:
             _log.warning(
-                "the disk of %s has room again: %s", self._index.directory, format_size(free)
+                "the disk of %s has room again: %s%s",
+                *(self._index.directory, format_size(free)),
+                "" if spare is None else f", and {spare:,} files (inodes)",
             )
 
     def evict(self, pages: Sequence[PageId]) -> list[PendingDeletion]:
