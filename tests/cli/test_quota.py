@@ -90,12 +90,14 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
     for amount, expected, says in (
         ("1 GiB", Budget(1 << 30, "quota"), ""),
         ("auto", Budget(1 << 30, "free space"), "it stays at 1 GiB until one is left"),
-        ("0", Budget(0, "quota"), "are evicted, used longest ago first"),
+        ("0", Budget(0, "quota"), ""),
+        ("auto", Budget(0, "free space"), "it stays at 0 B until one is left"),
         ("1PiB", Budget(2**50, "quota"), "omlx-cache: the disk has "),
     ):
         ended = cli("quota", amount)
         assert (ended.code, read_budget(cold_dir)) == (0, expected)
         assert says in ended.err
+        assert ("are evicted, used longest ago first" in ended.err) == (amount == "0")
         assert ("set by" in ended.out) == (expected.set_by == "quota"), "auto set no such budget"
 
 

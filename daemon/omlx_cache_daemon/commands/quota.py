@@ -185,7 +185,8 @@ def _warn(state: Map, amount: str, stores: Iterable[Client]) -> None:
     limits."""
     limit, most_pinned = state["bytes"], state["pinned_limit_bytes"]
     used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
-    over = used - limit if isinstance(limit, int) else 0
+    # A budget that was given back is another one before anything is evicted.
+    over = used - limit if isinstance(limit, int) and state["set_by"] != "free space" else 0
     users = [(row, row.cold) for store in stores if (row := introduced(store))]
     lower = {
         f"{text(row.title)} in process {row.pid} writes only while the directory holds less than "
