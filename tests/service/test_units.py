@@ -89,7 +89,8 @@ def test_one_command_starts_a_server_at_login_and_one_ends_that(
     assert cli.main(["serve", "--at-login", *SERVE]) == 0
     assert path.read_text() == unit("systemd", ["--model", str(tmp_path / "a model"), *SERVE[2:]])
     user = "systemctl --user"
-    started = [f"{user} daemon-reload", f"{user} enable omlx-cache-serve"]
+    asked = [f"{user} show-environment", f"{user} daemon-reload"]
+    started = [*asked, f"{user} enable omlx-cache-serve"]
     assert told.read_text().splitlines() == [*started, f"{user} restart omlx-cache-serve"]
     told.unlink()
     for _ in range(2):
@@ -136,7 +137,8 @@ def test_what_cannot_start_at_login_is_said(
     assert not told.exists()
     (tmp_path / "systemctl").write_text("#!/bin/sh\necho no bus >&2; exit 1\n")
     assert cli.main(["serve", "--at-login"]) == 1
-    assert "systemctl --user daemon-reload: no bus" in capsys.readouterr().err
+    assert "systemctl --user show-environment: no bus; log in" in capsys.readouterr().err
+    assert not (tmp_path / ".config").exists()
     (tmp_path / "systemctl").unlink()
     assert cli.main(["serve", "--at-login"]) == 1
     assert "systemctl: No such file" in capsys.readouterr().err

@@ -40,6 +40,10 @@ def start_at_login(serve: Sequence[str]) -> str:
     """Have `omlx-cache serve` with these arguments run now and after each login; return a note for
     the person. Raises CommandError, OSError."""
     kind, path = _place()
+    if kind == "systemd":
+        # Without it nobody would read the file.
+        advice = "; log in as this user: su and sudo start no systemd --user"
+        _call("systemctl", "--user", "show-environment", advice=advice)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(unit(kind, serve))
     if kind == "launchd":
@@ -72,10 +76,12 @@ def _place() -> tuple[str, Path]:
     return "systemd", settings / "systemd" / "user" / f"{SERVER}.service"
 
 
-def _call(*command: str, required: bool = True) -> None:
+def _call(*command: str, required: bool = True, advice: str = "") -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode and required:
-        raise CommandError(f"{shlex.join(command)}: {ended.stderr.strip() or ended.returncode}")
+        raise CommandError(
+            f"{shlex.join(command)}: {ended.stderr.strip() or ended.returncode}{advice}"
+        )
 
 
 def _command(name: str) -> list[str]:
