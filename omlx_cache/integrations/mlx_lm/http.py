@@ -118,6 +118,8 @@ class Handler(APIHandler):  # type: ignore[misc]
             # JSON has no such numbers, Python reads them, and sampling ends with them.
             if isinstance(value, float) and not math.isfinite(value):
                 raise BadRequest(f"{name} must be a finite number, not {value}")
+        if self.requested_model == "default_model" and not self.response_generator.cli_args.model:
+            raise BadRequest("no default_model: start serve with --model, or name a model")
         self._request, self._sent = request, SentAnswer()
         try:
             with self.server.answering():

@@ -81,6 +81,13 @@ def test_a_prompt_of_just_the_limit_is_computed(small: Server) -> None:
     assert (answer.status, "has 501 tokens" in answer.error) == (400, True)
 
 
+def test_a_server_without_a_model_asks_for_one(tmp_path: Path, forks: None) -> None:
+    server = serve_ours(tmp_path, forked=True)
+    answer = exchange(server.url, completion(prompt="a"))
+    assert (answer.status, "serve with --model" in answer.error) == (400, True)
+    assert server.stop() == 0, server.text()
+
+
 def test_the_default_is_the_context_that_the_model_names(ours: Server) -> None:
     answer = exchange(ours.url, completion(prompt=[5] * 32_769), 120)
     assert answer.status == 400
