@@ -83,7 +83,7 @@ def existing(directory: Path) -> Path:
     try:
         directory.stat()
     except FileNotFoundError as error:
-        raise CommandError(f"{directory}: {error.strerror}; is its disk mounted?") from error
+        raise CommandError(f"{directory}: {error.strerror}; make it, or mount its disk") from error
     return directory
 
 

@@ -143,8 +143,8 @@ def config_path(model: str | Path) -> Path:
         found = try_to_load_from_cache(str(model), "config.json")
         if isinstance(found, str):
             return Path(found)
-    where = constants.HF_HUB_CACHE
-    raise SizingError(f"{model}: no such config.json or folder, and no such model in {where}")
+    lacking = "the folder has no config.json" if path.is_dir() else "no such config.json or folder"
+    raise SizingError(f"{model}: {lacking}, and no such model in {constants.HF_HUB_CACHE}")
 
 
 @dataclass(frozen=True, slots=True)
