@@ -1,7 +1,6 @@
 """The reason, from what a look-up met and what is known: every case by itself, and its words."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,8 +22,7 @@ MOVED = [*range(600), 9999, *range(601, 900)]
 class Known:
     """What an explainer asks: the tiers have the pages of `here` ends; `gone` ends have left."""
 
-    disk_trouble = ""
-    cold: SimpleNamespace | None = None
+    disk_trouble, cold = "", None
 
     def __init__(self, here: tuple[int, ...] = (), most: int = 100) -> None:
         self.explainer = Explainer(2**20, self)
@@ -91,16 +89,6 @@ def test_a_disk_that_takes_no_page_is_to_blame_for_what_memory_evicted(
     known.disk_trouble = trouble
     known.leave(768, how=how)
     assert known.explain().reason == reason
-
-
-@pytest.mark.parametrize(("room", "reason"), [("rationed", "no_disk"), ("ok", "evicted")])
-def test_a_disk_whose_writes_of_a_day_are_spent_takes_no_page(
-    known: Known, room: str, reason: str
-) -> None:
-    known.cold = SimpleNamespace(usage=lambda: SimpleNamespace(room=room))
-    known.leave(768, how="memory")
-    told = known.explain()
-    assert (told.reason, told.detail == "rationed") == (reason, room == "rationed")
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,17 @@ def test_what_memory_evicted_is_told_with_the_time(open_store: Opener, model: An
     assert cache.store.requests.latest()[1].record.asked_at <= told.gone_at
 
 
+def test_what_was_not_written_since_the_writes_of_a_day_are_spent_is_told(
+    open_store: Opener, model: Any
+) -> None:
+    cache = PrefixCache(model, open_store(hot_bytes="512KiB", daily_write_bytes="64KiB"))
+    for tokens in (random_tokens(600, 8), BODY, random_tokens(2000, 9)):
+        ask(cache, model, tokens)
+        cache.store.flush(30)
+    told, _ = ask(cache, model, BODY)
+    assert (told.reason, told.detail) == ("no_disk", "rationed")
+
+
 def test_what_the_disk_evicted_is_told(open_store: Opener, model: Any) -> None:
     cache = asked(model, open_store(hot_bytes=0, queue_bytes="4MiB", cold_bytes="1MiB"))
     for seed in range(3):
