@@ -46,18 +46,19 @@ def test_the_embedding_example_runs_and_a_second_process_restores_the_prompt(
 
 def test_the_quick_start_asks_twice_and_looks(workplace: Path, root: Path) -> None:
     text = (root / "docs/quickstart.md").read_text(encoding="utf-8")
-    path, body = re.findall(r"^curl http://127.0.0.1:8080(\S+) .* -d '([^']+)'$", text, re.M)[0]
+    curl = re.search(r"^time curl http://127.0.0.1:8080(\S+) .*? -d ('.+?'$)", text, re.M | re.S)
+    assert curl is not None
+    body = subprocess.check_output(["sh", "-c", f"printf %s {curl[2]}"])
     looks = re.findall(r"^omlx-cache ([a-z]+) +#", text, re.MULTILINE)
     assert len(looks) >= 6
     server = serve_ours(workplace, "--model", str(workplace / "model"))
-    asked = urllib.request.Request(
-        server.url + path, body.encode(), {"Content-Type": "application/json"}
-    )
+    asked = urllib.request.Request(server.url + curl[1], body, {"Content-Type": "application/json"})
     for _ in range(2):
         with urllib.request.urlopen(asked, timeout=60) as answer:
             usage = json.load(answer)["usage"]
     shown = {look: _run(workplace, "-m", "omlx_cache_daemon", look) for look in looks}
     assert server.stop() == 0
+    assert usage["prompt_tokens"] > 1000, "a shorter prompt does not show what was saved"
     assert usage["prompt_tokens_details"]["cached_tokens"] == usage["prompt_tokens"] - 1
     assert all(shown.values()), shown
 
