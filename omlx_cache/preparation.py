@@ -35,11 +35,11 @@ class Preparation:
     gives up; both on the model's thread. Neither raises.
 
     Its end becomes a restore point, and so does the place where it is given up. Its pages are
-    evicted first, evict none that was used, and reach the disk when a request uses them. While the
-    system is short of memory nothing is prepared, nor where a step would take too long. After a
-    deletion on request nothing of it is stored, and it ends. `source` is the chain that it is
-    restored from, which may part from it later, and how far that is the same and can be restored;
-    without one its own is looked up.
+    evicted first, evict only pages that the disk has, and reach the disk when a request uses them.
+    While the system is short of memory nothing is prepared, nor where a step would take too long.
+    After a deletion on request nothing of it is stored, and it ends. `source` is the chain that it
+    is restored from, which may part from it later, and how far that is the same and can be
+    restored; without one its own is looked up.
 
     Mutable by that thread: `computed` (tokens so far), `is_over`, `reason` (why it ended before all
     was there, perhaps with details after a colon; "" otherwise), and `_position`, how many tokens

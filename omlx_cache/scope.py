@@ -244,7 +244,7 @@ class Scope:
     ) -> PendingRestore:
         """Return a restore of at most `limit` tokens into buffers with room for `capacity`, not
         begun; the chain belongs to it until it is taken. Pages that it reads for something that is
-        `prepared` evict none that was used."""
+        `prepared` evict only pages that the disk has."""
         known, gate = self._kinds.boundaries.of(chain), self._gate()
 
         def new_walk(stamp: int | None) -> Walk:

@@ -100,9 +100,9 @@ class Admission:
     `wait_seconds` in all, and while it progresses.
 
     `priority` is the sequence's. One that is `prepared`, since memory had seen so many deletions,
-    has no use yet: its pages stay at `stamp`, evict none that was used, reach the disk when they
-    are used, and are not stored after another deletion. Others have used those of its pages whose
-    stamp is later than `since_ns`, by default `stamp`.
+    has no use yet: its pages stay at `stamp`, evict only pages that the disk has, reach the disk
+    when they are used, and are not stored after another deletion. Others have used those of its
+    pages whose stamp is later than `since_ns`, by default `stamp`.
 
     Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
     `new` (those of them that it stored), `_staged` (those that wait for room), `finishing`, `lack`

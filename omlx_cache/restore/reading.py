@@ -363,7 +363,7 @@ def fetch(
 
     Blocks on the disk. The page goes to the hot tier where memory is free; without `targets` it
     is a payload of its own in any case. Joins a prefetch that is reading it. One that is read for
-    something `prepared` evicts no page that was used. Raises PageFailed.
+    something `prepared` evicts only pages that the disk has. Raises PageFailed.
     """
     page, held = read.use.page, read.use.info.held
 

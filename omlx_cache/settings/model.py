@@ -194,13 +194,13 @@ class CacheSettings(RemoteSettings):
     request. `auto`: `serve` does so after each whole answer to a request with tools or with earlier
     answers, for the latest conversation first. It computes at most 4,096 tokens after a tool call,
     else 32,768. A request waits for one chunk at most, a tenth of a second or 256 tokens, and
-    restores what was computed by then. Prepared pages evict no used page, are evicted first, and
-    reach the disk once a request uses them. Nothing is prepared with a draft model, behind a prefix
-    that `--kv-bits` has not packed yet, while memory is short, where the smallest chunk takes half
-    a second, where the restore before it takes longer than it saves, on a battery, or in Low Power
-    Mode (asked of `pmset`, not tried on a Mac). Waiting conversations are dropped after ten
-    minutes, and by a deletion. After five preparations in a row without a request for them, one is
-    tried in ten minutes. `off`: nothing is prepared."""
+    restores what was computed by then. Prepared pages evict only pages that the disk has, are
+    evicted first, and reach the disk once a request uses them. Nothing is prepared with a draft
+    model, behind a prefix that `--kv-bits` has not packed yet, while memory is short, where the
+    smallest chunk takes half a second, where the restore before it takes longer than it saves, on a
+    battery, or in Low Power Mode (asked of `pmset`, not tried on a Mac). Waiting conversations are
+    dropped after ten minutes, and by a deletion. After five preparations in a row without a request
+    for them, one is tried in ten minutes. `off`: nothing is prepared."""
 
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(lower)] = "fsync"
     """How a file is synced before it is published: `none`, `fsync`, or `full`. On macOS `full` also

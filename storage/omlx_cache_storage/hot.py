@@ -108,7 +108,8 @@ class HotTier(LocalTier[Held]):
         lacks as well. The page counts as used `shift_ns` later than
         now, and pages of others stay that were used after that, less the policy's patience. What
         they hinder may pass, with `may_pass`: a small share of memory is set aside for that. One
-        that is `prepared` evicts superseded and prepared pages alone, whose ever they are.
+        that is `prepared` evicts superseded and prepared pages, whose ever they are, and then those
+        of others that the disk has too, up to the first that it lacks.
         """
         with self._lock:
             now = self._clock.now()
@@ -123,9 +124,9 @@ class HotTier(LocalTier[Held]):
                     self._allowed,
                     own,
                     position,
-                    SUPERSEDED_NS if prepared else now + shift_ns - self._policy.patience_ns,
+                    now + shift_ns - self._policy.patience_ns,
                     give_up_dirty,
-                    spares_used=prepared,
+                    prepared=prepared,
                 )
             share = self.limit_bytes // PASSING_SHARE
             # One larger than the share passes by itself.
@@ -514,12 +515,13 @@ class HotTier(LocalTier[Held]):
         until_ns: int = sys.maxsize,
         give_up_dirty: bool = False,
         *,
-        spares_used: bool = False,
+        prepared: bool = False,
     ) -> MemoryVictims:
         """Choose what must leave to make room for `excess` bytes more than there are, for a page
         that ends at `position` of a sequence whose pages are `own`: of those some at a time, and
-        those of others if they were used at `until_ns` at the latest, or of both with
-        `spares_used`. Pins keep pages as long as their share is one of `room`."""
+        those of others if they were used at `until_ns` at the latest. One that is `prepared` takes
+        no used page of `own`, nor one that the disk lacks. Pins keep pages as long as their share
+        is one of `room`."""
         victims: list[Held] = []
         dirty: list[PageId] = []
         spared: list[Held] = []
@@ -532,7 +534,11 @@ class HotTier(LocalTier[Held]):
             if held.state is PageState.QUEUED or (pinned and pins_hold):
                 continue
             ours = held.id in own
-            if held.stamp_ns > until_ns and (spares_used or not (ours or pinned)):
+            spares = prepared and held.stamp_ns > SUPERSEDED_NS
+            if spares and ours:
+                continue
+            is_young = held.stamp_ns > until_ns and (prepared or not (ours or pinned))
+            if is_young or (spares and held.state is not PageState.CLEAN):
                 # What comes later in the order is younger still.
                 young = True
                 break

@@ -212,7 +212,7 @@ def test_no_more_is_computed_than_memory_has_room_for(
 
 
 @pytest.mark.parametrize("hot_cache_only", [True, False], ids=["memory", "disk"])
-def test_no_page_that_was_used_makes_room_for_a_prepared_one(
+def test_no_page_that_was_used_is_lost_for_a_prepared_one(
     hot_cache_only: bool, model: Any, open_store: Opener, fed: Watched
 ) -> None:
     store = open_store(
@@ -222,12 +222,33 @@ def test_no_page_that_was_used_makes_room_for_a_prepared_one(
     for seed in range(8):
         request(model, cache, random_tokens(300, 40 + seed))
     request(model, cache, ASKED)
-    before = {held.id for held in store.hot.entries() if held.stamp_ns > SUPERSEDED_NS}
+    before = {
+        held.id
+        for held in store.hot.entries()
+        if held.stamp_ns > SUPERSEDED_NS and held.state is not PageState.CLEAN
+    }
     finish(cache.prepare(random_tokens(600, 5)), fed)
     finish(cache.prepare([*ASKED, *random_tokens(600, 5)]), fed)
     assert before <= {held.id for held in store.hot.entries()}
     assert sum(map(len, fed.chunks)) < 1200
     assert cache.lookup([*ASKED, 1]).cached_tokens == len(ASKED)
+
+
+def test_in_full_memory_a_prepared_page_takes_the_place_of_one_that_the_disk_has(
+    model: Any, open_store: Opener, fed: Watched
+) -> None:
+    store = open_store(hot_bytes="600KiB", queue_bytes="600KiB")
+    cache = PrefixCache(model, store)
+    old = [random_tokens(300, 40 + seed) for seed in range(8)]
+    for tokens in old:
+        request(model, cache, tokens)
+    request(model, cache, ASKED)
+    assert store.flush(10)
+    finish(cache.prepare(NEXT), fed)
+    assert sum(map(len, fed.chunks)) == len(NEXT) - len(ASKED)
+    assert request(model, cache, [*NEXT, *random_tokens(40, 6)]).cached == len(NEXT)
+    for tokens in old:
+        assert cache.lookup([*tokens, 1]).cached_tokens == len(tokens)
 
 
 @pytest.mark.parametrize("when", ["expected", "begun", "computing"])
@@ -393,7 +414,8 @@ def test_where_a_chunk_takes_too_long_one_is_computed_until_requests_are_quicker
         assert preparation.reason == "too_slow"
     assert [len(chunk) for chunk in fed.chunks] == [smallest]
     # What was computed is there, and a request is quicker.
-    assert request(model, cache, [*NEXT[:smallest], *random_tokens(300, 6)]).cached == smallest
+    prompt = [*NEXT[:smallest], *random_tokens(300, 6)]
+    assert request(model, cache, prompt, step=512).cached == smallest
     finish(cache.prepare(NEXT), slow)
     assert len(fed.chunks) == 2
 
