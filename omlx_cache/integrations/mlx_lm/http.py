@@ -65,11 +65,14 @@ class Handler(APIHandler):  # type: ignore[misc]
         self.do_GET()
 
     def do_POST(self) -> None:
+        coming, thread = self.response_generator.coming, threading.get_ident()
         try:
             self._check_length()
             if self.path == LOOKUP and self.server.status is not None:
                 self._look_up(self.server.status)
             else:
+                # A client waits from now on, and not from when its body is understood.
+                coming.add(thread)
                 super().do_POST()
         except OSError:
             raise
@@ -78,6 +81,8 @@ class Handler(APIHandler):  # type: ignore[misc]
         except Exception as error:
             # Before a request is understood, its client is who can help.
             self._refuse(BadRequest(f"{type(error).__name__}: {error}"))
+        finally:
+            coming.discard(thread)
 
     def _check_length(self) -> None:
         """Raise Refused for a body that is too large; mlx-lm rejects a length that is no number."""

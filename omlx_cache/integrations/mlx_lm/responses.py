@@ -75,8 +75,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
 
     A client's thread tokenises its prompt, reads ahead, and waits while another request computes
     the next blocks; then the request is queued. `_arriving` makes one of several alike the first,
-    and guards `_waiting`, a count. `_coming` are the requests that are read and not queued yet, or
-    just queued: nothing is prepared beside them. Each operation on it is atomic.
+    and guards `_waiting`, a count. `coming` has the threads of clients whose request is being read,
+    or is read and not queued yet: nothing is prepared meanwhile. Each operation on it is atomic.
     An error on the generation thread ends the requests that are computed, and the thread goes on.
     `tokens_of` limits a prompt for a model; `reasoning` guards itself. `failure` is why the default
     model could not be loaded, written before `loaded` is set; `cutting` is set once, by `stop`;
@@ -104,7 +104,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self._arriving = threading.Lock()
         self._predicting = threading.Lock()
         self._waiting = 0
-        self._coming: set[ServedRequest] = set()
+        self.coming: set[int] = set()
         self._at_work = weakref.WeakKeyDictionary[ServedRequest, None]()
         self._current: ServedRequest | None = None
         self._looked_at: Callable[[], Any] = lambda: None
@@ -123,7 +123,6 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             raise Unavailable("the server is ending")
         request.generation_args = generation_args
         request.served = served = ServedRequest(self.cache.note_end, bool(request.tools))
-        self._coming.add(served)
         try:
             answer = partial(super().generate, request, generation_args, progress_callback)
             if self._is_known(request, generation_args):
@@ -145,7 +144,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             context, answers = answer()
             return context, self._measured(served, answers)
         finally:
-            self._coming.discard(served)
+            self.coming.discard(threading.get_ident())
 
     def _is_known(self, request: Any, args: Any) -> bool:
         """True for a request without images to the model that is loaded, as far as is known."""
@@ -310,7 +309,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     @property
     def _is_busy(self) -> bool:
         """True while a request is there, or the server ends."""
-        return bool(self._coming or self._unended()) or not self.requests.empty() or self.cutting
+        return bool(self.coming or self._unended()) or not self.requests.empty() or self.cutting
 
     def _unended(self) -> list[ServedRequest]:
         """Return the requests that are computed. Any thread may ask: unlike a look through weak
@@ -431,7 +430,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     def _next_request(self, timeout: float | None = None) -> Any:
         """Take the next request; while there is none and nothing is computed, when mlx-lm would
         wait, prepare what comes next."""
-        prepares = timeout is not None and self._preparing.ready and not self._coming
+        prepares = timeout is not None and self._preparing.ready and not self.coming
         found = super()._next_request(None if prepares else timeout)
         if found is None:
             if prepares:

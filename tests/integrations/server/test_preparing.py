@@ -16,6 +16,7 @@ import pytest
 from mlx_lm import server as upstream
 
 from kit.examples import some
+from kit.remote.processes import until
 from kit.templates import TEMPLATES
 from kit.versions import BEFORE_0_32
 from kit.wire import connected
@@ -241,7 +242,7 @@ def test_of_ten_thousand_arrivals_none_waits_for_more_than_one_chunk() -> None:
 
     made: Any = Responses.__new__(Responses)
     made._preparing, made._is_distributed = Counting(), False
-    made._at_work, made._coming = weakref.WeakKeyDictionary(), set()
+    made._at_work, made.coming = weakref.WeakKeyDictionary(), set()
     made.model_provider = SimpleNamespace(model_key=None, model=None)
     made.requests = Queue()
     taken, waits = threading.Semaphore(0), []
@@ -264,6 +265,19 @@ def test_of_ten_thousand_arrivals_none_waits_for_more_than_one_chunk() -> None:
     client.join()
     assert max(waits) <= 1
     assert made._preparing.steps > 10_000
+
+
+def test_nothing_is_prepared_from_a_requests_first_byte_on(play: Play) -> None:
+    with play("qwen3", "plain") as played:
+        responses = played.responses
+        sent = played.sent([{"role": "user", "content": "the old tests"}])
+        with connected(played.url, 60) as connection:
+            connection.sendall(sent[:-1])
+            until(lambda: bool(responses.coming))
+            assert responses._is_busy
+        # Its client has gone.
+        until(lambda: not responses.coming)
+        assert not responses._is_busy
 
 
 def test_any_thread_may_ask_whether_there_are_requests_while_they_come(

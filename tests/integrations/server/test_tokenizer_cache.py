@@ -218,7 +218,7 @@ def test_a_difference_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     responses.model_provider = SimpleNamespace(tokenizer=None)
     responses._store = SimpleNamespace(counters=Counters())
     responses._at_work, responses.cutting = weakref.WeakKeyDictionary(), False
-    responses._coming = set()
+    responses.coming = set()
     responses.requests = Queue()
     monkeypatch.setattr(CachedTokenizer, "check", lambda self: False)
     responses.check_tokenizer()
