@@ -23,7 +23,7 @@ SECONDS = 30.0
 class _Rig:
     """Tiers of a machine, and another machine's way to the store behind them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, policy: str) -> None:
         store = MemoryStore()
         options = RemoteOptions("", "cpu", lookup_seconds=SECONDS, read_seconds=SECONDS)
         self.remote, self.other = (
@@ -34,7 +34,7 @@ class _Rig:
         self.tiers = Tiers(
             hot_bytes=1 << 20,
             queue_bytes=1 << 20,
-            policy=WRITE_POLICIES["through"],
+            policy=WRITE_POLICIES[policy],
             clock=clock,
             cold=cold,
             documents=lambda digest: STORY.document,
@@ -56,25 +56,27 @@ class _Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[_Rig]:
-    made = _Rig(tmp_path)
+def rig(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[_Rig]:
+    made = _Rig(tmp_path, getattr(request, "param", "through"))
     yield made
     assert made.tiers.stop_writing(SECONDS)
     assert made.remote.close(SECONDS)
     assert made.other.close(SECONDS)
 
 
-def test_a_page_that_nobody_has_asked_for_evicts_none_that_was_used(rig: _Rig) -> None:
+@pytest.mark.parametrize("rig", ["lazy"], indirect=True)
+def test_a_page_that_nobody_has_asked_for_evicts_none_that_the_disk_lacks(rig: _Rig) -> None:
     far, *here = (STORY.page(number) for number in range(1, 5))
     rig.store_there(far)
     rig.tiers.hot.allow(3 * far.meta.nbytes)
     for page in here:
         assert rig.tiers.put(page, rig.tiers.admit(page.meta.nbytes))
-    assert rig.tiers.flush(SECONDS)
     assert not rig.tiers.reserve(far.meta.nbytes, far.meta.id, prepared=True)
     assert len(rig.tiers.hot.entries()) == 3
-    with rig.tiers.reserve(far.meta.nbytes, far.meta.id) as room:
+    assert rig.tiers.flush(SECONDS)
+    with rig.tiers.reserve(far.meta.nbytes, far.meta.id, prepared=True) as room:
         assert room
+    assert len(rig.tiers.hot.entries()) == 2
 
 
 def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) -> None:

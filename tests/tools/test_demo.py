@@ -163,4 +163,5 @@ def test_the_table_has_the_time_that_each_row_is_compared_with(
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     speeds = [row[-4] for row in rows if row[-1:] == ["yes"]]
     assert len(speeds) == 6, "a row that breaks is none"
-    assert [place for place, speed in enumerate(speeds) if speed == "1.0x"] == [0, 4]
+    # Others may be as slow on a busy machine.
+    assert (speeds[0], speeds[4]) == ("1.0x", "1.0x")
