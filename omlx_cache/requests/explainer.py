@@ -227,9 +227,9 @@ class Explainer:
         where they part."""
         word, restored, size = told.reason, told.restored, walked.chain.block_size
         departure = self._departure(walked, restored, near, word)
-        cold, trouble = self._tiers.cold, self._tiers.disk_trouble.partition(":")[0]
-        if not trouble and cold is not None and cold.usage().room == "rationed":
-            trouble = "rationed"
+        cold = self._tiers.cold
+        rationed = "rationed" if cold is not None and cold.room == "rationed" else ""
+        trouble = self._tiers.disk_trouble.partition(":")[0] or rationed
         no_disk = replace(told, reason=reasons.NO_DISK, detail=trouble)
         if departure is not None:
             # A disk that is away has removed all its pages; else a person did.

@@ -84,8 +84,10 @@ def _note(budget: Budget, wanted_bytes: int, *, derived: bool) -> str:
         f"{WORDS[budget.set_by]}"
     )
     if derived:
-        own = "with `omlx-cache quota auto` it follows the free space:"
-        return f"{limit}; {own} {format_size(wanted_bytes)}"
+        return (
+            f"{limit}; with `omlx-cache quota auto` it follows the free space: "
+            f"{format_size(wanted_bytes)}"
+        )
     does = (
         "writes only while the directory holds less: restart it with more cold_bytes"
         if wanted_bytes < budget.nbytes

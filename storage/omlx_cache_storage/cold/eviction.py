@@ -319,10 +319,13 @@ class Evictor(DirectoryPart):
         lacks_files = spare is not None and spare < fewest
         self.is_short = lacks_files or free < least
         if self.is_short and not was_short:
-            others = max(0, self._fs.taken_bytes(self._index.directory) - self.known_bytes())
             what = (
                 f"{format_size(free)} free, less than min_free_bytes "
-                f"({format_size(self.min_free)}), and others use {format_size(others)} of it"
+                f"({format_size(self.min_free)}), and others use "
+                + format_size(
+                    max(0, self._fs.taken_bytes(self._index.directory) - self.known_bytes())
+                )
+                + " of it"
             )
             _log.warning(
                 "the disk of %s has %s: pages are evicted until there is enough; see "

@@ -52,13 +52,12 @@ LOCK_SECONDS = 0.2
 
 
 class DailyWriteUsage(NamedTuple):
-    """The bytes written in the last 24 hours, their limit, how often it rejected a page of this
-    process, and whether it did in this hour."""
+    """The bytes written in the last 24 hours, their limit, and how often it rejected a page of this
+    process."""
 
     written_bytes: int
     limit_bytes: int
     rationed_pages: int
-    is_spent: bool
 
 
 class DailyWrites:
@@ -66,8 +65,8 @@ class DailyWrites:
 
     A rejection closes the day until the next hour: smaller pages would go to the disk without the
     pages before them. `_booked` are bytes that are booked and not written, `_closed` is the closed
-    hour, and `_hours` is replaced as a whole. Any thread may call `usage`; the other methods belong
-    to one thread at a time.
+    hour, and `_hours` is replaced as a whole. Any thread may ask for `usage` and `is_spent`; the
+    other methods belong to one thread at a time.
     """
 
     def __init__(
@@ -114,10 +113,14 @@ class DailyWrites:
         self._booked += nbytes
 
     def usage(self) -> DailyWriteUsage:
-        written = self._total(self._hour()) - self._booked
         return DailyWriteUsage(
-            max(0, written), self._limit, self._count, self._closed == self._hour()
+            max(0, self._total(self._hour()) - self._booked), self._limit, self._count
         )
+
+    @property
+    def is_spent(self) -> bool:
+        """True in an hour in which a page of this process was rejected."""
+        return self._closed == self._hour()
 
     def _hour(self) -> int:
         return self._clock.now() // _HOUR_NS

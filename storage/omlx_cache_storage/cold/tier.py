@@ -342,8 +342,9 @@ class ColdTier(LocalTier[PageFile]):
         with self.sharing.changing():
             self._limits.heed()
             victims = self.evictor.victims(lacks, None, most=HOLD_FILES)
-            pages = victims.pages if victims.enough else self.evictor.first(HOLD_FILES)
-            return self.evictor.expel(pages)
+            return self.evictor.expel(
+                victims.pages if victims.enough else self.evictor.first(HOLD_FILES)
+            )
 
     def keep_free(self) -> int:
         """Evict until the disk has its free space, unless the process waits; return how many pages
@@ -393,12 +394,20 @@ class ColdTier(LocalTier[PageFile]):
                 day_written_bytes=0 if day is None else day.written_bytes,
                 day_limit_bytes=0 if day is None else day.limit_bytes,
                 patience_seconds=self._index.contents.policy.patience_ns / 1e9,
-                room="short"
-                if self.evictor.is_short
-                else "rationed"
-                if day is not None and day.is_spent
-                else "ok",
+                room=self.room,
             )
+
+    @property
+    def room(self) -> str:
+        """Whether the disk has room, in a word of `ColdUsage`."""
+        day = self._writing.daily_writes
+        return (
+            "short"
+            if self.evictor.is_short
+            else "rationed"
+            if day is not None and day.is_spent
+            else "ok"
+        )
 
     @property
     def trouble(self) -> str:
