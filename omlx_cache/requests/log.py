@@ -122,8 +122,7 @@ class AskedRequest:
         self._note(computed_tokens=done, compute_seconds=record.compute_seconds + seconds)
         if done + record.restored_tokens >= record.prompt_tokens:
             # The client's time counts, where it came before.
-            if record.first_token_seconds is None:
-                self._note(first_token_seconds=now - self._began)
+            self._note(first_token_seconds=record.first_token_seconds or now - self._began)
         elif now - self._told >= PROGRESS_SECONDS:
             self._told = now
             rest = record.prompt_tokens - record.restored_tokens
