@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(7058, 61, 0),
-    "core": Limit(7416, 84, 0),
-    "outside": Limit(11622, 163, 0),
-    "wheel": Limit(26096, 308, 0),
+    "core": Limit(7415, 84, 0),
+    "outside": Limit(11618, 163, 0),
+    "wheel": Limit(26091, 308, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31101, 478, 25),
 }

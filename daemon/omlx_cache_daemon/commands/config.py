@@ -86,9 +86,11 @@ def _print(args: argparse.Namespace) -> None:
         here = "" if other is None else f"{other['rendered']} ({other['origin']})"
         rows.append((name, setting.get("rendered"), here, setting.get("origin")))
     headers = ("SETTING", "VALUE", "HERE", "ORIGIN")
-    told = f"{_whose(shown)}\n\n{table(headers, rows, bold=uses_styles(sys.stdout))}"
-    told += f"\nControl sockets are looked for in {text(places)}\n"
-    told += "".join(f"Note: {text(note)}\n" for note in shown["notes"])
+    told = (
+        f"{_whose(shown)}\n\n{table(headers, rows, bold=uses_styles(sys.stdout))}\n"
+        f"Control sockets are looked for in {text(places)}\n"
+        + "".join(f"Note: {text(note)}\n" for note in shown["notes"])
+    )
     print_answer(args.format == "json", {**shown, "runtime_dirs": places}, told)
 
 

@@ -187,13 +187,12 @@ def _warn(state: Map, amount: str, stores: Iterable[Client]) -> None:
     used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
     # A budget that was given back is another one before anything is evicted.
     over = used - limit if isinstance(limit, int) and state["set_by"] != "free space" else 0
-    users = [(row, row.cold) for store in stores if (row := introduced(store))]
     lower = {
         f"{text(row.title)} in process {row.pid} writes only while the directory holds less than "
         f"its own cold_bytes, {format_size(cold.own_limit_bytes)}: restart it with more": True
-        for row, cold in users
-        if amount != "auto"
-        and cold
+        for store in (stores if amount != "auto" else ())
+        if (row := introduced(store))
+        and (cold := row.cold)
         and cold.own_limit_bytes
         and os.path.realpath(cold.dir or "") == os.path.realpath(str(state["directory"]))
     }

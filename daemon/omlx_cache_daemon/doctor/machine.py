@@ -205,8 +205,12 @@ def disks_of_stores(context: Context) -> Iterator[Finding]:
     for process in context.processes:
         cold = None if process.row is None else process.row.cold
         there = Context(Path(process.cold_dir or os.curdir), [process], context.fs)
-        is_full = cold is not None and cold.state == "full"
-        if is_full and there.spare_bytes > 0 and not there.lacks_files:
+        if (
+            cold is not None
+            and cold.state == "full"
+            and there.spare_bytes > 0
+            and not there.lacks_files
+        ):
             yield Finding(
                 "note",
                 f"{process} takes its disk for full, which has room now: "
