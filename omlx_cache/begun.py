@@ -21,14 +21,13 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_NEW_TOKENS = 256
 FLAT = "a flat sequence of 64-bit integers"
-"""The tokens that a call takes."""
 WAIT_SECONDS = 2.0
-"""Seconds that a session waits for a restore that was begun. A disk that works begins to deliver
-long before, and no client waits much longer for a first token."""
+"""Seconds that a session waits for a restore that was begun: a disk that works begins to deliver
+long before."""
 WAIT_SECONDS_PER_TOKEN = 0.001
 """Seconds for each token of the prompt: computing one takes about as long."""
 MAX_NEW_TOKENS = 65_536
-"""Room beyond this is not allocated ahead: "no limit" must not take all memory at once."""
+"""No more room is allocated ahead: "no limit" must not take all memory at once."""
 
 
 class Begun:
@@ -36,9 +35,9 @@ class Begun:
 
     `start` reads the prefix into buffers of its own, within the memory of all waiting restores.
     While another request computes a block or more beyond it, it is `held`, and nothing is read.
-    `ready` says that a session would not be quicker later. `cancel`, or losing the object, releases
-    the memory. Nothing raises: tokens that are none, and models that are not supported, are ready
-    at once, and their session says why nothing was restored.
+    `cancel`, or losing the object, releases the memory. Nothing raises: tokens that are none, and
+    models that are not supported, are ready at once, and their session says why nothing was
+    restored.
 
     `priority` says how early its pages are evicted; an invalid one counts as normal.
 
@@ -88,7 +87,6 @@ class Begun:
         self._pending = scope.pending(self.chain, len(array) - 1, len(array) + room, self.stamp)
 
     def is_for(self, scope: Scope, tokens: Any) -> bool:
-        """Return whether it was begun by this process for these tokens of this scope."""
         try:
             is_same = self.tokens == listed(tokens)
         except TypeError:
@@ -96,8 +94,7 @@ class Begun:
         return is_same and self.pid == os.getpid() and self.scope.same_as(scope)
 
     def start(self) -> None:
-        """Begin to read, or to wait for another; returns at once, reads no payload and waits for no
-        disk."""
+        """Begin to read, or to wait for another; returns at once, and waits for no disk."""
         if self._pending is not None and self.chain is not None:
             with self._lock:
                 self._over = False
@@ -114,7 +111,6 @@ class Begun:
 
     @property
     def held_seconds(self) -> float:
-        """How long it was held, in all."""
         return 0.0 if self._wait is None else self._wait.seconds
 
     @property
@@ -125,8 +121,8 @@ class Begun:
     @property
     @uninterrupted
     def ready(self) -> bool:
-        """True when waiting longer makes the session no quicker. Either all pages have come, or
-        none is read ahead: they are larger than all of that memory, or the store closed. Cheap to
+        """True when waiting longer makes the session no quicker: all pages have come, or none is
+        read ahead, as they are larger than all of that memory, or the store closed. Cheap to
         poll."""
         pending = self._pending
         if pending is None or self.scope.store.closed or self.pid != os.getpid():
@@ -137,10 +133,8 @@ class Begun:
 
     @uninterrupted
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until `ready`, for `timeout` seconds at most.
-
-        For blocks that its own thread computes it does not wait: it is held no more.
-        """
+        """Block until `ready`, for `timeout` seconds at most, but not for blocks that its own
+        thread computes."""
         pending = self._pending
         timeout = self.scope.store.arguments.known("timeout", timeout, is_timeout, 0.0, SECONDS)
         deadline = inf if timeout is None else time.monotonic() + timeout
@@ -171,7 +165,6 @@ class Begun:
                 self._pending.cancel()
 
     def _look_if_stale(self) -> None:
-        """Look again when blocks that other requests computed may have changed the result."""
         with self._lock:
             closed = self._over or self.scope.store.closed
             if not closed and self._wait is not None and self._wait.is_stale():
@@ -201,7 +194,7 @@ class Begun:
 
     def take(self, deadline: float | None) -> Restored:
         """Return the restored prefix after `deadline` seconds at most; once, on the model's thread.
-        A held one takes the pages that are there now, and waits for no other request."""
+        A held one takes the pages that are there now."""
         pending = self._pending
         if pending is None:
             return Restored(self.scope.fresh(), missed(self.miss_reason))
@@ -219,8 +212,8 @@ class Begun:
 
 
 def listed(tokens: Any) -> list[Any]:
-    """Return tokens of any kind of sequence as a list; raises TypeError for anything else, such as
-    text and bytes."""
+    """Return any kind of sequence as a list; raises TypeError for anything else, text and bytes
+    too."""
     plain = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     if isinstance(plain, str | bytes | bytearray | Mapping | Set) or not isinstance(
         plain, Iterable
@@ -240,7 +233,7 @@ def flat_tokens(tokens: Any, arguments: Arguments) -> Tokens:
 
 
 def kinds_of(tokens: Any) -> list[str]:
-    """Return the names of the types that are in what is none of a program's tokens: its text must
-    not be in the log."""
+    """Return the names of the types in what is none of a program's tokens: its text must not be in
+    the log."""
     parts = tokens if isinstance(tokens, list | tuple) else [tokens]
     return sorted({type(part).__name__ for part in parts})

@@ -1,8 +1,6 @@
-"""Prompts in flight, so that no request computes the same tokens beside another.
-
-A request whose next blocks another one is computing waits for them in its scheduler's queue, and
-restores them. Prompts are compared token by token, within one namespace: never across salts.
-"""
+"""Prompts in flight, so that no request computes the same tokens beside another: it waits in its
+scheduler's queue, and restores them. Prompts are compared token by token, within one namespace:
+never across salts."""
 
 import threading
 import time
@@ -13,16 +11,15 @@ from omlx_cache_storage.interrupts import turn_of, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 STALLED_SECONDS = 120.0
-"""A flight without progress for so long is not waited for any more: its request may have
-stalled."""
+"""A flight without progress for so long is not waited for: its request may have stalled."""
 WAIT_SECONDS = 600.0
 """The longest wait of a request in its queue for blocks that others compute: a prompt of a million
-tokens takes about as long. Then the request computes them itself."""
+tokens takes about as long."""
 REFUSALS = 2
-"""After so many chunks in a row whose blocks found no room it is not waited for either: there is
-nothing to restore. One alone is often made good by the next."""
+"""After so many chunks in a row whose blocks found no room it is not waited for either. One alone
+is often made good by the next."""
 POLL_SECONDS = 1.0
-"""How often a waiting request checks whether a flight has stalled while no flight changes."""
+"""How often a waiting request checks whether a flight has stalled."""
 
 
 class PromptFlight:
@@ -31,8 +28,8 @@ class PromptFlight:
     `stops` are where windows and recurrent state will be kept, None when the prompt can be restored
     at any block. Its owner asks for `take_wanted` before each chunk, and stops there too; it ends
     when its owner says so, or loses it. It belongs to the thread that began it. Any thread may
-    call; the flights' lock guards everything mutable. `number` is its request's; the owner sets it
-    once.
+    call; the flights' lock guards everything mutable but `number`, its request's, which the owner
+    sets once.
     """
 
     def __init__(
@@ -52,8 +49,8 @@ class PromptFlight:
         self.thread = threading.get_ident()
 
     def reach(self, position: int, *, refused: bool = False) -> None:
-        """Note that the first `position` tokens were computed and handed over as far as they go;
-        `refused` when complete blocks of them found no room."""
+        """Note that the first `position` tokens were computed and handed over; `refused` when
+        complete blocks of them found no room."""
         with self._flights.lock:
             if position > self._reached:
                 self._reached = position
@@ -66,7 +63,6 @@ class PromptFlight:
                 self._flights.changed()
 
     def add_stops(self, positions: Iterable[int]) -> None:
-        """Note that windows and recurrent state will be kept at more positions."""
         with self._flights.lock:
             if self._stops is not None:
                 self._stops.update(positions)
@@ -102,7 +98,6 @@ class PromptFlight:
         return is_going and self._refusals < REFUSALS and self._reached < goal
 
     def want(self, position: int) -> None:
-        """Ask for a restore point at a position; the lock is held."""
         if self._stops is not None and position not in self._stops:
             self._stops.add(position)
             self._wanted.append(position)
@@ -111,10 +106,10 @@ class PromptFlight:
 class Flights:
     """The prompts that are being computed in this process. Any thread may call.
 
-    `lock` guards the `live` ones, the earliest first, and `changes`, which grows with whatever
-    their owners say; it is held over no I/O. A flight that its owner lost leaves `live` without a
-    lock, as a finalizer may run while any is held. `waiters` are in a queue, and perhaps not polled
-    before their turn comes. A request waits for others for `wait_seconds` in all at most.
+    `lock`, held over no I/O, guards the `live` ones, the earliest first, and `changes`, which grows
+    with whatever their owners say. A flight that its owner lost leaves `live` without a lock, as a
+    finalizer may run while any is held. `waiters` are in a queue. A request waits for others for
+    `wait_seconds` in all at most.
     """
 
     def __init__(self) -> None:
@@ -128,10 +123,8 @@ class Flights:
     def begin(
         self, chain: KeyChain, start: int, stops: Iterable[int] | None = None
     ) -> PromptFlight:
-        """Note a prompt that is about to be computed from `start` on.
-
-        It keeps restore points for requests that are in a queue already.
-        """
+        """Note a prompt that is about to be computed from `start` on; it keeps restore points for
+        requests that are in a queue already."""
         flight = PromptFlight(self, chain, start, stops)
         with self.lock:
             self.live[flight] = None
@@ -148,7 +141,6 @@ class Flights:
         return not self.live
 
     def waiters_in(self, namespace: BlockKey) -> list["QueueWait"]:
-        """Return the requests of a namespace that are in a queue; the lock is held."""
         return [waiter for waiter in self.waiters if waiter.chain.namespace == namespace]
 
     @property
@@ -158,7 +150,6 @@ class Flights:
         return self.changes, len(self.live), int(time.monotonic() / POLL_SECONDS)
 
     def changed(self) -> None:
-        """Note that something happened to a flight; the lock is held."""
         self.changes += 1
         self.on_change.notify_all()
 
@@ -189,10 +180,9 @@ class QueueWait:
     """Whether one request waits in its queue for blocks that another one computes, and how long.
 
     `is_on` while it is better not to begin; in all for `flights.wait_seconds`, or until `give_up`.
-    `found` tokens of its prompt can be restored by now; `waited_for` is the number of the request
-    that it waited for last. Mutable, guarded by its owner's lock; but `has_news`, by the flights'
-    lock. It says that since `mark` a request has computed tokens that may take this one a block or
-    more beyond.
+    `found` tokens of its prompt can be restored by now; `waited_for` is the number of the latest
+    request that it waited for. Its owner's lock guards it; the flights' lock guards `has_news`:
+    since `mark` a request has computed tokens that may take this one a block or more beyond.
     """
 
     def __init__(self, flights: Flights, chain: KeyChain) -> None:
@@ -213,7 +203,6 @@ class QueueWait:
 
     @property
     def seconds(self) -> float:
-        """How long the request waited, in all."""
         # It may end meanwhile.
         since = self._since
         return self._before + (0.0 if since is None else time.monotonic() - since)
@@ -253,11 +242,9 @@ class QueueWait:
         wait_in_turns(changed, min(timeout, longest))
 
     def give_up(self) -> None:
-        """Wait no more: it is stale now."""
         self._most_seconds = 0.0
 
     def leave(self) -> None:
-        """Wait no more: the request leaves its queue."""
         self.give_up()
         self.decide(self.found)
         with self._flights.lock:

@@ -1,8 +1,5 @@
-"""mlx-lm's versions: which this works with, and what differs between them.
-
-Nothing else asks for a version. mlx-lm is imported inside the functions only: caches of other
-packages are kept where it cannot be imported.
-"""
+"""mlx-lm's versions: which this works with, and what differs between them. It is imported inside
+the functions only: caches of other packages are kept where it cannot be imported."""
 
 import re
 import sys
@@ -21,8 +18,7 @@ _CACHES = "mlx_lm.models.cache"
 
 
 class UntestedVersion(CacheError, RuntimeError):
-    """mlx-lm is missing, or in a version with which this package was not tested; the text says what
-    to do."""
+    """mlx-lm is missing, or in an untested version; the text says what to do."""
 
 
 def installed() -> str:
@@ -72,14 +68,13 @@ def quantized(prompt_cache: list[Any], group_size: int, bits: int) -> list[Any]:
 
 def is_old() -> bool:
     """True before 0.32; False where there is none. Before 0.32 a ChunkedKVCache drops tokens by the
-    length of its buffer, so that its tokens depend on when it grew. A batch computes a row
-    otherwise than alone, unless `old_batches` helps. The server cannot pack caches."""
+    length of its buffer, so that its tokens depend on when it grew; a batch computes a row
+    otherwise than alone, unless `old_batches` helps; and the server cannot pack caches."""
     return () < _numbers(installed()) < (0, 32)
 
 
 def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:
-    """Return `BatchGenerator.insert_segments`'s argument for one row's end: `state_machines` before
-    0.32, `stop_sequences` since."""
+    """Return `BatchGenerator.insert_segments`'s argument for one row's end."""
     if stop_sequences is None:
         return {}
     return {"state_machines" if is_old() else "stop_sequences": [stop_sequences]}
@@ -103,8 +98,7 @@ def as_prompt_parts(parts: Sequence[Any]) -> tuple[Any, ...]:
 
 def context_fields(machine: Any, state: str) -> dict[str, Any]:
     """Return the fields of a `GenerationContext` for `_make_state_machine`'s second part and a
-    prompt's initial state. Before 0.32 that part is the texts of the sequences that are looked
-    for."""
+    prompt's initial state. Before 0.32 that part is the texts that are looked for."""
     return {"sequences": machine} if is_old() else {"text_sm": machine, "initial_state": state}
 
 

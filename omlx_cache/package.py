@@ -10,8 +10,7 @@ OWN_LOGGERS = ("omlx_cache", "omlx_cache_storage", "omlx_cache_daemon")
 
 
 def on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a package's `__getattr__`: each name is imported from its module when it is first
-    used."""
+    """Return a package's `__getattr__`, which imports each name when it is first used."""
 
     def get(name: str) -> object:
         if name not in modules:

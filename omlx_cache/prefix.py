@@ -51,14 +51,14 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A prefix that is not evicted until its time is over, or `unpin`; losing the object ends
-    nothing, and a restart neither: the directory's `pins.json` has it.
+    """A prefix that is not evicted until its time is over, or `unpin` (any thread, any number of
+    times); losing the object ends nothing, and a restart neither: the directory's `pins.json` has
+    it.
 
     `found_tokens` of it could be restored when it was pinned. `memory` and `disk` (None without
     one) say how many of its pages each had then, and how many of them, root first, and bytes are
     pinned. All pins together take half of a tier at most. `reason` says why that is less than there
-    is, or nothing; None where all is pinned that there is. `unpin()` ends it: any thread, any
-    number of times.
+    is; None where all is pinned.
     """
 
     reason: str | None = None
@@ -78,11 +78,9 @@ class PrefixCache(Scopes):
     the rule for restore points, `codec_policy` (a name, or a `CodecPolicy`) the `codec` settings.
     The weights must not change while the object lives: make a new one after loading an adapter.
 
-    Methods that look at sequences take the keywords of `ScopeOptions`: `salt` and `extra`, which
-    separate tenants, `kv_bits` and `kv_group_size`.
-
-    A model with a cache class that no adapter reads gets sessions that miss, and stores nothing:
-    `unsupported_reason` names the class.
+    Methods that look at sequences take the keywords of `ScopeOptions`. A model with a cache class
+    that no adapter reads gets sessions that miss, and stores nothing: `unsupported_reason` names
+    the class.
     """
 
     @uninterrupted
@@ -102,9 +100,8 @@ class PrefixCache(Scopes):
         the disk gives no byte for two. The model computes the tokens whose pages have not come by
         then. `begun` is what `begin` returned for these tokens and options, and without a
         `deadline` its own counts. Restored buffers have room for the prompt and `max_new_tokens`
-        more (None: 256; at most 65,536). `priority` is a hint, `low`, `normal` or
-        `high`: its pages count as used ten minutes earlier or later than they are. With `begun` it
-        is that one's.
+        more (None: 256; at most 65,536). `priority` is a hint, `low`, `normal` or `high`: its pages
+        count as used ten minutes earlier or later than they are. With `begun` it is that one's.
         """
         scope, arguments = self.scope(**options), self.store.arguments
         deadline = arguments.known("deadline", deadline, is_seconds, None, SECONDS)
@@ -128,8 +125,7 @@ class PrefixCache(Scopes):
         """Begin to read a prompt's cached prefix into buffers of its own; returns at once.
 
         Callable from any thread, while others compute. `session(tokens, begun=...)` takes it over
-        on the model's thread. Raises for no request: TypeError and ValueError are for options that
-        are none.
+        on the model's thread. Raises TypeError and ValueError for options that are none only.
         """
         begun = Begun(self.scope(**options), tokens, max_new_tokens, priority)
         begun.start()
@@ -138,10 +134,7 @@ class PrefixCache(Scopes):
     @uninterrupted
     def lookup(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> Lookup:
         """Return where a prefix lies, page by page, and why it ends there. Reads no payload, moves
-        nothing.
-
-        Raises ValueError for tokens that are not integers.
-        """
+        nothing. Raises ValueError for tokens that are not integers."""
         scope = self.scope(**options)
         array = as_tokens(tokens)
         if not scope.supported:
@@ -169,9 +162,7 @@ class PrefixCache(Scopes):
     @uninterrupted
     def prefetch(self, tokens: Sequence[int], **options: Unpack[ScopeOptions]) -> Prefetch:
         """Begin to read a prefix's cold pages into the hot tier, while the request is queued.
-
-        Raises ValueError for tokens that are not integers.
-        """
+        Raises ValueError for tokens that are not integers."""
         scope = self.scope(**options)
         array = as_tokens(tokens)
         pages = []
@@ -200,8 +191,8 @@ class PrefixCache(Scopes):
 
         The pin counts in this process's memory at once, and a moment later for all processes of the
         directory and over a restart. Later pages of the prefix are pinned when they are stored.
-        Invalid tokens, an invalid `ttl`, and an unsupported model pin nothing: `reason` says so. It
-        also says when not all pages have room.
+        Invalid tokens, an invalid `ttl`, and an unsupported model pin nothing: `reason` says so,
+        and also when not all pages have room.
         """
         scope, store = self.scope(**options), self.store
         if store.closed:

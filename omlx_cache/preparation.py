@@ -41,10 +41,9 @@ class Preparation:
     is restored from, which may part from it later, and how far that is the same and can be
     restored; without one its own is looked up.
 
-    Mutable by that thread: `computed` (tokens so far), `is_over`, `reason` (why it ended before all
-    was there, perhaps with details after a colon; "" otherwise), and `_position`, how many tokens
-    are there; first `_pending`, which is being read, then `_committer` and `_layout`, of the caches
-    that hold them.
+    Mutable by that thread: `computed` (tokens so far), `is_over`, `reason` (why it ended early,
+    perhaps with details after a colon; else ""), `_position` (tokens that are there), `_pending`,
+    which is being read, and then `_committer` and `_layout`, of the caches that hold them.
     """
 
     def __init__(
@@ -83,10 +82,8 @@ class Preparation:
     @uninterrupted
     def step(self, model: Any) -> bool:
         """Compute the next chunk, of a tenth of a second as far as is known, and store the blocks
-        that it completes; False when nothing is left to do.
-
-        Waits for no disk. The first steps only begin to read what is cached, and take that.
-        """
+        that it completes; False when nothing is left to do. Waits for no disk: the first steps only
+        begin to read what is cached, and take that."""
         if self.is_over or self._pid != os.getpid():
             # What its locks guard is the parent's.
             return False
@@ -134,7 +131,6 @@ class Preparation:
         return self._store.deletions != self._deletions
 
     def _begin(self) -> None:
-        """Find the longest restore point, and begin to read it."""
         scope, most = self._scope, self._most
         chain = scope.chain(self._tokens)
         source, found = self._source or (chain, scope.find(chain, len(chain), wait=0.0).position)

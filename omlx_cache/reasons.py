@@ -18,8 +18,8 @@ MISMATCH: Final = "mismatch"
 DEADLINE: Final = "deadline"
 """The disk had not delivered more by the time that the request could wait."""
 SLOWER_THAN_COMPUTING: Final = "slower_than_computing"
-"""The disk has more, and to read that takes longer than to compute it; both estimates follow after
-a colon."""
+"""The disk has more, and reading takes longer than computing; both estimates follow after a
+colon."""
 UNSUPPORTED: Final = "unsupported"
 """A cache class without adapter; the class's name follows after a colon."""
 BAD_TOKENS: Final = "bad_tokens"
@@ -179,7 +179,6 @@ MISS_REASONS = {
         "have a control socket or a status page: without both no prompts are compared",
     ),
 }
-"""Each word for which no more was restored."""
 
 
 def described(word: str) -> MissReason:

@@ -1,4 +1,4 @@
-"""Scope: what may share pages. One model, one kind of cache, one salt; one restore, one commit."""
+"""Scope: what may share pages: one model, one kind of cache, one salt."""
 
 import copy
 import logging
@@ -46,24 +46,22 @@ CHUNK_SECONDS = 0.1
 """Seconds that a chunk of a preparation may take: a request may arrive meanwhile."""
 SLOW_SECONDS = 0.5
 """Seconds of the smallest chunk, or of the restore before it, from which on nothing is prepared:
-neither can be stopped half-way when a request arrives."""
+neither can be stopped half-way for a request."""
 RESTORE_SECONDS = 0.1
-"""Seconds that a restore before a preparation may take although computing the tokens behind it
-takes less."""
+"""Seconds that a restore before a preparation may take although computing what lies behind takes
+less."""
 FEWEST_TOKENS = 32
 """Fewer tokens take hardly less time than so many."""
 MOST_TOKENS = 256
 """More tokens are hardly quicker each. Recurrent layers count their blocks from the start of a
 chunk: chunks that end at multiples of it give the same bits."""
 NOWHERE = Namespace(BlockKey(b""), {})
-"""Where the sequences of a model that is not supported are."""
 
 
 class Pace:
-    """How quickly a model reads a prompt, and so the tokens of a chunk that takes a tenth of a
-    second at most. Mutable by the model's thread: `_tokens_per_second`, as the last chunk was, 0
-    before any; `_asked`, of requests' prompts; `_restored` tokens and `_restore_seconds`, of the
-    last restore."""
+    """How quickly a model reads a prompt, and so the tokens of a chunk of `CHUNK_SECONDS`. Mutable
+    by the model's thread: `_tokens_per_second`, as the last chunk was, 0 before any; `_asked`, of
+    requests' prompts; `_restored` tokens and `_restore_seconds`, of the last restore."""
 
     def __init__(self) -> None:
         self._tokens_per_second = self._asked = self._restore_seconds = 0.0
@@ -71,7 +69,6 @@ class Pace:
 
     @property
     def tokens(self) -> int:
-        """The tokens that the next chunk should have."""
         wanted = int(self._tokens_per_second * CHUNK_SECONDS)
         return min(max(wanted, FEWEST_TOKENS), MOST_TOKENS)
 
@@ -80,25 +77,23 @@ class Pace:
         self._tokens_per_second = max(tokens, FEWEST_TOKENS) / max(seconds, 1e-6)
 
     def restored(self, tokens: int, seconds: float) -> None:
-        """Note how long a restore took on the model's thread."""
         self._restored, self._restore_seconds = max(tokens, 1), seconds
 
     def ask(self, tokens_per_second: float | None) -> None:
-        """Note how quickly requests' prompts are read; after a slower chunk the next one is
-        expected to be twice as quick at most."""
+        """Note how quickly requests' prompts are read: at most twice as quick as a slower chunk
+        since."""
         if tokens_per_second is not None and tokens_per_second != self._asked:
             self._asked = tokens_per_second
             at_most = 2 * self._tokens_per_second or tokens_per_second
             self._tokens_per_second = min(tokens_per_second, at_most)
 
     def is_slow(self, fewest: int) -> bool:
-        """True when a chunk of so many tokens would take too long, as far as is known."""
         return 0 < self._tokens_per_second * SLOW_SECONDS < fewest
 
     def restores_slowly(self, tokens: int, missing: int) -> bool:
-        """True when a restore would take too long, or longer than `missing` tokens behind it take
-        to compute: as long as the last one, or less if it is shorter. A later one is then expected
-        to be quicker, so that it is tried now and then."""
+        """True when a restore would take too long, or longer than to compute `missing` tokens
+        behind it: as long as the last one, or less if shorter. A later one is then expected to be
+        quicker, so that it is tried now and then."""
         rate, share = self._tokens_per_second, min(1.0, tokens / self._restored)
         worth = min(SLOW_SECONDS, missing / rate) if rate else SLOW_SECONDS
         is_slow = share * self._restore_seconds > max(RESTORE_SECONDS, worth)
@@ -107,7 +102,7 @@ class Pace:
 
 
 class ScopeOptions(TypedDict, total=False):
-    """The options that separate the sequences of one model from each other.
+    """The options that separate the sequences of one model.
 
     `salt` and `extra` separate tenants; the salt "" is one, None is none. With `kv_bits` a
     sequence's KVCaches are QuantizedKVCaches, kept packed; it shares pages with sequences of these
@@ -124,9 +119,9 @@ class Scope:
     """Restores and stores the sequences of one scope. Use it on the model's thread.
 
     No method raises for a failure of the cache or the disk, or for an unsupported model. Chains
-    come from `chain` and belong to this scope. `blank` is the layout of empty caches, shared and
-    never filled, None for a model that is not `supported`; `groups` are the layer groups, paged
-    first. `trims` says that a stored sequence can be restored to any shorter length.
+    come from `chain` and belong to this scope. `blank` is the layout of empty caches, None for a
+    model that is not `supported`; `groups` are the layer groups, paged first. `trims`: a stored
+    sequence can be restored to any shorter length.
     """
 
     def __init__(
@@ -151,12 +146,10 @@ class Scope:
         self.trims = {*self.groups} <= {PAGED}
 
     def same_as(self, other: "Scope") -> bool:
-        """True when both stand for the same sequences of one store."""
         return self.store is other.store and self._namespace.digest == other._namespace.digest
 
     def layout(self, prompt_cache: Sequence[Any]) -> Layout | None:
-        """Return the layout of caches, None when they are not of this scope's classes and
-        parameters."""
+        """Return the layout of caches, None for other classes or parameters than this scope's."""
         if not isinstance(prompt_cache, Sequence):
             return None
         try:
@@ -167,7 +160,6 @@ class Scope:
         return layout if is_own else None
 
     def accepts(self, prompt_cache: Sequence[Any]) -> bool:
-        """Return whether caches are of this scope's classes and parameters."""
         return self.layout(prompt_cache) is not None
 
     @property
@@ -176,16 +168,13 @@ class Scope:
         return MOST_TOKENS if STATE in self.groups else FEWEST_TOKENS
 
     def learn_pace(self) -> None:
-        """Have `pace` know how quickly requests were computed lately."""
         self.pace.ask(self.store.counters.work.rate(computed_by(self._namespace.document)))
 
     def ask(self, tokens: int) -> AskedRequest:
-        """Begin the record of a request for a prompt of so many tokens."""
         namespace = self._namespace
         return self.store.requests.ask(namespace.digest.hex(), namespace.document, tokens)
 
     def walked(self, chain: KeyChain, matched: int, lacking: str) -> Walked:
-        """Return a lookup along a chain of this scope, for its explanation."""
         return Walked(chain, self._namespace.groups, matched, lacking)
 
     def chain(self, tokens: Tokens) -> KeyChain:
@@ -208,9 +197,8 @@ class Scope:
         asks: bool = True,
     ) -> RestorePoint:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
-        would be; reads no payload. Waits for the answers of other machines, `wait` seconds at most;
-        without `asks` they are not asked. Waits no longer for the disk either, or as long as a
-        chunk takes."""
+        would be; reads no payload. Waits for other machines, `wait` seconds at most (without `asks`
+        they are not asked), and for the disk no longer, or as long as a chunk takes."""
         point = find_restore_point(
             chain,
             self.groups,
@@ -243,8 +231,8 @@ class Scope:
         prepared: bool = False,
     ) -> PendingRestore:
         """Return a restore of at most `limit` tokens into buffers with room for `capacity`, not
-        begun; the chain belongs to it until it is taken. Pages that it reads for something that is
-        `prepared` evict only pages that the disk has."""
+        begun; the chain belongs to it until it is taken. For something `prepared` it evicts only
+        pages that the disk has."""
         known, gate = self._kinds.boundaries.of(chain), self._gate()
 
         def new_walk(stamp: int | None) -> Walk:
@@ -316,10 +304,10 @@ class Scope:
     ) -> CommitResult:
         """Hand a finished sequence's pages to the tiers; copies, and evaluates its copies.
 
-        Window groups are kept as far as the ring still holds them, recurrent state at the position
-        where the cache is. The end of the prompt gets a page of its own, so that the same prompt is
-        found up to there. `along` are pages that were stored while it grew. They share its place in
-        the eviction order, which depends on how the answer ended. Pages with a stamp later than
+        Windows are kept as far as the ring still holds them, recurrent state at the position where
+        the cache is. The end of the prompt gets a page of its own, so that the same prompt is found
+        up to there. `along` are pages that were stored while it grew: they share its place in the
+        eviction order, which depends on how the answer ended. Pages with a stamp later than
         `since_ns`, which others have used, keep theirs.
         """
         staging = Staging(self.store.counters, self.store.snapshot_bytes)
@@ -346,8 +334,7 @@ class Scope:
     def finish(
         self, committer: Committer, layout: Layout, extent: LiveExtent, ended: Ended | None
     ) -> CommitResult:
-        """Have the remaining pages of a sequence stored, and note how far it went: for layouts
-        whose pages do not tell, and for people."""
+        """Have the remaining pages of a sequence stored, and note how far it went."""
         result = self.finish_unasked(committer, layout, extent, ended)
         chain, requests = committer.chain, self.store.requests
         if requests.trace is not None:
@@ -358,8 +345,8 @@ class Scope:
     def finish_unasked(
         self, committer: Committer, layout: Layout, extent: LiveExtent, ended: Ended | None = None
     ) -> CommitResult:
-        """`finish` for a sequence without a request: neither the explainer nor the trace notes
-        it."""
+        """`finish` for a sequence without a request, which neither the explainer nor the trace
+        notes."""
         result = committer.finish(layout, extent, ended)
         if PAGED not in self.groups:
             self._kinds.boundaries.remember(committer.chain, result.tokens)
@@ -392,11 +379,10 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of a model in a store, by adapter, kind of caches and salt.
+    """The scopes of a model in a store; `PrefixCache` describes the arguments.
 
     Evaluates samples of the weights, once; they must not change while the object lives. On a GPU it
-    computes a token to compile the kernels of the store's codecs. `PrefixCache` describes the
-    arguments.
+    computes a token to compile the kernels of the store's codecs.
     """
 
     def __init__(
@@ -490,10 +476,8 @@ class Scopes:
 
     def scope(self, **options: Unpack[ScopeOptions]) -> Scope:
         """Return what restores and stores sequences of one kind, for servers without sessions.
-
-        Raises TypeError for a keyword that is no option, and ValueError for bits or a group size
-        that MLX cannot pack.
-        """
+        Raises TypeError for a keyword that is no option, ValueError for bits or a group size that
+        MLX cannot pack."""
         unknown = options.keys() - ScopeOptions.__annotations__.keys()
         if unknown:
             # A misspelt salt would share one tenant's pages with all others.
@@ -516,10 +500,8 @@ class Scopes:
         return own is None or own is model or shares_weights(own, model)
 
     def with_caches(self, make_cache: Callable[[], list[Any]]) -> Self:
-        """Return a cache of the same model whose prompt caches are made otherwise.
-
-        For a run with `max_kv_size`, say: the weights are not read again.
-        """
+        """Return a cache of the same model whose prompt caches are made otherwise, for a run with
+        `max_kv_size`, say: the weights are not read again."""
         other = copy.copy(self)
         other._use(make_cache)
         return other
@@ -527,11 +509,9 @@ class Scopes:
     def clear(
         self, *, salt: str | bytes | None = None, extra: Mapping[str, str] | None = None
     ) -> int:
-        """Delete all pages of this model under a salt; return their number.
-
-        This includes pages of quantised sessions, and of every `extra` unless `extra` names one;
-        pages of earlier processes as well. Waits for the disk. A closed store deletes nothing.
-        """
+        """Delete all pages of this model under a salt, of earlier processes and quantised sessions
+        too, and of every `extra` unless `extra` names one; return their number. Waits for the disk.
+        A closed store deletes nothing."""
         if self.store.closed:
             return 0
         parts: dict[str, object] = {**self._identity, "salt": salt_digest(salt)}
@@ -557,5 +537,4 @@ class Scopes:
 
 
 def unsupported(error: Exception) -> str:
-    """Return the miss reason for a cache that no adapter reads."""
     return f"{reasons.UNSUPPORTED}:{error}"

@@ -43,13 +43,12 @@ class Session:
     `commit`.
 
     Use it as a context manager, on the thread that runs the model; only `abort` may come from
-    another. No method raises for a failure of the cache or the disk, or for an unsupported model.
-    That is a miss, or a skipped page, with a reason. Leaving without commit frees all that it held;
+    another. No method raises for a failure of the cache or the disk, or for an unsupported model:
+    that is a miss, or a skipped page, with a reason. Leaving without commit frees all that it held;
     the blocks that it passed on stay stored.
 
     `_unknown` is 1 once a token was given that is none: what the cache holds behind the known ones
-    has no key. `_is_left` says that it was committed, or its block left. The model's thread sets
-    them.
+    has no key. `_is_left`: it was committed, or its block left.
 
     Attributes: `cached_tokens` (int, at most len(tokens) - 1), `miss_reason` (None, or why no more
     was restored), `prompt_cache` (the list for `model(..., cache=...)`), `asked` (the request's
@@ -154,27 +153,23 @@ class Session:
 
     @property
     def remaining_tokens(self) -> list[int]:
-        """The prompt's tokens that were not restored."""
         return self._prompt_tokens[self.cached_tokens : self._prompt_length]
 
     @property
     def captures(self) -> bool:
-        """True when something is lost without `checkpoint`: the model has windows or recurrent
-        state. For others it stores blocks early."""
+        """True when something is lost without `checkpoint`: windows or recurrent state."""
         return self._layout is not None and not self._scope.trims
 
     @property
     def snapshot_positions(self) -> tuple[int, ...]:
-        """Token counts at which `checkpoint` will keep windows and recurrent state, ascending."""
+        """Token counts at which `checkpoint` will keep windows and recurrent state."""
         committer = self._committer
         return () if committer is None else tuple(committer.stops)
 
     @uninterrupted
     def want_snapshots(self, positions: Iterable[int]) -> None:
-        """Ask for restore points at more token counts: the ends of a chat's parts, say.
-
-        To be called before the prefill; without effect for models that can be restored anywhere.
-        """
+        """Ask, before the prefill, for restore points at more token counts: the ends of a chat's
+        parts, say. Without effect for models that can be restored anywhere."""
         flight, committer = self._flight, self._committer
         try:
             first, end = self.cached_tokens + 1, self._prompt_length
@@ -189,10 +184,8 @@ class Session:
 
     @uninterrupted
     def wanted_stops(self) -> list[int]:
-        """Return token counts at which other requests, which wait for this one, part from it.
-
-        `next_stop` asks by itself. A batch stops there if it can, and calls `checkpoint`.
-        """
+        """Return token counts at which requests that wait for this one part from it. `next_stop`
+        asks by itself. A batch stops there if it can, and calls `checkpoint`."""
         flight, committer = self._flight, self._committer
         if flight is None or committer is None:
             return []
@@ -216,10 +209,8 @@ class Session:
 
     @uninterrupted
     def take_cache(self) -> list[Any]:
-        """Give the prompt cache away and release it, for a batch that copies it.
-
-        From then on `checkpoint` and `commit` need the `prompt_cache` extracted from the batch.
-        """
+        """Give the prompt cache away and release it, for a batch that copies it: from then on
+        `checkpoint` and `commit` need the `prompt_cache` extracted from the batch."""
         taken, self.prompt_cache = self.prompt_cache, []
         if self._layout is not None:
             self._layout = self._scope.blank
@@ -229,9 +220,8 @@ class Session:
     def next_stop(self, step: int = 2048) -> int:
         """Return how many tokens the next prefill chunk should have, 0 when the prompt is done.
 
-        For a scheduler with a loop of its own: feed so many, then call `checkpoint`. Without that
-        the cache says how many were fed. Raises ValueError for a step that is no integer of at
-        least 1.
+        For a scheduler with a loop of its own: feed so many, then call `checkpoint`. Raises
+        ValueError for a step that is no integer of at least 1.
         """
         if not is_whole(step) or step < 1:
             raise ValueError(f"step must be an integer of at least 1, got {step!r}")
@@ -247,7 +237,6 @@ class Session:
         return self._planned - self._fed
 
     def _reached(self) -> int:
-        """Return how many of the tokens that `next_stop` asked for the cache holds."""
         if self._progress is not None:
             live = self._progress.seen(self._planned)
         else:
@@ -285,8 +274,8 @@ class Session:
         Call it when `position` tokens (default: as the cache says, else what `next_stop` asked for)
         have been fed. Evaluates its copies; waits for nothing. Skips, counted, when the cache is
         elsewhere. `row` has the growing caches' tokens from `stored` on, for a batch whose
-        extracted caches are costly to read. The tokens fed since `next_stop` count as computed from
-        there to here.
+        extracted caches are costly to read. The tokens fed since `next_stop` count as computed by
+        now.
         """
         told = position = self._arguments.known("position", position, is_whole, None, TOKENS)
         self._due_at = 0  # The code below moves it.
@@ -320,7 +309,7 @@ class Session:
 
     @property
     def stored(self) -> int:
-        """The boundary up to which complete blocks were stored, or refused, so far."""
+        """The boundary up to which complete blocks were stored, or refused."""
         committer = self._committer
         return 0 if committer is None else committer.done
 
@@ -353,8 +342,7 @@ class Session:
         return actual
 
     def append(self, token: int) -> None:
-        """Record one token that was generated and fed to the model, as `extend`: one that completes
-        a block stores it."""
+        """Record one token that was generated and fed to the model, as `extend`."""
         recorded = len(self._prompt_tokens) + 1
         if recorded >= self._due_at or type(token) is not int or token not in INT64:
             self.extend([token])
@@ -398,8 +386,8 @@ class Session:
 
     @uninterrupted
     def _recorded(self, before: int) -> None:
-        """Look where the live cache is now that more than `before` tokens are recorded, and store
-        the due blocks."""
+        """Look where the live cache is now that more tokens are recorded, and store the due
+        blocks."""
         after, committer = len(self._prompt_tokens), self._committer
         if self._progress is None or committer is None:
             self._due_at = sys.maxsize
@@ -412,7 +400,6 @@ class Session:
         self._due_at = committer.due_at(after)
 
     def _catch_up(self, committer: Committer) -> KeyChain:
-        """Return the keys of all that was recorded, by `append` too."""
         chain = committer.chain
         if len(chain) < len(self._prompt_tokens):
             chain.extend(as_tokens(self._prompt_tokens[len(chain) :]))
@@ -428,12 +415,12 @@ class Session:
     ) -> CommitResult:
         """Hand the remaining blocks to the tiers and return the result of all stores.
 
-        Copies on this thread; another thread writes to the disk. When memory has no room left, this
-        waits for that as long as the settings allow. `prompt_cache` is one extracted from a batch;
-        with `release` it is consumed, as is the session's own. `ended` is a hint, how the answer
-        ended (`Ended`). After a "turn" any new page may evict these; after a "tool_call", or
-        without a hint, they stay as long as the store has learned. A second commit, or one after
-        `abort`, stores nothing.
+        Copies on this thread; another writes to the disk. When memory has no room left, this waits
+        for that as long as the settings allow. `prompt_cache` is one extracted from a batch; with
+        `release` it is consumed, as is the session's own. `ended` is a hint, how the answer ended
+        (`Ended`): after a "turn" any new page may evict these; after a "tool_call", or without a
+        hint, they stay as long as the store has learned. A second commit, or one after `abort`,
+        stores nothing.
         """
         if self._pid != os.getpid():
             return CommitResult.none(reasons.STORE_CLOSED)
@@ -481,14 +468,12 @@ class Session:
         return result
 
     def _live_layout(self, prompt_cache: Sequence[Any] | None) -> Layout | None:
-        """Return the layout of the live cache, None when it is not the session's kind."""
         if self._layout is None or prompt_cache is None or prompt_cache is self.prompt_cache:
             return self._layout
         return self._scope.layout(prompt_cache)
 
     def _note_end(self, call: str) -> None:
-        """Count a call that comes after the end, and log the first one; `abort` may come from
-        another thread meanwhile."""
+        """Count a call that comes after the end, and log the first one."""
         if not self._finalizer.alive:
             if self._is_left:
                 self._arguments.say("end", f"{call} after the session's end: nothing is stored")
@@ -496,14 +481,13 @@ class Session:
             self._counters.skip(reasons.CLOSED)
 
     def _end_flight(self) -> None:
-        """Say that no more of the prompt is computed; any thread, any number of times."""
         flight, self._flight = self._flight, None
         if flight is not None:
             flight.end()
 
     @uninterrupted
     def abort(self) -> None:
-        """Free all that the session holds; safe from any thread, any number of times."""
+        """Free all that the session holds; from any thread, any number of times."""
         self._committer = None
         if self._pid != os.getpid():
             # Its locks guard the parent's objects.
@@ -515,12 +499,11 @@ class Session:
             _finish(self._staging, self._counters, self.asked, answered)
 
     def evaluate(self) -> None:
-        """Evaluate the live cache, of any class, and no logits: after each chunk of a prefill."""
+        """Evaluate the live cache and no logits: after each chunk of a prefill."""
         evaluate([cache.state for cache in self.prompt_cache])
 
 
 def _finish(staging: Staging, counters: Counters, asked: AskedRequest, answered: int) -> None:
-    """Free the session's memory, and end its record with the tokens of its answer."""
     asked.ended(answered)
     staging.release()
     counters.add(live_sessions=-1)

@@ -92,7 +92,7 @@ OPEN_SECONDS = 1.8
 QUERY_SECONDS = 0.5
 """How long a person's query waits for a small file; then it shows the known values."""
 RECORD_SECONDS = 5.0
-"""How long a choice of pages by their last use waits for this process's uses to be recorded."""
+"""How long a choice of pages by their last use waits for this process's uses."""
 
 
 class BlockStore(ReadingTiers):
@@ -108,10 +108,9 @@ class BlockStore(ReadingTiers):
     of a fork it is closed.
 
     `_lock` guards `closed` (no page is accepted any more). `_labels` has the models' names in
-    order, and `told` the models' warnings, so that each is logged once. `service` is the
-    description by the server that made the store, for `omlx-cache ps`. Each operation on them is
-    atomic. Any caller may set `decoder`: it turns tokens of a model, given by its label, into text
-    for `omlx-cache why`.
+    order, `told` their warnings, each logged once, and `service` the description by a server for
+    `omlx-cache ps`; each operation on them is atomic. Any caller may set `decoder`, which turns
+    tokens of a model, given by its label, into text for `omlx-cache why`.
     """
 
     def __init__(
@@ -241,7 +240,7 @@ class BlockStore(ReadingTiers):
 
     def after_fork(self) -> None:
         """Become a closed store with locks of its own, in the child of a fork: threads that are not
-        here may hold the parent's. The parent's objects stay as they are, and their memory held."""
+        here may hold the parent's. The parent's objects, and their memory, stay as they are."""
         _inherited.append(dict(self.__dict__))
         s = self.settings
         super().__init__(
@@ -283,12 +282,8 @@ class BlockStore(ReadingTiers):
             self.writer.settle(OPEN_SECONDS)
 
     def register(self, namespace: Namespace) -> Namespace:
-        """Remember the content of a namespace's digest, for its document on the disk.
-
-        The store knows it for as long as the returned object lives. Raises TypeError for anything
-        else: a `PrefixCache` registers its own, and a cache class has
-        `omlx_cache.register_adapter`.
-        """
+        """Remember the content of a namespace's digest, for its document on the disk, for as long
+        as the returned object lives. Raises TypeError for anything else."""
         if not isinstance(namespace, Namespace):
             raise TypeError(
                 f"a store registers namespaces, not {type(namespace).__name__}; PrefixCache does "
@@ -297,11 +292,9 @@ class BlockStore(ReadingTiers):
         return self._namespaces.add(namespace)
 
     def registered(self) -> list[Namespace]:
-        """Return the namespaces that were used here, the latest last."""
         return self._namespaces.latest()
 
     def add_label(self, label: str) -> None:
-        """Name a model for people: `omlx-cache ps` shows it."""
         self._labels[label] = None
 
     @property
@@ -314,10 +307,8 @@ class BlockStore(ReadingTiers):
         return super().unanswered(page)
 
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
-        """Return a namespace's document, from its directory for one of another process; for people.
-
-        A file is waited for `QUERY_SECONDS`.
-        """
+        """Return a namespace's document, from its directory for one of another process; waits
+        `QUERY_SECONDS` for the file."""
         known = self._namespaces.document(digest) or dict(self._on_disk.get(digest, {}))
         if known or self.cold is None:
             return known
@@ -325,8 +316,8 @@ class BlockStore(ReadingTiers):
         return self._queries.ask(read, QUERY_SECONDS, known)
 
     def created_ns(self, digest: BlockKey) -> int | None:
-        """Return when a namespace came to the disk, None for one that is not there, and where the
-        disk does not say in `QUERY_SECONDS`."""
+        """Return when a namespace came to the disk, None where the disk does not say in
+        `QUERY_SECONDS`."""
         if self.cold is None:
             return None
         read = partial(cold_files.created_ns, self.settings.cold_dir, digest)
@@ -358,8 +349,8 @@ class BlockStore(ReadingTiers):
 
     def choose(self, asked: Pruning) -> Chosen:
         """Return the pages that `prune` would delete, by the uses of all processes; reads the
-        directory. Records this store's own uses for peer processes first, and waits
-        `RECORD_SECONDS` at most for it."""
+        directory. Records this store's own uses first, and waits `RECORD_SECONDS` at most for
+        it."""
         if self.writer is not None and asked.by_use:
             self.writer.settle(RECORD_SECONDS)
         pages = self.listing()
@@ -422,20 +413,17 @@ class BlockStore(ReadingTiers):
 
     @uninterrupted
     def records(self) -> dict[str, Sequence[Record]]:
-        """Return the records of the tiers, `hot` and `cold`, in no order, pages of peer processes
-        included; takes each lock briefly."""
+        """Return the records of the tiers, `hot` and `cold`, as `listing` does."""
         self.refresh()
         cold = () if self.cold is None else self.cold.records()
         return {"hot": self.hot.entries(), "cold": cold}
 
     def compare(self) -> Disagreement:
-        """Compare memory with the disk, as `control.comparison` does."""
         return compare(self)
 
     @uninterrupted
     def in_memory_only(self) -> list[PageMeta]:
-        """Return the pages that memory has, and the disk should have and has not as much of; reads
-        nothing."""
+        """Return the pages that memory has, and the disk should have and has not as much of."""
         here = self.hot.entries()
         if self.cold is None:
             return [held.meta for held in here]
@@ -480,7 +468,6 @@ class BlockStore(ReadingTiers):
 
     @property
     def is_short_of_memory(self) -> bool:
-        """True while the system is short of memory, as the upkeep thread saw it last."""
         return self._relief.usage.level != Level.NORMAL.word
 
     def _remote_usage(self) -> RemoteUsage | None:
@@ -497,18 +484,17 @@ class BlockStore(ReadingTiers):
         return uploads is None or uploads.flush(timeout)
 
     def metrics(self) -> str:
-        """Return this store's metrics in Prometheus' text format. Reads a file, as `stats` of the
-        control socket does."""
+        """Return this store's metrics in Prometheus' text format. Reads a file."""
         from omlx_cache.status.exposition import exposition
 
         return exposition(self.operations["processes"]({})).body.decode()
 
     def serve_status(self, port: int = 0, token: str | None = None) -> ApiServer:
-        """Answer `/metrics` and `/status` at a port of 127.0.0.1 (0: any free one) until the
-        store is closed; returns the server, whose `url` says where.
+        """Answer `/metrics` and `/status` at a port of 127.0.0.1 (0: any free one) until the store
+        is closed; returns the server, whose `url` says where.
 
-        On threads of its own: nothing waits for it, and it for nothing. Raises ConfigError for a
-        bad port or an empty token, OSError for a port that cannot be had.
+        Runs on threads of its own. Raises ConfigError for a bad port or an empty token, OSError for
+        a port that cannot be had.
         """
         server = serve_port(self.operations, port, token)
         self.requests.explainer.limit_bytes = history_share(self.settings.machine)
@@ -522,11 +508,10 @@ class BlockStore(ReadingTiers):
     @uninterrupted
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
         """Write the pending pages, end the threads, remove the socket, free the hot tier; within
-        `timeout` seconds.
+        `timeout` seconds, False when that was not enough to write everything.
 
         Idempotent, and callable from a handler of a signal: the next call continues an interrupted
-        one. False when the time was not enough to write everything. A thread that a disk does not
-        answer is left behind, and keeps no process from ending.
+        one. A thread that a disk does not answer is left behind, and keeps no process from ending.
         """
         timeout = self.arguments.known("timeout", timeout, is_seconds, CLOSE_SECONDS, SECONDS)
         deadline = time.monotonic() + timeout
@@ -544,8 +529,8 @@ class BlockStore(ReadingTiers):
         return clean
 
     def configuration(self) -> Mapping[str, object]:
-        """Return the settings with their origins, and what to know of them, for
-        `omlx-cache config`. The disk is waited for `QUERY_SECONDS`."""
+        """Return the settings with their origins, and what to know of them; waits `QUERY_SECONDS`
+        for the disk."""
         settings = {name: source.to_dict() for name, source in self.settings.sources().items()}
         unknown = [f"cold_dir: {self.cold_dir} does not answer"]
         notes = self._queries.ask(self.settings.notes, QUERY_SECONDS, unknown)
@@ -561,7 +546,6 @@ class BlockStore(ReadingTiers):
         return {"settings": settings, "notes": notes}
 
     def budget_of_disk(self) -> int | None:
-        """Return the bytes that the directory may take now, for all processes; None without one."""
         return None if self.cold is None else self.cold.limit_bytes
 
     def allowance(self) -> Allowance | None:
@@ -574,7 +558,6 @@ class BlockStore(ReadingTiers):
         return allowance(self.settings, self.cold.limit_bytes, self._budget)
 
     def identity(self) -> Identity:
-        """Return who this store is, for `omlx-cache ps`."""
         return Identity(
             pid=os.getpid(),
             name=self.name,
@@ -619,7 +602,6 @@ def _cold(
 def _open(
     cold: ColdTier | None, s: CacheSettings, documents: dict[BlockKey, Mapping[str, object]]
 ) -> None:
-    """Read the directory, and the documents of its namespaces; waits for the disk."""
     if cold is not None:
         cold_files.open_tier(cold, s)
         with contextlib.suppress(OSError):
@@ -655,8 +637,8 @@ _inherited: list[object] = []
 
 
 def _lose(parts: StoreParts) -> None:
-    """Have a lost store closed. A finalizer: it may run anywhere, under any lock; in the child of a
-    fork there is nothing to close."""
+    """Have a lost store closed. A finalizer: it may run under any lock; in the child of a fork
+    there is nothing to close."""
     if parts.pid == os.getpid():
         upkeep_thread.lose(parts)
 

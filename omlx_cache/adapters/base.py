@@ -1,8 +1,5 @@
-"""The adapter protocol: the cache's view of one class of live cache.
-
-A live cache is cut and rebuilt by the same two facts: its named arrays, and the order of the tokens
-in their buffers (`TokenRange`s, index 0 first).
-"""
+"""The adapter protocol: the cache's view of one class of live cache, which is cut and rebuilt by
+its named arrays and the order of the tokens in their buffers (`TokenRange`s, index 0 first)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,8 +12,6 @@ Kind = Literal["paged", "window", "state"]
 
 
 class TokenRange(NamedTuple):
-    """The tokens [start, stop) of a sequence."""
-
     start: int
     stop: int
 
@@ -38,7 +33,6 @@ class GroupSpec:
 
     @property
     def name(self) -> str:
-        """The group's name in page ids and file names."""
         if self.kind == "window":
             return f"window{self.window}" + (f"k{self.keep}" if self.keep else "")
         return self.kind
@@ -57,9 +51,7 @@ class GroupSpec:
 
     def page_ends(self, position: int, block_size: int) -> list[int]:
         """Return where the pages end, ascending, that restore to `position` or one token before.
-
-        The first `keep` tokens of a window have a page of their own, wherever the window is.
-        """
+        The first `keep` tokens of a window have a page of their own, wherever the window is."""
         if self.kind == "state" or position == 0:
             return [position] if position else []
         start = max(0, self.needs(position)[-1].start - 1) // block_size * block_size
@@ -68,9 +60,7 @@ class GroupSpec:
 
 
 PAGED = GroupSpec("paged")
-"""The one group of which every token is needed."""
 STATE = GroupSpec("state")
-"""The one group of recurrent state."""
 
 
 class DenseForm(NamedTuple):
@@ -82,11 +72,8 @@ class DenseForm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A leaf whose keys and values are packed in memory.
-
-    `codec` gives the codec of a side (`keys`, `values`) for its channels; `forms` has the sides
-    that hold something now.
-    """
+    """A leaf whose keys and values are packed in memory: `codec` of a side (`keys`, `values`) and
+    its channels, and the `forms` of the sides that hold something now."""
 
     codec: Callable[[str, int], Codec]
     forms: Mapping[str, DenseForm]
@@ -145,7 +132,6 @@ class Adapter(Protocol):
 
 
 def class_name(cache: Any) -> str:
-    """Return the name under which a cache's class is registered."""
     return f"{type(cache).__module__}.{type(cache).__qualname__}"
 
 

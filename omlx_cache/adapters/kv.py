@@ -1,7 +1,7 @@
 """The caches of keys and values: of every token, of a chunk, and of a window in a ring.
 
-An adapter of mlx-lm's own classes also has `blank`: an empty cache of the same class and
-parameters. It has `own_row` where mlx-lm's batch extracts more than a row's own tokens.
+An adapter of mlx-lm's own classes also has `blank`, which makes an empty cache like another, and
+`own_row` where mlx-lm's batch extracts more than a row's own tokens.
 """
 
 import copy
@@ -206,7 +206,6 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
 
 
 def _is_ring(phase: Phase, cache: Any) -> bool:
-    """True for a phase whose index is one that a ring of the cache's size can have."""
     return "index" in phase and cache.keep <= phase["index"] < cache.max_size
 
 

@@ -1,8 +1,6 @@
-"""Which adapter reads which cache class: by the class's full name, so nothing is imported.
-
-A subclass is not covered by its base's entry: it may hold state that the base's adapter
-would not see.
-"""
+"""Which adapter reads which cache class: by the class's full name, so nothing is imported. A
+subclass is not covered by its base's entry: it may hold state that the base's adapter would not
+see."""
 
 import copy
 import sys
@@ -69,8 +67,8 @@ def _named(cache_class: object) -> str:
 
 def register(name: str, adapter: Adapter, *, same_as: str | None = None) -> None:
     """Add a class: `name` is `module.QualName`. With `same_as`, a drop-in subclass shares the pages
-    of the class of that name. Raises ValueError when the name is taken. Raises TypeError for a name
-    that is no text, and for an adapter that lacks a method or is a class."""
+    of the class of that name. Raises ValueError when the name is taken; TypeError for a name that
+    is no text, and for an adapter that lacks a method or is a class."""
     if not isinstance(name, str):
         raise TypeError(
             f"a cache class is registered by its full name, as text: {_named(name)}, not {name!r}"
@@ -87,7 +85,6 @@ def register(name: str, adapter: Adapter, *, same_as: str | None = None) -> None
 
 
 def adapter_for(cache: Any) -> Adapter:
-    """Return the adapter of a cache; raises UnsupportedCache that names the class."""
     try:
         return _ADAPTERS[class_name(cache)]
     except KeyError:
@@ -95,13 +92,11 @@ def adapter_for(cache: Any) -> Adapter:
 
 
 def layout_name(cache: Any) -> str:
-    """Return the class name that goes into a layout: drop-in subclasses share one."""
     name = class_name(cache)
     return _ALIASES.get(name, name)
 
 
 def children(cache: Any) -> tuple[Any, ...] | None:
-    """Return a CacheList's caches, or None for a leaf."""
     return tuple(cache.caches) if class_name(cache) in _LISTS else None
 
 

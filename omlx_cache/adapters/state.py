@@ -16,8 +16,6 @@ from omlx_cache.arrays.mlxio import Array
 
 
 class SnapshotAdapter(Adapter):
-    """Base of adapters whose caches are kept whole; subclasses read and set the arrays."""
-
     def group(self, cache: Any) -> GroupSpec:
         return STATE
 
@@ -78,11 +76,8 @@ class VlmArraysCacheAdapter(ArraysCacheAdapter):
 @dataclass(frozen=True, slots=True)
 class PoolingCacheAdapter(FieldsAdapter):
     """mlx-vlm's PoolingCache: pooled tokens, and a buffer with the tokens that do not fill a window
-    yet.
-
-    The buffer is kept whole; how much of it counts follows from the position, since every `ratio`
-    tokens fill it.
-    """
+    yet. It is kept whole; how much of it counts follows from the position, since every `ratio`
+    tokens fill it."""
 
     fields: tuple[str, ...] = ("buf_kv", "buf_gate", "pooled")
     parameters: tuple[str, ...] = ("ratio",)
@@ -102,7 +97,6 @@ class PoolingCacheAdapter(FieldsAdapter):
 
 
 def _fields(cache: Any, names: tuple[str, ...]) -> dict[str, Array]:
-    """Return the arrays of those fields that have one."""
     values = {name: getattr(cache, name) for name in names}
     arrays = {name: value for name, value in values.items() if value is not None}
     one_sequence(arrays)

@@ -102,7 +102,6 @@ def _equal(live: object, ours: Table) -> bool:
 
 
 def _parts(state: Any, codec: TurboCodec, offset: int) -> Parts:
-    """Return a `TurboQuantMSEState`'s arrays: a NamedTuple of norms and packed indices."""
     named = isinstance(state, tuple) and getattr(state, "_fields", None) == _FIELDS
     if not named or [getattr(part, "dtype", None) for part in state] != [mx.float16, mx.uint32]:
         raise _unsupported(f"its state is a {type(state).__name__}, not norms and indices")

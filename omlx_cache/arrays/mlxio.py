@@ -1,17 +1,16 @@
 """The one narrow place that touches MLX's loosely typed surface: dtypes, buffers, devices.
 
-A host view is a NumPy array over an evaluated array's own memory (no copy). While a view lives,
-MLX sees the buffer as shared, so views are taken, used and dropped inside one function.
+A host view is a NumPy array over an evaluated array's own memory. While it lives, MLX sees the
+buffer as shared, so views are taken, used and dropped inside one function.
 
 Memory that is about to be overwritten ("blank"): MLX zeroes new memory, which costs as much as the
 copy that follows. Its safetensors loader does not, with a file object that leaves the memory as it
 is. But a stream then waits for the interpreter's lock, and `mx.clear_cache` holds that lock while
-it waits for all streams. A process whose model is fed meanwhile stands still for ever.
-
-A small array of bytes is copied from NumPy's memory, which has anything in it: MLX does that on the
-spot, without its stream's thread. Large ones are zeroed by several streams: one core writes new
-memory at a fraction of what the machine can. The memory is still allocated by the thread that asks,
-since the system's allocator keeps other threads' memory for those threads.
+it waits for all streams: a process whose model is fed meanwhile stands still for ever. So a small
+array of bytes is copied from NumPy's memory, which has anything in it: MLX does that on the spot.
+Large ones are zeroed by several streams: one core writes new memory at a fraction of what the
+machine can. The thread that asks allocates it, since the system's allocator keeps other threads'
+memory for those threads.
 """
 
 import os
@@ -69,7 +68,6 @@ _dispatching = threading.Lock()
 
 
 def name_of(dtype: Any) -> str:
-    """Return the safetensors name of an MLX dtype."""
     return _NAMES[dtype]
 
 
@@ -98,8 +96,7 @@ def architecture() -> str:
 
 @lru_cache(typed=True)
 def check_packing(bits: int, group_size: int) -> tuple[int, int]:
-    """Return bits and a group size as MLX takes them; raise ValueError for those that its
-    quantisation does not have."""
+    """Return bits and a group size as MLX takes them; raises ValueError for others."""
     for name, value in (("kv_bits", bits), ("kv_group_size", group_size)):
         # MLX divides by the group size before it looks at it: a zero would end the process.
         if not is_whole(value) or value < 1:
@@ -134,18 +131,15 @@ def evaluate(arrays: Sequence[Any]) -> None:
 
 
 def feed(model: Any, tokens: Sequence[int], prompt_cache: Sequence[Any]) -> None:
-    """Have a model read tokens into its prompt cache, and evaluate that and no logits; on the
-    calling thread's stream."""
+    """Have a model read tokens into its prompt cache, and evaluate that and no logits."""
     model(mx.array([list(tokens)]), cache=prompt_cache)
     evaluate([cache.state for cache in prompt_cache])
 
 
 def host_views(arrays: Sequence[Array]) -> list[HostView]:
-    """Return the memory of evaluated arrays, unsigned items of their width, in their shape and
-    strides. One call of MLX for all costs as much as for one.
-
-    Writing through a view changes the array. Drop it before MLX updates the array in place.
-    """
+    """Return the memory of evaluated arrays as unsigned items of their width, in their shape and
+    strides. One call of MLX for all costs as much as for one. Writing through a view changes the
+    array. Drop it before MLX updates the array in place."""
     carried = [
         array if array.dtype == mx.bool_ else array.view(_DTYPES[f"U{array.itemsize * 8}"])
         for array in arrays
@@ -155,15 +149,12 @@ def host_views(arrays: Sequence[Array]) -> list[HostView]:
 
 
 def zeros(shape: Sequence[int], dtype: str, stream: Any = None) -> Array:
-    """Return a lazy array of zeros that owns its buffer once evaluated."""
     return mx.zeros(tuple(shape), dtype=_DTYPES[dtype], stream=stream)
 
 
 def blank_arrays(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
-    """Return evaluated arrays that own their memory, whose content is undefined.
-
-    Callable from any thread. The caller must write every byte before the arrays are seen by others.
-    """
+    """Return evaluated arrays that own their memory, with undefined content; from any thread. Write
+    every byte before others see them."""
     arrays = {name: _blank(spec) for name, spec in specs.items()}
     mx.eval(list(arrays.values()))
     return arrays
@@ -212,8 +203,8 @@ def owned_copy(flat: Array) -> Array:
 
 
 def on_device(payload: Array) -> Array:
-    """Return a payload that the host has filled as one in the device's own memory, evaluated on the
-    calling thread. Where the device has none of its own, return the payload as it is."""
+    """Return a payload that the host has filled in the device's own memory, evaluated on the
+    calling thread, if the device has any."""
     if not has_memory_of_its_own():
         return payload
     copy = owned_copy(payload)
@@ -232,7 +223,6 @@ def host_copy(payload: Any) -> Any:
 
 
 def payload_view(payload: Any) -> HostView:
-    """Return a page payload's bytes as a flat NumPy array."""
     return np.frombuffer(memoryview(payload), dtype=np.uint8)
 
 

@@ -1,7 +1,5 @@
-"""Codecs: how a page's keys and values are encoded. Public names are imported on first use.
-
-`identity` is free of MLX, so settings and commands may import it.
-"""
+"""Codecs: how a page's keys and values are encoded. Names are imported on first use; `identity` is
+free of MLX, so settings and commands may import it."""
 
 from __future__ import annotations
 

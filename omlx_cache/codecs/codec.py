@@ -1,6 +1,6 @@
-"""The protocol of every codec, and the codecs that MLX has itself: dense, which changes nothing,
-and affine, which quantises by groups. Affine's parts match the arrays of mlx-lm's
-`QuantizedKVCache`: `packed` (uint32), `scales`, `biases`."""
+"""The protocol of every codec, and those that MLX has itself: dense, which changes nothing, and
+affine, which quantises by groups. Affine's parts match the arrays of mlx-lm's `QuantizedKVCache`:
+`packed` (uint32), `scales`, `biases`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ _INFINITIES = {
 
 
 class PartSpec(NamedTuple):
-    """Shape and dtype of one part."""
-
     shape: tuple[int, ...]
     dtype: mx.Dtype
 
@@ -39,8 +37,8 @@ class PartSpec(NamedTuple):
 class Codec(Protocol):
     """Turns a tensor (1, heads, tokens, dim) into parts and back; frozen, safe in any thread.
 
-    Each token is encoded by itself: slicing the parts along axis 2 equals encoding the slice,
-    and joining parts equals encoding the joined tensor. Nothing here evaluates MLX.
+    Each token is encoded by itself: slicing the parts along axis 2 equals encoding the slice, and
+    joining parts equals encoding the joined tensor. Nothing here evaluates MLX.
     """
 
     @property
@@ -56,7 +54,7 @@ class Codec(Protocol):
     def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
         """Return a lazy scalar bool: false when some token of `x` is outside the format's range.
 
-        `parts` are what `encode(x)` gave. Evaluate the answer together with them: that is one
+        `parts` are what `encode(x)` gave; evaluate the answer together with them, in one
         synchronisation for a whole page. Parts for which it is false must be thrown away.
         """
 
@@ -68,7 +66,6 @@ class Codec(Protocol):
 
 
 def require(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
-    """Raise ValueError with the reason when a codec refuses a tensor."""
     reason = codec.refusal(dim, dtype)
     if reason:
         raise ValueError(reason)
@@ -87,7 +84,8 @@ def require_parts(codec: Codec, parts: Mapping[str, mx.array], *names: str) -> N
 
 @dataclass(frozen=True, slots=True)
 class DenseCodec:
-    """Lossless for every shape and dtype, a zero dim included; part `data` is the input."""
+    """Lossless for every shape and dtype, a zero dim included; part `data` is the input, not a
+    copy."""
 
     @property
     def identity(self) -> str:
@@ -97,7 +95,6 @@ class DenseCodec:
         return ""
 
     def encode(self, x: mx.array) -> Parts:
-        """Return the input under a name; nothing is copied."""
         return {"data": x}
 
     def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
@@ -143,10 +140,8 @@ class AffineCodec:
         return {"packed": packed, "scales": scales, "biases": biases}
 
     def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
-        """False for an infinity or NaN, or a group whose range overflows the input's dtype.
-
-        The input is looked at too: a NaN leaves no trace in scales and biases.
-        """
+        """False for an infinity or NaN, which leaves no trace in scales and biases, or a group
+        whose range overflows the input's dtype."""
         spans = parts["scales"] * ((1 << self.bits) - 1)
         return _all_finite(x) & mx.all(mx.isfinite(spans))
 
@@ -170,10 +165,8 @@ class AffineCodec:
 
 
 def _all_finite(x: mx.array) -> mx.array:
-    """Return a lazy bool: two maxima and nothing in between, many times as fast as `isfinite`.
-
-    As unsigned integers the negative values are the largest ones, as signed integers the others.
-    """
+    """Return a lazy bool: two maxima and nothing in between, many times as fast as `isfinite`. As
+    unsigned integers the negative values are the largest ones, as signed integers the others."""
     if not x.size:
         return mx.array(True)
     unsigned, signed, infinity = _INFINITIES[x.dtype]

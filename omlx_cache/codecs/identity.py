@@ -1,5 +1,4 @@
 """The names of codecs: names that settings and commands accept, and identities of stored bytes.
-
 Equal identities decode alike, others never meet. Imports no MLX.
 
 Canonical text: `name/version(key=value,...)#table=digest,...`; the two lists are sorted, and left
@@ -34,7 +33,6 @@ with nothing behind it to average an error away."""
 
 
 def check_codec_name(text: str) -> CodecName:
-    """Return the name; raises ValueError that lists the known ones."""
     for name in CODEC_NAMES:
         if name == text:
             return name
@@ -50,17 +48,14 @@ def make_identity(
     parameters: Mapping[str, object],
     tables: Mapping[str, str] | None = None,
 ) -> str:
-    """Return what must be equal for parts written by one codec to be read by another.
-
-    `version` is the dialect of the algorithm and of its parts; `tables` are digests of the
-    constants that the parts do not carry.
-    """
+    """Return what must be equal for parts written by one codec to be read by another. `version` is
+    the dialect of the algorithm and of its parts; `tables` are digests of constants that the parts
+    lack."""
     text = f"{name}/{version}({_join(parameters)})"
     return f"{text}#{_join(tables)}" if tables else text
 
 
 def table_digest(table: bytes) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 of a table's bytes."""
     return hashlib.sha256(table).hexdigest()[:16]
 
 

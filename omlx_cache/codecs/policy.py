@@ -30,7 +30,7 @@ LayerKind = Literal["paged", "window", "state"]
 
 
 class LayerShape(NamedTuple):
-    """A policy's knowledge of one cache leaf. Zero dims mean that it has no such tensor."""
+    """A policy's knowledge of one cache leaf; a dim is 0 where it has no such tensor."""
 
     kind: LayerKind
     key_dim: int
@@ -73,11 +73,9 @@ class CodecPolicy:
                 raise ValueError(f"{name} is negative: {value}")
 
     def encodes(self, tokens: int) -> bool:
-        """Say whether a sequence of that many tokens is long enough to be encoded."""
         return self.name != "dense" and tokens >= self.min_quantize_tokens
 
     def plan(self, layers: Sequence[LayerShape]) -> tuple[LayerCodecs, ...]:
-        """Return one entry for each leaf, in the same order."""
         dense_last = DENSE_LAST.get(self.name, 0) if self.dense_last is None else self.dense_last
         paged = [index for index, layer in enumerate(layers) if layer.kind == "paged"]
         sensitive = frozenset(paged[len(paged) - min(dense_last, len(paged)) :])
@@ -122,11 +120,8 @@ def _choose(half: str, dim: int, dtype: mx.Dtype, seed: int) -> tuple[Codec, str
 
 @lru_cache(64)
 def codec_named(text: str) -> Codec:
-    """Return the codec with exactly the identity that `text` is; raises ValueError when this build
-    has none.
-
-    A dialect or a table that differs is refused too: its parts would decode to other numbers.
-    """
+    """Return the codec with exactly that identity; raises ValueError when this build has none.
+    Parts of another dialect or table would decode to other numbers."""
     codec = DENSE if text == DENSE.identity else _candidate(text)
     if codec.identity != text:
         raise ValueError(f"codec {text} is not {codec.identity} of this build")
@@ -134,10 +129,8 @@ def codec_named(text: str) -> Codec:
 
 
 def warm_up(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
-    """Encode and decode one token now; evaluates MLX and may block for seconds the first time.
-
-    MLX keeps compiled kernels on the disk. Call this where waiting is expected, not in a request.
-    """
+    """Encode and decode one token now; evaluates MLX and may block for seconds the first time, as
+    MLX keeps compiled kernels on the disk."""
     parts = codec.encode(mx.ones((1, 1, 1, dim), dtype))
     mx.eval(codec.decode(parts, dtype))
 
@@ -148,7 +141,6 @@ def is_compiled(name: CodecName) -> bool:
 
 
 def _candidate(text: str) -> Codec:
-    """Return the codec of a name and parameters, whatever else an identity says."""
     match = _IDENTITY.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
         raise ValueError(f"not a codec identity: {text[:80]!r}")

@@ -35,9 +35,7 @@ _NARROW = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}
 @dataclass(frozen=True, slots=True)
 class TurboCodec:
     """TurboQuant-MSE for one head dim; keys take `seed` and values `seed + 1` by convention.
-
-    `norm="plain"` writes exactly what mlx-vlm writes; both kinds are read alike.
-    """
+    `norm="plain"` writes exactly what mlx-vlm writes; both kinds are read alike."""
 
     dim: int
     bits: int
@@ -101,11 +99,9 @@ class TurboCodec:
 
 
 def hadamard(x: mx.array) -> mx.array:
-    """Return the orthonormal Hadamard transform of the last axis; lazy.
-
-    Raises ValueError unless its size is a power of two: for some others (72, 100, 144...) MLX's
-    CPU kernel writes outside its buffer.
-    """
+    """Return the orthonormal Hadamard transform of the last axis; lazy. Raises ValueError unless
+    its size is a power of two: for some others (72, 100, 144...) MLX's CPU kernel writes outside
+    its buffer."""
     dim = x.shape[-1]
     if not turbo_tables.is_power_of_two(dim):
         raise ValueError(f"the Hadamard transform needs a power of two, not {dim} channels")
@@ -203,7 +199,6 @@ def _close_gaps(lanes: mx.array, field: int, lane: int) -> mx.array:
 
 
 def _open_gaps(lanes: mx.array, field: int, lane: int) -> mx.array:
-    """Undo `_close_gaps`."""
     low = _low_fields(field, lane)
     high = mx.array(low << field, dtype=mx.uint64)
     return (lanes & mx.array(low, dtype=mx.uint64)) | ((lanes & high) << (lane - field))

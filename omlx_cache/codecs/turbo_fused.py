@@ -1,7 +1,5 @@
-"""TurboQuant in one kernel on a GPU: used only where a check found the plain form's very bits.
-
-A kernel that cannot be made, or whose bits differ, is off for the process: the plain form runs.
-"""
+"""TurboQuant in one kernel on a GPU: used only where a check found the plain form's very bits. A
+kernel that cannot be made, or whose bits differ, is off for the process."""
 
 from __future__ import annotations
 
@@ -26,7 +24,6 @@ _LOG = logging.getLogger(__name__)
 _THREADS = 256
 _SAMPLE_ROWS = 4096
 _CHECKING = threading.Lock()
-"""Guards `_FOUND`, a form's being checked included."""
 
 
 class Form(NamedTuple):
@@ -45,10 +42,8 @@ _FOUND: dict[tuple[str, Form], Any] = {}
 def encode(
     form: Form, tables: Tables, x: mx.array, plain: Encode
 ) -> tuple[mx.array, mx.array] | None:
-    """Return lazy norms (float16) and words of `x`, or None where the plain form is to run.
-
-    `plain` is that form, with norms in float32: the kernel is checked against it once.
-    """
+    """Return lazy norms (float16) and words of `x`, or None where the `plain` form is to run: the
+    kernel is checked against it, with norms in float32, once."""
     kernel = _checked("encode", form, lambda: _matching_encoder(form, tables, plain))
     return None if kernel is None or not x.size else _encode(kernel, form, tables, x, mx.float16)
 
@@ -56,7 +51,6 @@ def encode(
 def decode(
     form: Form, tables: Tables, norms: mx.array, words: mx.array, plain: Decode
 ) -> mx.array | None:
-    """Return the lazy tensor, or None where the plain form is to run."""
     kernel = _checked("decode", form, lambda: _matching_decoder(form, tables, plain))
     return None if kernel is None or not words.size else _decode(kernel, form, tables, norms, words)
 

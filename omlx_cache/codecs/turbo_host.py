@@ -1,9 +1,10 @@
-"""TurboQuant decoded on a CPU by NumPy, straight to where the values belong.
+"""TurboQuant decoded on a CPU by NumPy, straight to where the values belong: twice as fast as MLX
+there, whose Hadamard transform takes most of the time.
 
-It is twice as fast as MLX there, whose Hadamard transform takes most of the time. The bits are the
-same: each sum is of the same two float32 numbers, and a sign commutes with all rounding. A table
-turns 16 bits, four indices, into four levels that went through the first two steps of the
-transform. For the other steps the vectors lie side by side, so that each step adds long rows.
+The bits are the same: each sum is of the same two float32 numbers, and a sign commutes with all
+rounding. A table turns 16 bits, four indices, into four levels that went through the first two
+steps of the transform. For the other steps the vectors lie side by side, so that each step adds
+long rows.
 """
 
 from __future__ import annotations
@@ -97,7 +98,6 @@ class HostDecoder:
 
 
 def decodes(dim: int, bits: int) -> bool:
-    """True for codecs that a `HostDecoder` decodes."""
     return bits == _BITS and dim >= _FEW_DIMS and turbo_tables.is_power_of_two(dim)
 
 

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 LANE: Final = 8
-"""Coordinates that a lane holds."""
 
 
 class Sum(NamedTuple):
@@ -223,7 +222,6 @@ def _constants(dim: int, bits: int) -> str:
 
 
 def _norm(lanes: int, order: Sum) -> str:
-    """Return code that adds the squares of a vector up to `total`."""
     squares = [f"MUL(v[{j}], v[{j}])" for j in range(LANE)]
     if order.reads == LANE:
         return _in_turn("total", squares) + _pairs("total", lanes, order.descending)

@@ -41,8 +41,8 @@ def is_power_of_two(dim: int) -> bool:
 def codebook(dim: int, bits: int) -> Table:
     """Return the 2**bits levels, ascending, for one coordinate of a random unit vector.
 
-    Lloyd-Max iteration on a grid over [-1, 1], weighted by the coordinate's density. It stops
-    after 100 rounds, unconverged at 4 bits; running on would give a different dialect.
+    Lloyd-Max iteration on a grid over [-1, 1], weighted by the coordinate's density. It stops after
+    100 rounds, unconverged at 4 bits; running on would give a different dialect.
     """
     grid = np.linspace(-1.0 + 1e-6, 1.0 - 1e-6, _GRID_POINTS, dtype=np.float32)
     weights = _density(grid, dim)
@@ -62,7 +62,6 @@ def codebook(dim: int, bits: int) -> Table:
 
 
 def midpoints(levels: Table) -> Table:
-    """Return the decision boundaries between neighbouring levels, in float32."""
     halves: Table = ((levels[:-1] + levels[1:]) / np.float32(2)).astype(np.float32)
     return halves
 
@@ -78,10 +77,8 @@ def signs(dim: int, seed: int) -> Table:
 
 @lru_cache(maxsize=16)
 def rotation(dim: int, seed: int) -> Table:
-    """Return the random orthogonal matrix for a dim that is no power of two, (dim, dim).
-
-    The last bits depend on the LAPACK in use, so its digest may differ between machines.
-    """
+    """Return the random orthogonal matrix for a dim that is no power of two. Its last bits depend
+    on the LAPACK in use, so its digest may differ between machines."""
     rng = np.random.default_rng(seed + _SEED_STRIDE * dim)
     factor, triangle = np.linalg.qr(rng.standard_normal((dim, dim), dtype=np.float32))
     factor *= np.sign(np.diag(triangle))
@@ -91,23 +88,19 @@ def rotation(dim: int, seed: int) -> Table:
 
 
 def mixing(dim: int, seed: int) -> Table:
-    """Return the signs in front of the Hadamard transform, or the matrix in its place."""
     return signs(dim, seed) if is_power_of_two(dim) else rotation(dim, seed)
 
 
 @lru_cache(maxsize=64)
 def digests(dim: int, bits: int, seed: int) -> dict[str, str]:
-    """Return the digests of the tables that a codec of these parameters uses."""
     mixed = "signs" if is_power_of_two(dim) else "rotation"
     found = {"codebook": codebook(dim, bits), mixed: mixing(dim, seed)}
     return {name: table_digest(table.tobytes()) for name, table in found.items()}
 
 
 def _density(grid: Table, dim: int) -> Table:
-    """Weights proportional to (1 - t^2)^((dim - 3) / 2), summing to one in float32.
-
-    The normalising constant cancels, but dropping it would change the rounding.
-    """
+    """Weights proportional to (1 - t^2)^((dim - 3) / 2), summing to one in float32. The normalising
+    constant cancels, but dropping it would change the rounding."""
     constant = math.lgamma(dim / 2) - 0.5 * math.log(math.pi) - math.lgamma((dim - 1) / 2)
     logs = constant + ((dim - 3) / 2) * np.log(np.clip(1.0 - grid**2, 1e-30, None))
     unscaled = np.exp(logs - np.max(logs))
@@ -137,10 +130,10 @@ class Rounder:
     """Maps a float32 coordinate to the number of boundaries that are smaller, lazily; immutable.
 
     A search would branch, and comparing with each of fifteen boundaries takes thirty kernels on a
-    GPU. Fused into one they take half a minute to compile on CUDA. So the range is cut into 256
-    equal slots, narrow enough to hold one boundary at most. The slot says how many boundaries lie
-    below it, and one comparison decides whether its own boundary does. Scaling is monotone in
-    float32, so it is exact.
+    GPU, which fused take half a minute to compile on CUDA. So the range is cut into 256 equal
+    slots, narrow enough to hold one boundary at most. The slot says how many boundaries lie below
+    it, and one comparison decides whether its own boundary does. Scaling is monotone in float32, so
+    it is exact.
     """
 
     def __init__(self, boundaries: Table) -> None:
@@ -194,7 +187,6 @@ class Tables(NamedTuple):
 
 @lru_cache(maxsize=64)
 def tables(dim: int, bits: int, seed: int) -> Tables:
-    """Return the constants of a codec's parameters as arrays."""
     levels = codebook(dim, bits)
     edges = midpoints(levels)
     return Tables(mx.array(mixing(dim, seed)), mx.array(edges), mx.array(levels), Rounder(edges))

@@ -1,7 +1,5 @@
-"""How a sequence's pages get into the tiers: room first, then the page, within the budget; and how
-much an open session stages beside the live cache: pages that the tiers had no room for yet, and the
-window tokens that a ring is about to overwrite.
-"""
+"""How a sequence's pages get into the tiers, within the budget: room first, then the page; and how
+much an open session stages beside the live cache."""
 
 import threading
 import time
@@ -31,8 +29,8 @@ class CommitResult:
     """What a commit handed to the tiers: `pages` new ones of `nbytes` together.
 
     `tokens` is the position up to which the sequence was considered; `skipped` counts pages that
-    were not stored, by reason. `promoted_pages` is 0: a commit takes no page that is on the disk
-    into memory, a restore does.
+    were not stored, by reason. `promoted_pages` is 0: a restore takes pages of the disk into
+    memory, a commit none.
     """
 
     tokens: int
@@ -43,16 +41,16 @@ class CommitResult:
 
     @classmethod
     def none(cls, reason: str) -> "CommitResult":
-        """Return the result of a commit that could not begin, for a reason's word."""
         return cls(0, 0, 0, 0, {reason: 1})
 
 
 class Staging:
-    """A session's part of the budget for what cannot be cut later, as the live cache moves on.
+    """A session's part of the budget for what cannot be cut later, as the live cache moves on:
+    pages without room, and window tokens.
 
-    `release` gives all of it back, also what an error left behind. It may come from any thread, but
-    from no finalizer: that one hands it to `Counters.defer`. `_lock` guards `_closed` and `_sizes`,
-    of what is staged.
+    `release` gives all of it back, also what an error left behind; from any thread, but no
+    finalizer, which hands it to `Counters.defer`. `_lock` guards `_closed` and `_sizes`, of what is
+    staged.
     """
 
     def __init__(self, counters: Counters, limit_bytes: int) -> None:
@@ -75,7 +73,6 @@ class Staging:
         return False
 
     def give_back(self, nbytes: int) -> None:
-        """Undo `reserve`; nothing is left to undo after `release`."""
         with self._lock:
             if self._closed:
                 return
@@ -83,7 +80,6 @@ class Staging:
         self._counters.drop_snapshot(nbytes)
 
     def release(self) -> None:
-        """Give everything back; nothing is reserved from now on."""
         with self._lock:
             self._closed = True
             sizes, self._sizes = self._sizes, []
@@ -104,9 +100,9 @@ class Admission:
     when they are used, and are not stored after another deletion. Others have used those of its
     pages whose stamp is later than `since_ns`, by default `stamp`.
 
-    Mutable by that thread: `_own` (the sequence's pages, which make room for each other last),
-    `new` (those of them that it stored), `_staged` (those that wait for room), `finishing`, `lack`
-    (why the latest page without room had none), `_stamp`, `_deadline`, `skipped` and the sums.
+    Mutable: `_own` (the sequence's pages, which make room for each other last), `new` (those of
+    them that it stored), `_staged` (those that wait for room), `finishing`, `lack` (why the latest
+    page without room had none), `_stamp`, `_deadline`, `skipped` and the sums.
     """
 
     def __init__(
@@ -154,11 +150,9 @@ class Admission:
         return True
 
     def owned(self, pages: Sequence[PageId]) -> list[bool]:
-        """Return for each page whether a tier has it, so that it need not be made.
-
-        Until the end, False for a page that only the disk has and memory might keep: it was
-        computed again, because that is quicker than to read it.
-        """
+        """Return for each page whether a tier has it. Until the end, False for a page that only the
+        disk has and memory might keep: it was computed again, because that is quicker than to read
+        it."""
         in_memory = self._store.retains and not self.finishing
         found = self._store.find_all(pages, here=True)
         owned = [info is not None and (not in_memory or info.tier == "hot") for info in found]
@@ -169,10 +163,8 @@ class Admission:
         self, nbytes: int, meta: PageMeta, make: Callable[[], Page], *, stage: bool = False
     ) -> bool:
         """Make and store a page of `nbytes`, or of more when it turns out so; False without room.
-
-        With `stage` a page without room waits in staging while the sequence goes on, or is counted
-        as skipped.
-        """
+        With `stage` it then waits in staging while the sequence goes on, or is counted as
+        skipped."""
         page, size = None, nbytes
         while room := self._admit(size, meta.position):
             with room:
@@ -202,10 +194,8 @@ class Admission:
         most: int = 0,
     ) -> int:
         """Make and store the first of some pages of `nbytes` each, in one step, `most` bytes
-        together or what the store prefers; return how many, up to one that turned out larger.
-
-        Never waits. After 0 each must be added by itself, which can do more for it.
-        """
+        together or what the store prefers; return how many, up to one that turned out larger. Never
+        waits. After 0 each must be added by itself, which can do more for it."""
         deferred.point()
         wanted, room = len(metas), Reservation()
         while wanted and not room:
@@ -237,7 +227,6 @@ class Admission:
             self.add_made(page)
 
     def take_staged(self) -> list[Page]:
-        """Take the pages out of staging, shallow positions first."""
         pages, self._staged = sorted(self._staged, key=lambda page: page.meta.position), []
         for page in pages:
             self.staging.give_back(page.meta.nbytes)
@@ -245,11 +234,10 @@ class Admission:
 
     def add_made(self, page: Page) -> None:
         """Store a page that waited in staging; without room it goes back there, or is dropped and
-        counted when nothing waits any more."""
+        counted at the end."""
         self.add(page.meta.nbytes, page.meta, lambda: page, stage=True)
 
     def give_up(self, pages: Sequence[PageId]) -> None:
-        """Count pages of the sequence that are not stored, for the last reason."""
         self.skipped[self.lack] += len(pages)
         if self.lack == reasons.REFUSED:
             self._store.refuse(pages, self._began_ns)
@@ -257,8 +245,8 @@ class Admission:
     def finish(
         self, pages: Sequence[PageId], fallbacks: Fallbacks, ended: Ended | None = None
     ) -> None:
-        """Mark a whole sequence as used together, and the new pages with it, but not those that
-        another has used meanwhile; from now on pages wait for room."""
+        """Mark a whole sequence as used together, but not what another has used meanwhile; from now
+        on pages wait for room."""
         self.finishing = True
         self._deadline = time.monotonic() + self._wait_seconds
         if self.prepared:
@@ -267,7 +255,6 @@ class Admission:
         self._store.reorder(pages, self.new, self._stamp, self._since_ns, fallbacks)
 
     def result(self, end: int) -> CommitResult:
-        """Return what was stored so far of a sequence of `end` tokens."""
         # A plus leaves out what was counted as none.
         return CommitResult(end, self._pages, self._nbytes, 0, dict(+self.skipped))
 

@@ -30,13 +30,12 @@ class Fit(NamedTuple):
 
 
 class Budgets:
-    """Learns a model's page size from its commits, and logs each budget that is too small for it,
-    once. A budget is too small for a page, or for a sequence that came.
+    """Learns a model's page size from its commits, and logs each budget that is too small for a
+    page, or for a sequence that came, once.
 
     Mutable by the model's thread: `_block_bytes` (of the pages that every token needs),
     `_point_bytes` (of a restore point's other pages, by group), and `told`: the settings that were
-    logged, each with the model. Budgets share `told` so that none logs one again. Others may read
-    `fit`.
+    logged, each with the model, which budgets share. Others may read `fit`.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class Budgets:
         self._point_bytes: dict[str, int] = {}
 
     def page(self, group: str, tokens: int, nbytes: int) -> None:
-        """Note a page of a layer group that is about to be stored."""
         if group == PAGED and tokens == self._block:
             self._block_bytes = nbytes
         elif group != PAGED:

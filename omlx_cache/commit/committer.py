@@ -1,9 +1,9 @@
 """Handing a sequence's pages to the tiers: while it is computed, and the last ones at its end.
 
-`advance` stores new pages and never waits. A page that the tiers reject now is tried again at the
-next call, since the live cache still holds it. Windows and recurrent state move on, so they are cut
-at the policy's stops and wait in staging. `finish` stores the other pages, and may wait for the
-writer. Pages without room are then the deep end, dropped and counted.
+`advance` stores new pages and never waits. The live cache still holds a page that the tiers reject,
+so it is tried again at the next call. Windows and recurrent state move on: they are cut at the
+policy's stops and wait in staging. `finish` stores the other pages, and may wait for the writer.
+Pages without room are then the deep end, dropped and counted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,8 +33,6 @@ RUN_PAGES = 64
 
 
 class _Planned(NamedTuple):
-    """A page to be made: its description, and the source of its bytes."""
-
     meta: PageMeta
     cut: PageCut
 
@@ -42,13 +40,10 @@ class _Planned(NamedTuple):
 class Committer:
     """One sequence's way into the tiers, root first. Use it on the model's thread.
 
-    `groups` are the layer groups of the sequence's caches. `start` tokens of `prompt_length` were
-    restored, `local` of them from this machine. `stops` are the coming positions at which windows
-    and recurrent state are wanted. The paged group is stored up to `done`: complete blocks before
-    it need not be offered again. A page that a tier has is never written again. It is cut again
-    only to have it in memory: a paged one that was computed though the disk has it.
-
-    Mutable by that thread: `done` and `stops`.
+    `start` tokens of `prompt_length` were restored, `local` of them from this machine. `stops` are
+    the coming positions at which windows and recurrent state are wanted. The paged group is stored
+    up to `done`. A page that a tier has is never written again; a paged one that was computed
+    though the disk has it is cut again to have it in memory. Mutable: `done` and `stops`.
     """
 
     def __init__(
@@ -84,14 +79,11 @@ class Committer:
 
     @property
     def stored(self) -> frozenset[PageId]:
-        """The pages that this committer stored, and pages stored along with them."""
         return frozenset(self._admission.new)
 
     def want(self, stops: Iterable[int]) -> None:
-        """Add stops that the sequence has not passed.
-
-        Windows are kept at the prompt's end instead of one token before it, which they serve too.
-        """
+        """Add stops that the sequence has not passed. Windows are kept at the prompt's end instead
+        of one token before it, which they serve too."""
         wanted = {*self.stops, *(s for s in stops if s > self._start)}
         if wanted and STATE not in self._groups:
             wanted -= {self._prompt_length - 1}
@@ -100,10 +92,8 @@ class Committer:
 
     def advance(self, layout: Layout, extent: LiveExtent, row: Source | None = None) -> None:
         """Store the complete blocks of a live cache, and windows and state of the stops that it has
-        reached. Evaluates its copies; does not wait.
-
-        `row` has the paged group's tokens from `done` on, when `layout` is costly to read.
-        """
+        reached. Evaluates its copies; does not wait. `row` has the paged group's tokens from `done`
+        on, when `layout` is costly to read."""
         end = extent.end
         due = [stop for stop in self.stops if stop <= end]
         if end + 1 == self._prompt_length and self._prompt_length in self.stops:
@@ -132,11 +122,8 @@ class Committer:
         self, layout: Layout, extent: LiveExtent, ended: Ended | None = None
     ) -> CommitResult:
         """Store the remaining pages, order the chain for eviction by how the answer ended, and
-        return the result of all stores.
-
-        The end of the prompt gets a page of its own in sequences without restore points, so that
-        the same prompt is found up to there.
-        """
+        return the result of all stores. In sequences without restore points the end of the prompt
+        gets a page of its own, so that the same prompt is found up to there."""
         end = extent.end
         # A request that ended within its prefill has no tokens missing from the cache.
         is_early = len(self.chain) == self._prompt_length and extent.overwritten <= end
@@ -176,8 +163,8 @@ class Committer:
         return PageId(self.chain.key(end), group.name)
 
     def _unstored(self, end: int) -> list[int]:
-        """Return where the complete blocks up to `end` end that are still to be stored; at the end
-        of the sequence only blocks that no tier has."""
+        """Return the ends of the complete blocks up to `end` that are still to be stored; at the
+        end of the sequence only of blocks that no tier has."""
         size = self.chain.block_size
         ends = list(range(self.done + size, end + 1, size))
         if not (self._has_blocks and self._admission.finishing):
@@ -211,8 +198,7 @@ class Committer:
     def _planned(
         self, cutter: Cutter, ends: Sequence[int], extra: str, tags: str
     ) -> Iterator[list[_Planned]]:
-        """Yield the pages that no tier has, as many in a row as are stored together; before the end
-        those too that only the disk has."""
+        """Yield the pages that `owned` lacks, as many in a row as are stored together."""
         run: list[_Planned] = []
         for end, is_owned in zip(
             ends, self._admission.owned([self._page(PAGED, end) for end in ends]), strict=True
@@ -252,7 +238,6 @@ class Committer:
     def _store_stops(
         self, layout: Layout, extent: LiveExtent, due: Sequence[int], row: Source | None = None
     ) -> None:
-        """Store windows, state and the tails that belong to them, at each stop in turn."""
         for stop in due:
             exact = extent.exact and stop == extent.end
             stored = [
@@ -331,10 +316,8 @@ class Committer:
         )
 
     def _add(self, cutter: Cutter, planned: _Planned, *, stage: bool = False) -> bool:
-        """Cut, encode and store one page; False without room.
-
-        A page that is stored encoded is not encoded again, as that could give other bits.
-        """
+        """Cut, encode and store one page; False without room. A page that is stored encoded is not
+        encoded again, as that could give other bits."""
         meta = planned.meta
         codecs, nbytes = self._encoding(meta)
         if codecs and self._admission.has(meta.id):
@@ -355,7 +338,6 @@ class Committer:
 
 
 def _made(cutter: Cutter, part: Sequence[_Planned], codecs: Mapping[str, Codec]) -> list[Page]:
-    """Return the pages of a plan; evaluates MLX."""
     if codecs:
         return encode_run(cutter, part, codecs)
     payloads = cutter.payloads([planned.cut for planned in part])

@@ -1,6 +1,5 @@
-"""Restore points: the positions of a prompt that deserve one, for windows and recurrent state. Also
-the pages that a restore to the end of a chain uses, the superseded ones, and the tokens that
-windows need."""
+"""Restore points: the positions of a prompt that deserve one, for windows and recurrent state; the
+pages that a restore uses, the superseded ones, and the tokens that windows need."""
 
 import sys
 from collections import defaultdict
@@ -51,8 +50,8 @@ class StridePolicy:
 
 
 def window_start(chain: KeyChain, group: GroupSpec, end: int) -> int:
-    """Return the first token of a window page. It has the part of its block that a restore to the
-    page's end, or to one token before it, can need."""
+    """Return the first token of a window page: of its block only what a restore to the page's end,
+    or one token before it, can need."""
     first = end - (group.window - group.keep) - 1
     block = 0 if end == group.keep else chain.block_start(end)
     return block if first <= group.keep else max(block, first)
@@ -90,14 +89,12 @@ class Segment(NamedTuple):
 
 
 class WindowTrail:
-    """Copies each window's tokens once, in small segments, and keeps those of the last window; and
-    the order that its rings had where it looked.
+    """Copies each window's tokens once, in small segments, and keeps those of the last window, and
+    the order that its rings had.
 
-    After a single-token step a ring holds exactly its window. A restore to one token before the end
-    of the sequence, which an exact repeat needs, needs one token more.
-
-    `groups` are the windows. Mutable by the model's thread: `_reached`, `_phases`, and `_segments`,
-    the oldest first.
+    After a single-token step a ring holds exactly its window. A restore to one token before the
+    end, as of an exact repeat, needs one token more. Mutable by the model's thread: `_reached`,
+    `_phases`, and `_segments`, the oldest first.
     """
 
     def __init__(self, groups: Sequence[GroupSpec], staging: Staging, start: int) -> None:
@@ -135,7 +132,6 @@ class WindowTrail:
         return self._phases[group].get(position, "")
 
     def sources(self, group: GroupSpec) -> list[Source]:
-        """Return the copies of a group, oldest first."""
         return [segment.source for segment in self._segments[group]]
 
     def _copy(self, layout: Layout, group: GroupSpec, span: TokenRange) -> None:

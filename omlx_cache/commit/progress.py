@@ -1,8 +1,8 @@
 """How much of a recorded token sequence the live cache is known to hold.
 
 Tokens are recorded by one call and fed to the model by another, in either order, and a cache can be
-trimmed behind our back. Pages are keyed by the recorded tokens. A token that was recorded but never
-fed would put the next one's keys and values under a wrong key.
+trimmed behind our back. Pages are keyed by the recorded tokens: one that was never fed would put
+the next one's keys and values under a wrong key.
 """
 
 from collections import deque
@@ -16,8 +16,8 @@ class LiveExtent(NamedTuple):
     """The first `end` recorded tokens may be cut from the live cache.
 
     `exact`: the cache is at `end` itself, so its recurrent state and ring order belong to it.
-    `overwritten`: more tokens than this were held before a trim; a ring that had room for fewer
-    has lost some of what it seems to hold.
+    `overwritten`: more tokens than this were held before a trim; a ring that had room for fewer has
+    lost some of what it seems to hold.
     """
 
     end: int
@@ -25,7 +25,6 @@ class LiveExtent(NamedTuple):
     overwritten: int = 0
 
     def within(self, known: int) -> "LiveExtent":
-        """Return the part of it that is within the first `known` tokens."""
         return LiveExtent(min(self.end, known), self.exact and self.end <= known, self.overwritten)
 
 
@@ -45,10 +44,10 @@ def position_of(layout: Layout) -> int | None:
 class LiveProgress:
     """Compares the recorded tokens with the position of the live cache, at each call.
 
-    Mutable; used on the model's thread. Evaluates nothing, raises nothing. A cache that does not
-    say where it is is watched instead: whether its first array was replaced tells whether anything
-    was fed. From token to token one layer stands for all, as a step of the model moves all of them.
-    `_sure` is the last position at which all layers were seen.
+    Used on the model's thread. Evaluates nothing, raises nothing. Of a cache that does not say
+    where it is, a replaced first array tells that something was fed. From token to token one layer
+    stands for all, as a step of the model moves all of them. `_sure` is the last position at which
+    all layers were seen.
     """
 
     def __init__(self, layout: Layout, restored: int) -> None:
@@ -65,8 +64,7 @@ class LiveProgress:
         self._watched = self._first_array() if position_of(layout) is None else None
 
     def seen(self, expected: int) -> int:
-        """Return where the cache is, where `expected` tokens may have been fed; 0 when that is
-        unknown."""
+        """Return where the cache is, where `expected` tokens may have been fed; 0 when unknown."""
         return self._look(expected, expected=True) or 0
 
     def reached(self, position: int) -> int:
@@ -80,10 +78,8 @@ class LiveProgress:
 
     def follow(self, recorded: int) -> bool:
         """Note that one more token was recorded, with a look at one layer only; False, and nothing
-        noted, where `recorded` has to look closer.
-
-        Its state is right whatever exception ends it.
-        """
+        noted, where `recorded` has to look closer. Its state is right whatever exception ends
+        it."""
         if self._lead is None:
             return False
         live = self._lead.position()
@@ -113,7 +109,6 @@ class LiveProgress:
         return LiveExtent(self._agreed, True, self._rewound)
 
     def extent(self, recorded: int) -> LiveExtent:
-        """Return what may be cut of a sequence of `recorded` tokens."""
         live = self._look(recorded)
         end = live if live is not None and live <= recorded else self._trusted(live)
         if live != recorded and self._doubtful is not None:
@@ -134,7 +129,7 @@ class LiveProgress:
             self._doubtful = position
 
     def _look(self, count: int, *, expected: bool = False) -> int | None:
-        """Return where the cache is, None when that is unknown; the caller means `count` tokens."""
+        """Return where the cache is, None when unknown; the caller means `count` tokens."""
         try:
             live = position_of(self._layout)
         except UnsupportedCache:

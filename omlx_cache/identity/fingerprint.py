@@ -1,9 +1,8 @@
 """Which model computed the KV: a digest over its code, its configuration and its weights.
 
-In memory every parameter contributes its name, dtype, shape and values. Up to 1 MiB all values
-count, beyond that evenly spaced samples (the first and the last among them). On disk the
-configuration, the safetensors headers and samples of their data do, so that an 8B model takes
-milliseconds.
+In memory every parameter contributes its name, dtype, shape and values, beyond 1 MiB evenly spaced
+samples. On disk the configuration, the safetensors headers and samples of their data do, so that an
+8B model takes milliseconds.
 """
 
 import hashlib
@@ -27,11 +26,7 @@ FILE_SAMPLE_BYTES = 4096
 
 
 def fingerprint_model(model: Any) -> str:
-    """Return the hex digest of a model in memory; evaluates samples of its parameters.
-
-    Two models differ when a configuration value differs, or a parameter's name, shape or dtype. All
-    values of a parameter of up to 1 MiB count, and sampled ones of a larger one.
-    """
+    """Return the hex digest of a model in memory; evaluates samples of its parameters."""
     digest = hashlib.sha256()
     _feed(digest, type(model).__module__, type(model).__qualname__, _configuration(model))
     flat: Any = tree_flatten(model.parameters())
@@ -54,10 +49,7 @@ def shares_weights(one: Any, other: Any) -> bool:
 
 
 def fingerprint_path(directory: str | os.PathLike[str]) -> str:
-    """Return the hex digest of a model's files; raises OSError when they cannot be read.
-
-    Reads config.json whole, and of every .safetensors file the header and 64 samples.
-    """
+    """Return the hex digest of a model's files; raises OSError when they cannot be read."""
     path = Path(directory)
     digest = hashlib.sha256()
     for name in ("config.json", "adapter_config.json"):
@@ -73,10 +65,8 @@ def fingerprint_path(directory: str | os.PathLike[str]) -> str:
 
 
 def adapter_identity(adapter: str | os.PathLike[str] | None) -> str:
-    """Return what stands for an adapter in a namespace: its files' digest, or its name.
-
-    Raises FileNotFoundError for what looks like a path and is no directory.
-    """
+    """Return what stands for an adapter in a namespace: its files' digest, or its name. Raises
+    FileNotFoundError for what looks like a path and is no directory."""
     if adapter is None:
         return ""
     if Path(adapter).is_dir():

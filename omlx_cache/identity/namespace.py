@@ -1,8 +1,6 @@
 """The namespace document: everything that makes KV incompatible, and its digest; the versions that
-are installed here; and the namespaces that a process has use for.
-
-Read without NumPy or MLX, so that a command may ask for them.
-"""
+are installed here; and the namespaces that a process has use for. Read without NumPy or MLX, so
+that a command may ask for them."""
 
 import hashlib
 import json
@@ -25,8 +23,8 @@ Parts = tuple[Mapping[str, object], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Namespace:
-    """A digest, the first parent of every chain in it, and the document it was made from. Also the
-    names of the layer groups whose pages are in it, () where they are not known."""
+    """A digest, the first parent of every chain in it, and the document it was made from; `groups`
+    names the layer groups whose pages are in it, () where they are not known."""
 
     digest: BlockKey
     document: Mapping[str, object]
@@ -46,8 +44,8 @@ def make_namespace(
     label: str = "",
     groups: tuple[str, ...] = (),
 ) -> Namespace:
-    """Return the namespace of these parts; `label` names the model for people, and no more, and
-    `groups` follow from the layout.
+    """Return the namespace of these parts; `label` only names the model for people, and `groups`
+    follow from the layout.
 
     The salt is hashed, so that the readable document does not give it away. Versions of MLX and
     mlx-lm and the device's architecture are part of it: others may compute other bits. Raises
@@ -71,8 +69,8 @@ def make_namespace(
 
 
 def computed_by(document: Mapping[str, object]) -> str:
-    """Return what stands for a namespace's model on its kind of machine: namespaces of other salts
-    and settings share how fast it computes. Empty for an empty document."""
+    """Return what stands for a namespace's model on its kind of machine, as namespaces of other
+    salts and settings share how fast it computes. Empty for an empty document."""
     parts = [document.get(name) for name in ("model", "adapter", "architecture")]
     if parts == [None, None, None]:
         return ""
@@ -114,19 +112,16 @@ class KnownNamespaces:
 
     @uninterrupted
     def document(self, digest: BlockKey) -> dict[str, object]:
-        """Return a namespace's document, {} for one that is not known."""
         with self._lock:
             document, _groups = self._parts.get(digest, ({}, ()))
         return dict(document)
 
     @uninterrupted
     def latest(self) -> list[Namespace]:
-        """Return the namespaces that are known, the latest last."""
         with self._lock:
             return [Namespace(digest, *parts) for digest, parts in self._parts.items()]
 
     def documents(self) -> dict[BlockKey, Mapping[str, object]]:
-        """Return every known document."""
         return {known.digest: known.document for known in self.latest()}
 
     def _forget(self) -> None:
@@ -156,8 +151,8 @@ def salt_digest(salt: str | bytes | None) -> str:
 
 
 def named(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """Return what separates runs beside the salt, {} for none; raises TypeError for anything but
-    texts by name."""
+    """Return what separates runs beside the salt; raises TypeError for anything but texts by
+    name."""
     if extra is None:
         return {}
     if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
@@ -166,8 +161,6 @@ def named(extra: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def software() -> dict[str, str]:
-    """Return the versions of the packages that compute KV; empty text for one that is not
-    installed."""
     return {name: version_of(name) for name in (MLX, MLX_LM)}
 
 
@@ -178,7 +171,6 @@ def installed() -> Versions:
 
 @cache
 def version_of(package: str) -> str:
-    """Return a package's version, empty when it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

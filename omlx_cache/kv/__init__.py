@@ -1,7 +1,5 @@
-"""Working caches: running requests append to them, and restored prefixes are put into them.
-
-Drop-in subclasses of mlx-lm's caches that can allocate once, and a pool of slots.
-"""
+"""Working caches: running requests append to them, and restored prefixes are put into them. Drop-in
+subclasses of mlx-lm's caches that can allocate once, and a pool of slots."""
 
 from .capacity import CapacityWarning, FixedStep, Geometric, Growth
 from .kv_cache import KVCache, QuantizedKVCache

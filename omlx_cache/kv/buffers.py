@@ -1,9 +1,8 @@
 """The few MLX operations that the working caches are made of, all lazy.
 
-Buffers are (batch, kv heads, tokens, dim); a column is one token. A Python handle (`mx.array`
-object) and the buffer behind it are different things here. A slice assignment changes the handle in
-place, and copies the buffer only if another handle, or work still in flight, refers to it. The
-mixin gives the caches what upstream's lack.
+Buffers are (batch, kv heads, tokens, dim); a column is one token. A slice assignment changes a
+Python handle (`mx.array` object) in place, and copies the buffer behind it only if another handle,
+or work still in flight, refers to it.
 """
 
 import copy
@@ -18,8 +17,8 @@ Pair = Any  # keys and values, tuple[Array, Array]
 
 
 def regrow(buffer: Array | None, used: int, columns: int, like: Array) -> Array:
-    """Return a new buffer of `columns` tokens that starts with `buffer`'s first `used`; zeros, with
-    `like`'s other dimensions and dtype, behind them."""
+    """Return a new buffer of `columns` tokens that starts with `buffer`'s first `used`; zeros
+    behind them."""
     batch, heads, _, dim = like.shape
     grown = mx.zeros((batch, heads, columns, dim), like.dtype)
     if buffer is not None and used > 0:
@@ -28,11 +27,9 @@ def regrow(buffer: Array | None, used: int, columns: int, like: Array) -> Array:
 
 
 def owned(view: Array) -> Array:
-    """Return a copy of `view` that pins no parent; lazy.
-
-    When the parent's last handle is freed before the copy is evaluated, MLX may take over a parent
-    that is at most 16 KiB longer. Keep that handle to be exact.
-    """
+    """Return a copy of `view` that pins no parent; lazy. When the parent's last handle is freed
+    before the copy is evaluated, MLX may take over a parent that is at most 16 KiB longer. Keep
+    that handle to be exact."""
     return mx.array(view)
 
 
@@ -42,7 +39,6 @@ def shared(tree: Any) -> Any:
 
 
 def own_step(cache: Any) -> int | None:
-    """Return the step that was set on this cache itself, None for the class's."""
     step: int | None = cache.__dict__.get("step")
     return step
 
@@ -53,7 +49,6 @@ class _Read:
     state: Any
 
     def keys_and_values(self) -> Pair:
-        """Return the tokens in use, as views."""
         keys, values, *_padding = self.state
         return keys, values
 
@@ -63,9 +58,9 @@ _KeysAndValues: Any = object if hasattr(upstream.KVCache, "keys_and_values") els
 
 
 class Independent(_KeysAndValues):  # type: ignore[misc]
-    """Mixin: copies, and a cache made from another's state, are independent, at no bytes.
+    """Mixin: copies, and a cache made from another's state, are independent, at no bytes: MLX
+    copies a shared buffer when one of the two is written.
 
-    The buffers stay shared until one of the two is written: then MLX copies the written buffer.
     Upstream's shallow copy, and its state, share the Python handles instead, so that both caches
     see the bytes of the last writer.
     """

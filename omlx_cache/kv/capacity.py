@@ -22,12 +22,11 @@ class Growth(Protocol):
 
 
 def round_up(count: int, multiple: int) -> int:
-    """Return the least multiple of `multiple` that is not below `count`."""
     return -(-count // multiple) * multiple
 
 
 def positive(name: str, value: int) -> int:
-    """Return `value`; raise ValueError naming the option unless it is an int of at least 1."""
+    """Return `value`; raises ValueError naming the option unless it is an int of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     return value
@@ -48,11 +47,8 @@ class FixedStep:
 
 @dataclass(frozen=True, slots=True)
 class Geometric:
-    """Grow to `factor` times the needed tokens, in multiples of `step`, never past `limit`.
-
-    `limit` is a ceiling on the slack, not on the cache. A cache that needs more than `limit` tokens
-    gets as many as it needs, rounded up to `step`.
-    """
+    """Grow to `factor` times the needed tokens, in multiples of `step`. `limit` is a ceiling on the
+    slack, not on the cache: one that needs more gets that, rounded up to `step`."""
 
     factor: float = 1.25
     step: int = 256
@@ -79,9 +75,9 @@ class CapacityWarning(UserWarning):
 class Capacity(Independent):
     """Mixin, what both classes share: decides how long a buffer becomes when it is too short.
 
-    The options are class attributes too, because `from_state` builds caches without
-    calling `__init__`. Mutable: `_warned`, and `_borrowed`: whether keys and values are
-    views of another cache's longer buffers.
+    The options are class attributes too, because `from_state` builds caches without `__init__`.
+    Mutable: `_warned`, and `_borrowed`: whether keys and values are views of another cache's longer
+    buffers.
     """
 
     max_size: int | None = None
@@ -103,7 +99,6 @@ class Capacity(Independent):
         self.growth = growth
 
     def _options(self) -> dict[str, Any]:
-        """Return the options as keyword arguments for a cache of the same kind."""
         return {"max_size": self.max_size, "step": own_step(self), "growth": self.growth}
 
     def _plans_ahead(self) -> bool:
@@ -111,11 +106,8 @@ class Capacity(Independent):
         return self.max_size is not None or self.growth is not None
 
     def __copy__(self) -> Any:
-        """Return an independent cache; a planned one shares only the tokens in use.
-
-        MLX copies a shared buffer whole at the first write. The copy has no slack, so its
-        first append reallocates instead, and moves no slack.
-        """
+        """Return an independent cache; a planned one shares only the tokens in use, as MLX copies a
+        shared buffer whole at the first write. Its first append reallocates."""
         twin = super().__copy__()
         if self._plans_ahead() and self.keys is not None:
             twin.keys, twin.values = tree_map(

@@ -11,10 +11,8 @@ from .capacity import Capacity, Growth
 
 
 class QuantizedKVCache(Capacity, upstream.QuantizedKVCache):  # type: ignore[misc]
-    """Drop-in for mlx-lm's QuantizedKVCache; with no option set, the same bits.
-
-    step, max_size and growth are KVCache's.
-    """
+    """Drop-in for mlx-lm's QuantizedKVCache; with no option set, the same bits. The options are
+    KVCache's."""
 
     def __init__(
         self,

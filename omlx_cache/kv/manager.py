@@ -1,8 +1,8 @@
 """KVCacheManager: one pre-allocated pool of KV memory, handed out in slots to sequences.
 
 Per layer, keys and values are one buffer (slots, kv heads, max_seq_len, head_dim). A sequence owns
-one slot, and the lowest free slot is taken first. So sequences that run together tend to lie side
-by side, and a batch of them is a slice of the pool. A model sees a layer of it as a LayerView.
+the lowest slot that was free: those that run together tend to lie side by side, and a batch of them
+is a slice of the pool. A model sees a layer of it as a LayerView.
 """
 
 from collections.abc import Sequence as Many
@@ -30,15 +30,12 @@ MAX_ELEMENTS = 2**31 - 1
 class KVCacheManager:
     """Holds all KV memory from construction on; appending writes in place.
 
-    Positions follow from the committed length alone: `append_kv` writes behind it, for
-    the layers in any order, and `advance_seq_len` commits what all layers have appended.
+    Positions follow from the committed length alone: `append_kv` writes behind it, for the layers
+    in any order, and `advance_seq_len` commits what all layers have appended.
 
-    Writes are in place while nothing else refers to the pool's buffers. A view from `get_cache`
-    that is still held, or not yet evaluated work on it, makes MLX copy that layer's buffer at the
-    next write. The result is right either way.
-
-    Not thread-safe: use it from the thread that runs the model. Mutable: the pool's
-    buffers, the free slots, the sequences.
+    A view from `get_cache` that is still held, or not yet evaluated work on it, makes MLX copy that
+    layer's buffer at the next write. The result is right either way. Not thread-safe: use it from
+    the thread that runs the model.
     """
 
     def __init__(
@@ -81,15 +78,11 @@ class KVCacheManager:
 
     @property
     def active_sequences(self) -> tuple[int, ...]:
-        """Ids of the sequences that hold a slot, oldest first."""
         return tuple(self._sequences)
 
     def allocate_sequence(self, max_len: int) -> int:
-        """Return the id of a new, empty sequence of at most `max_len` tokens.
-
-        Ids are never reused. Raises SequenceTooLongError above `max_seq_len`, and
-        NoFreeSlotError when all slots are taken.
-        """
+        """Return the id, never reused, of a new, empty sequence of at most `max_len` tokens. Raises
+        SequenceTooLongError above `max_seq_len`, and NoFreeSlotError when all slots are taken."""
         if positive("max_len", max_len) > self.max_seq_len:
             raise SequenceTooLongError(
                 f"max_len {max_len} is above this pool's max_seq_len of {self.max_seq_len}"
@@ -111,10 +104,8 @@ class KVCacheManager:
         self._free_slots.add(sequence.slot)
 
     def append_kv(self, seq_id: int, layer_idx: int, k: Array, v: Array) -> None:
-        """Write (1, heads, n, dim) or (heads, n, dim) behind the committed tokens; lazy.
-
-        Does not advance: a second append to the same layer overwrites the first.
-        """
+        """Write (1, heads, n, dim) or (heads, n, dim) behind the committed tokens; lazy. Does not
+        advance: a second append to the same layer overwrites the first."""
         self.append_batch([seq_id], layer_idx, k, v)
 
     def append_batch(self, seq_ids: Many[int], layer_idx: int, k: Array, v: Array) -> None:
@@ -139,8 +130,8 @@ class KVCacheManager:
     ) -> tuple[Array, Array]:
         """Return keys and values (1, heads, n, dim) of the committed tokens, as views; lazy.
 
-        appended: with the tokens that this layer has appended and not advanced.
-        Valid until the next append; copy what you keep, and drop the view before it.
+        appended: with the tokens that this layer has appended and not advanced. Valid until the
+        next append; copy what you keep, and drop the view before it.
         """
         sequence = self._sequence(seq_id)
         self._check_layer(layer_idx)
@@ -148,26 +139,21 @@ class KVCacheManager:
         return self._columns(layer_idx, [sequence.slot], end)
 
     def get_batch(self, seq_ids: Many[int], layer_idx: int) -> tuple[Array, Array]:
-        """Return (B, heads, n, dim), n the longest row's tokens, appended ones included; lazy.
-
-        A view when the sequences' slots lie side by side in order, else a copy. Columns behind a
-        shorter row's end are unspecified: mask them.
-        """
+        """Return (B, heads, n, dim), n the longest row's tokens, appended ones included; lazy. A
+        view when the sequences' slots lie side by side in order, else a copy. Columns behind a
+        shorter row's end are unspecified: mask them."""
         sequences = [self._sequence(seq_id) for seq_id in seq_ids]
         self._check_layer(layer_idx)
         end = max(s.length + s.pending[layer_idx] for s in sequences)
         return self._columns(layer_idx, [s.slot for s in sequences], end)
 
     def get_seq_len(self, seq_id: int) -> int:
-        """Return the number of committed tokens."""
         return self._sequence(seq_id).length
 
     def all_appended(self, seq_id: int, n: int) -> bool:
-        """Whether every layer has appended exactly `n` tokens since the last advance."""
         return all(appended == n for appended in self._sequence(seq_id).pending)
 
     def get_state(self, seq_id: int) -> SequenceState:
-        """Return the sequence's state; raises UnknownSequenceError for an id never given out."""
         released = self._was_released(seq_id)
         return SequenceState.RELEASED if released else self._sequence(seq_id).state
 
@@ -178,10 +164,8 @@ class KVCacheManager:
         return [LayerView(self, seq_ids, layer) for layer in range(self.num_layers)]
 
     def load_prefix(self, seq_id: int, layers: Many[tuple[Array, Array]]) -> None:
-        """Put a restored prefix, per layer (k, v) of (1, heads, n, dim), into the slot; lazy.
-
-        The sequence must be empty. Commits the n tokens, or raises and leaves it empty.
-        """
+        """Put a restored prefix, per layer (k, v) of (1, heads, n, dim), into the slot of an empty
+        sequence; lazy. Commits the n tokens, or raises and leaves it empty."""
         sequence = self._sequence(seq_id)
         if sequence.length:
             raise AppendError(f"sequence {seq_id} already holds {sequence.length} tokens")
@@ -248,12 +232,10 @@ class KVCacheManager:
 class LayerView(upstream._BaseCache):  # type: ignore[misc]
     """A cache in mlx-lm's sense, with no memory of its own.
 
-    One sequence: offsets, masks and results are KVCache's. Several: row i of the batch is
-    sequence i, each at its own position; rows shorter than the longest are masked. The
-    sequences advance when the last layer has appended, whatever the layers' order; to
-    discard padding at a row's end, follow with `manager.truncate`.
-
-    Trimming goes through `manager.truncate`: it concerns all layers at once.
+    One sequence: offsets, masks and results are KVCache's. Several: row i of the batch is sequence
+    i, each at its own position; rows shorter than the longest are masked. The sequences advance
+    when the last layer has appended, whatever the layers' order. Trimming, and discarding padding
+    at a row's end, goes through `manager.truncate`: it concerns all layers at once.
     """
 
     def __init__(self, manager: "KVCacheManager", seq_ids: tuple[int, ...], layer: int) -> None:
@@ -296,10 +278,8 @@ class LayerView(upstream._BaseCache):  # type: ignore[misc]
         return self._manager.get_batch(self._seq_ids, self._layer)
 
     def load_prefix(self, k: Array, v: Array) -> None:
-        """Append one layer of a restored prefix, (B, heads, n, dim); lazy.
-
-        As a forward pass does: committed when the last layer's has been loaded.
-        """
+        """Append one layer of a restored prefix, (B, heads, n, dim); lazy. Committed when the last
+        layer's has been loaded."""
         self.update_and_fetch(k, v)
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:

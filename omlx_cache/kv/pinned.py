@@ -3,8 +3,8 @@
 Every row is laid out as RotatingKVCache lays out one sequence: the token at position p is in column
 p while p < max_size, then in column keep + (p - keep) % (max_size - keep). Rows are aligned at the
 front and have their own write position. So there is no padding to move, and a row's tokens do not
-depend on the others. Counts are host integers, and places of tokens and masks are host arithmetic:
-nothing here waits for the device.
+depend on the others. Counts, places of tokens and masks are host arithmetic: nothing here waits for
+the device.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 class PinnedWindows(BatchWindows):
-    """BatchWindows with `keep`; what a row attends to equals its own RotatingKVCache. Columns
-    0..keep-1 hold the first tokens for good; the others are a ring.
+    """BatchWindows with `keep`; what a row attends to equals its own RotatingKVCache.
 
-    Mutable: the buffers, `_counts` (tokens per row; negative while left padding is still
-    to come) and `_ends` (where each row's right-padded prompt ends, until `finalize`).
+    Mutable: the buffers, `_counts` (tokens per row; negative while left padding is still to come)
+    and `_ends` (where each row's right-padded prompt ends, until `finalize`).
     """
 
     _counts: list[int]
@@ -91,8 +90,7 @@ class PinnedWindows(BatchWindows):
     def make_mask(
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> Array:
-        """Return the boolean mask (B, 1, N, columns) of the columns that the next `N` tokens
-        see."""
+        """Return the boolean mask (B, 1, N, columns) of what the next `N` tokens see."""
         window = window_size or self.max_size
         if N == 1:
             ends = self._ends_after(1)
@@ -133,14 +131,12 @@ class PinnedWindows(BatchWindows):
         return self._size_of(self._counts)
 
     def filter(self, batch_indices: Any) -> None:
-        """Keep the given rows, in the given order."""
         rows = [int(row) for row in np.asarray(batch_indices).tolist()]
         if self.keys is not None:
             self.keys, self.values = self.keys[mx.array(rows)], self.values[mx.array(rows)]
         self._counts = [self._counts[row] for row in rows]
 
     def extend(self, other: "PinnedWindows") -> None:
-        """Add the other cache's rows behind this one's."""
         like = self if self.keys is not None else other
         if like.keys is not None:
             columns = max(c.keys.shape[2] for c in (self, other) if c.keys is not None)
@@ -209,8 +205,8 @@ class PinnedWindows(BatchWindows):
     def _chunk_mask(self, length: int, window: int) -> Mask:
         """Return (B, length, held columns + length): the mask of a chunk's tokens.
 
-        RotatingKVCache masks by the index in temporal order after eviction, kept tokens
-        included; the same indices are computed here for tokens in ring order.
+        RotatingKVCache masks by the index in temporal order after eviction, kept tokens included;
+        the same indices are computed here for tokens in ring order.
         """
         rows = []
         for count in self._counts:

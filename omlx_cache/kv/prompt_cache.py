@@ -36,13 +36,14 @@ def make_prompt_cache(
     """Return the caches that mlx-lm would make for `model`, as this package's classes.
 
     max_kv_size: as upstream's: a rotating window, for models without a `make_cache`.
-    max_context: tokens that the sequence will hold at most. Full-attention layers
-        allocate room for it on first use, sliding-window layers their window (or
-        `max_context`, when that is less).
+
+    max_context: tokens that the sequence will hold at most. Full-attention layers allocate room for
+    it on first use, sliding-window layers their window (or `max_context`, when that is less).
+
     step: the growth increment of every layer that grows.
 
-    Layers of other kinds (recurrent state, private classes) are upstream's, untouched.
-    Raises ValueError for an option below 1.
+    Layers of other kinds (recurrent state, private classes) are upstream's, untouched. Raises
+    ValueError for an option below 1.
     """
     if max_context is not None:
         positive("max_context", max_context)
@@ -61,7 +62,6 @@ def _made_by_model(model: Any, max_kv_size: int | None) -> Sequence[Any]:
 
 
 def _planned(cache: Any, max_context: int | None, step: int | None) -> Any:
-    """Return an empty cache of the same behaviour that uses the options it can use."""
     if type(cache) is upstream.KVCache:
         return KVCache(max_size=max_context, step=step)
     if type(cache) is upstream.RotatingKVCache:
@@ -77,11 +77,9 @@ def trim_to_offset(prompt_cache: CacheSequence) -> CacheSequence:
     """Shrink every cache in place to the tokens it holds; return the same sequence.
 
     Evaluates MLX, one layer at a time, so that the peak is one layer's copy. A buffer without slack
-    stays the same object. A cache returns the same from here on; only its next append reallocates.
-    The memory is freed when nothing else (a copy, a view, work in flight) refers to the old buffer.
-
-    Raises CacheOffsetError, before anything is changed, for an offset that is not within
-    its buffer.
+    stays the same object. Only a cache's next append reallocates. The memory is freed when nothing
+    else (a copy, a view, work in flight) refers to the old buffer. Raises CacheOffsetError, before
+    anything is changed, for an offset that is not within its buffer.
     """
     caches = [cache for _, cache in leaves(prompt_cache)]
     extents = [_extent(cache) for cache in caches]
@@ -96,9 +94,7 @@ def trim_to_offset(prompt_cache: CacheSequence) -> CacheSequence:
 @dataclass(frozen=True, slots=True)
 class _Extent:
     """Which columns of a buffer hold tokens: the first `head`, and the `tail` last ones.
-
-    borrowed: the buffer may be a view of a longer one, which its shape does not tell.
-    """
+    `borrowed`: the buffer may be a view of a longer one, which its shape does not tell."""
 
     columns: int
     head: int

@@ -1,7 +1,5 @@
-"""RotatingKVCache: the first `keep` and the last tokens of one layer, in a fixed window.
-
-And its batches: one becomes the other by `merge` and `extract`, so they stand together.
-"""
+"""RotatingKVCache: the first `keep` and the last tokens of one layer, in a fixed window; and its
+batches, as one becomes the other by `merge` and `extract`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +40,6 @@ class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]
 
     @classmethod
     def merge(cls, caches: Any) -> Any:
-        """Return one batch cache holding a copy of every cache, `keep` and room included."""
         return merge(caches)
 
     def _update_in_place(self, keys: Array, values: Array) -> Pair:
@@ -63,12 +60,9 @@ class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]
         return self.keys_and_values()
 
     def _write_through_window(self, keys: Array, values: Array) -> Pair:
-        """Attend over the window and the chunk, and retain the window only.
-
-        The chunk's first query sees max_size - 1 older tokens and its last query the whole chunk,
-        so a joined array of both is needed. It is the caller's alone and is freed with this layer's
-        attention. The cache retains a copy of its end.
-        """
+        """Attend over the window and the chunk, and retain a copy of the window only. The chunk's
+        first query sees max_size - 1 older tokens and its last query the whole chunk, so a joined
+        array of both is needed, which is freed with this layer's attention."""
         joined_keys = _join([*self._window(self.keys), keys])
         joined_values = _join([*self._window(self.values), values])
         self.keys = self._retained(joined_keys)
@@ -105,9 +99,7 @@ class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]
 
 class BatchRotatingKVCache(BatchWindows):
     """Drop-in for mlx-lm's BatchRotatingKVCache; with no option set, the same arrays and state.
-
-    capacity and step are RotatingKVCache's; `merge` takes them from the first cache.
-    """
+    capacity and step are RotatingKVCache's; `merge` takes them from the first cache."""
 
     @classmethod
     def merge(cls, caches: Any) -> Any:
@@ -123,15 +115,12 @@ class PinnedBatchRotatingKVCache(PinnedWindows, BatchRotatingKVCache):
 
 
 def _join(parts: Sequence[Array]) -> Array:
-    """Return the parts one after the other along the token axis; a single part as it is."""
     return parts[0] if len(parts) == 1 else mx.concatenate(list(parts), axis=2)
 
 
 def merge(caches: Sequence[Any]) -> BatchRotatingKVCache:
-    """Return one batch cache with a copy of every rotating cache, `keep` included.
-
-    Lazy. Raises ValueError when the caches differ in `max_size` or `keep`.
-    """
+    """Return one batch cache with a copy of every rotating cache, `keep` and room included; lazy.
+    Raises ValueError when the caches differ in `max_size` or `keep`."""
     first = caches[0]
     if any((c.max_size, c.keep) != (first.max_size, first.keep) for c in caches):
         raise ValueError(

@@ -1,9 +1,6 @@
 """The common part of a window and its batches, and the windows of several sequences in one buffer,
-as upstream lays them out.
-
-Columns of such a batch are shared by all rows, padding is on the left, and no first tokens stay. A
-row's first tokens lie in other columns in every row; `pinned` is for those.
-"""
+as upstream lays them out: columns are shared by all rows, padding is on the left, and no first
+tokens stay. Those lie in other columns in every row; `pinned` is for them."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

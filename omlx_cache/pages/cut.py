@@ -1,5 +1,4 @@
-"""Cutting pages out of live arrays: a common plan for pages of the same arrays, the pieces of each,
-and payloads that own their bytes.
+"""Cutting pages out of live arrays, into payloads that own their bytes.
 
 Layers of one group hold the same tokens and differ in little else, so their tensors fall into a few
 runs. The plan of a page grows with the runs, not with the layers.
@@ -41,10 +40,8 @@ NOTHING = mx.array([], dtype=mx.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Arrays of some leaves, and which tokens each leaf's buffers hold, index 0 first.
-
-    Tensor names are `<leaf path>.<field>`. A snapshot's arrays have no token axis (`ranges` ()).
-    """
+    """Arrays of some leaves by name (`<leaf path>.<field>`), and which tokens each leaf's buffers
+    hold, index 0 first; () for a snapshot, whose arrays have no token axis."""
 
     arrays: Mapping[str, Array]
     ranges: Mapping[str, Ranges]
@@ -55,10 +52,8 @@ class Source:
 
 
 def read_source(leaves: Iterable[Leaf]) -> Source:
-    """Return the live arrays of leaves; evaluates nothing; empty leaves are left out.
-
-    Raises UnsupportedCache. The arrays are the cache's own: use and drop them before it goes on.
-    """
+    """Return the live arrays of leaves; evaluates nothing; raises UnsupportedCache. The arrays are
+    the cache's own: use and drop them before it goes on."""
     arrays: dict[str, Array] = {}
     ranges: dict[str, Ranges] = {}
     for leaf in leaves:
@@ -71,8 +66,6 @@ def read_source(leaves: Iterable[Leaf]) -> Source:
 
 
 class Piece(NamedTuple):
-    """Indices [lo, hi) along the token axis of one source's arrays."""
-
     source: int
     lo: int
     hi: int
@@ -82,10 +75,8 @@ Pieces = tuple[Piece, ...]
 
 
 class Run(NamedTuple):
-    """Tensors that lie side by side in a page and are cut alike.
-
-    `shape` is that of each array, without its tokens; `held` the tokens of each source.
-    """
+    """Tensors that lie side by side in a page and are cut alike: `shape` is that of each, without
+    its tokens; `held` the tokens of each source."""
 
     names: tuple[str, ...]
     dtype: str
@@ -94,10 +85,8 @@ class Run(NamedTuple):
 
 
 class PageCut(NamedTuple):
-    """A page's tensors, and by run the pieces that they are joined from.
-
-    None: the arrays as they are, whole.
-    """
+    """A page's tensors, and by run the pieces that they are joined from; None: the arrays as they
+    are."""
 
     tensors: Tensors
     pieces: tuple[Pieces, ...] | None
@@ -112,8 +101,7 @@ class Cutter:
     that pin no source. The last source's names and shapes count.
 
     Planning evaluates nothing; a copy evaluates its tensors. Use it for one commit or capture and
-    drop it before the live cache goes on: on the CPU it holds views of the live buffers. Mutable by
-    the model's thread: `_views`.
+    drop it before the live cache goes on: on the CPU `_views` are of the live buffers.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -137,7 +125,6 @@ class Cutter:
         return PageCut(_tensors(tuple(shapes)), tuple(pieces[run.held] for run in self.runs))
 
     def whole(self) -> PageCut:
-        """Return the cut for a snapshot: every array as it is."""
         return PageCut(_tensors(tuple([(r.names, r.dtype, r.shape) for r in self.runs])), None)
 
     def earliest(self, span: TokenRange) -> int:
@@ -163,8 +150,7 @@ class Cutter:
         return payloads
 
     def views(self, cut: PageCut) -> dict[str, Array]:
-        """Return what `cut` was planned for as lazy tensors by name, in a page's order; they may
-        pin the sources."""
+        """Return a cut's lazy tensors by name, in a page's order; they may pin the sources."""
         return {n: self._tensor(n, pieces) for run, pieces in self._parts(cut) for n in run.names}
 
     def copies(self, span: TokenRange, cut: PageCut) -> Source:
@@ -223,7 +209,7 @@ class Cutter:
         return self._views[key]
 
     def _joined(self, cut: PageCut) -> Array:
-        """Return a page's payload, made of MLX operations and not evaluated."""
+        """Return a page's payload, not evaluated."""
         runs = []
         for run, pieces in self._parts(cut):
             tensors = [self._tensor(name, pieces) for name in run.names]
@@ -276,7 +262,6 @@ def batched(items: Iterable[T], joins: Callable[[Sequence[T], T], bool]) -> Iter
 
 
 def _are_neighbours(batch: Sequence[PageCut], cut: PageCut) -> bool:
-    """True for a cut that is like the cuts of a batch, follows them, and is not too much."""
     return (len(batch) + 1) * cut.nbytes <= DEVICE_BATCH_BYTES and _follows(batch[-1], cut)
 
 
@@ -296,7 +281,6 @@ def _as_bytes(array: Array) -> Array:
 
 
 def with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """Return an array's shape for another number of tokens."""
     return (*shape[:TOKEN_AXIS], count, *shape[TOKEN_AXIS + 1 :])
 
 

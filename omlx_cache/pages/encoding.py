@@ -1,5 +1,5 @@
-"""Codecs on pages: the tensors that a policy encodes, and the encoded page. Also the writer's own
-encoding before the disk, and kernels that are compiled before a request needs them."""
+"""Codecs on pages: what a policy encodes, the encoded page, the writer's own encoding before the
+disk, and kernels that are compiled before a request needs them."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,10 +57,8 @@ DEVICE_RUN_BYTES = 1 << 30
 
 
 def codecs_for(meta: PageMeta, policy: CodecPolicy) -> Mapping[str, Codec]:
-    """Return the codec of each dense tensor of a page that the policy encodes; cheap, pure.
-
-    Only leaves with plain keys and values are encoded: packed tensors stay as they are.
-    """
+    """Return the codec of each dense tensor of a page that the policy encodes; cheap, pure. Packed
+    tensors stay as they are."""
     kind: LayerKind = (
         "paged" if meta.group == PAGED.name else "state" if meta.held == 0 else "window"
     )
@@ -98,7 +96,7 @@ def _codecs(tensors: Tensors, kind: LayerKind, policy: CodecPolicy) -> Mapping[s
 
 
 def encoded_nbytes(meta: PageMeta, codecs: Mapping[str, Codec]) -> int:
-    """Return the payload bytes that `encode_page` would give; computes nothing."""
+    """Return the payload bytes of the encoded page; computes nothing."""
     return sum(
         part.nbytes
         for spec in meta.tensors
@@ -107,10 +105,8 @@ def encoded_nbytes(meta: PageMeta, codecs: Mapping[str, Codec]) -> int:
 
 
 def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
-    """Return the page with the tensors named in `codecs` encoded; owned and evaluated.
-
-    The same page comes back when there is nothing to encode or a value is out of a codec's range.
-    """
+    """Return the page with the tensors named in `codecs` encoded; owned and evaluated. The same
+    page comes back when there is nothing to encode or a value is out of a codec's range."""
     if codecs.keys().isdisjoint(spec.name for spec in page.meta.tensors):
         return page
     made = _pages([page.meta], page_arrays(page), codecs)
@@ -125,11 +121,9 @@ def run_bytes() -> int:
 def encode_run(
     cutter: Cutter, run: Sequence[tuple[PageMeta, PageCut]], codecs: Mapping[str, Codec]
 ) -> list[Page]:
-    """Return pages of one length, each behind the one before it, with the tensors named in
-    `codecs` encoded; owned and evaluated. A page with a value out of a codec's range stays dense.
-
-    Takes some `DEVICE_RUN_BYTES` beside its result, on the CPU a page or `HOST_RUN_BYTES`.
-    """
+    """Return pages of one length, each behind the one before it, with the tensors named in `codecs`
+    encoded; owned and evaluated. A page with a value out of a codec's range stays dense. Takes some
+    `DEVICE_RUN_BYTES` beside its result, on the CPU a page or `HOST_RUN_BYTES`."""
     step = max(1, run_bytes() // max(1, run[0][0].nbytes))
     pages: list[Page] = []
     for first in range(0, len(run), step):
@@ -222,12 +216,9 @@ def _pages(
 
 
 def cold_encoder(name: str, min_quantize_tokens: int) -> Callable[[Page], Page] | None:
-    """Return the function by which the writer's thread encodes a page for `cold_codec`, None for
-    pages as they are.
-
-    Raises ConfigError for zstd when none is installed. A lossy codec encodes on the writer's
-    thread, one page at a time; encoded pages stay as they are.
-    """
+    """Return the function by which the writer's thread encodes a page for `cold_codec`, one at a
+    time, None for pages as they are; encoded ones stay as they are. Raises ConfigError for zstd
+    when none is installed."""
     apart = has_memory_of_its_own()
     if name == "dense":
         return _in_host_memory if apart else None
@@ -257,10 +248,8 @@ def warm_codecs(
     model: Any, make_cache: Callable[[], list[Any]], policies: Sequence[CodecPolicy]
 ) -> None:
     """Compile the kernels of the policies' codecs for a model's pages. Blocks for seconds the first
-    time on a machine, and does nothing where no kernel is made from source. Never raises.
-
-    Computes one token, as only that tells the sizes: call it on the model's thread.
-    """
+    time on a machine, and does nothing where no kernel is made from source. Never raises. Computes
+    one token, as only that tells the sizes: call it on the model's thread."""
     compiled = [policy for policy in policies if is_compiled(policy.name)]
     if not compiled:
         return
@@ -276,7 +265,6 @@ def warm_codecs(
 
 
 def _needed(layout: Layout, policies: Iterable[CodecPolicy]) -> list[tuple[Codec, int, mx.Dtype]]:
-    """Return the codecs of a used cache's growing leaves, with their dims and dtypes."""
     shapes = []
     for leaf in layout.leaves:
         arrays = leaf.arrays()

@@ -50,17 +50,14 @@ class Layout:
         return json.dumps(phases, sort_keys=True, separators=(",", ":")) if phases else ""
 
     def position(self) -> int | None:
-        """Return how many tokens the cache has seen: None when no leaf says.
-
-        Leaves that were never used say nothing. Raises UnsupportedCache when leaves disagree.
-        """
+        """Return how many tokens the cache has seen: None when no used leaf says. Raises
+        UnsupportedCache when leaves disagree."""
         seen = {leaf.position() for leaf in self.leaves if leaf.arrays()} - {None}
         if len(seen) > 1:
             raise UnsupportedCache(f"layers disagree about the position: {sorted(map(str, seen))}")
         return next(iter(seen), None)
 
     def lead(self) -> Leaf | None:
-        """Return the first leaf that is used and says how many tokens it has seen."""
         used = (leaf for leaf in self.leaves if leaf.position() is not None and leaf.arrays())
         return next(used, None)
 

@@ -1,8 +1,8 @@
 """A page's tensors: how each is encoded, the form that a leaf expects, and views of them.
 
 A page says for every encoded tensor which codec made it, from which dtype and how many channels
-(`PageMeta.codec`, a JSON text; "dense" when nothing is encoded). Nothing is ever inferred from
-shapes. A tensor that does not fit raises ForeignPage: a miss.
+(`PageMeta.codec`, JSON; "dense" when nothing is encoded). Nothing is inferred from shapes. A tensor
+that does not fit raises ForeignPage: a miss.
 """
 
 import json
@@ -39,13 +39,11 @@ Tags = Mapping[str, Tag]
 
 
 def tags_of(meta: PageMeta) -> Tags:
-    """Return a page's tags by dense tensor name; raises ForeignPage for a text it cannot read."""
     return {} if meta.codec == DENSE else _read_tags(meta.codec)
 
 
 @lru_cache(8)
 def _read_tags(codec: str) -> Tags:
-    """Return the tags of pages of a group that were encoded alike."""
     try:
         tags = {name: Tag(*fields) for name, fields in json.loads(codec).items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -65,7 +63,6 @@ def codec_text(tags: Tags) -> str:
 
 
 def live_tags(leaves: Sequence[Leaf]) -> dict[str, Tag]:
-    """Return the tags of leaves whose live arrays are packed already."""
     tags = {}
     for leaf in leaves:
         packing = leaf.adapter.packing(leaf.cache)
@@ -111,10 +108,8 @@ def file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
 
 
 def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
-    """Return, by field, the tensors that a leaf wants of a page, in the page's token count.
-
-    Raises ForeignPage when the page holds another packing than the leaf can take.
-    """
+    """Return, by field, the tensors that a leaf wants of a page, in the page's token count; raises
+    ForeignPage when the page holds another packing than the leaf can take."""
     prefix = f"{leaf.path}."
     own = _specs_of_leaves(shared_tensors(meta.tensors)).get(leaf.path, {})
     tags = {} if meta.codec == DENSE else _tags_of_leaves(meta.codec).get(leaf.path, {})
@@ -184,7 +179,6 @@ def _parts(name: str, own: Mapping[str, TensorSpec]) -> list[TensorSpec]:
 
 
 def _refuse_other_parts(dense: TensorSpec, parts: Sequence[TensorSpec], codec: Codec) -> None:
-    """Raise ForeignPage unless a codec makes just these parts of a tensor."""
     try:
         made = set(part_specs(dense, codec))
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""Requests and their results: the records that people and tools read."""
+"""Requests and their results, as people and tools read them."""

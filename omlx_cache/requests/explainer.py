@@ -1,9 +1,6 @@
 """Finds why no more of a prompt was restored: from the lookup, the pages that left the tiers, and
-the tokens of recent prompts.
-
-This process keeps those tokens in memory only. It runs on the path of a request, so in bounded
-time.
-"""
+the tokens of recent prompts, which are in memory only. It runs on the path of a request, so in
+bounded time."""
 
 import logging
 import threading
@@ -67,14 +64,11 @@ class KnownPrompt(NamedTuple):
 
 
 class Nearest(NamedTuple):
-    """The known prompt that shares most of another one: `shared` tokens."""
-
     prompt: KnownPrompt
     shared: int
 
     @property
     def is_continued(self) -> bool:
-        """True when the other prompt has all of it and its answer."""
         return self.shared == len(self.prompt.tokens)
 
     def is_alike(self, tokens: Tokens) -> bool:
@@ -128,7 +122,6 @@ class Explainer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of tokens that are remembered."""
         with self._lock:
             return sum(known.tokens.nbytes for known in self._prompts)
 
@@ -152,8 +145,8 @@ class Explainer:
     def store(
         self, namespace: BlockKey, tokens: Tokens, end: int, skipped: Mapping[str, int]
     ) -> None:
-        """Note that the first `end` tokens of a sequence were handed to the tiers, and the tokens
-        that were left out. A sequence that continues a known prompt is its answer."""
+        """Note that the first `end` tokens of a sequence were handed to the tiers, and what was
+        left out. A sequence that continues a known prompt is its answer."""
         tokens = compact(tokens)
         with self._lock:
             nearest = self._nearest(namespace, tokens, own=True)
@@ -174,7 +167,6 @@ class Explainer:
             return [p.tokens for p in reversed(self._prompts) if p.namespace == namespace]
 
     def forget(self, namespace: BlockKey) -> None:
-        """Remember no prompt of a namespace any more."""
         with self._lock:
             self._prompts = [known for known in self._prompts if known.namespace != namespace]
 
@@ -301,7 +293,6 @@ class Explainer:
         return None
 
     def _has_deeper(self, walked: Walked, restored: int) -> bool:
-        """True when pages are there behind the one that was missed."""
         chain, size = walked.chain, walked.chain.block_size
         first = (restored // size + 2) * size
         ends = range(first, min(len(chain) + 1, first + DEEPER_BLOCKS * size), size)
@@ -310,12 +301,10 @@ class Explainer:
 
 
 def compact(tokens: Tokens) -> Tokens:
-    """Return a copy of the tokens in four bytes each, where they fit."""
     small = tokens.astype(np.int32)
     # Servers name images by large numbers.
     return small if np.array_equal(small, tokens) else tokens.copy()  # type: ignore[return-value]
 
 
 def _pieces(tokens: Tokens) -> Iterator[tuple[int, ...]]:
-    """Yield each run of `PIECE_TOKENS` tokens."""
     return zip(*(tokens[start:].tolist() for start in range(PIECE_TOKENS)), strict=False)

@@ -86,7 +86,6 @@ class Explanation:
 
 
 def sentence(told: Explanation, record: RequestRecord | None = None) -> str:
-    """Return what happened to a prompt in short sentences, on one line."""
     count = f"{told.restored:,} of {told.tokens:,} tokens"
     if record is None:
         return " ".join(filter(None, (f"{count} restored.", why(told))))
@@ -131,12 +130,10 @@ def why(told: Explanation) -> str:
 
 
 def waited_for(record: RequestRecord) -> str:
-    """Return in words which request a record's request waited for."""
     return f"request {record.waited_for}" if record.waited_for else "another request"
 
 
 def clock(seconds: float) -> str:
-    """Return a moment for people: the time, and the date of another day."""
     moment = time.localtime(seconds)
     today = time.localtime()[:3] == moment[:3]
     return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", moment)
@@ -164,7 +161,6 @@ def _excerpt(told: Explanation, text: str | None, tokens: tuple[int, ...]) -> st
 
 
 def _tiers(record: RequestRecord) -> str:
-    """Return in words which tiers gave the tokens."""
     cold, remote = record.cold_tokens, record.remote_tokens
     memory = record.restored_tokens - cold - remote
     gave = [(cold, "SSD"), (remote, "other machines"), (memory, "memory")]

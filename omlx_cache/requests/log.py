@@ -1,5 +1,4 @@
-"""The latest requests of a store, bounded: what `log`, `why` and a server's log line read, as
-records, plain values and text."""
+"""The latest requests of a store, bounded: what `log`, `why` and a server's log line read."""
 
 import logging
 import math
@@ -37,12 +36,11 @@ FOLLOWED_SECONDS = 1.0
 class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
-    Mutable: `record`, and `explanation` (why no more was restored; None before `restored`) are
-    replaced, guarded by the log's lock. The thread that looks up sets two fields before `restored`,
-    for its explanation: `walked`, the keys along which the prompt was looked up, and the
-    `remote_tokens` that other machines gave. Before `ended` it sets `how_ended`, for the trace.
-    `chain`, `_began`, `_told` (when its progress was logged) and `_fed`, where a chunk began and
-    when, are its own.
+    The log's lock guards `record`, and `explanation` (why no more was restored; None before
+    `restored`), which are replaced. The thread that looks up sets two fields before `restored`:
+    `walked`, the keys along which the prompt was looked up, and the `remote_tokens` that other
+    machines gave. Before `ended` it sets `how_ended`, for the trace. `chain`, `_began`, `_told`
+    (when its progress was logged) and `_fed`, where a chunk began and when, are its own.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
@@ -59,16 +57,14 @@ class AskedRequest:
 
     @uninterrupted
     def arrived(self, began: float) -> None:
-        """Say that it was there before it was noted: at `began`, by `time.perf_counter`. Its start
-        and its total count from then."""
+        """Say that it was there before it was noted: at `began`, by `time.perf_counter`."""
         earlier = max(0.0, self._began - began)
         self._began -= earlier
         self._note(asked_at=self.record.asked_at - earlier)
 
     @uninterrupted
     def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
-        """Note the restored tokens, explain why they are not more, and count them in the store's
-        sums."""
+        """Note the restored tokens, explain why they are not more, and count them."""
         walked, self.walked = self.walked, None
         if self._log.trace is not None and walked is not None:
             self.chain = walked.chain
@@ -137,16 +133,13 @@ class AskedRequest:
         self._note(first_token_seconds=seconds)
 
     def begin_chunk(self, position: int) -> None:
-        """Say that the prompt's tokens from `position` on are fed from now on; by the model's
-        thread."""
+        """Say that the prompt's tokens from `position` on are fed from now on."""
         self._fed = position, time.perf_counter()
 
     def end_chunk(self, position: int = sys.maxsize) -> None:
         """Say that the tokens before `position`, or all of them, have been computed; counts them if
-        a chunk began.
-
-        The last token of a prompt, alone, is a step of decoding and takes no time of its own.
-        """
+        a chunk began. The last token of a prompt, alone, is a step of decoding and takes no time of
+        its own."""
         if self._fed is None:
             return
         (start, began), self._fed = self._fed, None
@@ -165,7 +158,6 @@ class AskedRequest:
 
     @uninterrupted
     def ended(self, generated: int) -> None:
-        """Note its end, and the tokens of its answer; what comes later changes nothing."""
         if self.record.total_seconds is None:
             self._note(generated_tokens=generated, total_seconds=time.perf_counter() - self._began)
             with self._log.lock:
@@ -187,9 +179,9 @@ class AskedRequest:
 
 
 class RequestLog:
-    """Remembers the latest 512 requests. Any thread may call. `lock` guards `_latest`, `_count`,
-    the records, `_followed` (when a reader last asked for a page) and `untold` (a request has ended
-    since the last page without news). It is held over no I/O; the explainer guards itself."""
+    """Remembers the latest 512 requests. Any thread may call. `lock`, held over no I/O, guards
+    `_latest`, `_count`, the records, `_followed` (when a reader last asked for a page) and `untold`
+    (a request has ended since the last page without news)."""
 
     def __init__(
         self,
@@ -214,7 +206,7 @@ class RequestLog:
     @uninterrupted
     def ask(self, namespace: str, document: Mapping[str, object], tokens: int) -> AskedRequest:
         """Begin the record of a request for a prompt of so many tokens; `document` describes the
-        namespace (its model's label and its salt's digest)."""
+        namespace."""
         label = str(document.get("label", ""))
         work = self.counters.work.request(computed_by(document), label)
         with self.lock:
@@ -233,11 +225,8 @@ class RequestLog:
 
     def page(self, after: int, open_numbers: Collection[int], limit: int) -> RecordPage:
         """Return `limit` of the records beyond `after`, oldest first, and of the older ones those
-        with these numbers.
-
-        A reader that asks so again and again sees each request end, or that it was forgotten. A
-        negative `after` is behind the latest: it returns the requests in flight.
-        """
+        with these numbers: a reader that asks so again and again sees each request end, or that it
+        was forgotten. A negative `after` returns the requests in flight."""
         with self.lock:
             known = [asked.record for asked in self._latest]
             shown = [r for r in known if r.number <= after and r.number in open_numbers]
@@ -254,22 +243,19 @@ class RequestLog:
 
     def wait_until_told(self, timeout: float) -> None:
         """Block until a reader that follows the requests has the ends of the last ones, for a
-        second or `timeout` at most. Returns at once without such a reader."""
+        second or `timeout` at most."""
         if time.monotonic() - self._followed < FOLLOWED_SECONDS:
             told = turn_of(self._asked, lambda: not self.untold)
             wait_in_turns(told, min(timeout, FOLLOWED_SECONDS))
 
     def records(self, after: int = 0) -> list[RequestRecord]:
-        """Return the records with numbers beyond `after` that are remembered, oldest first."""
         return [asked.record for asked in self.latest() if asked.record.number > after]
 
     def latest(self) -> list[AskedRequest]:
-        """Return the requests that are remembered, oldest first."""
         with self.lock:
             return list(self._latest)
 
     def state(self, number: int | None) -> str:
-        """Return in words what became of a request; empty for one that is not remembered."""
         record = next((r for r in self.records() if r.number == number), None)
         if record is None:
             return ""

@@ -23,8 +23,8 @@ class _Prepared:
 
 
 class PreparedSequences:
-    """Remembers the sequences that were prepared last, bounded. Any thread may call. `_lock` guards
-    `_latest` and what is in it."""
+    """The sequences that were prepared last, bounded. Any thread may call. `_lock` guards `_latest`
+    and what is in it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,6 @@ class PreparedSequences:
         return len(latest) == last and not any(one.asked for one in latest)
 
     def forget(self, namespace: BlockKey) -> None:
-        """Remember no tokens of a namespace any more."""
         with self._lock:
             left = [one for one in self._latest if one.namespace != namespace]
             self._latest = deque(left, REMEMBERED)

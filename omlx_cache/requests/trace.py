@@ -1,9 +1,9 @@
 """A trace of requests for `omlx-cache simulate`: counts, times and salted names of blocks; no text,
 no tokens, no keys.
 
-One JSON document a line. The names of a part of the file are salted by bytes that only its writer
-has. A reader who guesses a prompt cannot check that against the file. Another part, of another
-process or a later start, names the same blocks otherwise.
+One JSON document a line. Names are salted by bytes that only a part's writer has, so that a reader
+who guesses a prompt cannot check that against the file. Another part, of another process or a later
+start, names the same blocks otherwise.
 """
 
 import base64
@@ -61,7 +61,6 @@ class RequestTrace:
         tokens_out: int,
         ended: str = "",
     ) -> None:
-        """Note a request that has ended, with the complete blocks of its sequence."""
         self._queue(
             {
                 "at": round(asked_at, 3),
@@ -96,7 +95,6 @@ class RequestTrace:
         return hashlib.blake2b(key, key=self._salt, digest_size=BLOCK_BYTES).digest()
 
     def _queue(self, figures: dict[str, object], field: str, chain: KeyChain, end: int) -> None:
-        """Queue a line whose `field` has the names of a chain's blocks."""
         try:
             keys = chain.boundaries(0, min(end, len(chain)) // chain.block_size)[1:]
             blocks = base64.b64encode(b"".join(map(self._name, keys))).decode()

@@ -1,10 +1,9 @@
-"""Encoded pages: a page's tensors in the form that a target wants.
+"""Encoded pages: a page's tensors in the form that a target wants; ForeignPage, a miss, where that
+is not exact.
 
-A page that cannot be brought into it exactly raises ForeignPage: a miss. Some tensors NumPy decodes
-faster than MLX does on a CPU, straight into the buffers. On a GPU the stored tensors of many pages
-are joined by few operations, then decoded once a tensor, straight into the restored buffer. Tensors
-that lie side by side in their pages, alike but for the layer, are joined together. So the
-operations of MLX grow with pages and with tensors, not with their product.
+Some tensors NumPy decodes faster than MLX on a CPU, straight into the buffers. On a GPU the stored
+tensors of many pages are joined, those that lie side by side in their pages together, and decoded
+once a tensor: operations grow with pages and with tensors, not with their product.
 """
 
 import contextlib
@@ -52,12 +51,9 @@ _HALVES = ("BF16", "F16")
 def convert(
     page: Page, expected: Sequence[TensorSpec], codecs: Mapping[str, Codec]
 ) -> Iterator[dict[str, Array]]:
-    """Yield a page's tensors by name in the form that is expected, evaluated, some
-    `HOST_BATCH_BYTES` at a time; raises ForeignPage.
-
-    Parts are decoded for a dense target; a dense tensor is packed with `codecs` (by dense name)
-    for a packed one. Packed tensors never take a dense detour.
-    """
+    """Yield a page's tensors by name in the expected form, evaluated, some `HOST_BATCH_BYTES` at a
+    time; raises ForeignPage. A dense tensor is packed with `codecs` (by dense name) for a packed
+    target; packed ones never take a dense detour."""
     arrays = page_arrays(page)
     tags = tags_of(page.meta)
     specs = {spec.name: spec for spec in expected}
@@ -103,7 +99,6 @@ def converted(
 
 
 def batches_of(specs: Sequence[TensorSpec], most: int) -> Iterator[list[TensorSpec]]:
-    """Yield tensors of up to `most` bytes together, a larger one by itself."""
     return batched(specs, lambda batch, spec: sum(s.nbytes for s in [*batch, spec]) <= most)
 
 
@@ -113,8 +108,8 @@ def decode_into(
     expected: Sequence[TensorSpec],
     places: Mapping[str, Sequence[Span]],
 ) -> list[TensorSpec]:
-    """Decode the tensors that NumPy decodes into their places, and return the others: the tensors
-    that MLX decodes, and the wrong ones. Evaluates nothing."""
+    """Decode the tensors that NumPy decodes into their places, and return the others. Evaluates
+    nothing."""
     tags, stored = tags_of(page.meta), page.meta.tensors
     payload = payload_view(page.payload)
     stops = dict(zip(stored, accumulate(spec.nbytes for spec in stored), strict=True))
@@ -148,7 +143,6 @@ def decode_into(
 
 
 def _codec_of(spec: TensorSpec, tag: Tag | None) -> TurboCodec | None:
-    """Return the codec of a tensor that is decoded here."""
     if tag is None or spec.dtype not in _HALVES or tag.dtype != spec.dtype or not spec.nbytes:
         return None
     with contextlib.suppress(ValueError):
@@ -168,7 +162,7 @@ class DecodedPiece(NamedTuple):
 
 
 def in_order(pieces: Iterable[DecodedPiece]) -> list[DecodedPiece]:
-    """Order pieces by target index and cut away the parts that an earlier one fills already."""
+    """Order pieces by target index; parts that an earlier one fills are cut away."""
     ordered: list[DecodedPiece] = []
     filled = 0
     for piece in sorted(pieces):
@@ -180,12 +174,11 @@ def in_order(pieces: Iterable[DecodedPiece]) -> list[DecodedPiece]:
 
 
 _Form = tuple[str, tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...]]
-"""The common form of pages that are joined: how they are encoded, and their blocks."""
 
 
 class Columns:
-    """Pages that are encoded alike, as `meta` says, and whose tokens follow each other from `start`
-    to `stop`."""
+    """Pages that are encoded alike, as `meta` says, whose tokens follow each other from `start` to
+    `stop`."""
 
     def __init__(self, pieces: Sequence[DecodedPiece], pages: Mapping[PageId, Page]) -> None:
         self.start = pieces[0].to
@@ -198,8 +191,9 @@ class Columns:
         self.names = [name for block in self._sources[0][2] for name in block.names]
 
     def join(self, names: Collection[str], before: int = 0, after: int = 0) -> dict[str, Array]:
-        """Return lazy tensors of all tokens by stored name, `before` and `after` tokens of zeros
-        around them. They may share memory with each other, and with a page if there is but one."""
+        """Return lazy tensors of all tokens by stored name, with `before` and `after` tokens of
+        zeros around them. They may share memory with each other, and with a page if there is but
+        one."""
         made: dict[str, Array] = {}
         for index, block in enumerate(self._sources[0][2]):
             wanted = [place for place, name in enumerate(block.names) if name in names]
@@ -231,8 +225,6 @@ class Columns:
 
 
 def columns_of(pieces: Sequence[DecodedPiece], pages: Mapping[PageId, Page]) -> list[Columns]:
-    """Return the stretches of pieces, which are `in_order`, that touch and are encoded alike."""
-
     def joins(run: Sequence[DecodedPiece], piece: DecodedPiece) -> bool:
         last = run[-1]
         touches = piece.to == last.to + last.hi - last.lo
@@ -243,7 +235,6 @@ def columns_of(pieces: Sequence[DecodedPiece], pages: Mapping[PageId, Page]) -> 
 
 @lru_cache(GEOMETRIES)
 def _blocks(tensors: tuple[TensorSpec, ...]) -> tuple[Stretch, ...]:
-    """Return the tensors of one dtype and shape that lie side by side in a page."""
     return tuple(stretches(tensors, {}))
 
 
@@ -253,7 +244,6 @@ def _form(meta: PageMeta) -> _Form:
 
 
 def _ranges(places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield [first, stop) of neighbouring places."""
     for _, run in groupby(enumerate(places), lambda item: item[1] - item[0]):
         members = [place for _, place in run]
         yield members[0], members[-1] + 1
@@ -265,12 +255,8 @@ def decode_joined(
     columns: Sequence[Columns],
     codecs: Mapping[str, Codec],
 ) -> dict[str, Array]:
-    """Return those targets of one track that are named, evaluated and owned, made of `columns`;
-    what no page fills is zeros.
-
-    Takes some `DEVICE_BATCH_BYTES` beside the
-    targets. Raises ForeignPage.
-    """
+    """Return the named targets of one track, evaluated and owned, made of `columns`; zeros where no
+    page fills them. Takes some `DEVICE_BATCH_BYTES` beside them. Raises ForeignPage."""
     made: dict[str, Array] = {}
     only = tags_of(columns[0].meta) if len(columns) == 1 else ()
     for straight in (True, False):
@@ -296,7 +282,6 @@ def _straight(
 def _joined(
     batch: Sequence[TensorSpec], columns: Sequence[Columns], codecs: Mapping[str, Codec]
 ) -> dict[str, Array]:
-    """Return lazy targets, which are of one length, joined from several pieces."""
     tokens = batch[0].shape[TOKEN_AXIS]
     pieces: dict[str, list[Array]] = {spec.name: [] for spec in batch}
     filled = 0

@@ -1,10 +1,9 @@
 """The buffers of a restore on a GPU, filled in place, a batch of pages at a time.
 
-One MLX operation costs about 8 us for any size, so one operation joins the pages of a batch. One
-more brings them to their places in the buffers of several tensors, which are made owned one by one
-in the end. In place: evaluated before the next batch, as an update of an unevaluated array would
-copy the buffer. A host view of an array that the device has written moves it through the host: none
-is taken.
+One MLX operation costs about 8 us for any size: one joins the pages of a batch, one more brings
+them to their places in buffers of several tensors, which are made owned one by one in the end. Each
+batch is evaluated before the next, as an update of an unevaluated array would copy the buffer. No
+host view is taken: that moves an array through the host.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,19 +33,18 @@ from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import ITEM_BYTES, Page, PageId
 
 SHARE = 8
-"""The part of a restore that is a batch of its pages, or a group of its tensors. One of either is
-twice in memory for a moment."""
+"""The part of a restore that is one batch, or one group of tensors: twice in memory for a
+moment."""
 
 Names = tuple[str, ...]
 
 
 class DeviceTargets(Targets):
-    """The arrays that a plan fills, and which pages are in them. Use it on the model's thread.
+    """The arrays that a plan fills. Use it on the model's thread.
 
-    Mutable: `filled`, and the arrays of groups of targets, which are rows of items of some width:
-    (targets and their outer axes as one, tokens, the other axes). Plain pages wait aside until they
-    are some, and encoded ones until all are there, as they are decoded together. Groups that a
-    shorter plan wants alike are taken over from `before`.
+    Groups of targets are rows of items of some width: (targets and their outer axes, tokens, the
+    other axes). Plain pages wait aside until they are some, encoded ones until all are there, as
+    they are decoded together. Groups that a shorter plan wants alike are taken over from `before`.
     """
 
     def __init__(self, plan: Plan, *, before: Targets | None = None, apart: bool = False) -> None:
@@ -63,8 +61,8 @@ class DeviceTargets(Targets):
         self._encoded: list[tuple[PageRead, Page]] = []
 
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
-        """Bring pages that are in memory to their places, evaluated, as soon as they are some;
-        raises PageFailed."""
+        """Bring pages that are in memory to their places as soon as they are some; raises
+        PageFailed."""
         for read in reads:
             page = pages[read.use.page]
             if any(span.hi < 0 for span in read.spans):
@@ -81,7 +79,7 @@ class DeviceTargets(Targets):
 
     def arrays(self) -> dict[str, Array]:
         """Return the targets, evaluated and owned; what no page fills is zeros. Every page of the
-        plan must be in. Raises PageFailed for encoded ones that cannot be decoded."""
+        plan must be in. Raises PageFailed."""
         self._join_plain()
         decoded = self._decoded()
         if self.kept:
@@ -107,8 +105,8 @@ class DeviceTargets(Targets):
         self._plain = []
 
     def _join(self, batch: Sequence[PageRead], payloads: Sequence[Array]) -> None:
-        """Bring plain pages, of which several are whole and lie behind each other, to their
-        places: the first one's, and on from there."""
+        """Bring plain pages, several of them whole and in order, to their places from the first
+        one's on."""
         first = batch[0]
         changed: list[Array] = []
         for span in first.spans:
@@ -134,7 +132,6 @@ class DeviceTargets(Targets):
         return self._groups[names]
 
     def _owned(self) -> dict[str, Array]:
-        """Take the groups apart, one after the other."""
         made: dict[str, Array] = {}
         for names in list(self._groups):
             rows = self._groups.pop(names)
@@ -147,7 +144,7 @@ class DeviceTargets(Targets):
         return made
 
     def _take_whole(self, read: PageRead, page: Page) -> None:
-        """Take owned copies of the tensors of a snapshot, which are restored whole."""
+        """Take owned copies of the tensors of a snapshot; the page is not pinned."""
         if not is_direct(read, page.meta):
             raise PageFailed(read.use.page, ForeignPage("a snapshot is encoded"), joins=True)
         # The page is not pinned.
@@ -158,7 +155,7 @@ class DeviceTargets(Targets):
         self._whole |= copies
 
     def _decoded(self) -> dict[str, tuple[Array, list[DecodedPiece]]]:
-        """Return by target what the pages aside make of it, zeros elsewhere, and where."""
+        """Return by target what the encoded pages make of it, zeros elsewhere, and where."""
         pieces: dict[int, list[DecodedPiece]] = {}
         for read, _page in self._encoded:
             for span in read.spans:
@@ -182,7 +179,6 @@ class DeviceTargets(Targets):
 
 
 def _joined(stretch: Stretch, span: Span, payloads: Sequence[Array]) -> Array:
-    """Return a stretch of the payloads' tensors as rows, joined along the tokens; lazy."""
     shape = stretch.shape
     carried, each = widest(_width(shape, stretch.dtype), stretch.offset)
     rows = len(stretch.names) * prod(shape[:TOKEN_AXIS])
@@ -203,7 +199,6 @@ def _width(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def _with_decoded(plain: Array | None, decoded: Array, pieces: Sequence[DecodedPiece]) -> Array:
-    """Return a target that has decoded tokens among plain ones."""
     if plain is None:
         return decoded
     for piece in pieces:

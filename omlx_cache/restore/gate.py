@@ -1,4 +1,4 @@
-"""Whether a restore reads: not where the latest reads took clearly longer than computing does."""
+"""Whether a restore reads: not where the latest reads took clearly longer than computing."""
 
 import threading
 from collections import deque
@@ -29,12 +29,9 @@ class Finished(NamedTuple):
 
 
 class ReadingGate:
-    """Compares reading with computing, by the latest of both. Any thread may call; no method blocks
-    or raises.
-
-    Unknown rates reject nothing. `_lock` guards `_reads` (the latest by tier) and `_rejected`
-    (restores since the latest probe).
-    """
+    """Compares reading with computing, by the latest of both; unknown rates reject nothing. Any
+    thread may call; nothing blocks or raises. `_lock` guards `_reads` (the latest by tier) and
+    `_rejected` (restores since the latest probe)."""
 
     def __init__(self, work: WorkMeter) -> None:
         self._work = work
@@ -46,15 +43,13 @@ class ReadingGate:
 
     @uninterrupted
     def note_read(self, tier: str, nbytes: int, seconds: float) -> None:
-        """Note a finished read of a tier."""
         if nbytes > 0 and seconds > 0:
             with self._lock:
                 self._reads[tier].append(Finished(nbytes, seconds))
 
     @uninterrupted
     def probe(self) -> bool:
-        """Note a restore that would be rejected, and return whether it is its turn to read in spite
-        of that."""
+        """Note a restore that would be rejected; return whether it reads in spite of that."""
         with self._lock:
             self._rejected = (self._rejected + 1) % PROBE_EVERY
             return self._rejected == 0
@@ -62,7 +57,7 @@ class ReadingGate:
     @uninterrupted
     def slower(self, model: str, tokens: int, nbytes: Mapping[str, int]) -> str:
         """Return the miss reason if reading so many bytes of each tier takes clearly longer than
-        computing so many tokens. "" if it does not, or when that is unknown."""
+        computing so many tokens, else ""."""
         rate = self._work.rate(model)
         if rate is None:
             return ""
@@ -82,11 +77,9 @@ class ReadingGate:
 
 
 class RestoreGate:
-    """Answers for one restore, as often as it looks. Any thread may call.
-
-    Without `probes` it only asks: a lookup that restores nothing is no probe. Mutable: `_probing`,
-    decided for good when it would be rejected first.
-    """
+    """Answers for one restore, as often as it looks; any thread may call. Without `probes` it is no
+    probe, for a lookup that restores nothing. `_probing` is decided for good when it would be
+    rejected first."""
 
     def __init__(self, gate: ReadingGate, model: str, *, probes: bool = True) -> None:
         self._gate = gate
@@ -102,8 +95,8 @@ class RestoreGate:
         return "" if self._probing else reason
 
     def took(self, nbytes: int, seconds: float, read: Mapping[str, int]) -> None:
-        """Note a restore of `nbytes`, of which tiers gave `read`. It says nothing of a tier that
-        gave less than half."""
+        """Note a restore of `nbytes`, of which tiers gave `read`: it tells of a tier that gave
+        half."""
         for tier, size in read.items():
             if 2 * size >= nbytes:
                 self._gate.note_read(tier, size, seconds)

@@ -1,9 +1,5 @@
-"""The buffers of a restore in host memory, filled page by page.
-
-The CPU back end uses them for everything. A GPU that shares the host's memory uses them for
-restores that are all on the disk and not encoded. The host may write arrays that the device has not
-used yet.
-"""
+"""The buffers of a restore in host memory, filled page by page: on the CPU back end for everything,
+on a GPU that shares the host's memory for restores that are all on the disk and not encoded."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -41,13 +37,12 @@ DECODERS = 2
 
 
 class HostTargets(Targets):
-    """The evaluated arrays that a plan fills, and which pages are in them.
+    """The evaluated arrays that a plan fills.
 
-    Made and filled by any thread; `arrays` hands them over when no thread fills them any more.
-    Targets that a shorter plan wants alike are taken over from `before`, which it closes, with
-    their pages. With `apart` they are copied: abandoned reads may still write into the old ones,
-    which they keep alive for no other use. Mutable: `filled`, `_copying` and `_closed`, guarded by
-    `_guard`, which is not held while bytes are copied.
+    Any thread fills it; `arrays` hands them over when none does any more. Targets that a shorter
+    plan wants alike are taken over from `before`, which it closes; with `apart` they are copied,
+    since abandoned reads may still write into the old ones. `_guard`, not held while bytes are
+    copied, guards `filled`, `_copying` and `_closed`.
     """
 
     def __init__(self, plan: Plan, *, before: Targets | None = None, apart: bool = False) -> None:
@@ -77,9 +72,8 @@ class HostTargets(Targets):
         self._views, self._arrays = {}, {}
 
     def segments(self, read: PageRead) -> list[memoryview] | None:
-        """Return the memory that a page fills, in payload order, or None unless it fills it
-        exactly, and in pieces that are worth it. Only for who ends all its reads before the arrays
-        are handed over."""
+        """Return the memory that a page fills, in payload order; None unless it fills it exactly,
+        in pieces that are worth it. The reads must end before the arrays are handed over."""
         if SEGMENT_BYTES * read.geometry.pieces > read.geometry.tensors.nbytes:
             return None
         held, stretches = read.use.info.held, read.geometry.stretches
@@ -94,10 +88,8 @@ class HostTargets(Targets):
         return segments
 
     def take_all(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
-        """Copy or decode pages into their places, unless it was closed; raises PageFailed.
-
-        Decoding evaluates MLX, and takes a few MiB, of each of two threads.
-        """
+        """Copy or decode pages into their places, unless it was closed; raises PageFailed. Decoding
+        evaluates MLX, and takes a few MiB, of each of two threads."""
         views = self._views
         direct = [read for read in reads if is_direct(read, pages[read.use.page].meta)]
         with self._guard:
@@ -119,8 +111,8 @@ class HostTargets(Targets):
                 self._guard.notify_all()
 
     def close(self) -> None:
-        """Take in no page that comes later, and wait for copies that have begun: for memory only.
-        Reads straight into the targets are not waited for."""
+        """Take in no page that comes later, and wait for copies in memory that have begun, not for
+        reads into the targets."""
         with self._guard:
             self._closed = True
             self._guard.wait_for(lambda: self._copying == 0)
@@ -148,7 +140,6 @@ def _rows(view: HostView, part: tuple[int, ...], start: int) -> list[memoryview]
 
 
 def _decode(read: PageRead, page: Page, plan: Plan, views: Mapping[str, HostView]) -> None:
-    """Bring one encoded page into the targets, a few tensors at a time."""
     spans: dict[int, list[Span]] = {}
     for span in read.spans:
         spans.setdefault(span.track, []).append(span)
@@ -174,8 +165,8 @@ def _copy(span: Span, source: HostView, target: HostView) -> None:
 def spread(
     batch: Sequence[PageRead], payloads: Sequence[HostView], views: Mapping[str, HostView]
 ) -> None:
-    """Copy the payloads of a batch to their targets: one strided copy a tensor, whatever the number
-    of pages. Takes the size of the batch beside them if there are several."""
+    """Copy the payloads of a batch to their targets: one strided copy a tensor. Takes the size of
+    the batch beside them if there are several."""
     first = batch[0]
     joined = np.concatenate(payloads) if len(batch) > 1 else payloads[0]
     table = joined.reshape(len(batch), -1)

@@ -1,8 +1,5 @@
-"""Where a prefix can be restored: a pure walk over keys, without reading a payload.
-
-A restore point is a token count at which every layer group can be rebuilt. The walk collects
-the pages on the token sequence's own chain, then tries positions from the longest down.
-"""
+"""Where a prefix can be restored: the pages on a token sequence's own chain are collected, then
+positions are tried from the longest down. Reads no payload."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,28 +23,23 @@ STRIDE = 16
 
 
 class Pages(Protocol):
-    """A view of where pages lie, many at a time: a store, a tier, or a restore's pages in memory.
-    Reads nothing. `tails_of` names the pages that may end inside the blocks after boundaries."""
+    """Where pages lie: in a store, a tier, or a restore's memory. Reads nothing. `tails_of` names
+    the pages that may end inside the blocks after boundaries."""
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]: ...
     def tails_of(self, parents: Sequence[BlockKey]) -> Collection[Tail]: ...
 
 
 class PageUse(NamedTuple):
-    """A page on the chain, and where it lies."""
-
     page: PageId
     info: PageInfo
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """The longest restorable prefix: `position` tokens from `uses`, root first per group.
-
-    `reason` is None when nothing was left to restore. `matched` counts the leading tokens whose
-    blocks are known, restorable or not. `wanted_state` is where windows or a snapshot were missed,
-    `lacking` the kind of that group.
-    """
+    """The longest restorable prefix: `position` tokens from `uses`, root first per group. `reason`
+    is None when nothing was left to restore. `matched` leading tokens are known, restorable or not.
+    `wanted_state` is where windows or a snapshot of the kind `lacking` were missed."""
 
     position: int
     uses: dict[GroupSpec, tuple[PageUse, ...]]
@@ -62,11 +54,10 @@ class RestorePoint:
 
     @property
     def root_first(self) -> list[PageId]:
-        """The pages, root first."""
         return [use.page for use in sorted(self.all_uses, key=lambda use: use.info.position)]
 
     def bytes_to_read(self) -> Counter[str]:
-        """Return the bytes that are not in memory, by tier."""
+        """The bytes that are not in memory, by tier."""
         nbytes: Counter[str] = Counter()
         for use in self.all_uses:
             if not use.info.in_memory:
@@ -75,11 +66,9 @@ class RestorePoint:
 
 
 class GroupPages:
-    """The pages of one group, by end position, indexed so that a cover is judged in O(1).
-
-    A page that ends inside a block can cover only the last block of a span, and one that begins
-    inside it only the first. `_gap` leads over all the whole blocks between.
-    """
+    """The pages of one group, by end position, indexed so that a cover is judged in O(1): `_gap`
+    leads over whole blocks. A page that ends inside a block can cover only the last block of a
+    span, and one that begins inside it only the first."""
 
     def __init__(self, group: GroupSpec, block_size: int) -> None:
         self.group = group
@@ -89,7 +78,7 @@ class GroupPages:
         self._gap: list[int] = []
 
     def index(self, length: int) -> None:
-        """Prepare the answers for positions up to `length`; linear in it. No page comes after."""
+        """Prepare the answers for positions up to `length`; linear in it, and called last."""
         size, pages = self._size, self.pages
         gap = length // size
         self._gap = [gap] * (gap + 1)
@@ -102,34 +91,31 @@ class GroupPages:
             self._inside.setdefault(end // size, []).append(end)
 
     def reach(self) -> int:
-        """Return how many leading tokens the group has pages of, the last block in part."""
+        """Return how many leading tokens have pages, the last block in part."""
         return max(self._inside.get(self._gap[0], [self._gap[0] * self._size]))
 
     def rebuilds(self, position: int) -> bool:
-        """True when the group can be rebuilt at a position."""
         return all(self._covers(position))
 
     def needed(self, position: int) -> tuple[PageUse, ...]:
-        """Return the pages that rebuild the group at a position where `rebuilds` holds."""
         ends = dict.fromkeys(joined.from_iterable(self._covers(position)))
         return tuple(PageUse(*self.pages[end]) for end in ends)
 
     def _covers(self, position: int) -> Iterator[Sequence[int]]:
-        """Yield the ends of the pages that rebuild the group, some at a time; none of them where a
-        page is missing."""
+        """Yield the ends of the pages that rebuild the group; an empty part where one is
+        missing."""
         if self.group.kind == "state":
             yield [position] if position in self.pages else []
         for span in self.group.needs(position):
             yield from self._cover(span)
 
     def _from(self, end: int) -> int:
-        """Return where the page that ends at `end` begins; `end` itself without one."""
         found = self.pages.get(end)
         return end if found is None else end - found[1].held
 
     def _cover(self, span: TokenRange) -> Iterator[Sequence[int]]:
-        """Yield the ends of the pages that cover a span, whole blocks together; none of them, and
-        no more, where a page is missing."""
+        """Yield the ends of the pages that cover a span; an empty part, and no more, where one is
+        missing."""
         start, size = span.start, self._size
         # One page may reach further back than its block: the sinks of a window.
         enough = self._from(span.stop)
@@ -149,7 +135,7 @@ class GroupPages:
             yield [span.stop]
 
     def _covering(self, start: int, stop: int) -> int | None:
-        """Return where a page ends that covers [start, stop), which lies in one block."""
+        """Return where a page ends that covers [start, stop) of one block."""
         block = start // self._size
         ends = (stop, (block + 1) * self._size, *self._inside.get(block, ()))
         return next((end for end in ends if end >= stop and self._from(end) <= start), None)
@@ -158,7 +144,7 @@ class GroupPages:
 @dataclass(slots=True)
 class Collected:
     """The pages of a chain, and where its `absent` pages would end. `matched` leading tokens are
-    known, the first `top` may be restored, and at most `position` can be."""
+    known, `top` of them may be restored, and at most `position` can be."""
 
     found: dict[GroupSpec, GroupPages]
     absent: dict[PageId, int]
@@ -170,7 +156,7 @@ class Collected:
         self.position = next(self.positions(), 0)
 
     def positions(self) -> Iterator[int]:
-        """Yield the positions at which every group can be rebuilt, the longest first."""
+        """Yield the positions that can be restored, the longest first."""
         # Windows and states first: where they were evicted they say so at once.
         pickiest = list(self.found.values())[::-1]
         if STATE in self.found:
@@ -182,7 +168,6 @@ class Collected:
                 yield position
 
     def uses(self, position: int) -> dict[GroupSpec, tuple[PageUse, ...]]:
-        """Return the pages that rebuild each group at a position."""
         if not position:
             return {}
         return {group: pages.needed(position) for group, pages in self.found.items()}
@@ -203,15 +188,14 @@ def find_restore_point(
     news_seconds: float = inf,
 ) -> RestorePoint:
     """Return the longest prefix of at most `limit` tokens that can be restored, or without reading
-    if a `gate` rejects that.
+    if a `gate` rejects that. Reads no payload, raises nothing.
 
-    Pure but for `view`; reads no payload, raises nothing. `tiers` say what hides a page from the
-    view. The other arguments are for a view that is the tiers. Pages in `bad` count as absent.
-    `known` are boundaries that earlier requests reached: the matched length of layouts without a
-    paged group. A lookup that ends before `limit` waits for changes of peer processes,
-    `news_seconds` at most, and repeats itself after one. A complete lookup skips that. Other
-    machines are then asked for the missing pages, and waited for `wait` seconds at most, by default
-    as long as they may take. Without `asks` only pages that they recently had count.
+    `tiers` say what hides a page from the view; the arguments behind it are for a view that is the
+    tiers. Pages in `bad` count as absent. `known` boundaries give the matched length of layouts
+    without a paged group. A lookup that ends before `limit` repeats itself after changes of peer
+    processes, for which it waits `news_seconds` at most. Other machines are then asked for the
+    missing pages, for `wait` seconds at most (default: as long as they may take). Without `asks`
+    only pages that they recently had count.
     """
 
     walk = partial(collect, chain, groups, view, known=known, limit=limit)
@@ -254,7 +238,6 @@ def find_restore_point(
 
 
 def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], matched: int) -> Inquiry:
-    """Return what other machines are to be asked for of a chain, beyond what matched of it."""
     size = chain.block_size
     has_blocks = PAGED in groups
     # A page that ends behind the limit covers the tokens before it.
@@ -278,13 +261,13 @@ def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], matched: int) -> Inqu
 
 
 def first_pages(chain: KeyChain, groups: Iterable[GroupSpec]) -> list[PageId]:
-    """Return the pages with the tokens that windows keep for good, wherever they are."""
+    """Return the pages with the tokens that windows keep for good."""
     return [PageId(chain.key(g.keep), g.name) for g in groups if 0 < g.keep <= len(chain)]
 
 
 def _reason(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> str:
-    """Return why no more is restored: what hides the deepest page that is stored, `trouble` with
-    other machines, or that there is nothing."""
+    """Return what hides the deepest stored page, `trouble` with other machines, or that there is
+    nothing."""
     ends = [(walked.absent[page], why) for page, why in hidden.items()]
     end, why = max(ends, default=(0, ""))
     if end > walked.position:
@@ -294,8 +277,7 @@ def _reason(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> st
 
 
 def _lacking(walked: Collected) -> str:
-    """Return the kind of group, `state` or `window`, for want of which nothing beyond its position
-    can be rebuilt. "" when the model has only blocks, or only blocks are missing."""
+    """Return the kind of group, `state` or `window`, that ends the prefix; "" for blocks."""
     if walked.position >= walked.top or walked.found.keys() <= {PAGED}:
         return ""
     states = walked.found.get(STATE)
@@ -312,8 +294,7 @@ def collect(
     limit: int,
     known: frozenset[int] = frozenset(),
 ) -> Collected:
-    """Return the pages of a chain up to the first gap in the paged group, but for `bad` ones, to
-    restore at most `limit` tokens."""
+    """Return the pages of a chain up to the first gap in the paged group, but for `bad` ones."""
     absent: dict[PageId, int] = {}
     found = {group: GroupPages(group, chain.block_size) for group in groups}
     names = {group.name: group for group in groups}

@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The result of a restore: private caches at `point.position`, fresh ones at 0. Of its tokens
-    and its `nbytes` the disk gave `cold_tokens`, other machines `remote_tokens`, and each of these
-    tiers `read_bytes`; the first `local_tokens` were on this machine."""
+    """The result of a restore: private caches at `point.position`. Of its tokens and `nbytes` the
+    disk gave `cold_tokens`, other machines `remote_tokens`, and each of these tiers `read_bytes`;
+    the first `local_tokens` were on this machine."""
 
     prompt_cache: list[Any]
     point: RestorePoint
@@ -46,11 +46,10 @@ def missed(reason: str | None) -> RestorePoint:
 class PendingRestore:
     """A request's prefix, in flight into buffers of its own; made by any thread, at once.
 
-    Nothing raises for a disk, a page or a deadline. `start` begins to read, `ready` says when
-    `take` would not wait for a disk, and `cancel` releases the memory; a handle that is lost does
-    so too. One thread takes it, once; `cancel` may come from any, any number of times. Until then
-    the chain of `new_walk`, which is asked for fresh caches each time, belongs to it. Counts no
-    miss: the point's reason is the taker's to count.
+    Nothing raises for a disk, a page or a deadline. `take` comes once, on the model's thread;
+    `cancel` from any, any number of times, and a lost handle releases its memory too. Until then
+    the chain of `new_walk`, which makes fresh caches each time, belongs to it. The miss is the
+    taker's to count.
     """
 
     def __init__(
@@ -77,10 +76,8 @@ class PendingRestore:
 
     @uninterrupted
     def start(self) -> None:
-        """Let the reading begin when its turn comes, of what `look` found; returns at once.
-
-        Reads no payload and waits for no disk. Without effect while it is started.
-        """
+        """Let the reading of what `look` found begin in its turn; returns at once, reads nothing.
+        Without effect while it is started."""
         if self._ahead is None:
             if self._looked is None:
                 self.look()
@@ -111,8 +108,8 @@ class PendingRestore:
 
     @property
     def refused(self) -> bool:
-        """True when it is larger than the queue may ever hold, or has no thread: nothing is read
-        ahead, and `take` reads on the spot."""
+        """True when it is larger than the queue may ever hold, or has no thread: `take` reads on
+        the spot."""
         return self._ahead is not None and self._ahead.refused
 
     @uninterrupted
@@ -126,11 +123,11 @@ class PendingRestore:
 
     @uninterrupted
     def take(self, deadline: float | None = None) -> Restored:
-        """Return caches restored as far as the pages have come, after `deadline` seconds at most.
+        """Return caches restored as far as the pages have come, after `deadline` seconds at most;
+        None waits for all.
 
-        On the model's thread; evaluates MLX. None waits for all of it. Tokens whose pages have not
-        come by then must be computed (reason `deadline`). Of windows and states only pages in
-        memory are used, so that nothing waits for a disk again.
+        On the model's thread; evaluates MLX. Tokens whose pages have not come must be computed
+        (reason `deadline`). Of windows and states only pages in memory are used then.
         """
         try:
             ahead = self._ahead
@@ -160,13 +157,13 @@ class PendingRestore:
 
 
 def restore(reading: Reading, spent: float = 0.0) -> Restored:
-    """Rebuild the fresh caches of a walk as far as possible and return how far that was.
+    """Rebuild the fresh caches of a walk as far as possible, and mark its pages as used at the
+    walk's stamp.
 
-    Evaluates MLX, reads the disk unless the reading took over another's pages, and marks its pages
-    as used, at the walk's stamp of the store's clock. Never raises for a disk or a page. The prefix
-    before such a page is restored, after a bounded number of reads, and the point's reason says
-    why. The caches are untouched on a miss. Counts no miss: the reason is the caller's to count.
-    The walk's gate hears what that took, beside the seconds that reading ahead had `spent`.
+    Evaluates MLX; reads the disk unless the reading took over another's pages. Never raises for a
+    disk or a page: the prefix before it is restored, after a bounded number of reads, and the
+    point's reason says why. The caches are untouched on a miss. The walk's gate hears what that
+    took, beside the seconds `spent` ahead.
     """
     began, walk = time.perf_counter(), reading.walk
     while plan := reading.make_plan(DISK_PASSES + MEMORY_PASSES):
@@ -186,7 +183,6 @@ def restore(reading: Reading, spent: float = 0.0) -> Restored:
 
 
 def rebuild(plan: Plan, arrays: Mapping[str, Array]) -> None:
-    """Give the filled arrays to the fresh caches."""
     for leaf, names, phase in plan.leaves:
         fields = {field: arrays[name] for field, name in names.items()}
         if fields:
@@ -194,8 +190,7 @@ def rebuild(plan: Plan, arrays: Mapping[str, Array]) -> None:
 
 
 def _restored(prompt_cache: list[Any], point: RestorePoint, read: set[PageId]) -> Restored:
-    """Return the result of a restore of `point`, for which these pages were read; the first group's
-    pages tell the tokens that they gave."""
+    """Return the result of a restore; the first group's pages tell which tier gave the tokens."""
     position, first = point.position, next(iter(point.uses), PAGED).name
     total, local = 0, position
     tokens, nbytes = Counter[str](), Counter[str]()
@@ -215,8 +210,8 @@ def _restored(prompt_cache: list[Any], point: RestorePoint, read: set[PageId]) -
 
 def mark_used(walk: Walk, point: RestorePoint) -> None:
     """Mark the restored pages as used, with the shallower points that stay beside them. Known
-    blocks behind them that are computed all the same are marked too: new pages of the request must
-    not evict their own root."""
+    blocks behind them, which are computed all the same, too: new pages must not evict their own
+    root."""
     groups, size, touch = walk.layout.groups, walk.chain.block_size, walk.source.touch
     if point.position:
         kept = partial(fallbacks, walk.chain, groups, limit=walk.limit)

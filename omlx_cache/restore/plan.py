@@ -1,5 +1,4 @@
-"""The bytes of a restore and their places: decided first, executed after by the executor that
-suits."""
+"""The bytes of a restore and their places, decided before anything is read."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,10 +37,8 @@ BATCH_BYTES = 4 << 20
 
 
 class PageFailed(Exception):
-    """A page could not be used; the restore must be planned again without it.
-
-    `joins` says that the page itself is sound but does not fit the group that it should join.
-    """
+    """A page could not be used: the restore is planned again without it. `joins`: it is sound but
+    does not fit its group."""
 
     def __init__(self, page: PageId, cause: PageError, *, joins: bool = False) -> None:
         super().__init__(str(cause))
@@ -51,8 +48,8 @@ class PageFailed(Exception):
 
 
 class Span(NamedTuple):
-    """Tokens [lo, hi) of a page go to index `to` of every tensor of a track; hi is -1 for a
-    snapshot, of which all goes."""
+    """Tokens [lo, hi) of a page go to index `to` of a track's tensors; hi is -1 for a whole
+    snapshot."""
 
     track: int
     lo: int
@@ -61,8 +58,8 @@ class Span(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Tensors of a track, all of one dtype and shape, that lie side by side in a payload from
-    `offset` on, `nbytes` each."""
+    """Tensors of a track, of one dtype and shape, side by side in a payload from `offset` on,
+    `nbytes` each."""
 
     track: int
     names: tuple[str, ...]
@@ -74,9 +71,8 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadGeometry:
-    """The expected tensors in a group's pages that hold as many tokens, and their places; the pages
-    share it. Tensors without bytes are in no stretch. `pieces` are the stretches of memory that a
-    page's bytes go to."""
+    """The tensors in a group's pages that hold as many tokens, and their places; pages share it.
+    Tensors without bytes are in no stretch. A page's bytes go to `pieces` stretches of memory."""
 
     tensors: Tensors
     stretches: tuple[Stretch, ...]
@@ -87,15 +83,13 @@ class ReadGeometry:
 
 
 class PageRead(NamedTuple):
-    """One page, its expected tensors, and their places."""
-
     use: PageUse
     geometry: ReadGeometry
     spans: tuple[Span, ...]
 
 
 class LeafPlan(NamedTuple):
-    """One leaf to rebuild: its tensors' full shapes, and the ring phase."""
+    """One leaf to rebuild: the targets of its fields, and the ring phase."""
 
     leaf: Leaf
     fields: Mapping[str, str]
@@ -105,9 +99,8 @@ class LeafPlan(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A whole restore. `targets` are the tensors to fill, capacity included; those of a group that
-    want the same tokens are on one of the `tracks`. `codecs` are those of leaves that want their
-    tensors packed, by dense tensor name; `encoded` says that some page known so far went through a
-    codec."""
+    want the same tokens are on one of the `tracks`. `codecs` pack tensors, by dense name;
+    `encoded`: a page known so far went through a codec."""
 
     position: int
     targets: Mapping[str, TensorSpec]
@@ -129,12 +122,9 @@ def make_plan(
     phases: Mapping[str, Phase],
     capacity: int,
 ) -> Plan:
-    """Return the plan to restore `point` into fresh leaves; pure.
-
-    `models` has a page of each group, like which the others must be; `capacity` is the token count
-    that growing buffers should hold without being copied. Raises PageFailed for a page that fits
-    no leaf.
-    """
+    """Return the plan to restore `point` into fresh leaves; pure. `models` has a page of each
+    group, which the others must resemble; growing buffers hold `capacity` tokens without a copy.
+    Raises PageFailed for a page that fits no leaf."""
     targets: dict[str, TensorSpec] = {}
     tracks: dict[str, int] = {}
     reads: list[PageRead] = []
@@ -172,8 +162,8 @@ def make_plan(
 def batches(
     reads: Iterable[PageRead], most: int = sys.maxsize, most_bytes: int = BATCH_BYTES
 ) -> Iterator[list[PageRead]]:
-    """Yield the reads in order, in batches: `most` small pages of one geometry, or `most_bytes`,
-    that follow each other in all targets. A larger page is a batch of its own."""
+    """Yield the reads in order, in batches of `most` pages of one geometry and `most_bytes` that
+    follow each other in all targets."""
 
     def joins(batch: Sequence[PageRead], read: PageRead) -> bool:
         nbytes = (len(batch) + 1) * read.geometry.tensors.nbytes
@@ -183,7 +173,7 @@ def batches(
 
 
 def _continues(before: PageRead, read: PageRead) -> bool:
-    """True when a page goes, as a whole, to where another one ends that has the same geometry."""
+    """True when a page goes, as a whole, to where one of the same geometry ends."""
     held = read.use.info.held
     return (
         read.geometry is before.geometry
@@ -196,11 +186,9 @@ def _continues(before: PageRead, read: PageRead) -> bool:
 
 
 class Targets:
-    """The targets of a plan, and the pages that are in them; base of the buffers that hold them.
-
-    `kept` are the growing buffers that this plan wants like the one `before` it. A window's have
-    another order at another position, and a state is valid at one. `filled` are the pages in them.
-    """
+    """The buffers of a plan, and the pages that are in them (`filled`). `kept` are the growing
+    buffers that this plan wants like the one `before` it: a window has another order at another
+    position, and a state is valid at one."""
 
     def __init__(self, plan: Plan, before: "Targets | None") -> None:
         self.plan = plan
@@ -216,12 +204,11 @@ class Targets:
             self.note(r for r in old if not any(span.track in new for span in r.spans))
 
     def note(self, reads: Iterable[PageRead]) -> None:
-        """Record that pages' bytes are in their places."""
         self.filled |= {read.use.page: read.use.info for read in reads}
 
     def gaps(self) -> dict[str, list[slice]]:
-        """Return the gaps, by buffer that was kept, where no page of the plan puts a token. Room to
-        grow must not show tokens of a longer plan."""
+        """Return, by kept buffer, where no page of the plan puts a token: room to grow must not
+        show tokens of a longer plan."""
         spans: dict[int, list[Span]] = {}
         for read in self.plan.reads:
             for span in read.spans:
@@ -231,7 +218,6 @@ class Targets:
 
 
 def _gaps(spans: Sequence[Span]) -> list[slice]:
-    """Return where the tensors of a track have no token, the room behind them included."""
     between = []
     at = 0
     for span in sorted(spans, key=lambda span: span.to):
@@ -244,10 +230,8 @@ def _gaps(spans: Sequence[Span]) -> list[slice]:
 
 
 def is_direct(read: PageRead, meta: PageMeta) -> bool:
-    """True when a page's tensors are what its targets want; False when a codec stands between.
-
-    Raises PageFailed for a page of other leaves, or one without codec that has other tensors.
-    """
+    """True when a page's tensors are what its targets want, False when a codec stands between.
+    Raises PageFailed for other tensors."""
     expected = read.geometry.tensors
     if meta.tensors == expected:
         return True
@@ -259,8 +243,8 @@ def is_direct(read: PageRead, meta: PageMeta) -> bool:
 
 @lru_cache(GEOMETRIES)
 def _is_encoding(stored: Tensors, expected: Tensors, plain: bool) -> bool:
-    """True when a page's tensors belong to the same leaves, and in another form if it is not
-    `plain`. The answer is remembered, as the pages of a group share their tensors."""
+    """True when a page's tensors belong to the same leaves, in another form if not `plain`. Cached,
+    as the pages of a group share their tensors."""
     names = {spec.name for spec in expected}
     ours = {spec for spec in stored if spec.name in names}
     differs = plain and bool(ours - set(expected))
@@ -268,7 +252,7 @@ def _is_encoding(stored: Tensors, expected: Tensors, plain: bool) -> bool:
 
 
 def _paths(specs: Iterable[TensorSpec]) -> set[tuple[str, ...]]:
-    """Return the leaves that tensors belong to: the numbers that their names begin with."""
+    """Return the leaves that tensors belong to: the numbers that names begin with."""
     return {tuple(takewhile(str.isdecimal, spec.name.split("."))) for spec in specs}
 
 
@@ -295,8 +279,6 @@ def _reads(
     tracks: Mapping[str, int],
     wanted: Mapping[Ranges, int],
 ) -> Iterator[PageRead]:
-    """Yield the reads of a group's pages; what depends on the tensors is made once for all pages
-    that hold as many tokens."""
     geometries: dict[int, ReadGeometry] = {}
     for use in uses:
         held = use.info.held

@@ -33,12 +33,12 @@ TOGETHER = 3
 
 class BackgroundReading(Reading):
     """One request's restore while its pages come in on threads, at its walk's `until` at the
-    latest; made by any thread.
+    latest.
 
-    The thread that runs it uses it, until `ended` is set or it is `closed`. The other flags are the
-    queue's: `needs` is the memory that it takes, None before that is known; others wait for that
-    unless it `is_slow`. `admitted` says that it has the memory, `refused` that it never will, and
-    `has_begun` that it had its turn to read.
+    The thread that runs it uses it until `ended` is set or it is `closed`. The other flags are the
+    queue's: `needs` is its memory, None before that is known; others wait for that unless it
+    `is_slow`. `admitted`: it has the memory; `refused`: it never will; `has_begun`: it had its
+    turn.
     """
 
     is_ahead, together = True, TOGETHER
@@ -62,7 +62,6 @@ class BackgroundReading(Reading):
 
     @property
     def seconds(self) -> float:
-        """How long it has been reading, or did."""
         return (self._stopped or time.perf_counter()) - self._began if self._began else 0.0
 
     def run(self) -> None:
@@ -106,12 +105,10 @@ class BackgroundReading(Reading):
 class RestoreQueue:
     """Bounds the bytes of all restores that were begun and not yet taken, and reads them in turn.
 
-    Each is planned by a worker of its own. Memory is reserved in the order of `add`; a restore that
-    finds no room waits until others are taken or abandoned. One reads at a time, and the next
-    begins while the last pages of the one before it come. `reads` has the threads that wait for the
-    disk. Mutable: `_waiting` (in order, with the restores that have memory), `_reader` (the restore
-    whose turn it is) and `_hung` (reads that hang or were abandoned), guarded by `_lock` without
-    I/O; and `lost`, to which finalizers append without a lock.
+    Each is planned by a worker. Memory is reserved in the order of `add`. One reads at a time, and
+    the next begins while its last pages come; `reads` has the threads that wait for the disk.
+    `_lock`, held over no I/O, guards `_waiting` (in order, admitted ones too), `_reader` (whose
+    turn it is) and `_hung` (reads that hang). Finalizers append to `lost` without a lock.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -139,8 +136,7 @@ class RestoreQueue:
         return self._peak
 
     def add(self, ahead: BackgroundReading) -> None:
-        """Let a restore begin when its turn comes and there is room; returns at once. Without a
-        thread for it, it is refused."""
+        """Let a restore begin when its turn comes and there is room; returns at once."""
         self.settle()
         with self._lock:
             if self._closed:
@@ -159,7 +155,7 @@ class RestoreQueue:
             return not ahead.refused and (ahead.admitted or ahead.ended.is_set())
 
     def drop(self, ahead: BackgroundReading) -> None:
-        """Give a restore's bytes back, whether it has begun or not; any number of times."""
+        """Give a restore's bytes back; any number of times."""
         with self._lock:
             # No worker will end it: a caller that waits for it must not wait for ever.
             ahead.ended.set()
@@ -168,13 +164,12 @@ class RestoreQueue:
 
     @uninterrupted
     def settle(self) -> None:
-        """Release the bytes of handles that were lost; called by every other operation."""
         with contextlib.suppress(IndexError):
             while self.lost:
                 self.drop(self.lost.popleft())
 
     def shutdown(self, timeout: float) -> bool:
-        """Drop everything; False when a read is still waiting for the disk after `timeout`."""
+        """Drop everything; False when a read still waits for the disk after `timeout`."""
         deadline = time.monotonic() + timeout
         with self._lock:
             self._closed = True
@@ -185,8 +180,7 @@ class RestoreQueue:
         return self.reads.stop(max(0.0, deadline - time.monotonic())) and ended
 
     def wait_for_turn(self, ahead: BackgroundReading) -> bool:
-        """Block until a planned restore may read; False when no request wants it any more. A
-        restore outside the queue waits for nothing."""
+        """Block until a planned restore may read; False when no request wants it any more."""
         needs = ahead.nbytes()
         with self._lock:
             if ahead.needs is None:
@@ -206,7 +200,6 @@ class RestoreQueue:
             self._admit()
 
     def replace_stuck(self, read: Future[Any]) -> None:
-        """Have another thread read beside one that hangs, until its read has ended."""
         with self._lock:
             self._hung = [one for one in {*self._hung, read} if not one.done()]
             self.reads.allow(THREADS * (1 + len(self._hung)))
@@ -234,9 +227,9 @@ class RestoreQueue:
         self._admit()
 
     def _admit(self) -> None:
-        """Grant memory in order, as far as there is room, past those whose header is in a file that
-        hangs. One that was all in memory takes hold of that and ends at once, or is planned like
-        others if a page was evicted since."""
+        """Grant memory in order, as far as there is room, past those whose header hangs. One that
+        was all in memory references that and ends at once, or is planned if a page was evicted
+        since."""
         used = sum(ahead.needs or 0 for ahead in self._waiting if ahead.admitted)
         for ahead in list(self._waiting):
             if ahead.admitted or ahead.ended.is_set():

@@ -1,9 +1,8 @@
 """The restore engine: pages come from the tiers to where a restore wants them, each read once.
 
-One `Reading` brings the pages of a plan to one of three places: on the host straight into the final
-buffers, on a GPU into buffers that are joined batch by batch. When the model's thread is busy with
-other requests, they go into staged pages that it joins later. Pages for which memory has room go to
-the hot tier on the way.
+On the host they go straight into the final buffers, on a GPU into buffers that are joined batch by
+batch. While the model's thread is busy they are staged. Pages for which memory has room go to the
+hot tier on the way.
 """
 
 from collections import deque
@@ -46,8 +45,8 @@ READ_AHEAD = 12
 """Pages asked for at a time: enough to keep a disk busy, few enough that encoded ones stay
 small."""
 READ_TOGETHER = 32
-"""Small pages that one task reads, `READ_BYTES` of them at most. Reading one is Python's work more
-than the disk's, and threads that do so together delay each other."""
+"""Small pages that one task reads, `READ_BYTES` at most: reading one is mostly Python's work, and
+threads that do that together delay each other."""
 READ_BYTES = 1 << 20
 
 
@@ -58,10 +57,10 @@ class Closed(Exception):
 class Reading:
     """The pages that the passes of one restore have brought: nothing is read twice.
 
-    One thread at a time uses it; `close` may come from any. `pool` reads, and `answers` waits for a
-    read, False when it is abandoned. `arrived` has staged pages, `read` the ids of those that came
-    from the disk, and `targets` the buffers of the last pass. `is_apart`: abandoned reads may still
-    write into them. `wanted` is the last point that the disk was read for.
+    One thread at a time uses it; `close` may come from any. `pool` reads. `arrived` has staged
+    pages, `read` the ids of those from the disk, and `targets` the buffers of the last pass.
+    `is_apart`: abandoned reads may still write into them. `wanted` is the last point that the disk
+    was read for.
     """
 
     is_ahead, together, in_flight = False, READ_TOGETHER, READ_AHEAD
@@ -90,7 +89,7 @@ class Reading:
 
     def make_plan(self, passes: int = DISK_PASSES) -> Plan | None:
         """Find and plan what can be restored below the pages that failed; reads headers. None when
-        that is nothing, or has failed in as many passes."""
+        that is nothing, or failed in as many passes."""
         while self.passes < passes:
             from_memory = self.passes >= DISK_PASSES
             if from_memory:
@@ -119,7 +118,6 @@ class Reading:
         self.point = None
 
     def nbytes(self) -> int:
-        """Return the memory that it takes."""
         assert self.point is not None
         uses = self.point.all_uses
         if self.plan is None or not on_host():
@@ -128,8 +126,8 @@ class Reading:
         return self.plan.nbytes + sum(staged)
 
     def hold_all(self) -> bool:
-        """Take hold of all pages of the point, so that none is evicted; False, and nothing held, if
-        one is not in memory."""
+        """Reference all pages of the point, so that none is evicted; False, and none, if one is not
+        in memory."""
         assert self.point is not None
         held = self._hold(self.point)
         found = all(use.page in held for use in self.point.all_uses)
@@ -137,8 +135,7 @@ class Reading:
         return found
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
-        """Return the pages that need no disk: in their place already, or in memory. They are
-        referenced: eviction frees none of them before it is copied."""
+        """Return the pages that need no disk: in their place, or in memory, which keeps them."""
         filled = {} if self.targets is None else self.targets.filled
         found: list[PageInfo | None] = []
         for page in pages:
@@ -153,8 +150,8 @@ class Reading:
         return self.walk.source.tails_of(parents)
 
     def take_over(self, other: "Reading", *, late: bool) -> None:
-        """Restore another reading's pages, and others in memory. The other has ended, or comes too
-        `late`: then it was closed, and its later reads go nowhere."""
+        """Restore another reading's pages, and others in memory. The other has ended, or is too
+        `late` and was closed: its later reads go nowhere."""
         self.passes, self.is_late = DISK_PASSES, late
         # A plan names the caches that it fills, which are its walk's.
         self.plan = other.plan if other.walk is self.walk else None
@@ -180,8 +177,8 @@ class Reading:
 
     def bring(self) -> None:
         """Bring the pages of the plan to where they belong. Raises PageFailed, for the first page
-        that failed, after every read has ended: nothing writes into the targets later. Only an
-        abandoned read (PageUnanswered) may."""
+        that failed, after every read has ended; only an abandoned one (PageUnanswered) may still
+        write into the targets."""
         assert self.plan is not None
         assert self.point is not None
         source = self.walk.source
@@ -208,8 +205,8 @@ class Reading:
     def _begin_targets(
         self, plan: Plan, held: Collection[PageId]
     ) -> HostTargets | DeviceTargets | None:
-        """Return the buffers to fill, with what earlier ones have in common with them; None where
-        pages are staged."""
+        """Return the buffers to fill, with what earlier ones share with them; None to stage
+        pages."""
         before, host = self.targets, on_host()
         if self.is_ahead and not host:
             return None
@@ -282,11 +279,9 @@ class Reading:
             raise failed
 
     def _place(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
-        """Stage pages that are in memory, or bring them into the host's targets.
-
-        Read ahead, a page waits for the model's thread. On a GPU each does, on the host the pages
-        of windows and states, which another restore point may want in another order.
-        """
+        """Stage pages in memory, or bring them into the host's targets. Ahead of the model's thread
+        all are staged on a GPU, and windows and states on the host: another restore point may want
+        another order."""
         targets, final = self.targets, list[PageRead]()
         for read in reads if not self.closed else ():
             page = read.use.page
@@ -304,8 +299,7 @@ class Reading:
         return Closed() if self.closed else PageFailed(page, self.walk.source.unanswered(page))
 
     def _meta_of(self, page: PageId) -> PageMeta:
-        """Return a page's header, from the disk unless that is not to be waited for; raises
-        PageFailed."""
+        """Return a page's header, from the disk unless that hangs; raises PageFailed."""
         if page in self._held:
             return self._held[page].meta
         try:
@@ -319,8 +313,8 @@ class Reading:
             raise PageFailed(page, error) from error
 
     def _hold(self, point: RestorePoint) -> dict[PageId, Page]:
-        """Return the pages of a point that have arrived or are in memory now: eviction cannot free
-        referenced pages."""
+        """Return the pages of a point that arrived or are in memory; references keep them from
+        eviction."""
         found: dict[PageId, Page] = {}
         for use in point.all_uses:
             page = self._in_memory(use.page)
@@ -332,14 +326,12 @@ class Reading:
         return self.arrived.get(page) or self.walk.source.held(page)
 
     def _is_planned(self, point: RestorePoint) -> bool:
-        """True when the plan that was read for restores just this point."""
         if self.plan is None or self.plan.position != point.position:
             return False
         return {use.page for use in point.all_uses} == {read.use.page for read in self.plan.reads}
 
     def _worded(self, point: RestorePoint) -> RestorePoint:
-        """Return a point with the reason that the disk's lookup gave for its end: a lookup in
-        memory knows less."""
+        """Give a point the reason of the disk's lookup: one in memory knows less."""
         wanted = self.wanted
         assert wanted is not None
         if self.is_late:
@@ -361,9 +353,8 @@ def fetch(
 ) -> Page | None:
     """Read one page and return it, or None when its bytes went straight into `targets`.
 
-    Blocks on the disk. The page goes to the hot tier where memory is free; without `targets` it
-    is a payload of its own in any case. Joins a prefetch that is reading it. One that is read for
-    something `prepared` evicts only pages that the disk has. Raises PageFailed.
+    Blocks on the disk. The page goes to the hot tier where memory is free. Joins a prefetch that is
+    reading it. One for something `prepared` evicts only pages that the disk has. Raises PageFailed.
     """
     page, held = read.use.page, read.use.info.held
 

@@ -1,5 +1,5 @@
-"""The state of a restore: the prefix that it can still reach, the plan for it, and the page to
-blame when sound pages do not fit together."""
+"""The state of a restore: the prefix that it can still reach, its plan, and the page to blame when
+sound pages do not fit together."""
 
 import contextlib
 import json
@@ -51,21 +51,19 @@ Form = frozenset[tuple[str, str, tuple[int, ...]]]
 
 
 class Boundaries:
-    """Boundaries that earlier commits passed, for layouts without a paged group: pages of one are
-    memory enough. The oldest are forgotten. One thread uses it."""
+    """The latest boundaries that commits passed, for layouts without a paged group, whose pages do
+    not tell. One thread uses it."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[BlockKey, None] = OrderedDict()
 
     def of(self, chain: KeyChain) -> frozenset[int]:
-        """Return the boundaries of a chain that are known."""
         if not self._known:
             return frozenset()
         ends = range(chain.block_size, len(chain) + 1, chain.block_size)
         return frozenset(end for end in ends if chain.key(end) in self._known)
 
     def remember(self, chain: KeyChain, position: int) -> None:
-        """Note the boundaries up to a position."""
         for end in range(chain.block_size, position + 1, chain.block_size):
             self._known[chain.key(end)] = None
             self._known.move_to_end(chain.key(end))
@@ -78,9 +76,9 @@ class Boundaries:
 
 @dataclass(slots=True)
 class Walk:
-    """Where restore points for fresh caches are looked for, at the clock's `until` at the latest,
-    and what failures have taught so far. `prepared`: nobody has asked for what is restored. Not
-    thread-safe: one thread at a time."""
+    """Where restore points for fresh caches are looked for, until the clock's `until`, and what
+    failures have taught. `prepared`: nobody has asked for what is restored. One thread at a time
+    uses it."""
 
     source: ReadingTiers
     prompt_cache: list[Any]
@@ -102,14 +100,13 @@ class Walk:
 
     @property
     def left(self) -> float:
-        """Seconds that it may still take."""
         return max(0.0, self.until - time.monotonic())
 
     def find(self, memory: Pages | None = None, *, waits: bool = True) -> RestorePoint:
         """Return the longest prefix that memory can restore, or of all tiers the longest that the
-        gate admits. Reads nothing. It waits for changes of peer processes, and with `waits` for
-        answers of other machines. Each wait takes a part of the time that is left, so that there is
-        time to read the pages of this machine."""
+        gate admits. Reads nothing. Waits for changes of peer processes, and with `waits` for other
+        machines; each wait takes a part of the time that is left, so that pages here can be
+        read."""
         point = find_restore_point(
             self.chain,
             self.layout.groups,
@@ -178,7 +175,6 @@ def _phases(meta: PageMeta) -> dict[str, Phase]:
 
 
 def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form | None:
-    """Return a page's form for its group's leaves; None if it fits none."""
     try:
         refuse_tensors_of_no_leaf(meta, members)
         specs = [spec for leaf in members for spec in wanted_specs(leaf, meta).values()]
@@ -192,10 +188,9 @@ def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form | None:
 def _misfits(
     failed: PageId, point: RestorePoint, leaves: Sequence[Leaf], meta_of: MetaOf
 ) -> set[PageId]:
-    """Return the pages to forget after pages did not join: the ones unlike most of their group.
-    Without a majority all compared pages are to blame: the right one is unknown, and a commit
-    writes right ones again. A page that only this build cannot decode is never to blame. Reads the
-    headers of a few pages that are not in memory. Raises nothing."""
+    """Return the pages to forget after pages did not join: those unlike most of their group.
+    Without a majority all compared ones: a commit writes right ones again. A page that only this
+    build cannot decode is never to blame. Reads a few headers, raises nothing."""
     members = [leaf for leaf in leaves if leaf.group.name == failed.group]
     others = [u for u in point.all_uses if u.page != failed and u.page.group == failed.group]
     others.sort(key=lambda use: not use.info.in_memory)
@@ -227,12 +222,11 @@ def fallbacks(
     chain: KeyChain, groups: Sequence[GroupSpec], view: TierView, limit: int
 ) -> list[PageId]:
     """Return the pages of the deepest point up to `limit` that a tier can restore by itself, and of
-    shallower ones, evenly spaced. They are the remains of a chain whose deep end is evicted.
+    shallower ones, evenly spaced; nothing for models that trim. Pure but for `view`.
 
-    Pages of one use share a stamp, and the deepest of them are evicted first. Windows and recurrent
-    state are useful at one position only. A chain that kept them at its end alone would be worth
-    nothing from the first eviction on. Each tier has its own points: memory may hold the end of a
-    sequence for which the disk has no room. Pure but for `view`; nothing for models that trim.
+    Pages of one use share a stamp, and the deepest are evicted first. Windows and recurrent state
+    serve one position, so a chain that kept them at its end alone would be worth nothing from the
+    first eviction on. Memory may hold an end for which the disk has no room.
     """
     if {*groups} <= {PAGED}:
         return []
@@ -251,7 +245,7 @@ def _pages(found: Collected, position: int) -> list[PageUse]:
 
 
 def _count(found: Collected, position: int, limit_bytes: int) -> int:
-    """Return how many more points a chain is worth, or shall have as it is large."""
+    """Return how many shallower points a chain is worth."""
     nbytes = {g: sum(u.info.nbytes for u in uses) for g, uses in found.uses(position).items()}
     whole = sum(nbytes.values())
     each = sum(size for group, size in nbytes.items() if group.kind != "paged")
@@ -259,6 +253,5 @@ def _count(found: Collected, position: int, limit_bytes: int) -> int:
 
 
 def _spaced(ascending: Sequence[int], count: int) -> set[int]:
-    """Return the positions nearest to the ones that would divide the longest evenly."""
     ideals = (ascending[-1] * part // (count + 1) for part in range(1, count + 1))
     return {min(ascending, key=lambda position: abs(position - ideal)) for ideal in ideals}

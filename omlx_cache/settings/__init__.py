@@ -1,8 +1,5 @@
-"""What a user can set, where each value came from, and what is refused.
-
-Names are imported when first used: `ConfigError`, sizes and places cost nothing, while
-`CacheSettings` imports pydantic.
-"""
+"""What a user can set, where each value came from, and what is refused. Names are imported when
+first used, as `CacheSettings` imports pydantic."""
 
 from typing import TYPE_CHECKING
 

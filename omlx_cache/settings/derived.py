@@ -39,49 +39,45 @@ DERIVED: Final = {
 
 
 class Derived(NamedTuple):
-    """A derived value, and in words how it came about on this machine."""
-
     value: int | Path
     how: str
 
 
 def cold_share(free: int, used: int = 0) -> int:
-    """Return the cold budget for a disk with `free` bytes of which the cache has `used`."""
     return min((free + used) // FREE_DISK_SHARE, COLD_CAP)
 
 
 def free_share(total: int) -> int:
-    """Return what stays free of a disk of `total` bytes."""
     return min(total // 20, MIN_FREE_CAP)
 
 
 def restore_share(machine: Machine) -> int:
-    """Return what restores that were begun ahead of their sessions may take together: as much as
-    the hot tier by default. A longer prefix is read when its session begins."""
+    """Return what restores that were begun ahead of their sessions may take together; a longer
+    prefix is read when its session begins."""
     return machine.memory_bytes // MEMORY_SHARE
 
 
 def snapshot_share(machine: Machine, hot_bytes: int) -> int:
-    """Return what windows and snapshots of recurrent state may take that open sessions hold until
-    the tiers have room for them: a quarter of the hot tier, or of its default without one."""
+    """Return what windows and snapshots may take that open sessions hold until the tiers have room
+    for them: a quarter of the hot tier, or of its default without one."""
     return (hot_bytes or machine.memory_bytes // MEMORY_SHARE) // 4
 
 
 def memory_to_leave(machine: Machine) -> int:
-    """Return the bytes of memory that should stay free on a machine, and in its control group: with
-    less the hot tier gives back step by step, with half of it at once."""
+    """Return the bytes of memory that should stay free: with less the hot tier gives back step by
+    step, with half of it at once."""
     return min(machine.memory_bytes // 16, FREE_MEMORY_CAP)
 
 
 def history_share(machine: Machine) -> int:
-    """Return the bytes for tokens of recent prompts and answers, by which `omlx-cache why` tells
-    where a prompt parts from an earlier one."""
+    """Return the bytes for tokens of recent prompts and answers, with which `omlx-cache why`
+    compares."""
     return min(machine.memory_bytes // 1024, HISTORY_CAP)
 
 
 def derive(name: str, values: Mapping[str, Any]) -> Derived:
     """Return a default, from the settings before it; raises KeyError where one of them is missing.
-    Waits for a disk that hangs for `ANSWER_SECONDS` at most, then goes by the root's."""
+    Waits `ANSWER_SECONDS` at most for a disk that hangs, then goes by the root's."""
     machine: Machine = values["machine"]
     default_hot = machine.memory_bytes // MEMORY_SHARE
     if name == "cold_dir":

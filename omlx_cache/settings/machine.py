@@ -1,8 +1,5 @@
-"""What this machine offers, where files lie on it, and what a file with a secret says.
-
-The only settings module that asks the operating system. Imports nothing heavy: the command line
-needs it too.
-"""
+"""What this machine offers, where files lie on it, and what a file with a secret says. Imports
+nothing heavy: the command line needs it too."""
 
 import errno
 import os
@@ -25,7 +22,7 @@ _ROOT = Path("/")
 
 
 class DiskSpace(NamedTuple):
-    """One file system's size and what an unprivileged user may still take, in bytes."""
+    """A file system's size and what an unprivileged user may still take, in bytes."""
 
     total: int
     free: int
@@ -33,11 +30,8 @@ class DiskSpace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The values that defaults are derived from; tests make their own.
-
-    `limit_bytes` is the control group's memory limit, None without one. `disk` answers for the
-    file system that holds, or will hold, a path.
-    """
+    """The values that defaults are derived from. `limit_bytes` is the control group's memory limit,
+    None without one. `disk` answers for the file system that holds, or will hold, a path."""
 
     system: str
     physical_bytes: int
@@ -49,7 +43,6 @@ class Machine:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that this process may count on."""
         if self.limit_bytes is None:
             return self.physical_bytes
         return min(self.physical_bytes, self.limit_bytes)
@@ -100,10 +93,7 @@ def physical_memory() -> int:
 
 
 def disk_space(path: Path) -> DiskSpace:
-    """Return the space of the file system that holds `path` or its nearest readable ancestor.
-
-    Creates nothing. A directory that cannot be examined says what its parent says.
-    """
+    """Return the space of the file system that holds `path` or its nearest readable ancestor."""
     for place in (path, *path.parents):
         try:
             info = os.statvfs(place)
@@ -114,11 +104,9 @@ def disk_space(path: Path) -> DiskSpace:
 
 
 def directory_trouble(path: Path) -> str:
-    """Return in words why files cannot be kept in `path`, empty when they can. Creates nothing.
-
-    A directory that is missing is fine where it can be made; so are missing parents, which may come
-    with their disk.
-    """
+    """Return in words why files cannot be kept in `path`, empty when they can. Creates nothing. A
+    directory that is missing is fine where it can be made; so are missing parents, which may come
+    with their disk."""
     for place in (path, *path.parents):
         try:
             info = place.stat()
@@ -147,18 +135,15 @@ def directory_trouble(path: Path) -> str:
 
 
 def cgroup_limit(root: Path = _ROOT) -> int | None:
-    """Return the smallest memory limit of this process's control groups, None without any.
-
-    Reads version 2 (`memory.max`) and version 1 (`memory.limit_in_bytes`), from the process's
-    own group up to the mount, since each ancestor limits as well.
-    """
+    """Return the smallest memory limit of this process's control groups, None without any: each
+    ancestor limits as well, up to the mount."""
     limits = (read_limit(path) for path in memory_groups(root))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_groups(root: Path = _ROOT) -> list[Path]:
-    """Return where the memory limits of this process's control groups may be read, of either
-    version; not all of the files exist."""
+    """Return where version 1 and 2 of this process's control groups may have memory limits; not all
+    of the files exist."""
     lines = text_of(root / "proc/self/cgroup").splitlines()
     return [path for line in lines for path in _limit_files(line, root / "sys/fs/cgroup")]
 
@@ -179,7 +164,6 @@ def _limit_files(line: str, mount: Path) -> list[Path]:
 
 
 def read_limit(path: Path) -> int | None:
-    """Return the memory limit that a file says, None for none."""
     text = text_of(path).strip()
     # Version 1 writes "no limit" as a number near 2^63, version 2 as the word "max".
     return int(text) if text.isdigit() and int(text) < 2**60 else None
@@ -194,15 +178,12 @@ def text_of(path: Path) -> str:
 
 
 def is_auto(value: object) -> bool:
-    """Tell whether a value asks for the derived default."""
     return isinstance(value, str) and value.strip().lower() == AUTO
 
 
 def default_cold_dir(system: str, environ: Mapping[str, str], home: Path) -> Path:
-    """Return the system's own place for caches; it need not exist.
-
-    `XDG_CACHE_HOME` counts only when absolute, as the XDG specification demands.
-    """
+    """Return the system's own place for caches; it need not exist. `XDG_CACHE_HOME` counts only
+    when absolute, as the XDG specification demands."""
     if system == "Darwin":
         return home / "Library" / "Caches" / "omlx-cache"
     xdg = environ.get("XDG_CACHE_HOME", "")

@@ -297,16 +297,13 @@ class CacheSettings(RemoteSettings):
         return None if self.status_token == "off" else self.status_token.get_secret_value()
 
     def is_given(self, name: str) -> bool:
-        """Tell whether a setting was given, as a keyword argument or a variable."""
         return name in self._given
 
     def warnings(self) -> list[str]:
-        """Return what a store that opens with these values warns of: removed settings and values,
-        and budgets so small that no page is kept."""
+        """Return what a store that opens with these values warns of."""
         return self.removals() + self.empty_budgets()
 
     def removals(self) -> list[str]:
-        """Return a warning for each removed setting and each removed value that was given."""
         return list(self._removed)
 
     def notes(self) -> list[str]:
@@ -365,9 +362,9 @@ class CacheSettings(RemoteSettings):
     def cold_budget(self, used_bytes: int) -> int:
         """Return the cold budget of a directory that already holds `used_bytes`.
 
-        A derived budget is a share of free disk; counting the cache's own files as free keeps
-        it from shrinking at every restart. Where others fill the disk, it is as much as is stored,
-        without the bytes that the disk lacks. A budget that was set is returned as it is.
+        A derived budget is a share of free disk; counting the cache's own files as free keeps it
+        from shrinking at every restart. Where others fill the disk, it is as much as is stored,
+        without the bytes that the disk lacks.
         """
         if self.hot_cache_only or not self.is_derived("cold_bytes"):
             return self.cold_bytes
@@ -382,7 +379,6 @@ class CacheSettings(RemoteSettings):
         return free_share(self.machine.disk(self.cold_dir).total)
 
     def is_derived(self, name: str) -> bool:
-        """True for a setting that nobody chose: it follows from the machine or from others."""
         return name in DERIVED and is_auto(self._given.get(name, (name, AUTO))[1])
 
     def _source(self, name: str) -> SettingSource:
@@ -400,7 +396,6 @@ class CacheSettings(RemoteSettings):
 def _collect(
     names: Iterable[str], arguments: Mapping[str, Any], environ: Mapping[str, str]
 ) -> dict[str, tuple[str, Any]]:
-    """Return, for each setting that was given, the name it came under and what came."""
     from_environment = {
         name: (variable(name), environ[variable(name)])
         for name in names

@@ -59,7 +59,6 @@ class ConfigError(CacheError, ValueError):
 
 
 def variable(name: str) -> str:
-    """Return the environment variable of a setting."""
     return PREFIX + name.upper()
 
 
@@ -67,10 +66,7 @@ def refuse_unknown(
     settings: Iterable[str], arguments: Iterable[str], environ: Mapping[str, str]
 ) -> None:
     """Raise ConfigError for every keyword and every `OMLX_CACHE_*` variable that nothing reads; not
-    for those of removed settings, which warn.
-
-    Variables are case-sensitive: `omlx_cache_block_size` is refused too, since nothing reads it.
-    """
+    for those of removed settings, which warn. Variables are case-sensitive."""
     names = list(settings)
     variables = [*map(variable, names), *OTHER_VARIABLES]
     removed = [*REMOVED, *map(variable, REMOVED)]

@@ -142,7 +142,6 @@ class RemoteSettings(BaseSettings):
         )
 
     def remote_notes(self) -> list[str]:
-        """Return what a person should know of these values."""
         given = self.model_fields_set & set(RemoteSettings.model_fields)
         return [
             f"{name} has no effect: remote is off"
@@ -151,7 +150,6 @@ class RemoteSettings(BaseSettings):
         ]
 
     def _secret_of(self, name: str) -> str | None:
-        """Return a secret that was given by itself or in a file, None for none."""
         given: SecretStr | str = getattr(self, name)
         if isinstance(given, SecretStr):
             return given.get_secret_value()

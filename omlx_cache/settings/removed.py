@@ -1,8 +1,5 @@
-"""Removed settings and removed values: what takes the place of each.
-
-Imports nothing heavy: the command line needs it. A server that still sets what was removed starts,
-with one warning for each.
-"""
+"""Removed settings and removed values: what takes the place of each. A server that still sets them
+starts, with one warning for each. Imports nothing heavy: the command line needs it."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -42,7 +39,6 @@ REMOVED: Final = {
     "write_delay_seconds": "write_policy=lazy writes a page after five minutes at the latest",
     "write_idle_seconds": "write_policy=lazy writes what is left after a minute without requests",
 }
-"""Each removed setting, and what takes its place."""
 VALUES: Final = {
     ("write_policy", "back"): (
         "lazy",

@@ -23,10 +23,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 
 
 def parse_size(value: object) -> int:
-    """Return a byte count; raises ValueError for anything that is not one, negatives included.
-
-    `GB` is 10^9 and `GiB` is 2^30. A bare `G` is refused, for it means both.
-    """
+    """Return a byte count; raises ValueError for anything else, negatives and a bare `G` included,
+    which means both 10^9 and 2^30."""
     if isinstance(value, str):
         count = _parse_text(value.strip())
     elif isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
@@ -39,8 +37,8 @@ def parse_size(value: object) -> int:
 
 
 def parse_budget(value: object, smallest: int = SMALLEST_COLD_BYTES) -> int:
-    """Return a budget's byte count, as `parse_size`; also raises ValueError for one that is not 0
-    and has no room for a page."""
+    """Return a budget's byte count; also raises ValueError for one that is not 0 and has no room
+    for a page."""
     count = parse_size(value)
     if 0 < count < smallest:
         # Everything would go at once, and most who write `40` mean another unit.

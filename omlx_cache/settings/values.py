@@ -27,10 +27,8 @@ class Allowed(str):
 
 @dataclass(frozen=True, slots=True)
 class SettingSource:
-    """One setting: its value, the value for people, and its origin.
-
-    `detail` is the environment variable, or how a default was derived; else it is empty.
-    """
+    """One setting: its value, the value for people, and its origin; `detail` is the environment
+    variable, or how a default was derived."""
 
     name: str
     value: object
@@ -46,7 +44,6 @@ class SettingSource:
         return f"{self.kind} {self.detail}".rstrip()
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON and the control socket."""
         return {
             "value": self.value if isinstance(self.value, bool | int | float) else self.rendered,
             "rendered": self.rendered,
@@ -56,7 +53,6 @@ class SettingSource:
 
 
 def lower(value: object) -> object:
-    """Return a text without blanks around it and in lower case; any other value as it is."""
     return value.strip().lower() if isinstance(value, str) else value
 
 
@@ -71,7 +67,6 @@ def said(value: object) -> str:
 
 
 def allowed(field: FieldInfo) -> str:
-    """Return what a field accepts, in words."""
     for note in field.metadata:
         if isinstance(note, Allowed):
             return str(note)
@@ -93,10 +88,8 @@ def config_error(
     fields: Mapping[str, FieldInfo],
     given_as: Callable[[str], tuple[str, Any]],
 ) -> ConfigError:
-    """Return one line for each refused setting: its name, what came, what is allowed.
-
-    `given_as` tells under which name (variable or keyword) a setting came, and what came.
-    """
+    """Return one line for each refused setting: its name, what came, what is allowed. `given_as`
+    tells under which name (variable or keyword) a setting came, and what came."""
     causes = [one for one in error.errors() if one["type"] != CONSEQUENCE]
     return ConfigError("\n".join(_line(one, fields, given_as) for one in causes))
 

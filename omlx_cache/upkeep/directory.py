@@ -1,5 +1,5 @@
-"""A store's other data in its directory, beside pages and peer processes: the learning of its
-policies, and its allowance to write."""
+"""What a store keeps in its directory beside pages: the learning of its policies, and its allowance
+to write."""
 
 import contextlib
 import logging
@@ -21,15 +21,13 @@ from omlx_cache_storage.io_threads import DiskThread, within
 _log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 60.0
-"""A policy changes its mind slowly: the learning that a killed process loses does not matter."""
+"""Seconds between writes: the learning that a killed process loses does not matter."""
 
 
 class Allowance(NamedTuple):
     """The directory's budget, for all processes; `set_by` is None where no file says it.
-
     `own_limit_bytes`: this process writes only while the directory holds less, None without such a
-    limit. `given_bytes`: this process's own setting, None without one.
-    """
+    limit. `given_bytes`: its own setting, None without one."""
 
     directory: Path
     limit_bytes: int
@@ -38,7 +36,6 @@ class Allowance(NamedTuple):
     given_bytes: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `ColdUsage` has of it."""
         return {
             "limit_bytes": self.limit_bytes,
             "set_by": self.set_by,
@@ -61,7 +58,6 @@ class Allowance(NamedTuple):
         return {**setting, **limit, "origin": self.origin or setting["origin"]}
 
     def notes(self) -> list[str]:
-        """Return a line for a person where this process's own setting differs."""
         if not self.origin or self.given_bytes is None:
             return []
         own = f"cold_bytes ({format_size(self.given_bytes)})"
@@ -75,15 +71,12 @@ class Allowance(NamedTuple):
 
 
 def known_budget(directory: Path) -> Budget | None:
-    """Return the budget that a directory's file says, None where there is none; reads the file."""
     with contextlib.suppress(OSError):
         return read_budget(directory)
     return None
 
 
 def allowance(settings: CacheSettings, limit_bytes: int, budget: Budget | None) -> Allowance:
-    """Return the allowance of a store whose directory has a budget, or else one of
-    `limit_bytes`."""
     set_by: SetBy | None = None
     if budget is not None:
         limit_bytes, set_by = budget.nbytes, budget.set_by
@@ -127,7 +120,6 @@ class ReuseKeeper:
 
     @uninterrupted
     def close(self, timeout: float) -> None:
-        """Write the learning since, and end the thread; within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         self._keep(timeout)
         self._thread.stop(max(0.0, deadline - time.monotonic()))

@@ -1,7 +1,5 @@
-"""How short memory is, by the platform's word each second, and freeing pages of a hot tier.
-
-Imports no MLX: `omlx-cache doctor` asks the platform, too.
-"""
+"""How short memory is, by the platform's word each second, and freeing pages of a hot tier. Imports
+no MLX: `omlx-cache doctor` asks the platform, too."""
 
 import ctypes
 import logging
@@ -41,9 +39,8 @@ class Level(IntEnum):
 
 
 class MemoryFigures(NamedTuple):
-    """The platform's figures: bytes that may still be taken, the share of the last ten seconds in
-    which every task waited for memory, and its own verdict. None for a figure that it does not
-    give."""
+    """The platform's figures, None for one that it does not give: bytes that may still be taken,
+    the share of the last ten seconds in which every task waited for memory, and its own verdict."""
 
     free_bytes: int | None = None
     stalled: float = 0.0
@@ -70,10 +67,8 @@ def reader() -> Callable[[], MemoryFigures]:
 
 
 class Linux:
-    """MemAvailable, the room in each control group above this process, and the stalls (PSI).
-
-    Which groups those are is looked up once.
-    """
+    """MemAvailable, the room in each control group above this process, and the stalls (PSI). The
+    groups are looked up once."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._meminfo = root / "proc/meminfo"
@@ -106,10 +101,8 @@ class Darwin:
 
 class Relief:
     """Lowers a store's hot tier step by step at `warn`, at once at `critical`, and lets it grow
-    again slowly. `hot_bytes` stays the ceiling.
-
-    One thread calls `step`; any may read `usage`, the count of its steps so far.
-    """
+    again slowly. `hot_bytes` stays the ceiling. One thread calls `step`; any may read `usage`, the
+    count of its steps so far."""
 
     def __init__(
         self, tiers: Tiers, wanted_bytes: int, clock: Callable[[], float] = time.monotonic
@@ -181,6 +174,5 @@ def _room(limit_file: Path) -> int | None:
 
 
 def _fields(path: Path, unit: int = 1) -> dict[str, int]:
-    """Return the numbers of a file of `name number` lines, in bytes."""
     lines = re.findall(r"^([^\s:]+)[ \t:]+([0-9]+)\b", text_of(path), re.MULTILINE)
     return {name: int(number) * unit for name, number in lines}

@@ -37,10 +37,8 @@ CLOSE_SECONDS = 30.0
 
 @dataclass(eq=False, slots=True)
 class StoreParts:
-    """The tiers, threads and socket of one store; none of them refers to the store.
-
-    `ended` is True once `close` has done all that it can. Any thread may call.
-    """
+    """The tiers, threads and socket of one store; none of them refers to the store. `ended` is True
+    once `close` has done all that it can. Any thread may call."""
 
     tiers: Tiers
     relief: Relief
@@ -56,7 +54,7 @@ class StoreParts:
     ended: bool = False
 
     def settle(self) -> None:
-        """Release the memory of lost sessions and lost restores, which may hold the store; have the
+        """Release the memory of lost sessions and restores, which may hold the store; have the
         learning written."""
         self.restores.settle()
         self.tiers.counters.requests()
@@ -117,7 +115,6 @@ class UpkeepThread:
         self._looked = 0.0
 
     def keep(self, store: StoreParts) -> None:
-        """Look after a store from now on."""
         with self._lock:
             self._stores.add(store)
             if self._thread is None:
@@ -196,8 +193,8 @@ class UpkeepThread:
 
 
 def release_freed_memory() -> None:
-    """Have MLX's allocator and the C library return their spare memory to the system. MLX's
-    allocators guard their caches themselves, so this may be called on any thread."""
+    """Have MLX's allocator and the C library return their spare memory to the system, on any
+    thread."""
     mx.clear_cache()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
