@@ -1,5 +1,4 @@
-"""The arguments of a program's calls in a request: one of a wrong type is ignored, and ends no
-request."""
+"""The arguments of a program's calls: one of a wrong type is ignored, and ends no request."""
 
 import logging
 from collections.abc import Callable
@@ -18,11 +17,9 @@ MOST_SECONDS = 2**32
 
 
 class Arguments:
-    """Returns a valid argument, and a default in place of any other; never raises. An ignored
-    argument is counted (`ignored_hints`), and logged the first time for each name.
-
-    Any thread may call. `_told` has the names that were logged; each operation on it is atomic.
-    """
+    """Returns a valid argument, or its default; never raises. An ignored argument is counted
+    (`ignored_hints`), and logged the first time for each name. Any thread may call: each operation
+    on `_told` is atomic."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -46,12 +43,11 @@ class Arguments:
         return default
 
     def ignore(self, name: str, value: object, wanted: str) -> None:
-        """Count an argument that is ignored; log the first of its name."""
         self._counters.add(ignored_hints=1)
         self.say(name, f"{name}={short(value)} is ignored: give {wanted}")
 
     def say(self, name: str, message: str) -> None:
-        """Log what is wrong with a program's calls, the first time for each name."""
+        """Log a message, the first time for each name."""
         if name not in self._told:
             self._told.add(name)
             _log.warning("%s", message)
@@ -67,15 +63,12 @@ def is_seconds(value: object) -> TypeGuard[float]:
 
 
 def is_timeout(value: object) -> TypeGuard[float | None]:
-    """True for seconds, and for None: without end."""
     return value is None or is_seconds(value)
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """True for a whole number, and no bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """True for a whole number that is not negative."""
     return is_whole(value) and value >= 0

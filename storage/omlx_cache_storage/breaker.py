@@ -1,5 +1,4 @@
-"""A circuit breaker: after some failures in a row one backs off from a resource, then
-probes it at a time."""
+"""A circuit breaker: after some failures in a row one backs off from a resource, then probes it."""
 
 import threading
 import time
@@ -15,10 +14,10 @@ class CircuitBreaker:
     """Says whether a resource may be used. Not thread-safe: its owner's lock guards it.
 
     A thread that gets True from `enter` reports with `succeeded`, `failed` or, when it found out
-    neither, `left`. After `most` failures in a row no thread enters for the first of `bounds`. The
-    pause doubles each time, up to the second of `bounds`. After it one thread at a time enters
-    until one succeeds. `_trying` is the thread whose try this is, 0 without one: reports of threads
-    that entered before end no try.
+    neither, `left`. After `most` failures in a row no thread enters for the first of `bounds`; the
+    pause doubles each time, up to the second. After it one thread at a time enters until one
+    succeeds. `_trying` is the thread whose try this is, 0 without one: reports of threads that
+    entered before end no try.
     """
 
     __slots__ = ("_bounds", "_failures", "_most", "_seconds", "_trying", "_until")
@@ -32,11 +31,9 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """True when no thread may enter now."""
         return self.tripped and (self._trying != 0 or now() < self._until)
 
     def enter(self) -> bool:
-        """Return whether the resource may be used now; it never waits."""
         if self.is_open:
             return False
         if self.tripped:
@@ -44,8 +41,8 @@ class CircuitBreaker:
         return True
 
     def succeeded(self, *, sure: bool = True) -> None:
-        """Let every thread enter again. A success that is not `sure` leaves the next pause as long
-        as it would have been."""
+        """Let every thread enter again. A success that is not `sure` leaves the next pause as
+        long."""
         self._failures = self._trying = 0
         self._until = 0.0
         if sure:
@@ -70,7 +67,6 @@ class CircuitBreaker:
 
     @property
     def tripped(self) -> bool:
-        """True from so many failures in a row until a success."""
         return self._failures >= self._most
 
 

@@ -1,5 +1,4 @@
-"""Words for people: of a namespace's document the model of its pages, and the versions that they
-need; and byte counts.
+"""Words for people: the model and the versions in a namespace's document, and byte counts.
 
 Anything may have been written to the file: each value is checked, and bounded. Imports nothing
 heavy: the command line starts with it.
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 
 FORMAT, MLX, MLX_LM = "format", "mlx", "mlx-lm"
 Versions = dict[str, str]
-"""`format`, `mlx` and `mlx-lm`, each as text; the pages of other versions are never restored."""
+"""`format`, `mlx` and `mlx-lm`, as text; the pages of other versions are never restored."""
 
 _LABEL_CHARACTERS = 200
 _VERSION_CHARACTERS = 40
@@ -19,14 +18,12 @@ _SALT_DIGITS = 16
 def label(document: Mapping[str, object]) -> str:
     """Return a model's name for people, or the start of its fingerprint."""
     names = [document.get(field) for field in ("label", "model_id", "model")]
-    # A file may say anything: a name is a text, and no longer than a line.
     label, model_id, model = (name if isinstance(name, str) else "" for name in names)
     return (label or model_id or model[:12])[:_LABEL_CHARACTERS]
 
 
 def names_model(name: object) -> bool:
-    """True for a label that is a path or a hub id, False for a class with its module, which stands
-    for a model that nobody named."""
+    """True for a path or a hub id, False for a class with its module: a model that nobody named."""
     return isinstance(name, str) and not (
         "." in name and all(part.isidentifier() for part in name.split("."))
     )
@@ -50,22 +47,19 @@ def as_versions(value: object) -> Versions:
 
 
 def salt(document: Mapping[str, object]) -> str:
-    """Return the beginning of a salt's digest with its kind, empty for pages without a salt.
-
-    Enough to tell tenants apart and to find one by its salt.
-    """
+    """Return the kind and the beginning of a salt's digest, enough to tell tenants apart; empty for
+    pages without a salt."""
     digest = document.get("salt")
     return shortened_salt(digest) if isinstance(digest, str) else ""
 
 
 def shortened_salt(digest: str) -> str:
-    """Return what `salt` shows of a salt's whole digest."""
     kind, colon, digits = digest[:_LABEL_CHARACTERS].partition(":")
     return f"{kind}{colon}{digits[:_SALT_DIGITS]}"
 
 
 def format_size(count: int) -> str:
-    """Return a byte count for people, in binary units with at most two decimals."""
+    """Return a byte count in binary units with at most two decimals."""
     size, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(size) < 1024:

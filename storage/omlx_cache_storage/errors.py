@@ -8,10 +8,8 @@ class CacheError(Exception):
 
 
 class PageError(CacheError):
-    """A page cannot be used. `reason` is a short word for the miss counters.
-
-    The text may quote a file, which may contain anything: it is cut to a log line.
-    """
+    """A page cannot be used. `reason` is a short word for the miss counters. The text may quote a
+    file, which may contain anything: it is cut to a log line."""
 
     reason = "page"
 
@@ -48,7 +46,7 @@ class PageUnanswered(PageUnreadable):
 
 
 class PageNotSent(PageUnreadable):
-    """Other machines did not send the page; `reason` is the word for why."""
+    """Other machines did not send the page."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(f"{reason}: {text}")
@@ -56,7 +54,7 @@ class PageNotSent(PageUnreadable):
 
 
 class UndecodablePage(PageError):
-    """A page that may be sound, and that this process cannot decode. Either zstd is not installed,
-    or a later version of the format or of a packing wrote it. It stays where it is."""
+    """A page that may be sound, and that this process cannot decode: zstd is not installed, or a
+    later version of the format or of a packing wrote it. It stays where it is."""
 
     reason = "undecodable"

@@ -1,10 +1,6 @@
-"""A bounded log of recent events of pages and requests, with their durations.
-
-Beside it: the pages that a store has lost, which tell "evicted" from "never stored".
-
-A reader asks again and again for events after the last number that it has seen. It learns how many
-of them the log forgot meanwhile. The log has no tokens and no text of prompts.
-"""
+"""A bounded log of recent events of pages and requests, with their durations; it has no tokens and
+no text of prompts. Beside it: the pages that a store has lost, which tell "evicted" from "never
+stored"."""
 
 import threading
 import time
@@ -19,7 +15,7 @@ from omlx_cache_storage.page import PAGED, PageId, PageMeta
 from omlx_cache_storage.stats import KINDS, Kind
 
 EventTier = Literal["hot", "cold", "remote", ""]
-"""Empty for what concerns no one tier: a request."""
+"""Empty for a request, which concerns no one tier."""
 
 REMEMBERED = 16_384
 """About 6 MB when full: some seconds of the fastest disk."""
@@ -32,9 +28,9 @@ class Event(NamedTuple):
     """One thing that happened, `at` in seconds since the epoch; keys are empty where there is none.
 
     A page ends at `position` and holds the `tokens` before it. `parent` is the key of the block
-    before, or the namespace for the first of a chain. It has only 8 bytes where only a file's name
-    is known. Of a request, `position` is the length of its prompt, `tokens` the restored ones of
-    it, and `detail` says which tier gave them.
+    before, or the namespace for the first of a chain; 8 bytes of it where only a file's name is
+    known. Of a request, `position` is the length of its prompt, `tokens` the restored ones, and
+    `detail` says which tier gave them.
     """
 
     number: int
@@ -51,8 +47,7 @@ class Event(NamedTuple):
     detail: str
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON and the control socket: keys in hexadecimal, and None for
-        the parent of what has none."""
+        """Return plain values, for JSON: keys in hexadecimal, None for a missing parent."""
         none = (b"", self.namespace, self.namespace[:PARENT_HINT_BYTES])
         return {
             **self._asdict(),
@@ -63,9 +58,9 @@ class Event(NamedTuple):
 
 
 class EventPage(NamedTuple):
-    """A part of a log: `upto` is what `after` is next, `dropped` how many of the events before it
-    were forgotten before they were asked for. `began` tells one log from another: when it changes,
-    the numbers begin again."""
+    """A part of a log: `upto` is what `after` is next, `dropped` how many events before it were
+    forgotten unread. `began` tells one log from another: when it changes, the numbers begin
+    again."""
 
     upto: int
     events: tuple[Event, ...]
@@ -75,12 +70,12 @@ class EventPage(NamedTuple):
 
 class EventLog:
     """Remembers the latest `capacity` events; one of 0 remembers and costs nothing. Any thread may
-    call; to note something takes about a microsecond, and waits for no reader. `timings` counts
-    how long things took, whatever is remembered.
+    call; noting takes about a microsecond, and waits for no reader. `timings` counts durations,
+    whatever is remembered.
 
     `_lock` guards `_ring`, `_count`, `_awaited` (a reader may wait for the next event), `_counts`
-    and `_paged`. Tiers note events under locks of their own, so that the order is theirs; nothing
-    is called from here. A finalizer and a handler of a signal note nothing.
+    and `_paged`. Tiers note events under locks of their own, so that the order is theirs. A
+    finalizer and a handler of a signal note nothing.
     """
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
@@ -96,14 +91,12 @@ class EventLog:
     # Noting.
 
     def note_page(self, kind: Kind, tier: EventTier, meta: PageMeta, detail: str = "") -> None:
-        """Note something of a page."""
         key, parent, sizes = meta.key, meta.parent, (meta.position, meta.held, meta.nbytes)
         self._note(kind, tier, meta.namespace, key, parent, meta.group, *sizes, detail)
 
     def note_file(
         self, kind: Kind, stored: StoredPage, detail: str = "", parent: bytes | None = None
     ) -> None:
-        """Note something of a page's file in the cold tier."""
         (key, group), hint, position, held, _ = stored.name
         known = hint if parent is None else parent
         sizes = position, held, stored.nbytes
@@ -118,7 +111,7 @@ class EventLog:
     def note_request(
         self, namespace: str, prompt_tokens: int, restored: int, cold: int, remote: int = 0
     ) -> None:
-        """Note a request's restored tokens; nothing for a request without any."""
+        """Note a request's restored tokens, if there are any."""
         if restored:
             detail = f"{restored - cold - remote} hot, {cold} cold"
             detail += f", {remote} remote" if remote else ""
@@ -154,10 +147,10 @@ class EventLog:
         self, after: int | None, limit: int, kinds: Collection[str] | None = None
     ) -> EventPage:
         """Return the oldest `limit` events beyond the number `after`, or the latest ones without
-        it; of these kinds only, where they are given."""
+        it; of `kinds` only, where they are given."""
         with self._lock:
             count, known = self._count, list(self._ring)
-        # A number that was never reached is another log's: all that is known is news.
+        # A number that was never reached is another log's.
         asked = 0 if after is None or after > count else after
         oldest = count - len(known)
         news = known[max(0, asked - oldest) :]
@@ -176,12 +169,11 @@ class EventLog:
 
     @uninterrupted
     def counts(self) -> dict[str, int]:
-        """Return how many events of each kind there have been, forgotten ones included."""
         with self._lock:
             return dict(self._counts)
 
     def paged(self) -> frozenset[bytes]:
-        """Return the namespaces that were seen to have pages of which each needs all before it."""
+        """Return the namespaces that were seen to have paged groups."""
         with self._lock:
             return frozenset(self._paged)
 
@@ -200,8 +192,6 @@ DEPARTURES = 32_768
 
 
 class Departure(NamedTuple):
-    """How a page left, and when, in seconds since the epoch."""
-
     how: How
     at: float
 
@@ -209,8 +199,8 @@ class Departure(NamedTuple):
 class Departures:
     """Remembers the last pages that left, half of `most` at least. Any thread may call.
 
-    `_lock` guards the two generations, `_young` and `_old`, in which a page stands by its hash: it
-    is asked for by people, never restored by. `forgetful` is True once pages were forgotten.
+    `_lock` guards the two generations, `_young` and `_old`, in which a page stands by its hash:
+    people ask for it, no restore does. `forgetful` is True once pages were forgotten.
     """
 
     def __init__(self, most: int = DEPARTURES) -> None:
@@ -221,7 +211,6 @@ class Departures:
         self.forgetful = False
 
     def note(self, pages: Iterable[PageId], how: How) -> None:
-        """Remember that pages leave now."""
         now = Departure(how, time.time())
         with self._lock:
             for page in pages:
@@ -231,6 +220,6 @@ class Departures:
                     self._old, self._young = self._young, {}
 
     def find(self, page: PageId) -> Departure | None:
-        """Return how a page left that is not here, None for one that is not known to have been."""
+        """Return how a page left, None for one that is not known to have been here."""
         with self._lock:
             return self._young.get(hash(page)) or self._old.get(hash(page))

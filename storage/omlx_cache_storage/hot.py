@@ -16,12 +16,11 @@ from omlx_cache_storage.stats import HotUsage, Kind
 from omlx_cache_storage.write_policy import WRITE_POLICIES, Write, WritePolicy
 
 SPARE_SHARE = 32
-"""What a sequence larger than the tier pushes out of its own pages at a time, and what is queued at
-a time for want of memory: this share of the tier, so that the order is not gone through for each
-page."""
+"""The share of the tier that a sequence larger than it evicts of its own pages at a time, and that
+is queued at a time for want of memory: the order is not gone through for each page."""
 PASSING_SHARE = 8
-"""At most this part of memory is set aside for pages that pass: when one is refused a place of its
-own, and until none has passed for a while."""
+"""At most this part of memory is set aside for pages that pass, until none has passed for a
+while."""
 LINGER_NS = 60 * 1_000_000_000
 LOST = 16_384
 """Lost pages that are known by name, 4 MB; `lost_unnamed` says that there were more."""
@@ -33,21 +32,19 @@ class HotTier(LocalTier[Held]):
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
 
     `_lock` guards `_index`, `_policy`, `_repinned` (the version of `pins` that was gone by),
-    `_unused` (pages read ahead, not used yet), `_bytes`, `_reserved`, `_dirty_bytes` (of dirty
-    pages), `_passing_bytes` (of pages that pass, or are about to), `_aside` (what is kept for
-    those, no less), `_passed_ns` (when one was admitted last), `_active_ns` (when something was
-    stored or used last), `_allowed` (what may be held for now, `limit_bytes` at most), `_peak`,
-    `_evicted`, `_passed`, `_refused`, `_lost` (pages that left while they were owed to the disk),
-    `dropped` (how many ever did), `lost_unnamed`, `deletions` (how many calls deleted pages on
-    request), `_closed` and `_came` (when those had come that were unwritten then); any thread may
-    call. No I/O here.
+    `_unused` (pages read ahead, not used yet), `_bytes`, `_reserved`, `_dirty_bytes`,
+    `_passing_bytes` (of pages that pass, or are about to), `_aside` (what is kept for those, no
+    less), `_passed_ns` (when one was admitted last), `_active_ns` (when something was stored or
+    used last), `_allowed` (what may be held for now), `_peak`, `_evicted`, `_passed`, `_refused`,
+    `_lost` (pages that left while they were owed to the disk), `dropped` (how many ever did),
+    `lost_unnamed`, `deletions` (how many calls deleted pages on request), `_closed` and `_came`
+    (when those had come that were unwritten then); any thread may call. No I/O here.
 
     A queued page is never evicted. `backed` says that there is a disk: a page that it lacks is not
     evicted either, but named for writing first, and is owed to the disk from `put` until it is
     there; one that was superseded is evicted all the same, unless `writes` has it written at once.
-    Without `retain` a page leaves as soon as the disk has it. A sequence may push out pages of its
-    own that the disk has. `policy` says how young a page must not be to make room for one of
-    another sequence.
+    Without `retain` a page leaves as soon as the disk has it. `policy` says how young a page must
+    not be to make room for one of another sequence.
     """
 
     def __init__(
@@ -102,12 +99,11 @@ class HotTier(LocalTier[Held]):
     ) -> Reservation:
         """Set bytes aside for a page about to be made, evicting others as needed.
 
-        Pages of the same sequence (`own`) leave last, and only those that the disk has, or that
-        end behind `position`, where the new page does: they are nothing without it. Without
-        `evict` only free room is granted. `give_up_dirty` evicts pages of others that the disk
-        lacks as well. The page counts as used `shift_ns` later than
-        now, and pages of others stay that were used after that, less the policy's patience. What
-        they hinder may pass, with `may_pass`: a small share of memory is set aside for that. One
+        Pages of the same sequence (`own`) leave last, and only those that the disk has, or that end
+        behind `position`, where the new page does: they are nothing without it. Without `evict`
+        only free room is granted. `give_up_dirty` evicts pages of others that the disk lacks as
+        well. The page counts as used `shift_ns` later than now, and pages of others stay that were
+        used after that, less the policy's patience. What they hinder may pass, with `may_pass`. One
         that is `prepared` evicts superseded and prepared pages, whose ever they are, and then those
         of others that the disk has too, up to the first that it lacks.
         """
@@ -153,10 +149,7 @@ class HotTier(LocalTier[Held]):
             self._allowed = min(nbytes, self.limit_bytes)
 
     def shrink(self, nbytes: int, *, give_up_dirty: bool = False) -> bool:
-        """Evict down to `nbytes`, as far as pages may leave; True when that was enough.
-
-        `give_up_dirty` as in `reserve`.
-        """
+        """Evict down to `nbytes`, as far as pages may leave; True when that was enough."""
         with self._lock:
             excess = self._bytes + self._reserved - nbytes
             found = self._victims(excess, nbytes, give_up_dirty=give_up_dirty)
@@ -178,9 +171,9 @@ class HotTier(LocalTier[Held]):
         Its stamp of the clock is now by default; the request that wants it began at `began_ns`. One
         that was `prepared` is owed to the disk from its first use on, which a page behind it is
         too; at once if it is pinned, or fuller than one that was asked for. It is not taken unless
-        `deletions` are as many as when it was begun.
-        False, and the bytes given back, when one that holds as many of its tokens is here. A fuller
-        one takes the place of one whose write is queued, in the queue too.
+        `deletions` are as many as when it was begun. False, and the bytes given back, when one that
+        holds as many of its tokens is here. A fuller one takes the place of one whose write is
+        queued, in the queue too.
         """
         meta = page.meta
         with self._lock:
@@ -226,7 +219,6 @@ class HotTier(LocalTier[Held]):
             return self._index.get(page)
 
     def get(self, page: PageId) -> Page | None:
-        """Return the page; it stays valid for as long as the caller holds it."""
         held = self.record(page)
         return None if held is None else held.page
 
@@ -239,7 +231,7 @@ class HotTier(LocalTier[Held]):
             return [None if held is None else held.info for held in self._index.get_all(pages)]
 
     def entries(self) -> list[Held]:
-        """Return what is held, the first to be evicted first; as for `record`."""
+        """Return the records, the first to be evicted first."""
         return sorted(self.records(), key=attrgetter("rank"))
 
     def unwritten(self, known: Collection[PageId]) -> list[PageId]:
@@ -250,8 +242,8 @@ class HotTier(LocalTier[Held]):
     # Writing.
 
     def rooted(self, pages: Iterable[PageId]) -> list[PageId]:
-        """Return those of the pages that are dirty, and before each those of its chain that lead to
-        it and are dirty too: of a disk without room for both the root has it. Each page once.
+        """Return the dirty ones of the pages, and before each the dirty pages that lead to it: of a
+        disk without room for both the root has it.
 
         What leads to a page that the disk has, or that is queued, is looked at no further.
         """
@@ -277,7 +269,7 @@ class HotTier(LocalTier[Held]):
 
     def queued(self, write: Write) -> Held | None:
         """Return the page that was queued, or the fuller one in its place; None for one that was
-        removed since. It may have been stored anew: that is another page to the writer."""
+        removed since. Stored anew it is another page to the writer."""
         held = self.record(write.page)
         return held if held is not None and held.came_ns == write.came_ns else None
 
@@ -312,8 +304,8 @@ class HotTier(LocalTier[Held]):
             return True
 
     def mark_lost(self, pages: Iterable[tuple[PageId, int]]) -> None:
-        """Note that the disk has pages no longer, each with the stamp that it had there: what is
-        here of them is to be written again if it was used since, and else once it is used."""
+        """Note that the disk has pages no longer, each with its stamp there: what is here of them
+        is to be written again if it was used since, and else once it is used."""
         with self._lock:
             for page, stamp_ns in pages:
                 held = self._index.get(page)
@@ -328,17 +320,17 @@ class HotTier(LocalTier[Held]):
             self._ask_for(held for held in here if held.state is not PageState.PREPARED)
 
     def owed(self, known: Collection[PageId]) -> dict[PageId, int]:
-        """Return those of `known` pages, and of those that have left memory, that were accepted and
-        that the disk had neither had nor rejected for its budget; with the tokens that those which
-        have left held, 0 for one that is here and may be a later version."""
+        """Return the accepted pages, `known` or lost, that the disk had neither had nor rejected
+        for its budget; with the tokens of those that have left memory, 0 for one that is here and
+        may be a later version."""
         with self._lock:
             here = {held.id: 0 for held in self._index.get_all(known) if held and held.owed}
             return here | {page: held for page, (_, held) in self._lost.items()}
 
     def dirty(self, beyond_bytes: int = 0) -> list[PageId]:
         """Return dirty pages, next to be evicted first, until no more than `beyond_bytes` of them
-        are left unnamed; when they are more, a few further ones too. Not those that need not be
-        kept."""
+        are left unnamed; when they are more, a few further ones too. Not superseded ones that need
+        not be kept."""
         named: list[PageId] = []
         goal = beyond_bytes - beyond_bytes // SPARE_SHARE
         with self._lock:
@@ -355,7 +347,7 @@ class HotTier(LocalTier[Held]):
     def due(self, ahead_seconds: float = 0.0) -> list[PageId]:
         """Return what the write policy wants on the disk within so many seconds, by the clock; and
         pages that pass and that the disk has failed to take, or nothing would pass any more. What
-        stays unwritten is named again the next time."""
+        stays unwritten is named again."""
         now = self._clock.now()
         idle = now - self._active_ns >= self._writes.idle_seconds * 1e9
         late_ns = now + (ahead_seconds - self._writes.delay_seconds) * 1e9
@@ -379,7 +371,7 @@ class HotTier(LocalTier[Held]):
     ) -> None:
         """Mark pages as used at a stamp of the clock, now by default: worth a place on the disk
         again, where that had refused them. Not those used later than that and than `since_ns`.
-        `used`: it is a request that wants them, and no later word of one."""
+        `used`: True for an access, False for a reorder."""
         with self._lock:
             self._active_ns = self._clock.now()
             stamp_ns = self._active_ns if stamp_ns is None else stamp_ns
@@ -395,7 +387,6 @@ class HotTier(LocalTier[Held]):
             # Not those that a pin keeps: their stamp is when that ends.
             here = self._index.touch(pages, stamp_ns, max(stamp_ns, since_ns), used=used)
             if used and len(here) < len(pages):
-                # What the disk alone has is seen to come back as well.
                 absent = [page for page in pages if page not in self._index]
                 self._policy.wanted(absent, stamp_ns)
                 self._policy.refused(absent, stamp_ns)
@@ -406,14 +397,13 @@ class HotTier(LocalTier[Held]):
                     self._ask_for_chain(held)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
-        """Make pages the first to be evicted, the deepest of them first."""
         with self._lock:
             stamp_ns = self._clock.superseded() if stamp_ns is None else stamp_ns
             self._index.touch(self._index.unpinned(pages, self._clock.now()), stamp_ns)
 
     def repin(self, pages: Sequence[PageId] | None = None) -> Pinned:
-        """Pin those of some pages that pins want, root first, and release those that they do not;
-        None: of all pages, if pins have changed."""
+        """Pin those of some pages that pins want, root first, and release the others; None: of all
+        pages, if pins have changed."""
         with self._lock:
             if pages is None and self._repinned == self.pins.version:
                 return Pinned(0, 0, 0)
@@ -446,7 +436,7 @@ class HotTier(LocalTier[Held]):
     def discard(
         self, pages: Iterable[PageId], kind: Kind | None = "removed", detail: str = ""
     ) -> int:
-        """Forget pages, queued or not; return how many there were. `kind` and `detail` are for the
+        """Delete pages, queued or not; return how many there were. `kind` and `detail` are for the
         log of events; None for what the caller tells of as a whole."""
         with self._lock:
             count = 0
@@ -457,7 +447,7 @@ class HotTier(LocalTier[Held]):
             return count
 
     def clear(self, namespace: BlockKey) -> set[PageId]:
-        """Forget the pages of a namespace, and return them; nothing of it is owed any more."""
+        """Delete the pages of a namespace, and return them; nothing of it is owed any more."""
         with self._lock:
             self._lost = {page: of for page, of in self._lost.items() if of[0] != namespace}
             pages = {held.id for held in self._index.records() if held.namespace == namespace}
@@ -467,7 +457,7 @@ class HotTier(LocalTier[Held]):
             return pages
 
     def close(self) -> None:
-        """Forget every page, and take no more, not even what was admitted before."""
+        """Drop every page, and take no more, not even what was admitted before."""
         with self._lock:
             self._closed = True
             here = self._index.records()
@@ -492,8 +482,8 @@ class HotTier(LocalTier[Held]):
             )
 
     def check_integrity(self, *, idle: bool = False) -> None:
-        """Assert that the byte counts, the index and the order agree; `idle`: that nobody has
-        anything reserved."""
+        """Assert that the byte counts, the index and the order agree; `idle`: that nothing is
+        reserved."""
         with self._lock:
             assert not (idle and self._reserved), self._reserved
             entries = self._index.records()
@@ -517,11 +507,9 @@ class HotTier(LocalTier[Held]):
         *,
         prepared: bool = False,
     ) -> MemoryVictims:
-        """Choose what must leave to make room for `excess` bytes more than there are, for a page
-        that ends at `position` of a sequence whose pages are `own`: of those some at a time, and
-        those of others if they were used at `until_ns` at the latest. One that is `prepared` takes
-        no used page of `own`, nor one that the disk lacks. Pins keep pages as long as their share
-        is one of `room`."""
+        """Choose what must leave to make room for `excess` bytes more than there are; arguments as
+        in `reserve`: of `own` pages some at a time, and those of others if they were used at
+        `until_ns` at the latest. Pins keep pages as long as their share is one of `room`."""
         victims: list[Held] = []
         dirty: list[PageId] = []
         spared: list[Held] = []
@@ -569,8 +557,8 @@ class HotTier(LocalTier[Held]):
         return self._writes.at_once or held.stamp_ns > SUPERSEDED_NS
 
     def _ask_for(self, records: Iterable[Held | None]) -> None:
-        """Have the disk asked again for those of the pages that it had no room for, and for the
-        first time for what was prepared."""
+        """Have the disk asked again for what it rejected, and for the first time for what was
+        prepared."""
         for held in records:
             if held is not None and held.state is PageState.PREPARED:
                 self._ask_for_chain(held)
@@ -586,7 +574,6 @@ class HotTier(LocalTier[Held]):
             held = self._index.get(held.meta.before)
 
     def _change(self, held: Held, state: PageState) -> None:
-        """Change a page's state; a change that no event makes is a bug."""
         assert (held.state, state) in TRANSITIONS, (held.state, state)
         self._weigh(held, -1)
         held.state = state
@@ -600,8 +587,7 @@ class HotTier(LocalTier[Held]):
         self._passing_bytes += nbytes if held.passes else 0
 
     def _evict(self, victims: Sequence[Held], how: How = "memory", detail: str = "") -> None:
-        """Drop pages, and note those that no disk has; one that a longer page has replaced is owed
-        to nobody."""
+        """Drop pages, and note those that no disk has; a superseded one is owed to nobody."""
         for held in victims:
             if held.owed and self._is_wanted(held):
                 self.dropped += 1
@@ -625,7 +611,6 @@ class HotTier(LocalTier[Held]):
                 self._give_back(room, min(nbytes, room.nbytes))
 
     def _take_out(self, page: PageId, kind: Kind | None = None, detail: str = "") -> bool:
-        """Remove a page; `kind` and `detail` as for `discard`. False when there is none."""
         held = self._index.pop(page)
         if held is None:
             return False

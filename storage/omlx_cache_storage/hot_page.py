@@ -42,7 +42,7 @@ TRANSITIONS: Final = frozenset(
         (PageState.PREPARED, PageState.DIRTY),
     }
 )
-"""How a page's state may change while it is in memory; `docs/design.md` says by which event."""
+"""How a page's state may change in memory; `docs/design.md` says by which event."""
 
 
 class Held(Record):
@@ -86,8 +86,8 @@ class Held(Record):
 class Reservation:
     """Memory reserved for a page, or for some of one sequence; false when there was none.
 
-    Its bytes are used once: `HotTier.put` takes a page into them, and the end of a `with` block, or
-    `release`, releases the unused ones. `refused`: the pages there were used too recently.
+    Its bytes are used once: `HotTier.put` takes a page into them, and `release`, or the end of a
+    `with` block, releases the unused ones. `refused`: the pages there were used too recently.
     `passes`: for a rejected page, until the disk has it. `dirty`: the pages that stood in the way
     until they are written. `nbytes` are the unused bytes; the tier's lock guards them.
     """
@@ -108,7 +108,7 @@ class Reservation:
         self.release()
 
     def release(self, nbytes: int = sys.maxsize) -> None:
-        """Release unused bytes of the reservation, so many at most; any number of times."""
+        """Release unused bytes, so many at most; any number of times."""
         if self._give_back is not None and self.nbytes:
             self._give_back(self, nbytes)
 

@@ -2,10 +2,10 @@
 
 Python runs signal handlers on the main thread between any two instructions. One that raises, as
 Ctrl-C does, would leave books half-written and locks held (`with condition` keeps its lock in 4 of
-10 tries). One that asks the store for anything would wait for a lock that its own thread holds. So
-a call of the store on the main thread puts off Python's handlers. They run when it ends, or at its
-next point where nothing is half-done. Other threads run no handlers. Public entry points are
-guarded, and calls inside them by that guard.
+10 tries). One that calls the store would wait for a lock that its own thread holds. So a call of
+the store on the main thread puts off Python's handlers, until it ends or comes to a point where
+nothing is half-done. Other threads run no handlers. Public entry points are guarded, and calls
+inside them by that guard.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -52,9 +52,9 @@ class _Deferral:
     Mutable by the main thread: `_depth`, `_thread`, `_before` (the handlers that were put off),
     `_replaced` (those of them that another handler replaced meanwhile), `_came` (the signals
     since), and `_since` (when the first of them came). `_reminding` is true while a thread watches
-    how long they wait, `_restoring` while handlers are put back to run. A handler of ours passes
-    its signal on when it is still called: an interrupt left it in place, or other code put it back
-    as the one before. So every state between two instructions is a good one.
+    how long they wait, `_restoring` while handlers are put back to run. A handler of ours that is
+    still called, after an interrupt or since other code put it back, passes its signal on. So every
+    state between two instructions is a good one.
     """
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class _Deferral:
     def __enter__(self) -> None:
         if not _on_main_thread():
             return
-        # First: the handlers of signals that come meanwhile may call the store as well, and theirs
-        # must not be the call that puts all back.
+        # First: handlers of signals that come meanwhile may call the store too, and theirs must not
+        # be the call that puts all back.
         self._depth += 1
         if self._depth == 1:
             try:
@@ -99,8 +99,8 @@ class _Deferral:
         return self._depth > 0 and _on_main_thread()
 
     def point(self) -> None:
-        """Run the handlers of signals that have come; to be called where nothing is half-done and
-        no lock is held. Raises their exceptions."""
+        """Run the handlers of signals that have come, where nothing is half-done and no lock is
+        held. Raises their exceptions."""
         if self._came and self.active:
             self._deliver()
 
@@ -154,7 +154,7 @@ class _Deferral:
 
     def _break_off(self) -> None:
         """Run the handlers in the middle of a call. If one raises, calls are left wherever they
-        are, half entered or left too: none of them counts any more."""
+        are: none of them counts any more."""
         try:
             self._deliver()
         except BaseException:
@@ -163,7 +163,7 @@ class _Deferral:
             raise
 
     def _remind(self) -> None:
-        """Send signals again that wait for too long. Runs on a thread of its own."""
+        """Send signals again that wait for too long, on a thread of its own."""
         while self._came:
             left = self._since + PATIENCE_SECONDS - time.monotonic()
             # One that came lately runs soon. Sent again, it might find no handler and end all.
@@ -226,9 +226,8 @@ def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
 
 def wait_in_turns(wait: Callable[[float | None], bool], timeout: float | None) -> bool:
     """Call `wait(seconds)` until it is True or `timeout` seconds have passed; return the last.
-
-    Handlers run between the turns: the caller holds no lock, and nothing that it has not secured.
-    """
+    Handlers run between the turns: the caller holds no lock, and nothing that it has not
+    secured."""
     if not deferred.active:
         return wait(timeout)
     deadline = time.monotonic() + (math.inf if timeout is None else timeout)

@@ -1,8 +1,8 @@
 """Threads that wait for disks: daemons, so that a disk that hangs keeps no process from ending.
 
-A thread that has made an MLX array keeps a stream of its own as long as the process lives. MLX
-keeps an operating system's thread for that stream. So threads are not ended with their pool: the
-next pool employs them.
+A thread that has made an MLX array keeps a stream of its own, and an operating system's thread for
+it, as long as the process lives. So threads are not ended with their pool: the next pool employs
+them.
 """
 
 import contextlib
@@ -42,7 +42,6 @@ class LastAnswer:
             self._pool.at = self.at
 
     def stalls(self, seconds: float) -> bool:
-        """True when the disk did not answer for so long."""
         return time.monotonic() - self.at >= seconds
 
 
@@ -142,8 +141,6 @@ _IDLE_NAME = "idle-reader"
 
 
 class _Worker(threading.Thread):
-    """A thread that is employed by one pool after the other."""
-
     def __init__(self) -> None:
         super().__init__(name=_IDLE_NAME, daemon=True)
         self.employments: SimpleQueue[_Employment] = SimpleQueue()
@@ -197,7 +194,6 @@ class ReaderPool(Executor):
         self._finalizer.atexit = False
 
     def allow_one_more(self) -> None:
-        """Employ another thread beside one that hangs, as far as there may be so many."""
         self.allow(self._limit + 1)
 
     def allow(self, threads: int) -> None:
@@ -241,10 +237,8 @@ class ReaderPool(Executor):
         self.stop(None if wait else 0.0, cancel_futures=cancel_futures)
 
     def stop(self, timeout: float | None, *, cancel_futures: bool = True) -> bool:
-        """Take no more tasks and wait at most `timeout` seconds for the threads.
-
-        False when one is still in its task: it is left behind, and ends when the task does.
-        """
+        """Take no more tasks and wait at most `timeout` seconds for the threads; False when one is
+        still in its task: it is left behind, and ends when the task does."""
         with self._lock:
             self._closed = True
             employed = list(self._employed)
@@ -262,10 +256,8 @@ class ReaderPool(Executor):
 
 
 class DiskThread:
-    """Calls what may wait for a disk, one call after the other, on a thread of its own.
-
-    A disk that hangs is waited for once: until that call has ended, others are not made.
-    """
+    """Calls what may wait for a disk, one call after the other, on a thread of its own. A disk that
+    hangs is waited for once: until that call has ended, others are not made."""
 
     def __init__(self, name: str) -> None:
         self._pool = ReaderPool(1, name)
@@ -288,7 +280,7 @@ class DiskThread:
         return asked.result()
 
     def stop(self, timeout: float = 0.0) -> None:
-        """Make no more calls; wait at most `timeout` seconds for the one that is being made."""
+        """Make no more calls; wait at most `timeout` seconds for the one in flight."""
         self._pool.stop(timeout)
 
 

@@ -1,8 +1,8 @@
 """Block keys: a hash chain over blocks of tokens, rooted in a namespace digest.
 
-A key is the digest of (parent key, the tokens since the parent's position). Every token takes
-eight bytes and the parent's length is known, so no two inputs encode alike. NumPy is imported
-where tokens are: a command that lists files does not wait for it.
+A key is the digest of (parent key, the tokens since the parent's position). Every token takes eight
+bytes and the parent's length is known, so no two inputs encode alike. NumPy is imported where
+tokens are: a command that lists files does not wait for it.
 """
 
 import hashlib
@@ -18,8 +18,7 @@ BlockKey = NewType("BlockKey", bytes)
 Tokens: TypeAlias = "npt.NDArray[np.int64]"
 
 KEY_HASH = "sha256"
-"""The key hash in a namespace's document. Older versions could make keys of xxh3: other
-namespaces."""
+"""The key hash in a namespace's document. Older versions also had xxh3, in other namespaces."""
 _NAMESPACE_TAG = b"omlx-cache namespace v1\0"
 NAMESPACE_BYTES = 32
 COMPARED_TOKENS = 4096
@@ -82,8 +81,8 @@ def shared_length(one: Tokens, other: Tokens) -> int:
 
 
 class KeyChain:
-    """The keys of one token sequence, computed when asked for and kept. It takes the keys of a
-    common prefix from a `known` chain of the same namespace and block size.
+    """The keys of one token sequence, computed when asked for and kept; those of a common prefix
+    come from a `known` chain of the same namespace and block size.
 
     `extend` appends tokens, on one thread; keys already given stay valid. Other threads may ask for
     keys meanwhile: an abandoned restore may still need them.
@@ -150,7 +149,7 @@ class KeyChain:
         return self._boundaries[first : last + 1]
 
     def parent(self, position: int) -> BlockKey:
-        """Return the key that `key(position)` was chained to: that of the boundary before it."""
+        """Return the key of the boundary that `key(position)` was chained to."""
         boundary = self.block_start(position)
         return self.namespace if boundary == 0 else self.key(boundary)
 

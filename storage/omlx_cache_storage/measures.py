@@ -1,4 +1,4 @@
-"""Durations, counted in fixed buckets as Prometheus has them. Also the wall time that computing and
+"""Durations, counted in fixed buckets as Prometheus has them; and the wall time that computing and
 restoring took, and that restoring has saved."""
 
 import threading
@@ -23,9 +23,8 @@ Measure = Literal[
     "restored_tokens",
 ]
 """Of each request: its restore, its commit, its wait for another request, the computing of its
-prompt, and the tokens that it asked for and got. Of each page: its write and its read. Of a store
-on other machines: each answered lookup, and each page from the request for it until it was in its
-place."""
+prompt, and the tokens that it asked for and got. Of each page: its write and its read. Of a remote
+store: each answered lookup, and each page from the request for it until it was in its place."""
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 _SECONDS = (
@@ -40,8 +39,8 @@ BOUNDS: Mapping[Measure, Sequence[float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """One measure at one moment: `buckets` are (bound, how many were no larger); `count` has those
-    beyond the last bound too."""
+    """One measure at one moment: `buckets` are (bound, how many were no larger); `count` includes
+    those beyond the last bound."""
 
     buckets: tuple[tuple[float, int], ...]
     sum: float
@@ -64,7 +63,6 @@ class Histograms:
             self._sums[measure] += value
 
     def observed(self) -> dict[str, Histogram]:
-        """Return every measure, by name."""
         with self._lock:
             running = {name: tuple(accumulate(row)) for name, row in self._counts.items()}
             sums = dict(self._sums)
@@ -81,7 +79,7 @@ class Intervals:
     """The union of the intervals that were added, in any order, as seconds.
 
     Only the latest 64 stretches are kept apart; what lies before them counts no more, so that
-    `seconds` is never more than the union. Mutable; its owner guards it.
+    `seconds` is never more than the union. Its owner guards it.
     """
 
     def __init__(self) -> None:
@@ -90,8 +88,8 @@ class Intervals:
         self._floor = float("-inf")
 
     def add(self, begin: float, end: float) -> float:
-        """Cover the time from `begin` to `end`, and return how much of it was not covered before;
-        an empty interval covers nothing."""
+        """Cover the time from `begin` to `end`, and return how much of it was not covered
+        before."""
         begin = max(begin, self._floor)
         if not begin < end:
             return 0.0
@@ -111,17 +109,15 @@ class Intervals:
 
 
 RATED_TOKENS = 128
-"""Tokens of the smallest chunk that tells a rate: in a smaller one, such as a short turn behind a
-long prefix, other costs pass for computing."""
+"""Tokens of the smallest chunk that tells a rate: in a smaller one other costs pass for
+computing."""
 RECENT_TOKENS = 65_536
 """After so many tokens earlier measurements count half: the machine may have become faster."""
 MODELS = 64
 
 
 class WorkTotals(NamedTuple):
-    """`saved_seconds` is an estimate: the time to compute the restored tokens at the rate known
-    then, less the time of restoring and of waiting for another request's blocks. It is 0 for models
-    without a known rate. Rates are by the models' labels."""
+    """`saved_seconds` is an estimate, as in `RequestStats`. Rates are by the models' labels."""
 
     prefill_seconds: float
     restore_seconds: float
@@ -133,7 +129,7 @@ class WorkTotals(NamedTuple):
 class _Model:
     """One model's work. `tokens` took `seconds` lately. `restoring` is when requests restored, or
     waited for others that compute. `unpriced_tokens` were restored at a cost of `unpriced_seconds`
-    before any rate was known; whatever else was restored is in `saved`, priced once."""
+    before any rate was known; other restored tokens are in `saved`, priced once."""
 
     label: str
     tokens: float = 0.0
@@ -145,7 +141,6 @@ class _Model:
     unpriced_seconds: float = 0.0
 
     def add(self, tokens: int, began: float, ended: float) -> None:
-        """Count tokens that were computed; what came long before counts less and less."""
         if self.tokens > RECENT_TOKENS:
             self.tokens, self.seconds = self.tokens / 2, self.seconds / 2
         self.tokens += tokens
@@ -158,7 +153,7 @@ class _Model:
 
     def price(self, tokens: int = 0, seconds: float = 0.0) -> None:
         """Count what restoring `tokens` has saved, at a cost of `seconds`, and with it what waits
-        for the first rate. A rate that moves later changes nothing of it."""
+        for the first rate. A later rate changes nothing of it."""
         self.unpriced_tokens += tokens
         self.unpriced_seconds += seconds
         rate = self.rate
@@ -170,8 +165,8 @@ class _Model:
 class WorkMeter:
     """Adds up work that may go on in parallel, by wall time. Any thread may call.
 
-    A model's rate assumes that all its tokens cost the same, which attention makes untrue for long
-    prompts: later ones cost more. `_lock` guards `_models` (64, the latest used last) and the sums.
+    A model's rate assumes that all its tokens cost the same, but attention makes later ones cost
+    more. `_lock` guards `_models` (64, the latest used last) and the sums.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -214,7 +209,7 @@ class WorkMeter:
             )
 
     def _ended(self, seconds: float) -> tuple[float, float]:
-        """Return when work began that ends now; never before the meter did."""
+        """Return the interval of work that ends now; it begins no earlier than the meter."""
         now = self._clock()
         return max(self._started, now - seconds), now
 
@@ -227,8 +222,8 @@ class RequestWork:
         self._model = model
 
     def computed(self, tokens: int, seconds: float) -> None:
-        """Tell that a chunk of the prompt was computed in the last `seconds`; 0 for a token that a
-        step of decoding took along."""
+        """Tell that a chunk of the prompt was computed in the last `seconds`; 0 tokens for one that
+        a step of decoding took along."""
         meter, interval = self._meter, self._meter._ended(seconds)
         with meter._lock:
             meter._computing.add(*interval)

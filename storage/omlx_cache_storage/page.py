@@ -1,7 +1,7 @@
 """A page: one block of one layer group, one contiguous buffer and its description.
 
-The payload is byte for byte the data section of the page's file, so nothing is converted
-between the hot tier, a file and a socket.
+The payload is byte for byte the data section of the page's file, so nothing is converted between
+the hot tier, a file and a socket.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 from omlx_cache_storage.keys import BlockKey
 
 Buffer: TypeAlias = Any
-"""Any object with a contiguous buffer: bytes, an mx.array, a NumPy array. Python 3.11 has no
-type for the buffer protocol, and MLX's stubs do not declare it."""
+"""Any object with a contiguous buffer: bytes, an mx.array, a NumPy array. Python 3.11 has no type
+for the buffer protocol."""
 
 
 def flat(buffer: Buffer) -> memoryview:
@@ -49,8 +49,6 @@ class PageId(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A page, and the namespace that its name is in."""
-
     namespace: BlockKey
     page: PageId
 
@@ -64,8 +62,6 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor of a page: its name, safetensors dtype and shape."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -81,7 +77,6 @@ class Tensors(tuple[TensorSpec, ...]):
 
     @cached_property
     def nbytes(self) -> int:
-        """The bytes of a payload."""
         return sum(spec.nbytes for spec in self)
 
     @cached_property
@@ -97,7 +92,7 @@ GEOMETRIES = 64
 
 @lru_cache(GEOMETRIES)
 def shared_tensors(specs: tuple[TensorSpec, ...]) -> Tensors:
-    """Return the tensors as the one object that stands for them; `GEOMETRIES` are remembered."""
+    """Return the one object that stands for equal tensors; `GEOMETRIES` are remembered."""
     return specs if isinstance(specs, Tensors) else Tensors(specs)
 
 
@@ -129,12 +124,11 @@ class PageMeta:
 
     @property
     def before(self) -> PageId:
-        """The paged page that must be there as well for this one to be of use; a root's is none."""
+        """The paged page without which this one is of no use; a root's is none."""
         return PageId(self.parent if self.group == PAGED else self.key, PAGED)
 
     @property
     def nbytes(self) -> int:
-        """Payload bytes."""
         return shared_tensors(self.tensors).nbytes
 
 
@@ -156,7 +150,6 @@ class PageInfo(NamedTuple):
 
     @property
     def in_memory(self) -> bool:
-        """True for a page that is read from no disk and no other machine."""
         return self.tier not in (COLD, REMOTE)
 
 

@@ -14,7 +14,7 @@ from omlx_cache_storage.keys import BlockKey
 
 
 class Pinned(NamedTuple):
-    """How many of the pages that were asked for a tier has, and how many of them are pinned."""
+    """How many of the requested pages a tier has, and how many of them are pinned."""
 
     found_pages: int
     pages: int
@@ -61,12 +61,10 @@ class PinRecord:
 
     @property
     def target(self) -> tuple[PinKind, str, BlockKey | None]:
-        """The pinned target: equal for pins of the same pages."""
         return self.kind, self.name, self.namespace
 
 
 def living(pins: Iterable[PinRecord], now_ns: int) -> tuple[PinRecord, ...]:
-    """Return the pins that have not ended."""
     return tuple(pin for pin in pins if pin.end_ns > now_ns)
 
 
@@ -99,7 +97,6 @@ class Pins:
 
     @property
     def end_ns(self) -> int:
-        """When the first of the pins ends."""
         with self._lock:
             return min((pin.end_ns for pin in self._records()), default=FOREVER_NS)
 
@@ -160,8 +157,8 @@ class Pins:
                 self._count()
 
     def learn(self, namespaces: Iterable[BlockKey]) -> None:
-        """Find out which pins mean namespaces that are new. Reads a namespace's document once, and
-        only when a pin names a model or a salt; one that is being written is asked for again."""
+        """Find out which pins mean new namespaces. Reads a namespace's document once, and only when
+        a pin names a model or a salt; one that is being written is asked for again."""
         pins = [pin for pin in self._filed if pin.kind in ("model", "salt")]
         for namespace in namespaces if pins else ():
             document = {} if namespace in self._known else self._document_of(namespace)
@@ -177,8 +174,8 @@ class Pins:
         return max(self.chain_until(namespace, key), self._namespaces.get(namespace, 0))
 
     def chain_until(self, namespace: BlockKey, key: BlockKey) -> int:
-        """Return until when a page stays in memory: as long as a chain's pin says. A pin of a whole
-        model does not count: its first pages would keep half of memory from being a cache."""
+        """Return until when a chain's pin keeps a page in memory. A pin of a whole model does not
+        count: its first pages would keep half of memory from being a cache."""
         of_chain = self._keys.get(namespace)
         return 0 if of_chain is None else of_chain.get(key, 0)
 
@@ -186,14 +183,12 @@ class Pins:
         return tuple(dict.fromkeys((*self._filed, *self._own)))
 
     def _expire(self, now_ns: int) -> None:
-        """Forget this process's pins that have ended."""
         own = list(living(self._own, now_ns))
         if own != self._own:
             self._own = own
             self._count()
 
     def _count(self) -> None:
-        """Compute anew which keys and namespaces the pins cover."""
         namespaces: dict[BlockKey, int] = {}
         keys: dict[BlockKey, dict[BlockKey, int]] = {}
         for pin in self._records():

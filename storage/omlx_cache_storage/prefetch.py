@@ -1,7 +1,5 @@
-"""Reading cold pages into free memory ahead of their use, on a thread of the store's own.
-
-A prefetch is a favour: it evicts nothing, and leaves to a restore what that reads itself.
-"""
+"""Reading cold pages into free memory ahead of their use, on a thread of the store's own. It evicts
+nothing, and leaves to a restore what that reads itself."""
 
 import logging
 import threading
@@ -65,7 +63,7 @@ class Prefetch:
         self._ended = threading.Event()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the pages are in, or until `timeout` seconds; True when it has ended."""
+        """Block until it has ended, or for `timeout` seconds; True when it has ended."""
         timeout = self._arguments.known("timeout", timeout, is_timeout, 0.0, SECONDS)
         with deferred:
             return wait_in_turns(self._ended.wait, timeout)
@@ -77,7 +75,7 @@ class Prefetch:
 
     @property
     def pages(self) -> int:
-        """Pages read so far by a prefetch that has ended; 0 before that."""
+        """Pages read by a prefetch that has ended; 0 before that."""
         return self._count if self._ended.is_set() else 0
 
 
@@ -96,10 +94,8 @@ class Prefetcher:
         self._reading: dict[PageId, Future[Page | None]] = {}
 
     def start(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
-        """Begin to read pages in order, passing over pages of the hot tier.
-
-        It ends early when there is no free room for a page, or when one cannot be read.
-        """
+        """Begin to read pages in order, passing over pages of the hot tier. It ends early when
+        there is no free room for a page, or when one cannot be read."""
         prefetch = Prefetch(pages, self._source.arguments)
         can_read = self._source.cold is not None or self._source.remote is not None
         if not (can_read and self._source.hot.retain and pages):
@@ -126,17 +122,14 @@ class Prefetcher:
             return self._reading.get(page)
 
     def cancel_all(self) -> None:
-        """Stop every prefetch after the page that it reads."""
         with self._lock:
             prefetches = list(self._open)
         for prefetch in prefetches:
             prefetch.cancel()
 
     def shutdown(self, timeout: float) -> bool:
-        """End every prefetch; False when a read is still waiting for the disk by then.
-
-        The thread is left behind in that case, and keeps no process from ending.
-        """
+        """End every prefetch; False when a read is still waiting for the disk by then. Its thread
+        is left behind, and keeps no process from ending."""
         self.cancel_all()
         ended = self._pool.stop(max(0.0, timeout))
         with self._lock:

@@ -1,5 +1,5 @@
-"""Checks of a file's or directory's owner, and of who may change it: this module trusts nothing
-that another user could have put there. Also whether another process of this machine runs."""
+"""Checks of a file's or directory's owner, and of who may change it: nothing is trusted that
+another user could have put there. Also whether another process of this machine runs."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ READABLE = 0o755
 
 
 class NotPrivate(PermissionError):
-    """A directory is another user's, or may be changed by others; `strerror` says what to do."""
+    """A directory is another user's, or others may change it; `strerror` says what to do."""
 
     def __init__(self, text: str) -> None:
         super().__init__(errno.EPERM, text)
@@ -49,7 +49,7 @@ def claim(
 ) -> None:
     """Make sure that a directory is this user's alone to write to; raises NotPrivate, OSError.
 
-    A looser mode than `allowed` is tightened to 0700 where nothing lies in the directory, or only
+    A looser mode than `allowed` is tightened to 0700 where nothing lies in the directory but
     entries that `is_known` accepts: it might be a home directory. With `links` it may be reached by
     a link of this user's, or of root's.
     """

@@ -1,7 +1,6 @@
 """One immutable picture of a store, and the counters it is taken from.
 
-Units are in the names: `_bytes`, `_tokens`, `_pages`, `_seconds`; everything counts from the
-store's start, except the present holdings.
+Units are in the names; everything counts from the store's start, except the present holdings.
 """
 
 import threading
@@ -216,14 +215,12 @@ class Stats:
 
     @property
     def written_bytes_per_restored_token(self) -> float | None:
-        """The bytes written to the disk for each token restored from the cache; None without
-        any."""
+        """Bytes written to the disk for each restored token; None without any."""
         if self.cold is None or not self.requests.restored_tokens:
             return None
         return self.cold.written_bytes / self.requests.restored_tokens
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain dicts and numbers, for JSON."""
         requests = {**asdict(self.requests), "hit_ratio": self.requests.hit_ratio}
         wear = {"written_bytes_per_restored_token": self.written_bytes_per_restored_token}
         return {**asdict(self), "requests": requests, **wear}
@@ -258,8 +255,8 @@ class Counters:
     def request(
         self, asked: int, restored: int, cold: int, reason: str | None, remote: int = 0
     ) -> None:
-        """Count one request: tokens asked for, restored, and restored from the disk and from other
-        machines; and the word for why it was not more."""
+        """Count one request: tokens asked for and restored, those of the disk and of other machines
+        among them, and the reason why there were no more."""
         self.add(
             sessions=1,
             asked_tokens=asked,
@@ -279,7 +276,6 @@ class Counters:
             self._sums.update(amounts)
 
     def commit(self, skipped: Mapping[str, int], seconds: float) -> None:
-        """Count a commit, how long it took, and the pages that it did not store by reason."""
         self.add(commits=1, rejected_pages=sum(skipped.values()), commit_seconds=seconds)
         with self._lock:
             self._skips.update(skipped)
@@ -345,7 +341,7 @@ Kind = Literal[
     "stored", "restored", "evicted", "removed", "cleared", "resynced", "failed", "unwritten"
 ]
 """`stored`: a tier has a page. `evicted`: the tier evicted it for room, or since another tier has
-it. `removed`: it was deleted, found to be gone, or to be damaged. `restored`: a request got tokens.
+it. `removed`: it was deleted, or found to be gone or damaged. `restored`: a request got tokens.
 `cleared`: a tier has nothing any more, or nothing of a namespace. `resynced`: the directory was
 read anew, and its pages have no events of their own. `failed`: a page was not written, or could not
 be read. `unwritten`: the writer did not try to write it."""

@@ -1,8 +1,5 @@
 """The tiers together: where a page is found, how it is admitted, written, used again and dropped.
-
-One way in (`admit` or `reserve`, then `put`) and one way out (`find`, then `held` or `reading`),
-whatever the page holds. No MLX.
-"""
+One way in (`admit` or `reserve`, then `put`) and one way out (`find`, then `held` or `reading`)."""
 
 import sys
 import time
@@ -43,8 +40,7 @@ if TYPE_CHECKING:
 
 Tier: TypeAlias = HotTier | ColdTier
 """Pages under a budget of bytes. Of a chain the deepest page is evicted first. A page that holds
-more of its tokens replaces one that holds less, never the other way round.
-`tests/storage/test_tiers.py` checks what both share."""
+more of its tokens replaces one that holds less, never the other way round."""
 
 FLUSH_SECONDS = 30.0
 LOCK_SECONDS = 2.0
@@ -54,19 +50,18 @@ BEHIND_SECONDS = 0.2
 NEWS_SECONDS = 0.2
 """How long a lookup waits for what peer processes changed; a disk that answers takes 0.1 ms."""
 DIRTY_SHARE = 0.9
-"""With `lazy`: the share of memory that pages which the disk lacks may take before the oldest of
-them are queued."""
+"""With `lazy`: the share of memory that dirty pages may take before the oldest of them are
+queued."""
 STARVED_ROUNDS = 32
-"""How often a flush finds the queue full of other pages, and none of its own accepted, before it
-ends: without a deadline it would go on as long as others store."""
+"""How often a flush finds the queue full of other pages before it ends: without a deadline it would
+go on as long as others store."""
 RUN_BYTES = 8 << 20
 RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
 
 
 class TierView:
-    """A view of the first of some tiers, `tier`, for lookups, with a store's methods. Reads
-    nothing."""
+    """A view of the first of some tiers, `tier`, for lookups. Reads nothing."""
 
     def __init__(self, tiers: "Sequence[Tier]") -> None:
         self.tier = tiers[0]
@@ -84,9 +79,9 @@ class Tiers:
     """A hot tier, and behind it a cold one with its writer, or none.
 
     Any thread may call any method; only `flush`, `clear`, `wait_for_writer`, `stop_writing` and
-    `reading` wait for a disk, and `meta` of a page that is not in memory. The tiers, the writer and
-    the counters guard themselves; nothing here is mutable but `clearing`, the namespaces that are
-    being cleared: each change of it is atomic.
+    `reading` wait for a disk, and `meta` of a page that is not in memory. The parts guard
+    themselves; nothing here is mutable but `clearing`, the namespaces that are being cleared: each
+    change of it is atomic.
     """
 
     def __init__(
@@ -148,7 +143,6 @@ class Tiers:
         return self.find_all([page], here=here)[0]
 
     def find_all(self, pages: Sequence[PageId], *, here: bool = False) -> Sequence[PageInfo | None]:
-        """`find` for many pages: the known info of each at this moment."""
         found: Sequence[PageInfo | None] = [None] * len(pages)
         for tier in () if self.closed else self._levels if here else self._sources:
             both = zip(found, tier.find_all(pages), strict=True)
@@ -161,7 +155,6 @@ class Tiers:
 
     @property
     def asks(self) -> bool:
-        """True when there are other machines to ask."""
         return self.remote is not None and not self.closed
 
     def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
@@ -175,10 +168,10 @@ class Tiers:
         return 0 if self.cold is None else self.cold.sharing.generation
 
     def refresh(self, timeout: float = inf) -> bool:
-        """Take over what other processes changed on the disk; False when that was nothing. Another
-        thread asks the disk, and this waits `NEWS_SECONDS` at most for it. Where more changed than
-        could be followed, it waits `BEHIND_SECONDS` for the writer's thread, which reads the
-        directory. Waits `timeout` seconds at most in all."""
+        """Take over what peer processes changed on the disk; False when that was nothing. Another
+        thread asks the disk, and this waits `NEWS_SECONDS` at most for it. Where changes were
+        missed, it waits `BEHIND_SECONDS` for the writer's thread, which reads the directory. Waits
+        `timeout` seconds at most in all."""
         deadline = time.monotonic() + timeout
         cold, writer = self.cold, self.writer
         if cold is None or writer is None or self.closed:
@@ -197,7 +190,6 @@ class Tiers:
         return "" if self.cold is None else self.cold.trouble
 
     def is_on_disk(self, page: PageId) -> bool:
-        """True for a page that this machine's disk has; reads nothing."""
         return self.cold is not None and page in self.cold
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
@@ -246,12 +238,11 @@ class Tiers:
 
     @property
     def retains(self) -> bool:
-        """True when pages stay in memory once the disk has them."""
         return self.hot.retain
 
     @property
     def deletions(self) -> int:
-        """How many calls have deleted pages on request, and how many pages peer processes have."""
+        """How many calls here, and pages of peer processes, were deleted on request."""
         return self.hot.deletions + self._peer_deletions
 
     @property
@@ -270,13 +261,11 @@ class Tiers:
     ) -> Reservation:
         """Reserve memory for a page about to be made, which `put` takes. Never waits.
 
-        Evicts pages of others, then pages of the same sequence (`own`) that the disk has, or that
-        end behind `position`, where the new one does. `priority` says which pages of others are
-        worth less. With `queue` nothing is reserved as well when the policy writes
-        a page at once and the writer has no room for it. Pages that must be written before they
-        can leave are queued, so that another try may succeed. A page that the eviction policy has
-        no place for may pass through memory to the disk. One that is `prepared` is not queued, and
-        evicts no page that was used.
+        Evicts as `HotTier.reserve` does; `priority` says which pages of others are worth less. With
+        `queue` nothing is reserved either when the policy writes a page at once and the writer has
+        no room for it. Pages that must be written before they can leave are queued, so that another
+        try may succeed. A page that the eviction policy has no place for may pass through memory to
+        the disk. One that is `prepared` is not queued, and evicts no page that was used.
         """
         if self.closed:
             return Reservation()
@@ -315,7 +304,7 @@ class Tiers:
     ) -> Reservation:
         """Reserve memory for pages of one sequence and `nbytes` each, in one step: for `count` at
         most, and `most` bytes, or `RUN_BYTES`. The deepest ends at `position`. Never waits, queues
-        nothing. `prepared` as for `admit`.
+        nothing.
 
         Without any they must be admitted one by one: large pages are, and all where room is scarce.
         """
@@ -346,11 +335,11 @@ class Tiers:
         began_ns: int = 0,
         prepared: int | None = None,
     ) -> bool:
-        """Take a page, made or read, into its reservation. Queue it for the disk as the write
-        policy says, a `prepared` one once it is used; see `HotTier.put`.
+        """Take a page, made or read, into its reservation, and queue it for the disk as the write
+        policy says; see `HotTier.put`.
 
-        The request that wants it began at `began_ns`. False when the disk had it already, so that
-        it only came back into memory, or when another thread was faster.
+        False when the disk had it already, so that it only came back into memory, or when another
+        thread was faster.
         """
         cold, meta = self.cold, page.meta
         stored = None if cold is None else cold.info(meta.id)
@@ -366,7 +355,7 @@ class Tiers:
             page, room, dirty=dirty, stamp_ns=stamp_ns, began_ns=began_ns, prepared=own
         )
         if cold is not None and taken and on_disk and cold.info(meta.id) is None:
-            # It has left the disk meanwhile: who evicted it found nothing here to tell.
+            # It has left the disk meanwhile, when it was not here to be marked.
             self.hot.mark_lost([(meta.id, NEVER_NS)])
         if on_disk or not taken:
             return False
@@ -398,8 +387,7 @@ class Tiers:
     # Use: recency.
 
     def stamp(self, priority: Priority = "normal", ended: Ended | None = None) -> int:
-        """Return a new stamp of the clock: pages of one use share one. The priority and the end of
-        a use move it (`use_stamp`)."""
+        """Return a new stamp of the clock for the pages of one use; see `use_stamp`."""
         patience = max(tier.patience_ns for tier in self._levels) if ended else 0
         now = self._clock.now()
         stamp = use_stamp(now, priority, ended, patience)
@@ -409,8 +397,8 @@ class Tiers:
         return stamp
 
     def last_stamp(self) -> int:
-        """Return a stamp of pages that are evicted before all others. A chain that is marked as
-        used at it stays as it was."""
+        """Return a stamp of pages that are evicted before all others; `touch` moves nothing to
+        it."""
         return self._clock.superseded()
 
     def touch(
@@ -451,11 +439,10 @@ class Tiers:
         since_ns: int,
         besides: Callable[[TierView], Iterable[PageId]] = lambda _: (),
     ) -> None:
-        """Give a sequence that ends one stamp, as `touch` does, but as no access. That is no second
-        use of its `new` pages, which it stored a moment ago, and none of the others."""
+        """Give a sequence that ends one stamp, as `touch` does, but as no access: no second use of
+        its `new` pages, which it stored a moment ago, and none of the others."""
         stored = list(dict.fromkeys([*(page for page in chain if page in new), *new]))
-        # All of them at once: a page written at the new stamp makes no room among pages of another
-        # use.
+        # All at once: a page written at the new stamp makes no room among pages of another use.
         restored = [page for page in chain if page not in new]
         self.touch(restored, stamp_ns, lambda tier: [*besides(tier), *stored], since_ns, used=False)
         self.touch(stored, stamp_ns, since_ns=since_ns, used=False)
@@ -465,8 +452,8 @@ class Tiers:
         """Pin the pages of a chain, root first, for so many seconds, as far as they fit into each
         tier's share.
 
-        Later pages of the chain are pinned too. The pin counts here at once. It counts for peer
-        processes, and after a restart, once the writer's thread has written it.
+        Later pages of the chain are pinned too. The pin counts here at once, and for peer processes
+        and after a restart once the writer's thread has written it.
         """
         now, keys = self._clock.now(), tuple(dict.fromkeys(page.key for page in pages))
         pin = PinRecord("key", keys[-1].hex(), now, now + int(seconds * 1e9), namespace, keys)
@@ -488,7 +475,6 @@ class Tiers:
             self.writer.settle(0.0)
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
-        """Return the keys with a child outside this chain, where other sequences leave it."""
         return set().union(*(tier.branches(keys) for tier in self._levels))
 
     @uninterrupted
@@ -521,7 +507,6 @@ class Tiers:
 
     @uninterrupted
     def hot_usage(self) -> HotUsage:
-        """Return what memory holds and may hold."""
         return self.hot.usage()
 
     def stop_writing(self, timeout: float) -> bool:
@@ -531,7 +516,6 @@ class Tiers:
         return self.writer is None or self.writer.stop(timeout)
 
     def end_soon(self) -> None:
-        """From now on wait for the disk only while it answers: the process is about to end."""
         if self.writer is not None:
             self.writer.end_soon()
 
@@ -604,8 +588,8 @@ class Tiers:
         self, pages: Mapping[PageId, int], timeout: float = 0.0, *, disk_only: bool = False
     ) -> int:
         """Delete pages, each with its stamp, from both tiers, or from the disk only, where memory
-        keeps its pages; return how many the disk had. Waits for one that is being written, as
-        `clear` does. Each is an event."""
+        keeps its pages; return how many the disk had. Waits for one that is being written. Each is
+        an event."""
         self.departures.note(pages, "removed")
         if disk_only:
             # First: the writer's own report of the deletion to memory comes too late then.
@@ -620,7 +604,6 @@ class Tiers:
 
     @property
     def writes_ended(self) -> int:
-        """How many pages the writer is done with."""
         return 0 if self.writer is None else self.writer.ended
 
     def wait_for_writer(self, timeout: float, since: int | None = None) -> bool:
@@ -643,12 +626,10 @@ class Tiers:
         timeout = self.arguments.known("timeout", timeout, is_timeout, FLUSH_SECONDS, SECONDS)
         if writer is None or cold is None:
             return True
-        # Pages that others store meanwhile would keep a flush waiting for as long as they come.
         known = {held.id for held in self.hot.entries()}
         with cold.evictor.impatient():
             written = writer.usage()
             if written.refused_pages or written.rationed_pages:
-                # A day's writes may have room again; what only the budget refused, it refuses.
                 self.hot.ask_again()
             done = self._write_all(writer, known, inf if timeout is None else timeout)
         owed = self.hot.owed(known)
@@ -662,8 +643,8 @@ class Tiers:
         deadline = time.monotonic() + timeout
         retried, starved, fewest = False, 0, len(known) + 1
         while starved < STARVED_ROUNDS:
-            # Queued before the barrier: a page that the idle writer takes up behind it would
-            # look durable, and be pending. The root first.
+            # Queued before the barrier: a page that the idle writer takes up behind it would look
+            # durable, and be pending.
             queued, setbacks = writer.offer(self.hot.unwritten(known)), writer.setbacks
             if not writer.flush(max(0.0, deadline - time.monotonic())):
                 return False

@@ -33,7 +33,7 @@ WRITE_POLICIES: Final = MappingProxyType(
 
 
 class Write(NamedTuple):
-    """A write that is queued: of which page, how large that was, and when its stay had begun."""
+    """A queued write: of which page, how large that was, and when its stay had begun."""
 
     page: PageId
     nbytes: int

@@ -34,10 +34,8 @@ _LOOK_SECONDS = 0.25
 _AT_ONCE = -1
 Documents = Callable[[BlockKey], dict[str, object]]
 Outcome = Literal["written", "refused", "rationed", "undecodable", "failed", "put off", "gone"]
-"""How a job ended. `refused`: the disk's budget has no room for a page so deep. `rationed`: a day's
-writes are used up. `undecodable`: only others can decode the page's file, which stays. `put off`:
-the disk failed a moment ago, and was not asked. `gone`: the page was deleted while it was
-queued."""
+"""How a job ended, beside the results of a write. `put off`: the disk failed a moment ago, and was
+not asked. `gone`: the page was deleted while it was queued."""
 
 _UNTIL_WRITTEN = (
     "no page is written to the disk: %s; memory keeps what it can, the next try comes within a "
@@ -57,12 +55,12 @@ class Writer:
 
     The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_barriers` (what
     `flush` and `settle` wait for: recency recorded and the directory read, after so many jobs had
-    ended; a barrier that is missing is done), `_accepted`, `_outcomes`, `_at_work`, `_ending`,
-    `_breaker` and the counts; any thread may call. `_failing`, `_settled` and `_kept_free` belong
-    to the writer's thread. `_failing` is the size of the smallest page that the disk has refused
-    since it took one as large, 0 without one. An idle writer takes up pages that are due in memory
-    and found no room in the queue. The thread begins with `opening`, which may take long and sets
-    `opened`, and ends with closing the cold tier.
+    ended; a missing barrier is done), `_accepted`, `_outcomes`, `_at_work`, `_ending`, `_breaker`
+    and the counts; any thread may call. `_failing`, `_settled` and `_kept_free` belong to the
+    writer's thread. `_failing` is the size of the smallest page that the disk has refused since it
+    took one as large, 0 without one. An idle writer takes up due pages of memory that found no room
+    in the queue. The thread begins with `opening`, which may take long and sets `opened`, and ends
+    with closing the cold tier.
 
     After a few failures in a row the writer backs off from the disk: a page queued then is put off,
     counted as dropped, and stays dirty. A flush probes it at once.
@@ -109,8 +107,8 @@ class Writer:
             return room and not self._stopping
 
     def offer(self, pages: Iterable[PageId]) -> bool:
-        """Queue those of the pages that are dirty, in order, until one does not fit; False, and
-        nothing counted, then."""
+        """Queue those of the pages that are dirty, in order; False, and nothing counted, for one
+        that does not fit."""
         with self._changed:
             for page in pages:
                 held = self._hot.record(page)
@@ -130,14 +128,13 @@ class Writer:
 
     @property
     def ended(self) -> int:
-        """How many pages are done: written, refused, failed, put off or gone."""
         with self._changed:
             return self._outcomes.total()
 
     @property
     def setbacks(self) -> int:
-        """How many pages the disk lacks because it failed, asked in vain or not asked again, or
-        because of a day's writes."""
+        """How many pages the disk lacks because it failed or was not asked again, or because of a
+        day's writes."""
         with self._changed:
             ended = self._outcomes
             return ended["failed"] + ended["put off"] + ended["rationed"]
@@ -164,7 +161,6 @@ class Writer:
 
     @property
     def settling(self) -> bool:
-        """True while a call of `settle` is not done."""
         return _AT_ONCE in self._barriers.values()
 
     def settle(self, timeout: float) -> bool:
@@ -184,8 +180,8 @@ class Writer:
         self._wait_for(turn_of(self._changed, lambda: done() or self._stopping), timeout)
 
     def _wait_for(self, wait: Callable[[float | None], bool], timeout: float) -> None:
-        """Call `wait` until it is True, or for `timeout` seconds; or until the disk hangs: no
-        caller has the time to wait for that."""
+        """Call `wait` until it is True, or for `timeout` seconds; or, in a process that ends soon,
+        until the disk hangs."""
         deadline, left = time.monotonic() + timeout, timeout
         while not wait_in_turns(wait, max(0.0, min(left, _LOOK_SECONDS))):
             left = deadline - time.monotonic()
@@ -221,7 +217,6 @@ class Writer:
 
     @property
     def has_ended(self) -> bool:
-        """True when nothing is written any more."""
         return self._stopping and not self._thread.is_alive()
 
     def usage(self) -> WriterUsage:
@@ -241,7 +236,7 @@ class Writer:
             )
 
     def end_soon(self) -> None:
-        """From now on wait for the disk only while it answers: who waits is about to end."""
+        """From now on wait for the disk only while it answers: the process is about to end."""
         with self._changed:
             self._ending = True
             self._progress.move()
@@ -295,13 +290,13 @@ class Writer:
                 self.tick()
 
     def _due(self) -> list[object]:
-        """Return what waits for nothing but recency to be recorded."""
+        """Return the barriers that only wait for recency to be recorded."""
         ended = self._outcomes.total() if self._barriers else 0
         return [barrier for barrier, after in self._barriers.items() if after <= ended]
 
     def tick(self) -> None:
-        """Queue what should be on the disk by now and was not queued, as far as there is room. The
-        writer's thread does so by itself."""
+        """Queue what should be on the disk by now, as far as there is room; the thread does so by
+        itself."""
         self.offer(self._hot.due(IDLE_SECONDS))
 
     def _settle(self, *, is_idle: bool = False) -> Outcome:
@@ -360,15 +355,14 @@ class Writer:
         self._hot.repin()
 
     def _rejection(self, meta: PageMeta) -> Outcome | None:
-        """Return what became of the page that a page follows, if a budget rejected that: without it
-        the page is of no use on the disk."""
+        """Return what became of the page before, if a budget rejected that: without it the page is
+        of no use on the disk."""
         before = self._hot.record(meta.before)
         if before is None or not before.refused:
             return None
         return "rationed" if before.owed else "refused"
 
     def _ask_disk(self, page: Page, stamp: int) -> Outcome:
-        """Write a page unless the disk rests, and note how it went."""
         with self._changed:
             if not self._breaker.enter():
                 return "put off"
@@ -387,7 +381,7 @@ class Writer:
         except Exception as error:
             trouble, fault = f"{type(error).__name__}: {error}", error
         if result == "full":
-            # Once, not for each of the thousands of pages that a full disk refuses.
+            # Once, not for each page that a full disk refuses.
             level = logging.WARNING if fault is None else logging.ERROR
             # The tier says itself that it is unavailable.
             told = 0 < self._failing <= nbytes or self._cold.trouble.startswith(UNAVAILABLE)

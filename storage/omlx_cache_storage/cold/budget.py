@@ -24,8 +24,8 @@ class Budget:
     """The bytes that a directory may take on the disk, and who set them. Raises ValueError for a
     number that no directory can have.
 
-    `shares` are ceilings for parts of the directory, which an earlier version wrote. This version
-    keeps them in the file and ignores them.
+    An earlier version wrote `shares`, ceilings for parts of the directory. This version keeps them
+    in the file and ignores them.
     """
 
     nbytes: int
@@ -78,7 +78,6 @@ def agree(
 
 
 def _note(budget: Budget, wanted_bytes: int, *, derived: bool) -> str:
-    """Return the line for a person whose setting for a store differs from its directory's limit."""
     limit = (
         f"the directory's budget is {format_size(budget.nbytes)} for all processes, set by "
         f"{WORDS[budget.set_by]}"
@@ -109,4 +108,3 @@ WORDS: Final[Mapping[SetBy, str]] = {
     "store": "a store's cold_bytes",
     "quota": "`omlx-cache quota`",
 }
-"""The words for people that say who set a budget."""

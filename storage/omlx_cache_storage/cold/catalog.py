@@ -62,7 +62,7 @@ class FoundFile(NamedTuple):
 
 
 class ColdEntry(NamedTuple):
-    """A page in a listing, with its recency stamp. Its path is made when it is asked for."""
+    """A page in a listing, with its recency stamp."""
 
     cold_dir: Path
     stored: StoredPage
@@ -89,7 +89,6 @@ class ColdEntry(NamedTuple):
 def namespace_directories(
     cold_dir: Path, fs: FileSystem, ignore: Ignore = _unseen
 ) -> Iterator[tuple[BlockKey, str]]:
-    """Yield the namespaces of a cold directory."""
     for entry in fs.scan(cold_dir):
         digest = digest_of(entry.name)
         if digest is not None and _own(entry, stat.S_ISDIR, ignore) is not None:
@@ -97,12 +96,10 @@ def namespace_directories(
 
 
 def digest_of(name: str) -> BlockKey | None:
-    """Return the namespace of a directory of this name, None for any other directory."""
     return BlockKey(bytes.fromhex(name)) if _DIGEST.fullmatch(name) else None
 
 
 def shard_directories(namespace: str, fs: FileSystem, ignore: Ignore = _unseen) -> Iterator[str]:
-    """Yield the shards of a namespace's directory."""
     for entry in fs.scan(namespace):
         if len(entry.name) == 2 and _own(entry, stat.S_ISDIR, ignore) is not None:
             yield entry.path
@@ -117,7 +114,6 @@ def walk(cold_dir: Path, fs: FileSystem, ignore: Ignore = _unseen) -> Iterator[F
 def walk_namespace(
     cold_dir: Path, digest: BlockKey, fs: FileSystem, ignore: Ignore = _unseen
 ) -> Iterator[FoundFile]:
-    """Yield the page and temporary files of one namespace. Opens none; one stat a file."""
     directory = os.path.join(cold_dir, digest.hex())
     if fs.own_file(directory, stat.S_ISDIR) is None:
         return
@@ -131,8 +127,8 @@ def walk_namespace(
 def walk_shard(
     digest: BlockKey, directory: str, fs: FileSystem, ignore: Ignore = _unseen
 ) -> Iterator[FoundFile]:
-    """Yield the page and temporary files of one shard's directory, as `walk` does: only files that
-    are this user's and still exist."""
+    """Yield the page and temporary files of one shard's directory that are this user's and still
+    exist."""
     shard = os.path.basename(directory)
     for entry in fs.scan(directory):
         name = parse_name(entry.name)
@@ -167,7 +163,7 @@ def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Have no automatic garbage collection until the block ends; one that was off stays off.
+    """Have no automatic garbage collection until the block ends.
 
     An index of many files is nothing but objects that stay. The collector would go through all of
     them several times while they become more: a third of a start-up. Two threads may be in such

@@ -27,27 +27,23 @@ class PageFile(Record):
 
     @property
     def cost(self) -> int:
-        """The bytes of the budget that the file takes."""
         return self.nbytes + ENTRY_BYTES
 
 
 class Candidate(NamedTuple):
-    """A page that wants room: its id, where it ends and when it was used."""
-
     page: PageId
     position: int
     stamp_ns: int
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Where it would stand in the eviction order; the smallest leaves first."""
         return self.stamp_ns, -self.position
 
 
 class Victims(NamedTuple):
-    """Pages whose eviction makes room. `enough` is False when it does not, and `outranked` tells
-    whether a page of more worth than the candidate stood in the way. When that page is worth more
-    only because it was used recently, `young_ns` is the time of that use, else 0."""
+    """Pages whose eviction makes room. `enough` is False when it does not; `outranked`: a page of
+    more worth than the candidate stood in the way. When that is so only because it was used
+    recently, `young_ns` is the time of that use, else 0."""
 
     pages: list[PageId]
     enough: bool
@@ -57,10 +53,8 @@ class Victims(NamedTuple):
 
 def rooted(files: Iterable[tuple[StoredPage, int]]) -> list[tuple[StoredPage, int]]:
     """Return the files with their stamps, no page's earlier than the stamps of the pages behind it.
-
     A killed process had not recorded the latest use of a chain: the new deep end would outlive the
-    root.
-    """
+    root."""
     found = list(files)
     names, stamps = [file.name for file, _ in found], [stamp_ns for _, stamp_ns in found]
     paged = {
@@ -97,7 +91,6 @@ class Contents(OrderedPages[PageFile]):
         """Take many files with their stamps into empty contents; return the useless ones.
 
         Of several files of one page the one that holds most is taken, and of equal ones the latest.
-        No page gets an earlier stamp than the pages behind it.
         """
         best: dict[PageId, tuple[StoredPage, int]] = {}
         useless: list[StoredPage] = []
@@ -134,7 +127,6 @@ class Contents(OrderedPages[PageFile]):
         return None if file is None or file.undecodable else file
 
     def quarantine(self, page: PageId) -> None:
-        """Hide a page that cannot be decoded here."""
         if (file := self.usable(page)) is not None:
             file.undecodable = True
             self.undecodable += 1
@@ -192,11 +184,9 @@ class Contents(OrderedPages[PageFile]):
         return Victims(pages, excess <= 0 or len(pages) == most, outranked, young_ns)
 
     def first(self, count: int) -> list[PageId]:
-        """Return the pages that would leave first, `count` at most."""
         return [file.id for file in islice(self.in_order(), count)]
 
     def check_integrity(self) -> None:
-        """Assert that the bytes, the index and the order agree."""
         super().check_integrity()
         taken: Counter[BlockKey] = Counter()
         for file in self.records():

@@ -26,10 +26,8 @@ class Cleared(NamedTuple):
 
 class Deleter(DirectoryPart):
     """Deletes files of a directory while it is held, and tells peer processes. A file that the disk
-    does not delete is doomed and tried again. So is a file for which the directory lock timed out.
-
-    A file whose name an indexed page has again stays. Any thread may call; nothing raises.
-    """
+    does not delete, or for which the directory lock timed out, is doomed and tried again. A file
+    whose name an indexed page has again stays. Any thread may call; nothing raises."""
 
     def discard(self, pages: Iterable[PageId], *, later: bool = False) -> int:
         """Delete pages; return how many there were. Each is an event. With `later` the next `retry`
@@ -86,7 +84,6 @@ class Deleter(DirectoryPart):
         return Cleared({*found}, {*found} - left)
 
     def _moved(self, file: PendingDeletion, aside: str) -> PendingDeletion:
-        """Count a file under the directory that its namespace's was renamed to."""
         path = os.path.join(aside, *self._index.path_of(file).split(os.sep)[-2:])
         moved = file._replace(name=path)
         self._index.doomed.end(file.name)
@@ -135,5 +132,4 @@ class Deleter(DirectoryPart):
         )
 
     def retry(self) -> None:
-        """Try again some of what could not be deleted before."""
         self.delete(list(self._index.doomed.values())[:RETRIED])

@@ -78,7 +78,6 @@ class FileSystem:
         return True
 
     def claim(self, path: StrPath, *, links: bool = True) -> None:
-        """Make sure that a directory is this user's alone to write to; raises NotPrivate."""
         claim(path, links=links)
 
     def own_file(
@@ -97,7 +96,6 @@ class FileSystem:
         return os.path.lexists(path)
 
     def remove_directory(self, path: StrPath) -> None:
-        """Delete an empty directory; a missing one is fine."""
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(path)
 
@@ -108,8 +106,8 @@ class FileSystem:
         return info.st_dev, info.st_ino, is_private(info)
 
     def mount_point(self, path: StrPath) -> str:
-        """Return where the file system is mounted that holds a path, or would: that of its nearest
-        ancestor that exists."""
+        """Return where the file system is mounted that holds a path, or the nearest ancestor that
+        exists."""
         here = os.path.realpath(path)
         while not os.path.ismount(here):
             here = os.path.dirname(here)
@@ -117,7 +115,7 @@ class FileSystem:
 
     def open_shared(self, path: StrPath, *, writing: bool = True) -> int:
         """Open a small file that processes share: to write it, made with mode 0600 if it is
-        missing, or to read it only. Raises FileNotFoundError as `open` does."""
+        missing, or to read it only."""
         access = os.O_RDWR | os.O_CREAT if writing else os.O_RDONLY
         return self._checked(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
@@ -129,7 +127,6 @@ class FileSystem:
                 os.unlink(path)
 
     def open_directory(self, path: StrPath) -> int:
-        """Open a directory to lock or sync it, and return the descriptor."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
 
     def try_lock(self, fd: int, *, shared: bool = False) -> bool:
@@ -142,8 +139,8 @@ class FileSystem:
         return True
 
     def lock(self, fd: int, deadline: float) -> bool:
-        """Lock a descriptor's file by a deadline of the monotonic clock; False when another one
-        has it locked until then. Raises OSError as `try_lock` does."""
+        """Lock a descriptor's file by a deadline of the monotonic clock; False when another one has
+        it locked until then."""
         pause = LOCK_PAUSE_SECONDS / 64
         while not self.try_lock(fd):
             if time.monotonic() >= deadline:
@@ -153,26 +150,21 @@ class FileSystem:
         return True
 
     def unlock(self, fd: int) -> None:
-        """End a lock of a descriptor's."""
         fcntl.flock(fd, fcntl.LOCK_UN)
 
     def is_at(self, fd: int, path: StrPath) -> bool:
-        """True when a descriptor's file has a name still."""
         try:
             return os.path.samestat(os.fstat(fd), os.lstat(path))
         except FileNotFoundError:
             return False
 
     def has_name(self, fd: int) -> bool:
-        """True when a descriptor's file has a name, whichever."""
         return os.fstat(fd).st_nlink > 0
 
     def peek(self, fd: int, length: int, offset: int) -> bytes:
-        """Read up to `length` bytes of a file that processes share."""
         return os.pread(fd, length, offset)
 
     def poke(self, fd: int, data: bytes, offset: int) -> None:
-        """Write all of `data` into a file that processes share."""
         view = memoryview(data)
         while view:
             came = os.pwrite(fd, view, offset)
@@ -232,18 +224,15 @@ class FileSystem:
             return physical_bytes(os.fstat(file.fd))
 
     def sync(self, fd: int, durability: Durability) -> None:
-        """Make a descriptor's bytes as durable as asked."""
         if durability == "full" and hasattr(fcntl, "F_FULLFSYNC"):
             fcntl.fcntl(fd, _F_FULLFSYNC)
         elif durability != "none":
             os.fsync(fd)
 
     def publish(self, temporary: StrPath, final: StrPath) -> None:
-        """Give a complete file its name, replacing what has it."""
         os.rename(temporary, final)
 
     def sync_directory(self, path: StrPath, durability: Durability) -> None:
-        """Make the names in a directory as durable as asked."""
         if durability != "none":
             with contextlib.closing(Descriptor(self.open_directory(path))) as directory:
                 os.fsync(directory.fd)
@@ -275,7 +264,6 @@ class FileSystem:
 
     @contextlib.contextmanager
     def reading(self, path: StrPath) -> Iterator[int]:
-        """Open a file as `open` does, until the block ends."""
         fd = self.open(path)
         try:
             yield fd
@@ -286,7 +274,6 @@ class FileSystem:
         return os.fstat(fd).st_size
 
     def read(self, fd: int, length: int, offset: int) -> bytes:
-        """Read up to `length` bytes at `offset`."""
         raw = os.pread(fd, length, offset)
         note_answer()
         return raw
@@ -308,12 +295,10 @@ class FileSystem:
         return total
 
     def set_times(self, path: StrPath, time_ns: int) -> None:
-        """Set a file's modification time: the record of its recency."""
         os.utime(path, ns=(time_ns, time_ns))
         note_answer()
 
     def remove(self, path: StrPath) -> None:
-        """Delete a file; a missing one is fine."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         note_answer()
@@ -333,7 +318,6 @@ class FileSystem:
         return info.f_bavail * info.f_frsize
 
     def taken_bytes(self, path: StrPath) -> int:
-        """Return the bytes that all files of the path's disk take."""
         info = os.statvfs(path)
         return (info.f_blocks - info.f_bfree) * info.f_frsize
 
@@ -346,16 +330,13 @@ class FileSystem:
         return info.f_favail - min(SPARE_FILES, info.f_files // 100)
 
     def is_writable(self, path: StrPath) -> bool:
-        """True for a directory in which names can be changed, as far as disk and mode say."""
         return not self.is_read_only(path) and os.access(path, os.W_OK)
 
     def is_read_only(self, path: StrPath) -> bool:
-        """True when the path's disk is mounted so that nothing on it can be changed."""
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 DISK = FileSystem()
-"""The file system that callers use unless they pass another."""
 
 
 def physical_bytes(info: os.stat_result, uncounted: int = UNCOUNTED_BYTES) -> int:

@@ -1,4 +1,4 @@
-"""Eviction from the disk: the pages that are evicted for a new page, and the room reserved for
+"""Eviction from the disk: the pages that are evicted for a new one, and the room reserved for
 it."""
 
 import contextlib
@@ -42,8 +42,8 @@ class Writing:
 
     `wanted` is as large as its file may become. Room is made in turns with peer processes. Bytes
     are `reserved` for the page under the name of its temporary file, `described` of them for its
-    namespace's document. The disk itself is `short` of so many bytes (None: not asked yet).
-    `file` is the name of the temporary file, `opened` the file.
+    namespace's document. The disk itself is `short` of so many bytes (None: not asked yet). `file`
+    is the name of the temporary file, `opened` the file.
     """
 
     candidate: Candidate
@@ -61,15 +61,12 @@ class Writing:
 
 
 class HeldEnough(Exception):
-    """Part of the room is made and reserved; peer processes get the directory before the other
-    part."""
+    """A part of the room is reserved; peer processes get the directory before the other part."""
 
 
 class Evictor(DirectoryPart):
-    """Decides which pages a directory evicts.
-
-    Physical bytes of all processes, temporary files and directories included, stay under the
-    budget, and the disk keeps `min_free` bytes free.
+    """Decides which pages a directory evicts. Physical bytes of all processes, temporary files and
+    directories included, stay under the budget, and the disk keeps `min_free` bytes free.
 
     The index's lock guards `own_limit` (where this process stops writing), `impatience` (how many
     callers want no page spared for its age) and the counts `peak`, `evicted` and `refused`. The
@@ -134,7 +131,6 @@ class Evictor(DirectoryPart):
         self.peak = max(self.peak, self.used_bytes())
 
     def places_of(self, writing: Writing) -> int:
-        """Return the bytes of the directories and the document that a page still needs."""
         wanted = writing.wanted
         return self._files.places_bytes(wanted.namespace, wanted.shard, writing.described)
 
@@ -244,7 +240,6 @@ class Evictor(DirectoryPart):
         return expelled
 
     def _expel_for(self, writing: Writing, victims: Victims) -> None:
-        """Evict pages for one that is to be written; raises HeldEnough when more are to follow."""
         undeletable = self._index.doomed.nbytes
         expelled = self.expel(victims.pages)
         writing.short = (writing.short or 0) - sum(file.cost for file in expelled)
@@ -270,7 +265,6 @@ class Evictor(DirectoryPart):
         self._index.contents.policy.refused([candidate.page], candidate.stamp_ns)
 
     def first(self, count: int) -> list[PageId]:
-        """Return the pages that would leave first."""
         with self._index.lock:
             return self._index.contents.first(count)
 
@@ -313,7 +307,7 @@ class Evictor(DirectoryPart):
 
     def _note_free(self, free: int, spare: int | None) -> None:
         """Log once that the disk has less than it should have free, of bytes or of files, and once
-        that this is over, with a quarter or a few files more than that. Raises OSError."""
+        that it has a quarter or a few files more than that. Raises OSError."""
         was_short = self.is_short
         least, fewest = (self.min_free * 5 // 4, _FEW_FILES) if was_short else (self.min_free, 1)
         lacks_files = spare is not None and spare < fewest
@@ -340,7 +334,6 @@ class Evictor(DirectoryPart):
             )
 
     def evict(self, pages: Sequence[PageId]) -> list[PendingDeletion]:
-        """Take pages out of the index for others; the lock is held."""
         evicted = self._index.drop(pages, "disk")
         self.evicted += len(evicted)
         self.once_written.note(pages, "disk")

@@ -62,8 +62,6 @@ EXPECTED_FILES = (TAG_FILE, REUSE_FILE, BUDGET_FILE, WRITES_FILE, LEDGER_FILE)
 
 
 class Taken(NamedTuple):
-    """The bytes of the budget that a directory, or a document, takes."""
-
     cost: int
 
 
@@ -94,7 +92,6 @@ class PageFiles:
         self._doom = doom
 
     def document_bytes(self, namespace: BlockKey, document: Mapping[str, object]) -> int:
-        """Return the bytes of a namespace's document, there or not."""
         known = self.counted.get(os.path.join(self._root, namespace.hex(), NAMESPACE_FILE))
         return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known.cost
 
@@ -126,11 +123,9 @@ class PageFiles:
         return {path: nbytes for path, nbytes in places.items() if path not in self.counted}
 
     def directory_of(self, page: StoredPage) -> str:
-        """Return where a page's file lies."""
         return f"{self._root}{os.sep}{page.namespace.hex()}{os.sep}{page.shard}"
 
     def left(self, namespace: BlockKey, shard: str) -> None:
-        """Stop counting a directory that was removed."""
         directory = os.path.join(self._root, namespace.hex())
         whole = [directory, *(os.path.join(directory, name) for name in DESCRIPTIONS)]
         self.counted.end(*([os.path.join(directory, shard)] if shard else whole))
@@ -159,7 +154,6 @@ class PageFiles:
             self.counted.end(aside)
 
     def remove_cleared(self) -> None:
-        """Delete the leftovers of namespaces that were cleared; raises nothing."""
         with contextlib.suppress(OSError):
             for entry in list(self.fs.scan(self._root)):
                 if entry.name.startswith(CLEARED_PREFIX) and entry.is_dir(follow_symlinks=False):
@@ -167,7 +161,7 @@ class PageFiles:
 
     def remove_tree(self, directory: str) -> None:
         """Delete a namespace's files, wherever it lies, and the directories that are empty then;
-        what else lies in it stays. Raises nothing."""
+        other files stay. Raises nothing."""
         with contextlib.suppress(OSError):
             for entry in list(self.fs.scan(directory)):
                 if entry.is_dir(follow_symlinks=False):
@@ -263,8 +257,7 @@ class PageFiles:
 
     def fill(self, temporary: str, pieces: list[Buffer]) -> int:
         """Write all of a page that is staged; return its physical bytes. The first one puts the tag
-        into the directory that lets backups leave it out: opening a store waits for no write.
-        """
+        into the directory that lets backups leave it out: opening a store waits for no write."""
         nbytes = self.fs.write(temporary, pieces, self.durability)
         if not self._tagged:
             # A cache without a tag is a cache all the same; the next page tries again.
@@ -281,7 +274,6 @@ class PageFiles:
             self.fs.set_times(path, time_ns)
 
     def sync(self, path: str) -> None:
-        """Make a published name as durable as the tier's policy says."""
         self.fs.sync_directory(os.path.dirname(path), self.durability)
 
     def tidy(self, shards: Iterable[str]) -> list[Emptied]:
@@ -297,8 +289,7 @@ class PageFiles:
         return emptied
 
     def tidy_namespace(self, directory: str) -> list[Emptied]:
-        """Remove a namespace's directory if it holds nothing but its documents; return the removals
-        for peer processes."""
+        """Remove a namespace's directory if it holds nothing but its documents."""
         with contextlib.suppress(OSError):
             if {entry.name for entry in self.fs.scan(directory)} <= {*DESCRIPTIONS}:
                 for path in (os.path.join(directory, name) for name in DESCRIPTIONS):
@@ -310,7 +301,6 @@ class PageFiles:
         return []
 
     def _count_file(self, path: str) -> None:
-        """Count a small file at its size, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             nbytes = physical_bytes(os.lstat(path), MAX_DOCUMENT_BYTES)
             self._count(path, max(nbytes, SMALL_FILE_BYTES))
@@ -322,7 +312,6 @@ class PageFiles:
             self.fs.claim(path, links=False)
 
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
-        """Count a directory or a small file, in place of its former count."""
         self.counted.count(path, Taken(nbytes + ENTRY_BYTES))
 
 

@@ -12,7 +12,7 @@ LONGEST_SECONDS = 3600.0
 """How long the tier backs off from an unreadable page: longer than computing it again takes, so
 that the commit that follows still finds it absent."""
 REMEMBERED_PAGES = 4096
-"""Unreadable pages that are remembered; the tier backs off from a disk with more of them as a
+"""Unreadable pages that are remembered; from a disk with more of them the tier backs off as a
 whole."""
 
 SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
@@ -46,7 +46,6 @@ class Health:
         return self._opening or self._write_error or self._read_error or "ok"
 
     def begin_open(self) -> None:
-        """Note that the directory is about to be read: nothing of it is known yet."""
         self._opening = OPENING
 
     @property
@@ -56,11 +55,9 @@ class Health:
 
     @property
     def hides_pages(self) -> bool:
-        """True when some page may be hidden now."""
         return bool(self._unreadable) or self._reads.is_open
 
     def is_hidden(self, page: PageId) -> bool:
-        """True when a page must not be opened now."""
         known = self._unreadable.get(page)
         return self._reads.is_open or (known is not None and known.is_open)
 
@@ -83,7 +80,6 @@ class Health:
             self._read_error = ""
 
     def leave_read(self) -> None:
-        """Note a read that says nothing of the disk."""
         self._reads.left()
 
     def fail_read(self, page: PageId, error: OSError) -> bool:
@@ -101,11 +97,9 @@ class Health:
         return self._blames_disk
 
     def forget(self, page: PageId) -> None:
-        """Note that what failed is no longer the page's file."""
         self._unreadable.pop(page, None)
 
     def end_write(self) -> None:
-        """Note a write that worked."""
         self._write_error = ""
         if self._blames_disk:
             self._reads.ask_again()
@@ -119,16 +113,13 @@ class Health:
         self._write_error = _failing(error)
 
     def fill_up(self) -> None:
-        """Note that no room can be made."""
         self._write_error = "full"
 
     def fail_open(self, error: OSError) -> None:
-        """Note that the directory cannot be had."""
         place = f"{error.filename}: " if error.filename else ""
         self._opening = f"{UNAVAILABLE}{place}{error.strerror or error}"
 
     def end_open(self) -> None:
-        """Note that the directory is there."""
         self._opening = ""
 
 

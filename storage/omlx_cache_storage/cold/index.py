@@ -18,13 +18,13 @@ from omlx_cache_storage.pins import SHARE, Pinned, Pins
 from omlx_cache_storage.stats import Kind
 
 TOGETHER = 1024
-"""Pages that are pinned, let loose or deleted while lookups wait."""
+"""Pages that are pinned, released or deleted while lookups wait."""
 
 
 class PendingDeletion(NamedTuple):
     """A file that should be gone, `why` in a word: of a page that has left the index, or a
-    temporary one, without a page. `name` is the page's, or the path of a file that lies elsewhere
-    than the name says."""
+    temporary one, without a page. `name` is the page's, or the path of a file that lies
+    elsewhere."""
 
     name: PageName | str
     page: StoredPage | None
@@ -33,8 +33,6 @@ class PendingDeletion(NamedTuple):
 
 
 class Costly(Protocol):
-    """Something that takes bytes of the budget."""
-
     @property
     def cost(self) -> int: ...
 
@@ -68,14 +66,12 @@ class Counted(dict[Name, Thing]):
             self[name] = thing_of(cost)
 
     def end(self, *names: Name) -> None:
-        """Count things no longer."""
         with self._lock:
             for name in names:
                 thing = self.pop(name, None)
                 self.nbytes -= 0 if thing is None else thing.cost
 
     def check_integrity(self) -> None:
-        """Assert that the byte count is that of the things."""
         with self._lock:
             assert self.nbytes == sum(thing.cost for thing in self.values())
 
@@ -87,12 +83,11 @@ class Index:
     `lock` guards all that mutates: `contents`, `health`, `lost` (pages that left, with their stamps
     then, and that the writer has not taken: memory may believe them to be here), `cleared`
     (namespaces to clear before the directory is read), `unrecorded` (their files lack their
-    stamps), `refused_rank`,
-    `refused_until_ns` (when it is forgotten), `corrupt`, `limit_bytes` (the directory's budget),
-    and the fields that its users' docstrings name. No I/O, sorting or making of paths happens under
-    it. The methods for changes of peer processes (`take_in`, `leave`, `place`), `go_by_pins`,
-    `knows`, `drop_damaged` and `is_indexed` take it. Callers of the other methods that touch its
-    fields hold it. Deletions and publications keep apart by `Sharing.changing`, which is taken
+    stamps), `refused_rank`, `refused_until_ns` (when it is forgotten), `corrupt`, `limit_bytes`
+    (the directory's budget), and the fields that its users' docstrings name. No I/O, sorting or
+    making of paths happens under it. The methods for changes of peer processes (`take_in`, `leave`,
+    `place`), `go_by_pins`, `knows`, `drop_damaged` and `is_indexed` take it; callers of the other
+    methods hold it. Deletions and publications keep apart by `Sharing.changing`, which is taken
     before it.
     """
 
@@ -127,11 +122,10 @@ class Index:
 
     def is_still(self, file: PageFile) -> bool:
         """True unless a page was written anew since its file was found: that one is neither gone
-        nor wrong. The lock is held."""
+        nor wrong."""
         return self.contents.get(file.id) is file
 
     def moved(self, pages: Iterable[PageId], stamp_ns: int) -> None:
-        """Note that pages have another stamp: the disk is to learn it."""
         self.unrecorded.update(pages)
         if self.refused_rank is not None and stamp_ns < self.refused_rank[0]:
             self.refused_rank = None
@@ -169,13 +163,12 @@ class Index:
 
     def repin(self, files: Iterable[PageFile], most_bytes: int) -> Pinned:
         """Pin those of some files that a pin wants, the first first, as far as all pins take so
-        many bytes at most; release the others. The lock is held."""
+        many bytes at most; release the others."""
         self.refused_rank = None
         here = [file for file in files if self.is_still(file)]
         return self.contents.repin(here, self._wanted_until, self.clock.now(), most_bytes)
 
     def take_in(self, page: StoredPage, stamp_ns: int) -> None:
-        """Index a page that another process wrote."""
         stamp_ns = min(stamp_ns, self.clock.now())
         with self.lock:
             before = self.pop(page.name.id)
@@ -186,7 +179,7 @@ class Index:
             self.doom(before.stored, "disk")
 
     def leave(self, page: StoredPage, why: str) -> None:
-        """Forget a page whose file another process deleted."""
+        """Drop a page whose file another process deleted."""
         name = page.name.id
         self.doomed.end(page.name)
         with self.lock:
@@ -201,19 +194,17 @@ class Index:
             self.departures.note([name] if how == why else [], how)
 
     def place(self, pages: Iterable[PageId], stamp_ns: int) -> None:
-        """Put pages where another process has put them in the order."""
         with self.lock:
             self.contents.touch(self.contents.unpinned(pages, self.clock.now()), stamp_ns)
 
     def knows(self, name: PageName) -> bool:
-        """True for a page's file that is indexed, or about to be deleted."""
         return self.is_indexed(name) or name in self.doomed
 
     def drop(
         self, pages: Iterable[PageId], why: How, detail: str | None = ""
     ) -> list[PendingDeletion]:
-        """Take pages out of the index and return their files, which are doomed; the lock is held.
-        Each is an event, but without a `detail`."""
+        """Take pages out of the index and return their files, which are doomed. Each is an event,
+        but without a `detail`."""
         removed = [file for page in pages if (file := self.pop(page)) is not None]
         # Memory may have taken one that was deleted, or damaged, for written meanwhile.
         is_evicted = why == "disk"
@@ -242,7 +233,7 @@ class Index:
         return file
 
     def know(self, contents: Contents) -> None:
-        """Know these pages, and no others; the lock is held."""
+        """Know these pages, and no others."""
         before, self.contents = self.contents, contents
         gone = [page for page in before if page not in contents]
         self.lost += [(page, NEVER_NS) for page in gone]
@@ -254,11 +245,10 @@ class Index:
         return page_path(self.directory, stored.namespace, stored.name)
 
     def path_of(self, file: PendingDeletion) -> str:
-        """Return where a file lies that should be gone."""
         return self.path(file.page) if file.page and file.page.name == file.name else str(file.name)
 
     def has_file(self, name: PageName) -> bool:
-        """True when just this file is that of an indexed page; the lock is held."""
+        """True when just this file is that of an indexed page."""
         file = self.contents.get(name.id)
         return file is not None and file.stored.name == name
 
@@ -269,10 +259,8 @@ class Index:
         return file
 
     def doom_temporary(self, path: str, nbytes: int) -> None:
-        """Count a file of no page until it is gone."""
         self.doomed.count(path, PendingDeletion(path, None, nbytes))
 
     def is_indexed(self, name: PageName) -> bool:
-        """True for the file of a page that is indexed."""
         with self.lock:
             return self.has_file(name)

@@ -1,10 +1,5 @@
 """The ledger of a cold directory: a small file that says what changed in it, for all processes.
-
-`ledger` is a header and a ring of records:
-
-    header  64 bytes: magic, epoch, bytes of the ring, head, xxh64 of these; little-endian; then the
-            directory's identity: 16 random bytes that stay
-    ring    frames, one after the other: length, xxh32, record (msgpack, see `changes`)
+`docs/format.md` has it byte by byte.
 
 The head counts all bytes ever appended; a record lies at its number modulo the ring's size. A
 reader that is behind by more than half the ring has lost the thread: the other half may be
@@ -56,8 +51,6 @@ class LedgerBusy(OSError):
 
 
 class _RingHead(NamedTuple):
-    """The header's fields. `head` counts the bytes that were ever appended."""
-
     epoch: int
     ring: int
     head: int
@@ -68,7 +61,6 @@ class _RingHead(NamedTuple):
 
 
 def ledger_bytes(limit_bytes: int) -> int:
-    """Return how large the ledger of a directory with a budget is."""
     small = min(limit_bytes // 256, 4 * SMALLEST_BYTES)
     return max(SMALLEST_BYTES, min(LARGEST_BYTES, max(small, limit_bytes // 1024) // 4096 * 4096))
 
@@ -97,13 +89,12 @@ class Ledger:
 
     @property
     def nbytes(self) -> int:
-        """The size of the file, 0 for one that is not open."""
         return HEADER_BYTES + self._at.ring if self._at.ring else 0
 
     @property
     def identity(self) -> str | None:
-        """The identity that tells the directory from every other one; None for a ledger that is not
-        open, or that only earlier versions have used."""
+        """What tells the directory from every other one; None for a ledger that is not open, or
+        that only earlier versions have used."""
         return _identity(self._fs, self._open.fd) if self.is_open else None
 
     @property
@@ -112,7 +103,6 @@ class Ledger:
 
     @property
     def is_current(self) -> bool:
-        """True when the file that is open is the directory's."""
         return self.is_open and self._fs.is_at(self._open.fd, self._path)
 
     @property
@@ -161,7 +151,6 @@ class Ledger:
                 self._at = self._begin(nbytes)
 
     def _is_small(self, nbytes: int) -> bool:
-        """True for a size that a disk hardly notices: a full disk has better uses for its bytes."""
         return nbytes * DISK_SHARE <= self._fs.free_bytes(os.path.dirname(self._path))
 
     def close(self) -> None:
@@ -180,7 +169,6 @@ class Ledger:
 
     @contextlib.contextmanager
     def _alone(self, seconds: float) -> Iterator[None]:
-        """Keep other threads of this process from changing the directory; raises LedgerBusy."""
         if not self._mutex.acquire(timeout=max(0.0, seconds)):
             raise _busy()
         try:
@@ -190,10 +178,8 @@ class Ledger:
 
     @contextlib.contextmanager
     def held(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
-        """Keep others from changing the directory; within a thread any number of times over.
-
-        Waits for `seconds` at most; raises LedgerBusy then.
-        """
+        """Keep others from changing the directory; within a thread any number of times over. Waits
+        for `seconds` at most; raises LedgerBusy then."""
         now = time.monotonic()
         deadline = now + seconds
         if now < self._rests_until:
@@ -265,7 +251,6 @@ class Ledger:
             return None
 
     def _leads_to(self, header: _RingHead | None) -> TypeGuard[_RingHead]:
-        """True when all bytes appended until then are in the ring."""
         at = self._at
         return (
             header is not None

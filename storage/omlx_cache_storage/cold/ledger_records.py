@@ -1,8 +1,6 @@
-"""The records of a directory's ledger, as values and as bytes.
-
-A record is a msgpack list that begins with its kind. Fields are only ever added at the end, and a
-kind that is not known is passed over, so that versions of the software share a directory.
-"""
+"""The records of a directory's ledger, as values and as bytes. A record is a msgpack list that
+begins with its kind. Fields are only ever added at the end, and a kind that is not known is passed
+over, so that versions of the software share a directory."""
 
 import contextlib
 from typing import NamedTuple, cast, get_args

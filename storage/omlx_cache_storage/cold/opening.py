@@ -35,7 +35,7 @@ SCANS = 3
 """How often a directory is read that changes faster than it is followed, before the tier backs
 off."""
 SCAN_SECONDS = WAIT_SECONDS / 4
-"""Seconds that peer processes wait, at most, for a directory to be read."""
+"""How long peer processes wait, at most, for a directory to be read."""
 
 
 class Opening(DirectoryPart):
@@ -122,7 +122,6 @@ class Opening(DirectoryPart):
 
     @uncollected()
     def _read_anew(self) -> None:
-        """Read the directory, and go on from there; raises OSError."""
         # A directory that changed too fast to be followed loses no recency.
         self.record_recency()
         self.root.have(deleted=self._sharing.ledger.is_gone)
@@ -206,7 +205,6 @@ class Opening(DirectoryPart):
             self._index.departures.note(victims, "disk")
 
     def read_directory(self) -> tuple[Contents, Inventory]:
-        """Return the contents of the directory; raises OSError."""
         now = time.time_ns()
         inventory = take_inventory(self._index.directory, self._fs)
         ahead = {page.name.id for page, at_ns in inventory.pages if at_ns > now + AHEAD_NS}
@@ -220,8 +218,6 @@ class Opening(DirectoryPart):
         return contents, inventory
 
     def _begin_with(self, contents: Contents, found: Inventory) -> None:
-        """Take the pages that were read as the contents; the changes of peer processes meanwhile
-        are followed next."""
         with self._sharing.beginning(found.under_way, FILE_SLACK_BYTES), self._index.lock:
             if self._index.cleared:
                 raise LedgerBusy(errno.EAGAIN, "a namespace was cleared while it was read")

@@ -1,4 +1,4 @@
-"""Reading one page file: its header, and its payload into buffers of the caller's, verified."""
+"""Reading one page file: its header, and its payload into the caller's buffers, verified."""
 
 import contextlib
 import os
@@ -24,10 +24,8 @@ CHECKED_BYTES = 512 * 1024
 
 
 class PageReader:
-    """An open page file whose header was checked; valid inside `ColdTier.reading`.
-
-    `was_read` says that the whole payload came, and is right; `seconds` is what that took.
-    """
+    """An open page file whose header was checked; valid inside `ColdTier.reading`. `was_read`: the
+    whole payload came, and is right; `seconds` is what that took."""
 
     def __init__(self, fs: FileSystem, fd: int, path: StrPath) -> None:
         self._fs = fs
@@ -79,7 +77,7 @@ class PageReader:
 
 
 def _batches(pieces: Sequence[Buffer]) -> Iterator[tuple[list[memoryview], int]]:
-    """Yield the pieces' bytes in order, some `CHECKED_BYTES` at a time, and how many they are."""
+    """Yield the pieces' bytes in order, `CHECKED_BYTES` at a time, and how many they are."""
     batch: list[memoryview] = []
     total = 0
     for piece in pieces:
@@ -111,12 +109,10 @@ def open_page(
 
 
 def describes(meta: PageMeta, namespace: BlockKey, name: PageName) -> bool:
-    """True for the header of the page that has this name."""
     return (meta.namespace, name_of(meta)) == (namespace, name)
 
 
 def read_header(path: StrPath, fs: FileSystem = DISK) -> Header:
-    """Return a page file's header; raises PageError."""
     try:
         with fs.reading(path) as fd:
             return read_header_at(fd, fs)

@@ -25,16 +25,14 @@ from omlx_cache_storage.page import Page, PageId, WriteResult
 NO_ROOM_TRIES = 3
 """How often room is made for a page that the disk had none for, each time twice as much."""
 ELSEWHERE_SECONDS = 1.0
-"""For so long a page is waited for that another process is writing."""
+"""How long to wait for a page that another process is writing."""
 _PAUSE_SECONDS = 0.002
 
 
 class PageWriter(DirectoryPart):
     """Writes pages, whole or not at all. Belongs to one thread at a time; the index's lock guards
-    `written` and `rewritten` (bytes).
-
-    `load` indexes the directory if it is not the one that was indexed, and raises OSError.
-    """
+    `written` and `rewritten` (bytes). `load` indexes the directory if it is not the one that was
+    indexed, and raises OSError."""
 
     def __init__(
         self,
@@ -62,10 +60,10 @@ class PageWriter(DirectoryPart):
         """Publish a page whole or not at all, and return the result.
 
         Evicts only pages before this one in the order: never its chain's root for its deep end.
-        Raises OSError when the disk fails, for want of room only after some pages were evicted.
-        Raises ValueError for a payload of another size than the page's tensors. Nothing is left
-        behind then. An unreadable page is written again, except one that only this process cannot
-        decode. It waits a moment for a page that a peer process is writing. Writer thread only.
+        Raises OSError when the disk fails, for want of room only after some pages were evicted;
+        ValueError for a payload of another size than the page's tensors. Nothing is left behind
+        then. An unreadable page is written again, except one that only this process cannot decode.
+        It waits a moment for a page that a peer process is writing. Writer thread only.
         """
         self._load()
         candidate = Candidate(page.meta.id, page.meta.position, time_ns)
@@ -130,7 +128,7 @@ class PageWriter(DirectoryPart):
 
     def known(self, page: PageId, held: int) -> WriteResult | None:
         """Return what keeps a page from being written: its file is of use to others, or to this
-        process, as far as is known; None for neither."""
+        process."""
         old = self._index.contents.get(page)
         if old is not None and old.undecodable:
             return "undecodable"
@@ -222,7 +220,6 @@ class PageWriter(DirectoryPart):
             writing.opened.close()
 
     def _publish(self, writing: Writing) -> WriteResult:
-        """Write the file, name it and index it."""
         page = writing.candidate.page
         try:
             nbytes = self._files.fill(writing.temporary, writing.pieces)
@@ -253,7 +250,6 @@ class PageWriter(DirectoryPart):
         return "written"
 
     def take(self, writing: Writing, nbytes: int) -> None:
-        """Index a page that was written, and tell of it; the directory is held."""
         page, time_ns = writing.candidate.page, writing.candidate.stamp_ns
         stored = writing.wanted._replace(nbytes=nbytes)
         again = self._evictor.once_written.find(page) is not None

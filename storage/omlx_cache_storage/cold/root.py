@@ -54,8 +54,6 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _MNT_LOCAL = 0x1000
 _STATFS = struct.Struct("=II5QII4I16s1024s1024s8I")
-"""Darwin's `struct statfs` with 64-bit inodes: sizes and counts, fsid, owner, type, flags, subtype,
-the type's name, where it is mounted, from what, and what is reserved."""
 _FLAGS, _TYPE_NAME = 11, 13
 
 
@@ -114,7 +112,7 @@ def kind_of(path: StrPath) -> FileSystemKind:
 
 def mounted_at(path: str, device: int, mountinfo: str) -> FileSystemKind:
     """Return the kind of the file system that holds a path without links, from the text of
-    `/proc/self/mountinfo`. Pure.
+    `/proc/self/mountinfo`.
 
     Of the mount points above the path the deepest counts, then the latest. A mount point of another
     device counts only if none has the path's, as for a subvolume.
@@ -130,24 +128,21 @@ def mounted_at(path: str, device: int, mountinfo: str) -> FileSystemKind:
 
 
 def named(name: str) -> FileSystemKind:
-    """Return the kind of a file system by the name that Linux has for it. Pure."""
     return FileSystemKind(name, name.removeprefix("fuse.") in NETWORK)
 
 
 def from_statfs(answer: bytes) -> FileSystemKind:
-    """Return the kind of a file system from what Darwin's `statfs` filled in. Pure."""
+    """Return the kind of a file system from what Darwin's `statfs` filled in."""
     fields = _STATFS.unpack_from(answer)
     name = fields[_TYPE_NAME].partition(b"\0")[0].decode("ascii", "replace")
     return FileSystemKind(name, not fields[_FLAGS] & _MNT_LOCAL)
 
 
 def locks_work(file: StrPath, fs: FileSystem) -> bool:
-    """Return whether a lock on a file keeps other processes out.
-
-    Makes the file if it is missing, and holds the lock for a moment. A lock that another process
-    holds is an answer, too. Raises OSError for other errors of the disk.
-    """
-    # Each opened by itself, as another process does it: copies would share the lock.
+    """Return whether a lock on a file keeps other processes out; a lock that another process holds
+    is an answer, too. Makes the file if it is missing. Raises OSError for other errors of the
+    disk."""
+    # As another process does it: copies of a descriptor would share the lock.
     with (
         contextlib.closing(Descriptor(fs.open_shared(file), locked=True)) as first,
         contextlib.closing(Descriptor(fs.open_shared(file), locked=True)) as second,
@@ -188,8 +183,8 @@ class DiskGone(DirectoryGone):
 
 
 class KnownDirectory(NamedTuple):
-    """A remembered directory: the identity of its ledger, and the mount point of its file system
-    then."""
+    """A remembered directory: the identity of its ledger, and the mount point of its file
+    system."""
 
     identity: str
     mount: str
@@ -222,10 +217,8 @@ class Root:
         self._device: int | None = None
 
     def have(self, *, deleted: bool) -> None:
-        """Make the directory if it is missing and did not go away; raises DirectoryGone.
-
-        `deleted`: the one that this process had was deleted, and neither renamed nor unmounted.
-        """
+        """Make the directory if it is missing and did not go away; raises DirectoryGone. `deleted`:
+        the one that this process had was deleted, and neither renamed nor unmounted."""
         self.check(deleted=deleted)
         if not self._fs.exists(self._path):
             self._make()
@@ -279,7 +272,6 @@ class Root:
             )
 
     def _check_mount(self, known: KnownDirectory) -> None:
-        """Raise DirectoryGone where a file system is mounted no longer."""
         mount = self._fs.mount_point(self._path)
         if known.mount != mount and known.mount.startswith(mount.rstrip("/") + "/"):
             forget = (
@@ -294,7 +286,7 @@ class Root:
             )
 
     def _is_elsewhere(self, path: str) -> bool:
-        """True when a path lies on another device than the directory did that this process had."""
+        """True when a path lies on another device than the directory that this process had."""
         return self._device is not None and self._fs.identity(path)[0] != self._device
 
     def _make(self) -> None:
@@ -370,7 +362,6 @@ def _exclude(directory: str) -> None:
 
 
 def record_path(memory: Path, directory: str) -> str:
-    """Return where it is remembered which directory a path named."""
     name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:32]
     return os.path.join(memory, "directories", f"{name}.json")
 

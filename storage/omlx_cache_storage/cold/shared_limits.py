@@ -2,7 +2,7 @@
 
 `writes.json` says how many bytes were written in each hour, in hours since the epoch. Bytes are
 booked before they are written, a thousandth of a day's at a time. A killed process has booked too
-much, by that at most, and never too little. Several processes book in one file in turns.
+much, by that at most, and never too little.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ BOOKED_SHARE = 1024
 """This part of a day's bytes is booked at a time."""
 _MOST_BYTES = 2**62
 LOCK_SECONDS = 0.2
-"""For so long other processes are waited for that book: a page is written all the same."""
+"""How long to wait for other processes that book: a page is written all the same."""
 
 
 class DailyWriteUsage(NamedTuple):
@@ -91,8 +91,8 @@ class DailyWrites:
         self._told = False
 
     def take(self, nbytes: int) -> bool:
-        """Grant bytes for a page; False, counted and said once, beyond the limit. Of none: whether
-        any may be granted."""
+        """Admit bytes for a page; False, counted and said once, beyond the limit. Of none: whether
+        any may be admitted."""
         if not self._fits(nbytes) or (nbytes > self._booked and not self._book(nbytes)):
             self._closed = self._hour()
             self._count += 1
@@ -109,7 +109,6 @@ class DailyWrites:
         return True
 
     def give_back(self, nbytes: int) -> None:
-        """Note that admitted bytes were not written."""
         self._booked += nbytes
 
     def usage(self) -> DailyWriteUsage:
@@ -249,9 +248,8 @@ class SharedLimits(DirectoryPart):
         self.heed_pins()
 
     def heed_pins(self, *, anew: bool = False) -> None:
-        """Go by the directory's pins if they were changed, here or elsewhere, if one has ended, or
-        `anew`; the directory is held, or cannot be changed. A disk that refuses leaves things as
-        they are."""
+        """Go by the directory's pins if they were changed, if one has ended, or `anew`; the
+        directory is held, or cannot be changed. A disk that refuses leaves things as they are."""
         pins, now = self._index.pins, self._index.clock.now()
         changed = anew or pins.is_unwritten or self._sharing.repinned
         try:

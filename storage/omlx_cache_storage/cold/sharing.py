@@ -41,7 +41,7 @@ from omlx_cache_storage.keys import BlockKey
 _log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS = 0.05
-"""For so long a lookup waits for another thread that takes in changes."""
+"""How long a lookup waits for another thread that takes in changes."""
 ABANDONED_SECONDS = 1.0
 """A page that is in flight for longer may have lost its writer, and is looked at."""
 
@@ -64,7 +64,6 @@ class Flight:
 
     @property
     def cost(self) -> int:
-        """The bytes of the budget that it takes."""
         return self.nbytes + ENTRY_BYTES
 
 
@@ -77,9 +76,9 @@ class Sharing:
     missed, and the directory must be read again. The index takes locks of its own. `flights`: files
     in flight, by temporary name. Three fields belong to the thread that has the directory's lock:
     `rebudgeted` and `repinned` (the file of the budget, or of the pins, was changed), and `untold`
-    (changes that peer processes do not know yet).
-    `read_only`: nothing could be written when the directory was read. `counts`: False for a
-    service, which does not count as a user of the directory.
+    (changes that peer processes do not know yet). `read_only`: nothing could be written when the
+    directory was read. `counts`: False for a service, which does not count as a user of the
+    directory.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, index: Index, files: PageFiles) -> None:
@@ -171,7 +170,6 @@ class Sharing:
         return self.is_lost and self.ledger.is_open
 
     def close(self) -> None:
-        """Leave the directory to peer processes: their changes are not seen any more."""
         self._attached.close()
         self.ledger.close()
 
@@ -277,11 +275,9 @@ class Sharing:
         return self._fs.own_file(page_path(self.directory, page.namespace, page.name)) is not None
 
     def tidy(self, shards: Iterable[str]) -> None:
-        """Remove directories that nothing is left in, and tell of it; the directory is held."""
         self.tell(*self._files.tidy(shards))
 
     def others(self) -> list[Flight]:
-        """Return the files that peer processes write."""
         return [flight for flight in list(self.flights.values()) if not flight.own]
 
     def others_of(self, page: StoredPage) -> list[Flight]:
@@ -350,8 +346,8 @@ class Sharing:
 
 
 class DirectoryPart:
-    """A part of a cold tier: it works on the tier's one index, on its files, and on what peer
-    processes share."""
+    """A part of a cold tier: it works on the tier's index and files, and on what peer processes
+    share."""
 
     def __init__(self, index: Index, files: PageFiles, sharing: Sharing) -> None:
         self._index = index

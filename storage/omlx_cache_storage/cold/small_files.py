@@ -1,11 +1,8 @@
 """The small JSON files of a cold directory: each is read with doubt, and replaced as a whole. Only
-a full disk has budget and pins written in place.
+a full disk has budget and pins written in place. `docs/format.md` says what they hold.
 
-`namespace.json` says what a namespace's digest was made from. Three files lie beside the
-namespaces. `budget.json` says how many bytes the directory may take, and who set that; `pins.json`
-names the pinned pages. `reuse.json` is the learning of eviction policies, for later processes: the
-last one that measured replaces it. A file that is missing, torn or another user's says nothing.
-Names of files being written tell their writer, so that leftovers are known as such.
+A file that is missing, torn or another user's says nothing. Names of files being written tell their
+writer, so that leftovers are known as such.
 """
 
 import contextlib
@@ -68,8 +65,7 @@ def replace_file(
     durability: Durability = "none",
     doom: Doom = lambda path, nbytes: None,
 ) -> None:
-    """Give a small file another content, whole or not at all; raises OSError. `doom` takes a
-    written file that cannot be deleted."""
+    """Give a small file another content, whole or not at all; raises OSError."""
     temporary = temporary_name(os.path.dirname(path))
     try:
         fs.write(temporary, [raw], durability)
@@ -81,8 +77,7 @@ def replace_file(
 
 
 def abandon(temporary: str, fs: FileSystem) -> bool:
-    """Delete a file under a temporary name; False when the disk does not delete it. Raises
-    nothing."""
+    """Delete a file under a temporary name; False when the disk does not. Raises nothing."""
     try:
         fs.remove(temporary)
     except OSError:
@@ -116,7 +111,6 @@ MAX_DOCUMENT_BYTES = 1024 * 1024
 MAX_PINS_BYTES = 4 * 1024 * 1024
 """The same for pins: the keys of some 60,000 blocks."""
 VERSION = 1
-"""Of each of the files beside the namespaces."""
 
 
 def read_map(path: StrPath, fs: FileSystem, most: int = MAX_DOCUMENT_BYTES) -> dict[str, object]:
@@ -135,7 +129,6 @@ def read_map(path: StrPath, fs: FileSystem, most: int = MAX_DOCUMENT_BYTES) -> d
 
 
 def read_document(path: StrPath, fs: FileSystem) -> dict[str, object]:
-    """Return a small file's map, {} for a file that is missing, unreadable or too large."""
     try:
         return read_map(path, fs)
     except OSError:
@@ -143,11 +136,9 @@ def read_document(path: StrPath, fs: FileSystem) -> dict[str, object]:
 
 
 def encode_document(document: Mapping[str, object]) -> bytes:
-    """Return a namespace document's file content, at most `MAX_DOCUMENT_BYTES` long.
-
-    Fields are whole as long as that fits. After that digests replace the largest of them, so that
-    the short ones, which tell the model, stay readable.
-    """
+    """Return a namespace document's file content, at most `MAX_DOCUMENT_BYTES` long. Fields are
+    whole as long as that fits. After that digests replace the largest of them, so that the short
+    ones, which tell the model, stay readable."""
     shown = dict(document)
     raw, left = _json(shown), list(shown)
     while left and len(raw) >= MAX_DOCUMENT_BYTES:
@@ -182,7 +173,6 @@ class SmallFile(NamedTuple):
     most: int = MAX_DOCUMENT_BYTES
 
     def read(self, cold_dir: Path, fs: FileSystem) -> dict[str, object]:
-        """Return what a directory's file says; raises OSError where the disk refuses."""
         return read_map(os.path.join(cold_dir, self.name), fs, self.most)
 
     def is_newer(self, cold_dir: Path, fs: FileSystem = DISK) -> bool:
@@ -241,21 +231,19 @@ def room_for(raw: bytes) -> int:
 
 
 def _version(document: Mapping[str, object]) -> int:
-    """Return the version that wrote a file, 0 for a file of no version."""
     version = document.get("version")
     return version if isinstance(version, int) and version is not True and version > 0 else 0
 
 
 def is_count(value: object, most: int) -> bool:
-    """True for a whole number from 0 to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def read_budget(cold_dir: Path, fs: FileSystem = DISK) -> Budget | None:
     """Return the budget of a directory's file, None for a file that has none.
 
-    Reads a file; raises OSError where the disk fails. A caller must not take that for no budget: it
-    would replace a budget that a person set.
+    Raises OSError where the disk fails. A caller must not take that for no budget: it would replace
+    a budget that a person set.
     """
     return parse_budget(BUDGET.read(cold_dir, fs))
 
@@ -266,14 +254,12 @@ def write_budget(cold_dir: Path, budget: Budget, fs: FileSystem = DISK) -> bool:
     Raises OSError."""
     if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1]:
         return False
-    # A torn file is no budget, and a person's budget survives a power cut. A store sets its own
-    # budget again.
+    # A person's budget survives a power cut. A store sets its own again.
     durability: Durability = "fsync" if budget.set_by == "quota" else "none"
     return BUDGET.replace(cold_dir, encode_budget(budget), fs, durability)
 
 
 def encode_budget(budget: Budget) -> bytes:
-    """Return the content of a budget's file."""
     known = {"bytes": budget.nbytes, "set_by": budget.set_by, "shares": dict(budget.shares)}
     return json.dumps({"version": VERSION, **known}, indent=1, sort_keys=True).encode() + b"\n"
 
@@ -297,17 +283,12 @@ def parse_budget(document: Mapping[str, object]) -> Budget | None:
 
 
 def read_pins(cold_dir: Path, fs: FileSystem = DISK) -> tuple[PinRecord, ...]:
-    """Return what a directory's file says, ended pins too; raises OSError where the disk
-    refuses."""
     return parse_pins(PINS.read(cold_dir, fs))
 
 
 def write_pins(cold_dir: Path, pins: Iterable[PinRecord], fs: FileSystem) -> bool:
     """Replace a directory's file durably, whole or not at all; False where a newer version wrote
-    it.
-
-    Raises OSError, and ValueError for more than a file has room for.
-    """
+    it. Raises OSError, and ValueError for more than a file has room for."""
     raw = encode_pins(pins)
     if len(raw) > MAX_PINS_BYTES:
         raise ValueError(f"{PINS_FILE} has room for the keys of some 60,000 blocks, and no more")
@@ -315,7 +296,6 @@ def write_pins(cold_dir: Path, pins: Iterable[PinRecord], fs: FileSystem) -> boo
 
 
 def encode_pins(pins: Iterable[PinRecord]) -> bytes:
-    """Return the content of a file with pins."""
     documents: list[dict[str, object]] = []
     for pin in pins:
         times = {"since": pin.since_ns, "until": pin.until_ns}
@@ -327,7 +307,6 @@ def encode_pins(pins: Iterable[PinRecord]) -> bytes:
 
 
 def pins_bytes(pins: Collection[PinRecord]) -> int:
-    """Return the bytes that a directory counts for pins, as `room_for`; 0 without any."""
     return room_for(encode_pins(pins)) if pins else 0
 
 
@@ -341,7 +320,6 @@ def parse_pins(document: Mapping[str, object]) -> tuple[PinRecord, ...]:
 
 
 def _pin(said: Mapping[str, Any]) -> PinRecord:
-    """Return a pin; raises ValueError, TypeError or KeyError for a value that is none."""
     kind, name, since, until = said["kind"], said["name"], said["since"], said.get("until")
     times = is_count(since, FOREVER_NS) and (until is None or is_count(until, FOREVER_NS))
     if kind not in get_args(PinKind) or not isinstance(name, str) or not times:
@@ -363,16 +341,12 @@ class Reuse(NamedTuple):
 
 
 def read_reuse(cold_dir: Path, fs: FileSystem = DISK) -> Reuse:
-    """Return what a directory's file says; reads a file, raises nothing."""
     return parse_reuse(read_document(os.path.join(cold_dir, REUSE_FILE), fs))
 
 
 def write_reuse(cold_dir: Path, reuse: Reuse, fs: FileSystem = DISK) -> bool:
     """Replace a directory's file, whole or not at all; False where the directory is not this user's
-    alone, is missing, or was not used by a store.
-
-    Raises OSError.
-    """
+    alone, is missing, or was not used by a store. Raises OSError."""
     # Without a ledger it is the place where a disk is mounted at other times.
     if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)) or not fs.identity(cold_dir)[-1]:
         return False

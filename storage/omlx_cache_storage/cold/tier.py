@@ -46,8 +46,8 @@ EVICTED_BYTES = 256 * 1024 * 1024
 
 
 class ColdTier(LocalTier[PageFile]):
-    """Finds and reads the pages of a directory, and has others write, evict and delete them:
-    `PageWriter`, `Evictor`, `Deleter`. All use one `Index`, whose lock guards their knowledge.
+    """Finds and reads the pages of a directory, and has others write, evict and delete them. All
+    use one `Index`, whose lock guards their knowledge.
 
     Any thread may read and discard; `open`, `write`, `settle` and `close` belong to one thread at a
     time.
@@ -114,7 +114,6 @@ class ColdTier(LocalTier[PageFile]):
         return self._index.contents
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
-        """Return the info of each page; None also for one that this process cannot decode."""
         with self._index.lock:
             found = self._index.contents.infos(pages)
             if self._index.health.hides_pages:
@@ -123,7 +122,7 @@ class ColdTier(LocalTier[PageFile]):
             return found
 
     def hidden(self, pages: Iterable[PageId]) -> dict[PageId, str]:
-        """Return why `info` is silent about pages that are here, in a word; nothing of others."""
+        """Return why `info` is silent about pages that are here, in a word."""
         found: dict[PageId, str] = {}
         with self._index.lock:
             if self._index.contents.undecodable or self._index.health.hides_pages:
@@ -139,19 +138,19 @@ class ColdTier(LocalTier[PageFile]):
             return self._index.contents.usable(page) is not None
 
     def stored(self, page: PageId) -> StoredPage | None:
-        """Return the known file of a page, None for one that is not here; reads nothing."""
+        """Return the known file of a usable page; reads nothing."""
         with self._index.lock:
             file = self._index.contents.usable(page)
         return None if file is None else file.stored
 
     @contextlib.contextmanager
     def reading(self, page: PageId) -> Iterator[PageReader]:
-        """Open a page; raises PageError, and forgets a page that is missing or wrong: that is one
-        of `take_lost`.
+        """Open a page; raises PageError, and drops a page that is missing or wrong: that is one of
+        `take_lost`.
 
         A page that cannot be decoded here stays on the disk and is not opened again. An unreadable
-        page stays too, is not opened for a while, and is one of `take_lost`. Blocks on the disk.
-        A page evicted meanwhile stays readable until the block ends.
+        page stays too, is not opened for a while, and is one of `take_lost`. Blocks on the disk. A
+        page evicted meanwhile stays readable until the block ends.
         """
         with self._index.lock:
             file = self._index.contents.get(page)
@@ -174,7 +173,7 @@ class ColdTier(LocalTier[PageFile]):
             with self._index.lock:
                 gone = [page] if self._index.is_still(file) else []
                 self._index.drop(gone, "removed", "its file is gone")
-                # There is nothing to delete: a new file of that name is another one.
+                # A new file of that name is another one.
                 self._index.doomed.end(stored.name)
             self._index.departures.note(gone, "removed")
             if self._fs.exists(path):
@@ -214,22 +213,19 @@ class ColdTier(LocalTier[PageFile]):
 
     def take_lost(self) -> list[tuple[PageId, int]]:
         """Return, once, the pages that left the disk since the last call, each with its stamp then;
-        `NEVER_NS` for one that was not evicted. Such a page was deleted, found missing, wrong or
-        unreadable, or went with its directory."""
+        `NEVER_NS` for one that was deleted, found missing, wrong or unreadable, or went with its
+        directory."""
         with self._index.lock:
             lost, self._index.lost = self._index.lost, []
             return lost
 
     def clear(self, namespace: BlockKey, seconds: float = WAIT_SECONDS) -> Cleared:
-        """Delete every page of a namespace, as `Deleter.clear` does."""
         return self._deleter.clear(namespace, seconds)
 
     def entries(self) -> list[ColdEntry]:
-        """Return every page, the first to be evicted first."""
         return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.name.position, e.page))
 
     def listing(self) -> list[ColdEntry]:
-        """Return every page, in no order: nothing is sorted for it."""
         return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in self.records()]
 
     def touch(
@@ -240,11 +236,8 @@ class ColdTier(LocalTier[PageFile]):
         *,
         used: bool = True,
     ) -> None:
-        """Give pages a stamp of the clock, now by default. A page that was used later than both the
-        stamp and `since_ns` is skipped. `used`: True for an access, False for a reorder.
-
-        `settle` writes the stamps to the disk.
-        """
+        """Give pages a stamp of the clock, as `Contents.use` does; `settle` writes the stamps to
+        the disk."""
         with self._index.lock:
             stamp_ns = self._index.clock.now() if stamp_ns is None else stamp_ns
             chain = chain if isinstance(chain, list) else list(chain)
@@ -264,14 +257,11 @@ class ColdTier(LocalTier[PageFile]):
             self._index.moved(moved, stamp_ns)
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:
-        """Pin each of some pages that a pin wants, root first; release the others."""
         with self._index.lock:
             found = filter(None, map(self._index.contents.usable, pages))
             return self._index.repin(found, self._index.limit_bytes // SHARE)
 
     def refresh(self) -> bool:
-        """Take in what other processes changed; False when that is nothing. Reads a few bytes when
-        nothing was changed; any thread may call, and nothing raises."""
         return self.sharing.refresh()
 
     def close(self) -> None:
@@ -321,7 +311,6 @@ class ColdTier(LocalTier[PageFile]):
             self.sharing.recover()
 
     def _shrink(self) -> None:
-        """Evict down to the budget, a part at a time; raises nothing."""
         if self._index.doomed:
             self._deleter.retry()
         evicted, over = 0, partial(self.evictor.lacks, -DIRECTORY_SLACK_BYTES)
@@ -425,13 +414,10 @@ class ColdTier(LocalTier[PageFile]):
 
     @property
     def limit_bytes(self) -> int:
-        """The directory's budget."""
         return self._index.limit_bytes
 
     def discard(self, pages: Iterable[PageId], *, later: bool = False) -> int:
-        """Delete pages, as `Deleter.discard` does."""
         return self._deleter.discard(pages, later=later)
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
-        """Publish a page as `PageWriter.write` does. Writer thread only."""
         return self._writing.write(page, time_ns, document)

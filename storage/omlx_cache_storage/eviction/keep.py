@@ -30,8 +30,8 @@ PER_OCTAVE = 3
 BUCKETS = 72
 """Ages up to about three weeks."""
 BURST_SECONDS = 1.0
-"""Uses closer than this are one burst: requests that arrive together and share a prompt's head. How
-often that happens says nothing of how soon a page comes back."""
+"""Uses closer than this are one burst of requests that share a prompt's head, which says nothing of
+how soon a page comes back."""
 
 
 def bucket_of(age_seconds: float) -> int:
@@ -51,7 +51,6 @@ def counted(ages_seconds: Ages, weights: Ages) -> Ages:
 
 
 def end_of(bucket: int) -> float:
-    """Return the age in seconds at which a bucket ends."""
     return float(YOUNGEST_SECONDS * 2 ** ((bucket + 1) / PER_OCTAVE))
 
 
@@ -94,7 +93,6 @@ class Learned(NamedTuple):
     patience_seconds: float
 
     def document(self) -> dict[str, object]:
-        """Return plain values, for a file."""
         return {
             "version": VERSION,
             "uses": [round(uses, 3) for uses in self.uses],
@@ -127,8 +125,7 @@ class Ghosts:
     """Remembers stamps of pages that left: `SLOTS` at most, 16 bytes each, in one table.
 
     A page takes the slot that its key says, from the page that has it: no search, no growth. Its
-    mark is Python's own hash; the stamp is 0 where there is no page. Not thread-safe: its owner's
-    lock guards it.
+    mark is Python's own hash; the stamp is 0 where there is no page. Its owner's lock guards it.
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
@@ -142,13 +139,11 @@ class Ghosts:
         self._stamps = np.zeros(slots, np.int64).data
 
     def add(self, page: PageId, stamp_ns: int) -> None:
-        """Note a page that left, and when it was used last."""
         mark = hash(page)
         self._marks[mark % self._slots], self._stamps[mark % self._slots] = mark, stamp_ns
 
     def take(self, pages: Iterable[PageId]) -> Counter[int]:
-        """Return how many of the pages that are known were used last at each stamp, and forget
-        them."""
+        """Return how many of the known pages were used last at each stamp, and forget them."""
         marks, stamps, slots = self._marks, self._stamps, self._slots
         found: Counter[int] = Counter()
         for mark in map(hash, pages):
@@ -173,12 +168,12 @@ MOST_SHIFTS = 4096
 ENOUGH_USES = 2000
 """Until so many pages were seen to be used again, the patience is none."""
 OWN_USE_NS = 1_000_000
-"""A sooner use is the request itself, which stores a page and then marks its whole chain. The
-writer may have written that page in between, and reports no second use."""
+"""A sooner use is the request itself, which stores a page and then marks its whole chain; the
+writer may have written that page in between."""
 LEARN_EVERY = 16
 STAMPS_A_REQUEST = 1024
-"""Learning goes through the stamps that pages here have: so many for each request in between at
-most."""
+"""Learning goes through the stamps that pages here have: at most so many for each request in
+between."""
 DECAY_EVERY = 50
 DECAY = 0.9
 """Uses are multiplied by this after each `DECAY_EVERY` requests."""
@@ -229,7 +224,6 @@ class Keep:
                 self._note(before, began_ns, count)
 
     def added(self, stamp_ns: int, count: int = 1) -> None:
-        """Note pages that came, used at a stamp."""
         self._here[stamp_ns] += count
 
     def moved(self, before_ns: int, stamp_ns: int, count: int = 1, *, used: bool) -> None:
@@ -241,7 +235,6 @@ class Keep:
         self._here[stamp_ns] += count
 
     def left(self, page: PageId, stamp_ns: int) -> None:
-        """Note a page that went, and its stamp."""
         self._drop(stamp_ns, 1)
         self.refused([page], stamp_ns)
 
@@ -258,7 +251,6 @@ class Keep:
             del self._shifted[next(iter(self._shifted))]
 
     def learned(self) -> Learned | None:
-        """Return what may be kept for the next process, None when there is nothing."""
         if not self._seen:
             return None
         return Learned(tuple(self._uses.tolist()), self._seen, self.patience_ns / 1e9)
@@ -313,8 +305,8 @@ class Keep:
 
 
 class Lru(Keep):
-    """Learns nothing and has no patience. It serves tiers that admit no new pages of requests,
-    memory that pages only pass through, and simulations to compare with."""
+    """Learns nothing and has no patience: for tiers that admit no new pages of requests, memory
+    that pages only pass through, and simulations to compare with."""
 
     def _note(self, before_ns: int, stamp_ns: int, count: int) -> None: ...
 
@@ -350,7 +342,7 @@ class Clock:
             return self._last
 
     def superseded(self) -> int:
-        """Return a stamp before every other, for pages that shall leave first."""
+        """Return a stamp before every other, for pages that leave first."""
         return SUPERSEDED_NS - next(self._demotions)
 
 

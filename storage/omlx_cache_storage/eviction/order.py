@@ -29,8 +29,7 @@ nothing, as no hint does."""
 ENDED = ", ".join(get_args(Ended))
 
 Priority = Literal["low", "normal", "high"]
-"""How much earlier or later than its time a use counts: pages of a lower priority are evicted
-first."""
+"""How much earlier or later than its time a use counts."""
 
 PRIORITY_SECONDS: Final = 600
 SHIFTS_NS: Final[dict[Priority, int]] = {
@@ -38,16 +37,13 @@ SHIFTS_NS: Final[dict[Priority, int]] = {
     "normal": 0,
     "high": PRIORITY_SECONDS * 1_000_000_000,
 }
-"""By how much a use of a priority counts as later than it is."""
 
 
 def is_ended(value: object) -> TypeGuard[Ended]:
-    """True for a word that says how an answer ended."""
     return isinstance(value, str) and value in get_args(Ended)
 
 
 def is_priority(value: object) -> TypeGuard[Priority]:
-    """True for a word that is a priority."""
     return isinstance(value, str) and value in SHIFTS_NS
 
 
@@ -89,12 +85,12 @@ class Record:
 
     @property
     def end(self) -> Tail:
-        """Return where a tail ends, which many of one parent may share."""
+        """Where a tail ends, which many of one parent may share."""
         return Tail(self.position, self.id.group)
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Return where the page stands in the order; the smallest leaves first."""
+        """The page's place in the order; the smallest leaves first."""
         return self.stamp_ns, -self.position
 
 
@@ -124,7 +120,6 @@ class OrderedPages(Generic[R]):
         return page in self._records
 
     def __iter__(self) -> Iterator[PageId]:
-        """Yield all pages, in no order, as they are now."""
         return iter(list(self._records))
 
     # Finding.
@@ -153,7 +148,6 @@ class OrderedPages(Generic[R]):
     # Changing.
 
     def add(self, record: R, stamp_ns: int) -> None:
-        """Take a record of a page that is not here."""
         self._records[record.id] = record
         if record.tail:
             self._tails.setdefault(record.hint, Counter())[record.end] += 1
@@ -161,7 +155,6 @@ class OrderedPages(Generic[R]):
         self.policy.added(stamp_ns)
 
     def pop(self, page: PageId) -> R | None:
-        """Remove a page and return its record, None for one that is not here."""
         record = self._records.pop(page, None)
         if record is None:
             return None
@@ -227,7 +220,6 @@ class OrderedPages(Generic[R]):
         return Pinned(len(records), len(costs), sum(costs))
 
     def unpinned(self, pages: Iterable[PageId], now_ns: int) -> list[PageId]:
-        """Return the pages that are here and that no pin keeps."""
         found = filter(None, map(self._records.get, pages))
         return [record.id for record in found if record.pinned_ns <= now_ns]
 
@@ -297,10 +289,9 @@ class LocalTier(ABC, Generic[R]):
 
     @abstractmethod
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
-        """Return the info of each page, None for one that is not here."""
+        """Return the info of each page, None for one that is not here or not usable."""
 
     def info(self, page: PageId) -> PageInfo | None:
-        """Return the info of a page, None for one that is not here."""
         return self.find_all([page])[0]
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
@@ -309,7 +300,6 @@ class LocalTier(ABC, Generic[R]):
             return self._pages.tails_of(parents)
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
-        """Return the keys with a child outside this chain."""
         with self._lock:
             return self._pages.branches(keys)
 
@@ -329,6 +319,5 @@ class LocalTier(ABC, Generic[R]):
             self._pages.policy.shifted(stamp_ns, used_ns)
 
     def learned(self) -> Learned | None:
-        """Return what the policy has learned, None when that is nothing."""
         with self._lock:
             return self._pages.policy.learned()

@@ -1,13 +1,8 @@
-"""The page file, byte by byte: a plain safetensors file whose data section is the payload.
+"""The page file: a plain safetensors file whose data section is the payload. `docs/format.md` has
+it byte by byte.
 
-    0         8 bytes, little-endian: length of the JSON header that follows
-    8         JSON header, padded with spaces: data starts at a multiple of 16 KiB
-    n*16384   payload: the tensors in header order, without gaps
-
-`__metadata__` holds strings only, as safetensors demands, and comes first. `checksum` is the
-xxh3-128 of the payload; `header_checksum`, its last entry, is the xxh3-64 of the JSON text
-`[metadata without header_checksum,tensors]`. There is one way to write a header, compact JSON in
-this order, and a reader accepts no other: a flipped bit anywhere is noticed.
+There is one way to write a header, compact JSON in one order, and a reader accepts no other: a
+flipped bit anywhere is noticed.
 """
 
 import json
@@ -56,8 +51,6 @@ class Header(NamedTuple):
 
 
 class PayloadDigest:
-    """The payload's checksum, fed in pieces in payload order."""
-
     def __init__(self) -> None:
         self._state = xxhash.xxh3_128()
 
@@ -69,15 +62,12 @@ class PayloadDigest:
 
 
 def payload_checksum(payload: Buffer) -> str:
-    """Return the checksum text of a payload."""
     return CHECKSUM + xxhash.xxh3_128_hexdigest(payload)
 
 
 def encode_header(meta: PageMeta, checksum: str) -> bytes:
-    """Return the bytes that precede the payload; their length is a multiple of 16 KiB.
-
-    Raises ValueError for tensor names that a file cannot have, and for too many tensors.
-    """
+    """Return the bytes that precede the payload; their length is a multiple of 16 KiB. Raises
+    ValueError for tensor names that a file cannot have, and for too many tensors."""
     shared = len(meta.tensors) <= SHARED_TENSORS
     entries = (_entries if shared else _entries.__wrapped__)(shared_tensors(meta.tensors))
     fields = _compact(
@@ -106,10 +96,8 @@ def encode_header(meta: PageMeta, checksum: str) -> bytes:
 
 
 def header_length(prefix: bytes) -> int:
-    """Return how many bytes precede the payload, from a file's first eight bytes.
-
-    Raises CorruptPage when that cannot be a page of ours.
-    """
+    """Return how many bytes precede the payload, from a file's first eight bytes; raises
+    CorruptPage."""
     if len(prefix) < LENGTH_BYTES:
         raise CorruptPage(f"a page file has at least 8 bytes, this one {len(prefix)}")
     total = int.from_bytes(prefix[:LENGTH_BYTES], "little") + LENGTH_BYTES
@@ -119,10 +107,8 @@ def header_length(prefix: bytes) -> int:
 
 
 def decode_header(raw: bytes) -> Header:
-    """Read back a header of `encode_header`: writing the result must give the same bytes.
-
-    Raises UndecodablePage for an undamaged header of a later format, CorruptPage for anything else.
-    """
+    """Read back a header of `encode_header`: writing the result must give the same bytes. Raises
+    UndecodablePage for an undamaged header of a later format, CorruptPage for anything else."""
     total = header_length(raw)
     if len(raw) < total:
         raise CorruptPage(f"the header should have {total} bytes, the file has {len(raw)}")
@@ -185,8 +171,8 @@ def _other_format(fields: dict[str, str], entries: str) -> PageError:
 
 @lru_cache(_SHARED_GEOMETRIES)
 def _entries(tensors: Tensors) -> str:
-    """Return the text that describes a page's tensors; raises ValueError for names that no file
-    can have."""
+    """Return the text that describes a page's tensors; raises ValueError for names that no file can
+    have."""
     described: dict[str, object] = {}
     offset = 0
     for spec in tensors:

@@ -35,8 +35,6 @@ _NAME = re.compile(
 
 
 class PageName(NamedTuple):
-    """The fields of a page's file name."""
-
     id: PageId
     parent_hint: bytes
     position: int
@@ -61,7 +59,6 @@ class StoredPage(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """The bytes of the budget that the file takes."""
         return self.nbytes + ENTRY_BYTES
 
 
@@ -71,7 +68,6 @@ def parent_hint(parent: BlockKey) -> bytes:
 
 
 def format_name(name: PageName) -> str:
-    """Return the file name."""
     tail = "-t" if name.tail else ""
     return (
         f"{name.id.key.hex()}-{name.parent_hint.hex()}-{name.position}-{name.held}"
@@ -80,7 +76,7 @@ def format_name(name: PageName) -> str:
 
 
 def parse_name(text: str) -> PageName | None:
-    """Return what a file name says, or None unless `format_name` would give exactly this name."""
+    """Return what a file name says, None unless `format_name` gives exactly this name."""
     match = _NAME.fullmatch(text)
     if match is None:
         return None
@@ -95,19 +91,14 @@ def parse_name(text: str) -> PageName | None:
 
 
 def name_of(meta: PageMeta) -> PageName:
-    """Return the name of a page."""
     return PageName(meta.id, parent_hint(meta.parent), meta.position, meta.held, meta.tail)
 
 
 def shard_of(key: BlockKey) -> str:
-    """Return the sub-directory of a key."""
     return key[:1].hex()
 
 
 def page_path(cold_dir: str | os.PathLike[str], namespace: BlockKey, name: PageName) -> str:
-    """Return where a page's file lies in a cold directory.
-
-    Text, no `Path`: in Python 3.12 that keeps every name it ever saw for as long as the process
-    lives.
-    """
+    """Return where a page's file lies in a cold directory. Text, no `Path`: in Python 3.12 that
+    keeps every name it ever saw for as long as the process lives."""
     return os.path.join(cold_dir, namespace.hex(), shard_of(name.id.key), format_name(name))

@@ -1,21 +1,12 @@
 """Lossless packing of pages of 2-byte floats: high bytes compressed by zstd, low bytes as they are.
+`docs/codecs.md` has the frame byte by byte.
 
 `pack` makes a frame of a payload, and `wrap` a page whose one tensor is that frame, for the disk or
 the way. Only pages that no codec has encoded are wrapped, and only when that saves a tenth. Its
 codec text describes the page inside, so that readers see that as it was.
 
 The high byte of a float16 or bfloat16 holds sign and exponent and repeats; the low byte is noise,
-on which compression only loses time. Frame, little-endian:
-
-    0   8  magic "OMLXPLN1"
-    8   8  size of the raw page, n (even)
-    16  8  size of the packed high plane, m
-    24  8  xxh3-64 of the raw page
-    32  8  xxh3-64 of the 32 bytes above
-    40  n/2  low plane
-    ..  m    zstd frame of the high plane; nothing follows
-
-zstd comes with Python 3.14 or from the optional extra `zstd`.
+on which compression only loses time. zstd comes with Python 3.14 or from the optional extra `zstd`.
 """
 
 import json
@@ -47,7 +38,6 @@ _DENSE = "dense"
 
 
 def available() -> bool:
-    """Say whether this Python has a zstd."""
     try:
         zstd()
     except UndecodablePage:
@@ -57,10 +47,8 @@ def available() -> bool:
 
 def pack(raw: Buffer) -> bytes | None:
     """Return the frame of a page of 2-byte elements, None where it saves less than a tenth; does
-    not mutate, needs 1.5 times the page's memory.
-
-    Raises ValueError for an odd or empty page and UndecodablePage without the extra.
-    """
+    not mutate, needs 1.5 times the page's memory. Raises ValueError for an empty page and
+    UndecodablePage without the extra."""
     import numpy as np
 
     page = np.frombuffer(memoryview(raw).cast("B"), dtype="<u2")
@@ -158,9 +146,7 @@ def is_wrapped(meta: PageMeta) -> bool:
 
 def unwrapped(meta: PageMeta) -> PageMeta:
     """Return the description of the page inside a wrapped one; a page that is not wrapped as it is.
-
-    Raises CorruptPage for a text that cannot be read, UndecodablePage for another version's.
-    """
+    Raises CorruptPage for a text that cannot be read, UndecodablePage for another version's."""
     if not is_wrapped(meta):
         if meta.codec.startswith(_PACKING):
             raise UndecodablePage(f"the packing {meta.codec[:40]!r} is not {_PREFIX.strip()}")

@@ -72,8 +72,7 @@ def names_password(url: str) -> bool:
 
 
 def parse_address(url: str) -> RemoteAddress:
-    """Return the address in a URL; raises ValueError, whose text names no password, for anything
-    else."""
+    """Return the address in a URL; raises ValueError, whose text names no password."""
     text = url.strip()
     scheme = text.partition("://")[0].lower() if "://" in text else ""
     _need(re.fullmatch(r"[a-z0-9+]{1,32}", scheme), f"no URL of a store; expected {FORMS}")
@@ -144,13 +143,11 @@ def parse_address(url: str) -> RemoteAddress:
 
 
 def _need(found: object, text: str) -> None:
-    """Raise ValueError, unless something that an address needs was found to be so."""
     if not found:
         raise ValueError(text)
 
 
 def _hosts(where: str, kind: Kind, path: str) -> tuple[Host, ...]:
-    """Return the hosts of a store of Redis; raises ValueError for what does not go with them."""
     usual = _SENTINEL_PORT if kind == "sentinel" else _REDIS_PORT
     matches = [_HOST.fullmatch(one) for one in (where or "127.0.0.1").split(",")]
     hosts = tuple(Host(m[1].strip("[]"), int(m[2] or usual)) for m in matches if m is not None)

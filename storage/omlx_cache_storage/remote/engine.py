@@ -98,8 +98,6 @@ def known_error(error: Exception) -> RemoteError:
 
 
 class Part(NamedTuple):
-    """A stretch of a value: bytes [offset, offset + nbytes) of it, part number `number`."""
-
     name: str
     number: int
     offset: int
@@ -172,9 +170,9 @@ def cut(pieces: Sequence[Buffer], part_bytes: int | None) -> list[list[Buffer]]:
 class BackOff:
     """A `CircuitBreaker` for any number of threads, with why it opened. Waits for nothing.
 
-    `trouble` says why the tier backed off, until it has answered again; `rests` how often it
-    was. `changed` tells of a change, outside of the lock. `_lock` guards all, also `_stalled`:
-    small answers say nothing then, since networks lose large packets and bring small ones.
+    `trouble` says why the tier backed off, until it has answered again; `rests` how often it was.
+    `changed` tells of a change, outside of the lock. `_lock` guards all, also `_stalled`: small
+    answers say nothing then, since networks lose large packets and bring small ones.
     """
 
     def __init__(

@@ -1,23 +1,5 @@
 """The wire format: names of values, the envelope before a page file, and the keys of a shared
-secret.
-
-    <prefix>/1/<architecture>/<namespace hex>/<key hex>-<group>     a page
-    <prefix>/1/<architecture>/<namespace hex>/<parent hex>-tails    a set: the pages that end inside
-                                                                    the block after a boundary
-
-`1` is the version of the envelope, whose 128 bytes are little-endian:
-
-    0    8  magic "OMLXREM1"
-    8    2  flags: 1 authenticated by a shared secret, 2 encrypted
-    10   6  zero
-    16   8  length of the body that follows
-    24   8  position of the page's end, in tokens
-    32   8  tokens that it holds
-    40   8  bytes that its payload takes when it is restored
-    48  16  nonce (12 bytes and zeros) of an authenticated body, else zeros
-    64  32  its AES-256-GCM tag (16 bytes and zeros), else zeros
-    96  32  head tag: HMAC-SHA256, without a secret SHA-256, of the 96 bytes above and the name
-    128     body: the page file byte for byte, or encrypted
+secret. `docs/format.md` has it byte by byte.
 
 The name is in the head tag, and by it in everything: a value under another name is refused. With a
 secret a body is authenticated by AES-256-GCM, under a key of its name's and a nonce of its own. It
@@ -61,13 +43,10 @@ _TAG = b"omlx-cache remote v1: tag"
 _BODY, _PAGE = b"omlx-cache remote v1: body ", b"omlx-cache remote v1: page "
 
 TAILS = "tails"
-"""Stands for a group in the name of the set of pages that end inside the block behind a
-boundary."""
+"""Stands for a group in the name of a set of tails."""
 
 
 class RemoteNames(NamedTuple):
-    """Names under one prefix, for machines of one architecture."""
-
     prefix: str
     architecture: str
 
@@ -98,7 +77,7 @@ class TailMember(NamedTuple):
 
 def parse_tails(members: Iterable[str]) -> list[TailMember]:
     """Return the pages that members name. A member that `TailMember.text` does not write, or of a
-    page larger than there are, is skipped. A reader makes ready for the size that a member says."""
+    page larger than there are, is skipped: a reader makes ready for the size that it says."""
     found = []
     for match in filter(None, map(_MEMBER.fullmatch, members)):
         position, held, nbytes, wire_bytes = map(int, match.groups()[1:5])
@@ -163,8 +142,7 @@ class Envelope(NamedTuple):
 def seal(name: str, page: Page, keys: RemoteKeys, *, packs: bool = False) -> list[Buffer]:
     """Return the value of a page under a name, in pieces; copies the payload only to encrypt it.
 
-    The page may be one as it is stored: a packed page is not packed again. With `packs` a dense one
-    is packed, where that pays.
+    A packed page is not packed again. With `packs` a dense one is packed, where that pays.
     """
     stored = wrap(page) if packs else page
     payload = flat(stored.payload)

@@ -1,5 +1,4 @@
-"""A memory, for a while, of a remote store's pages: which of them it had when it was asked, and
-which not."""
+"""A memory, for a while, of a remote store's pages: which of them it had when it was asked."""
 
 import threading
 from collections import OrderedDict
@@ -64,7 +63,6 @@ class Knowledge:
         self._tails: OrderedDict[BlockKey, set[Tail]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many pages are known to be there, or were."""
         with self._lock:
             return sum(isinstance(known, Seen) for known in self._pages.values())
 
@@ -123,7 +121,6 @@ class Knowledge:
         return [one.info if isinstance(one, Seen) and one.until > now else None for one in found]
 
     def unknown(self, pages: Iterable[PageId]) -> list[PageId]:
-        """Return the pages of which nothing is known now."""
         now = self._clock()
         return [page for page in pages if self._pages.get(page, _NOTHING).until <= now]
 
@@ -138,24 +135,21 @@ class Knowledge:
         }
 
     def is_foreign(self, page: PageId) -> bool:
-        """Return whether the store had there, a moment ago, what this machine takes for none of
-        its own and must not replace."""
+        """Return whether the store had there, a moment ago, what this machine takes for none of its
+        own and must not replace."""
         known = self._pages.get(page, _NOTHING)
         is_ours = isinstance(known, Seen) or known.why in ("", *SPOILT)
         return not is_ours and known.until > self._clock()
 
     def note_tails(self, parent: BlockKey, tails: Iterable[Tail]) -> None:
-        """Remember where pages end in the block after a boundary, beside the known ones."""
         with self._lock:
             self._tails[parent] = self._tails.pop(parent, set()).union(tails)
             _trim(self._tails, MOST_TAILS)
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
-        """Return where pages may end in the blocks after boundaries: each is then found, or not."""
         return set().union(*(self._tails.get(parent, ()) for parent in parents))
 
 
 def _trim(known: "OrderedDict[Any, Any]", most: int) -> None:
-    """Forget the oldest beyond so many."""
     while len(known) > most:
         known.popitem(last=False)

@@ -1,5 +1,5 @@
 """Lookups: find a remote store's pages of a chain, in at most three sequential phases, on threads
-of their own. Requests wait for them until a deadline at most.
+of their own.
 
 A chain is written root first. An engine that answers any number of names in one round trip (Redis)
 is asked for all blocks at once. One that takes a request for each name (object stores) is asked for
@@ -53,8 +53,8 @@ class Inquiry(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The result of an inquiry: whether it found new pages, and a word for why it is incomplete, ""
-    when it is complete."""
+    """Whether an inquiry found new pages, and a word for why it is incomplete, "" when it is
+    complete."""
 
     news: bool
     trouble: str = ""
@@ -105,7 +105,6 @@ class Lookups:
         return self._pool.stop(timeout)
 
     def _answer(self, inquiry: Inquiry) -> Asked:
-        """Look up, on a thread that may hang."""
         asking, tally = Asking(self._store, inquiry), self._store.tally
         began = time.perf_counter()
         try:
@@ -129,7 +128,7 @@ class Asking:
     """One inquiry in flight. Used by one thread; its findings become known at once.
 
     `phases` followed each other; `asked` names were asked for, and `found` of them were there.
-    `news` says that it found new pages; `trouble` is the word for values that are another secret's.
+    `news`: it found new pages; `trouble` is the word for values that are another secret's.
     """
 
     def __init__(self, store: RemoteStore, inquiry: Inquiry) -> None:
@@ -140,7 +139,6 @@ class Asking:
         self.trouble = ""
 
     def run(self) -> None:
-        """Ask; raises RemoteError."""
         others, together = self._inquiry.others, self._store.engine.asks_together
         blocks = len(self._inquiry.keys) - 1
         deepest = blocks if self._inquiry.paged is None else self._deepest(blocks, together)
@@ -186,7 +184,8 @@ class Asking:
         return {PageId(key, TAILS): n * size for n, key in enumerate(keys, first)}
 
     def _ask(self, of_pages: Iterable[PageId], of_sets: Mapping[PageId, int]) -> None:
-        """Ask one phase for unknown names: blocks and tails at once where the engine can."""
+        """Ask one phase for unknown names: blocks and tails at once where the engine can. Raises
+        RemoteError."""
         pages, sets = self._known.unknown(of_pages), self._known.unknown(of_sets)
         if not pages and not sets:
             return
@@ -213,8 +212,7 @@ class Asking:
 
 
 def spread(low: int, high: int, most: int) -> list[int]:
-    """Return at most `most` numbers between `low` and `high`, both left out, evenly spread; they
-    cut what lies between into stretches as short as can be."""
+    """Return at most `most` numbers between `low` and `high`, both left out, evenly spread."""
     if high - low - 1 <= most:
         return list(range(low + 1, high))
     step = (high - low) / (most + 1)

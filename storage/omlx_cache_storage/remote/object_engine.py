@@ -45,7 +45,7 @@ _CHUNK_BYTES = 1 << 20
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 Verdict = Trouble | Literal["absent", "beyond", "taken"]
 """The meaning of an error. `absent`: there is no such object, while there is a bucket. `beyond`:
-the object ends before the requested stretch. `taken`: the object exists already, or is about to."""
+the object ends before the requested stretch. `taken`: it exists already, or is about to."""
 _BY_TEXT: dict[str, Verdict] = {
     "<Code>NoSuchBucket</Code>": "error",
     "non-2xx status code: 401": "auth",
@@ -225,7 +225,6 @@ class ObjectEngine:
         return sorted(one["path"].rpartition("/")[2] for one in found)
 
     def _together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Return what calls return, all begun at once."""
         guarded = [partial(self._guarded, call) for call in calls]
         return [guarded[0]()] if len(calls) == 1 else all_of(self._pool, guarded)
 
@@ -262,7 +261,6 @@ def _stretch(file: Path, part: Part) -> Buffer | None:
 
 
 def verdict(error: Exception) -> Verdict:
-    """Return the meaning of a client's error."""
     return meaning(error, _BY_TEXT, _BY_KIND) or "error"
 
 

@@ -33,4 +33,3 @@ WORDS: dict[Trouble, str] = {
     "error": FAILED,
     "resting": RESTING,
 }
-"""The word for each error of an engine."""

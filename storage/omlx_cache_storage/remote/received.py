@@ -1,5 +1,5 @@
-"""A page that came from a remote store: checked, then put where it belongs, in one pass if it can
-be."""
+"""A page that came from a remote store: checked, then put where it belongs, in one pass if
+possible."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -18,7 +18,7 @@ from omlx_cache_storage.page import Buffer, PageId, PageInfo, flat
 from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope
 
 CHECKED_BYTES = 256 * 1024
-"""Bytes copied and checked at a time: a core's own cache still holds them for the next reader."""
+"""Bytes copied and checked at a time: a core's own cache still holds them."""
 
 
 class ReceivedPage:
@@ -117,8 +117,7 @@ class ReceivedPage:
             else:
                 part[:] = source
                 if self._cipher is not None:
-                    # Authenticate the copy, not the received bytes: no other thread can change it
-                    # in between.
+                    # Not the received bytes: another thread could change them in between.
                     self._cipher.authenticate_additional_data(part)
             filled += source.nbytes
             left = self._parts.pop(0)[source.nbytes :]

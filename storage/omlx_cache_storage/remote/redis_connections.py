@@ -1,9 +1,6 @@
 """Connections of the `redis` package whose answers have an end, whatever a server says, and its
-errors in the words of the remote tier.
-
-Give one of these classes to a pool of the client as its `connection_class`, with `allowed` among
-its arguments.
-"""
+errors in the words of the remote tier. A pool of the client takes one of these classes as its
+`connection_class`, with `allowed` among its arguments."""
 
 import socket
 import ssl
@@ -35,8 +32,7 @@ _MEMBER_BYTES = 512
 _WORD_BYTES = 512
 """A number, a word, an error, and what frames an answer."""
 _SAID_BYTES = 1 << 20
-"""Bytes of a server's answer about itself: INFO, its commands, or the ranges that a large cluster
-has."""
+"""Bytes of a server's answer about itself: INFO, its commands, or the ranges of a large cluster."""
 _LEAST_RATE = 64 << 10
 """Bytes a second: a read of slower values is abandoned."""
 HANDSHAKE_BYTES = 64 << 10
@@ -71,7 +67,7 @@ _BY_TEXT: dict[str, Trouble] = {
     # The client's word for a server that speaks, or hangs up, before it is asked.
     "Connection not ready": "throttled",
     "No connection available.": "timeout",
-    # A server that takes none but clients with a certificate of its authority.
+    # A server that wants a client's certificate.
     "ALERT_CERTIFICATE_REQUIRED": "auth",
     "ALERT_BAD_CERTIFICATE": "auth",
     "ALERT_UNKNOWN_CA": "auth",
@@ -121,7 +117,6 @@ def allowed(seconds: float, commands: Commands) -> AnswerLimit:
 
 
 def _most_bytes(command: Sequence[Any]) -> int:
-    """Return how long the answer to a command is, at most."""
     name = str(command[0]).partition(" ")[0]
     if name == "GETRANGE":
         return _WORD_BYTES + int(command[3]) + 1 - int(command[2])
@@ -154,7 +149,6 @@ class CountingSocket:
         self._until = time.monotonic() + seconds
 
     def settimeout(self, seconds: float | None) -> None:
-        """Have one read wait at most for so long."""
         self._patience = seconds
         self._wrapped.settimeout(seconds)
 
@@ -168,7 +162,6 @@ class CountingSocket:
         return received
 
     def recv_into(self, target: memoryview) -> int:
-        """Receive some bytes into memory; return how many."""
         self._wait_at_most()
         nbytes = int(self._wrapped.recv_into(target))
         self._count(nbytes)
@@ -225,10 +218,8 @@ class _DirectParser(_RESP2Parser):
 
 
 class _Bounded:
-    """The common part of all kinds of connections, beside the client's own.
-
-    `allowed` says how much all answers to commands that are sent at once may take together.
-    """
+    """The common part of all kinds of connections, beside the client's own. `allowed` limits all
+    answers to commands that are sent at once."""
 
     _sock: Any
 
@@ -277,8 +268,7 @@ class BoundedTlsMasterConnection(_Bounded, SentinelManagedSSLConnection):
 
 def trouble(error: Exception, password: str | None) -> RemoteError:
     """Return what to raise instead of an error of the client. A server that does not know a command
-    quotes the beginning of its arguments, which may be the password's or a page's: that is cut off.
-    """
+    quotes the beginning of its arguments, a password or a page: that is cut off."""
     if isinstance(error, RemoteError):
         return error
     text = f"{type(error).__name__}: {error}".partition(_QUOTED)[0]

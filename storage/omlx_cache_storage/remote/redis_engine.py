@@ -50,8 +50,7 @@ ASKS_TOGETHER = 1 << 20
 PIPELINE = 1024
 """Commands that are sent at once."""
 TOGETHER = 4
-"""Parts that a server is asked for at once: it keeps answers in its own memory until they are
-taken."""
+"""Parts that a server is asked for at once: it keeps answers in its memory until they are taken."""
 WRITING_MS = 60_000
 """How long a writer of parts has before another one may take it for dead."""
 _PARTS = 16
@@ -75,9 +74,9 @@ class RedisEngine:
         self._ttl_ms = options.ttl_seconds * 1000
         self._password = address.password if options.password is None else options.password
         self._address = address
-        # Without TLS, two round trips less for a connection: a name in a server's list of clients.
-        # With it, their answers take along the session tickets that a server sends unasked, which
-        # the pool would take for unread answers.
+        # A name in a server's list of clients costs two round trips for a connection. With TLS
+        # their answers take along the session tickets that a server sends unasked, which the pool
+        # would take for unread answers.
         tls = _tls(address) or {"driver_info": None}
         self._anonymous: dict[str, Any] = {
             "allowed": partial(allowed, options.read_seconds),
@@ -154,7 +153,6 @@ class RedisEngine:
         self._answers(commands)
 
     def delete(self, names: Sequence[str]) -> int:
-        """Delete values, their heads first, and return how many there were."""
         gone = self._unlink(names)
         for name in names:
             first = 1
@@ -192,20 +190,18 @@ class RedisEngine:
         return answers
 
     def _ask(self, *command: Any) -> Any:
-        """Return a server's answer to a command without a key."""
         return self._answers([command])[0]
 
     def _sent(self, commands: Sequence[Command]) -> list[Any]:
         """Return the answer to each command, all sent before the first is awaited; an error that a
-        server answered with stands where its answer would. Raises RemoteError when it gives none.
-        """
+        server answered with stands where its answer would. Raises RemoteError when it gives
+        none."""
         answers = self._piped(self._client, commands)
         if any(isinstance(answer, failures.AskError) for answer in answers):
             raise RemoteError("error", "the server is one of a cluster: use redis+cluster://")
         return answers
 
     def _trouble(self, error: Exception) -> RemoteError:
-        """Return what to raise instead of an error of the client."""
         if self._closed:
             # A client whose socket is closed under it may raise any error.
             return RemoteError("lost", "the engine is closed")
@@ -376,12 +372,10 @@ class ClusterEngine(RedisEngine):
 
 
 def part_name(name: str, number: int) -> str:
-    """Return the key of a part; the head has the value's own name."""
     return f"{name}#{number}" if number else name
 
 
 def _typed(answer: Any, kind: Any) -> Any:
-    """Return a server's answer if it is of a kind, or None."""
     if answer is not None and not isinstance(answer, kind):
         raise RemoteError("lost", "the server answered something else than was asked")
     return answer

@@ -97,7 +97,6 @@ class RemoteStore:
         return members
 
     def _describe(self, placed: Placed, head: bytes | None) -> None:
-        """Remember a value's first bytes."""
         why = ""
         try:
             if head is not None:
@@ -128,10 +127,10 @@ class RemoteStore:
         return self.known.why_absent([page]).get(page) == CorruptPage.reason
 
     def write(self, page: Page) -> WriteResult | Literal["busy"]:
-        """Publish a page whole or not at all, packed if it is dense and that pays. A page that is
-        stored packed is taken as it is. `present`: the store has one that holds as much. `refused`:
-        one with another secret, or it had one a moment ago. `busy`: another machine is writing it,
-        and may have died of it: try again in a while."""
+        """Publish a page whole or not at all, packed if it is dense and that pays. `present`: the
+        store has one that holds as much. `refused`: one with another secret, or it had one a moment
+        ago. `busy`: another machine is writing it, and may have died of it: try again in a
+        while."""
         meta = unwrapped(page.meta)
         if self.known.is_foreign(meta.id):
             # Nothing is sent to learn that again.
@@ -178,8 +177,8 @@ class RemoteStore:
 
     def read(self, placed: Placed, nbytes: int, *, is_head: bool = False) -> ReceivedPage:
         """Read a page whose value has about so many bytes, or its first ones, for its header.
-        Raises PageError too: PageNotSent for a value that is not there whole. How a failure is
-        noted is the caller's to say."""
+        Raises PageError too: PageNotSent for a value that is not there whole. The caller notes a
+        failure."""
         self.back_off.enter()
         began = time.monotonic()
         try:
@@ -267,7 +266,6 @@ class RemoteTally:
         self._reads: deque[tuple[float, float, int]] = deque(maxlen=RECENT)
 
     def add(self, **more: int) -> None:
-        """Add to counts by their names."""
         with self._lock:
             self._counts.update(more)
 
@@ -276,12 +274,10 @@ class RemoteTally:
             self._errors[reason] += 1
 
     def note_trip(self, seconds: float) -> None:
-        """Note a question whose answer took so long, and was short."""
         with self._lock:
             self._trips.append(seconds)
 
     def note_read(self, began: float, nbytes: int) -> None:
-        """Note a read that began then, and has brought so many bytes."""
         with self._lock:
             self._counts["read_bytes"] += nbytes
             self._reads.append((began, time.monotonic(), nbytes))

@@ -1,7 +1,5 @@
-"""Pages in a store that other machines use too: found by lookups, read and written whole.
-
-The tier knows the store by its recent answers. The store evicts by itself, so nothing here does.
-"""
+"""Pages in a store that other machines use too: found by lookups, read and written whole. The store
+evicts by itself, so nothing here does."""
 
 import threading
 import time
@@ -48,13 +46,13 @@ NEARLY = 0.9
 
 
 class RemoteTier:
-    """Pages on a `RemoteEngine`, which it owns. Any thread may call any method; `store` writes.
+    """Pages on a `RemoteEngine`, which it owns. Any thread may call any method.
 
     Only `close` waits for the network as long as its client does; `ask`, `reading` and `meta` wait
-    on other threads, as long as the options allow. Nothing raises on a lookup; `reading` and
-    `meta` raise PageError alone. `_lock` guards `_held_bytes` and `_peak_bytes`: values that were
-    in flight, or received and not restored; `_answered` is when the store last answered a read.
-    All other mutable state lies in the parts, which guard themselves.
+    on other threads, as long as the options allow. Nothing raises on a lookup; `reading` and `meta`
+    raise PageError alone. `_lock` guards `_held_bytes` and `_peak_bytes`: values that were in
+    flight, or received and not restored; `_answered` is when the store last answered a read. All
+    other mutable state lies in the parts, which guard themselves.
     """
 
     def __init__(
@@ -135,8 +133,8 @@ class RemoteTier:
             self._events.timings.observe("remote_page_read_seconds", time.perf_counter() - began)
 
     def meta(self, page: PageId, nbytes: int = WIRE_BYTES + HEADER_BYTES) -> PageMeta:
-        """Return the meta of a page's header, of which `nbytes` are read, and more if it is longer.
-        Raises PageError as `reading`."""
+        """Return the meta of a page's header, of which `nbytes` are read, and more if it is
+        longer."""
         seen = self._seen(page)
         with self._judged(page, seen):
             received = self._take(Placed(seen.namespace, page), nbytes, is_head=True)
@@ -151,8 +149,7 @@ class RemoteTier:
 
     @uninterrupted
     def _take(self, placed: Placed, nbytes: int, *, is_head: bool = False) -> ReceivedPage:
-        """Return a page, or its header; waits for as long as something comes, but no longer than
-        the time-out without. Raises PageError."""
+        """Return a page, or its header; waits as `reading` does."""
         self._hold(nbytes)
         try:
             future = self._pool.submit(self._read, placed, nbytes, is_head)
@@ -173,7 +170,6 @@ class RemoteTier:
             self._peak_bytes = max(self._peak_bytes, self._held_bytes)
 
     def _read(self, placed: Placed, nbytes: int, is_head: bool) -> ReceivedPage:
-        """Read a page, on a thread that may hang."""
         try:
             received = self.store.read(placed, nbytes, is_head=is_head)
         except PageError:
@@ -210,8 +206,8 @@ class RemoteTier:
             raise
 
     def shun(self, page: PageId) -> None:
-        """Take a page that proved useless here for absent, for a while, if it was read from there;
-        it stays where it is. One that never was may be sound there, and spoilt on a disk here."""
+        """Take a page that proved useless here for absent, for a while, if it was read from there.
+        One that never was may be sound there, and spoilt on a disk here."""
         seen = self._known.seen(page)
         if seen is not None and seen.was_read:
             self._known.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
@@ -261,9 +257,7 @@ def open_engine(address: RemoteAddress, options: RemoteOptions) -> RemoteEngine:
 def open_tier(
     address: RemoteAddress, options: RemoteOptions, events: EventLog = SILENT
 ) -> RemoteTier:
-    """Return the tier on the store at an address; sends nothing yet.
-
-    Raises what `open_engine` does, and nothing for a store that does not answer.
-    """
+    """Return the tier on the store at an address; sends nothing yet. Raises what `open_engine`
+    does."""
     engine = open_engine(address, options)
     return RemoteTier(engine, options, engine_name=address.kind, where=address.shown, events=events)

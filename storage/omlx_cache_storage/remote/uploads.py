@@ -88,7 +88,6 @@ class Uploads:
     # For any thread; nothing waits.
 
     def stored(self, page: PageId) -> None:
-        """Note that a page was stored here."""
         if self._policy != "all":
             return
         if self.pending >= MOST_PAGES:
@@ -191,7 +190,6 @@ class Uploads:
         self._ending.wait(PAUSE_SECONDS * random.uniform(0.5, 1.5))
 
     def _take_in(self) -> None:
-        """Queue the noted pages, as the policy wants it."""
         while self._noted:
             for page in self._wanted(self._noted.popleft()):
                 if page in self._queue:
@@ -238,8 +236,7 @@ class Uploads:
 
     def _write(self, page: PageId) -> None:
         """Send a page as it is stored here, packed if its file is, unless it is gone or damaged.
-        One that another machine is writing is sent again at its next use: it may never end. Raises
-        RemoteError."""
+        One that another machine is writing is sent again at its next use. Raises RemoteError."""
         stored: Page | None = None
         if self._cold is not None and self._cold.stored(page) is not None:
             with suppress(PageError), self._cold.reading(page) as reader:
