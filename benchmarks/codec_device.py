@@ -14,7 +14,9 @@ from time import perf_counter
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import Array, evaluate
-from omlx_cache.codecs import AffineCodec, Codec, Parts, TurboCodec, turbo, turbo_fused
+from omlx_cache.codecs import turbo, turbo_fused
+from omlx_cache.codecs.codec import AffineCodec, Codec, Parts
+from omlx_cache.codecs.turbo import TurboCodec
 from omlx_cache.tools.bench.figures import seconds
 
 HEADS, DIM = 8, 128

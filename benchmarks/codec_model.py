@@ -18,8 +18,8 @@ from mlx_lm import load
 from mlx_lm.models.cache import make_prompt_cache
 
 from benchmarks.arguments import at_least
-from omlx_cache.codecs import CodecPolicy
 from omlx_cache.codecs.identity import CODEC_NAMES
+from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore

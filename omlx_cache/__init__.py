@@ -12,7 +12,7 @@ from omlx_cache.package import on_first_use
 if TYPE_CHECKING:
     from omlx_cache.adapters import Adapter, UnsupportedCache, register_adapter
     from omlx_cache.begun import Begun
-    from omlx_cache.codecs import CodecPolicy
+    from omlx_cache.codecs.policy import CodecPolicy
     from omlx_cache.commit.admission import CommitResult
     from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
     from omlx_cache.prefix import Lookup, PageLocation, Pin, PrefixCache
@@ -53,7 +53,7 @@ _MODULES = {
     "Begun": "omlx_cache.begun",
     "BlockStore": "omlx_cache.store",
     "CacheSettings": "omlx_cache.settings",
-    "CodecPolicy": "omlx_cache.codecs",
+    "CodecPolicy": "omlx_cache.codecs.policy",
     "CommitResult": "omlx_cache.commit.admission",
     "ConfigError": "omlx_cache.settings",
     "Explanation": "omlx_cache.requests.explanation",

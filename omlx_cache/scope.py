@@ -16,7 +16,8 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec, UnsupportedCache
 from omlx_cache.adapters.registry import extracted
 from omlx_cache.arrays.mlxio import architecture, check_packing
-from omlx_cache.codecs import CODEC_NAMES, CodecPolicy, check_codec_name
+from omlx_cache.codecs.identity import CODEC_NAMES, check_codec_name
+from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.commit.admission import Admission, CommitResult, Staging
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.committer import Committer

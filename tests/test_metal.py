@@ -6,7 +6,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from omlx_cache.codecs import TurboCodec, turbo, turbo_fused, turbo_source
+from omlx_cache.codecs import turbo, turbo_fused, turbo_source
+from omlx_cache.codecs.turbo import TurboCodec
 from omlx_cache.upkeep.memory import Level, reader
 from omlx_cache_daemon.checking import PIECE_BYTES, pass_cache_by, read_from_disk
 

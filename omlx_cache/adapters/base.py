@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from omlx_cache.arrays.mlxio import Array
-from omlx_cache.codecs import Codec
+from omlx_cache.codecs.codec import Codec
 
 Kind = Literal["paged", "window", "state"]
 

@@ -21,7 +21,7 @@ from omlx_cache.adapters.base import (
     one_sequence,
 )
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, name_of
-from omlx_cache.codecs import AffineCodec
+from omlx_cache.codecs.codec import AffineCodec
 from omlx_cache.mlx_lm_versions import is_cache, is_old
 
 STORED = 2

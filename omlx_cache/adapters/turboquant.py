@@ -15,8 +15,8 @@ import numpy as np
 from omlx_cache.adapters.base import DenseForm, Packing, Phase, UnsupportedCache
 from omlx_cache.adapters.kv import KVCacheAdapter
 from omlx_cache.arrays.mlxio import Array
-from omlx_cache.codecs import Parts, TurboCodec
-from omlx_cache.codecs.turbo import packed_words
+from omlx_cache.codecs.codec import Parts
+from omlx_cache.codecs.turbo import TurboCodec, packed_words
 from omlx_cache.codecs.turbo_tables import Table, codebook, mixing
 
 _FIELDS = ("norms", "indices")

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from omlx_cache import reasons
 from omlx_cache.adapters.base import PAGED, STATE, GroupSpec, TokenRange
 from omlx_cache.arrays.mlxio import on_host
-from omlx_cache.codecs import Codec, CodecPolicy
+from omlx_cache.codecs.codec import Codec
+from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.commit.admission import Admission, CommitResult
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.commit.points import WindowTrail, needed, superseded, window_start

@@ -20,16 +20,9 @@ from omlx_cache.arrays.mlxio import (
     name_of,
     on_host,
 )
-from omlx_cache.codecs import (
-    Codec,
-    CodecPolicy,
-    DenseCodec,
-    LayerShape,
-    check_codec_name,
-    is_compiled,
-    warm_up,
-)
-from omlx_cache.codecs.policy import LayerKind
+from omlx_cache.codecs.codec import Codec, DenseCodec
+from omlx_cache.codecs.identity import check_codec_name
+from omlx_cache.codecs.policy import CodecPolicy, LayerKind, LayerShape, is_compiled, warm_up
 from omlx_cache.pages.cut import NOTHING, Cutter, PageCut, Source
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.pages.tensors import (

@@ -13,7 +13,8 @@ from typing import NamedTuple, TypeVar
 import mlx.core as mx
 
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, name_of
-from omlx_cache.codecs import Codec, codec_named
+from omlx_cache.codecs.codec import Codec
+from omlx_cache.codecs.policy import codec_named
 from omlx_cache.pages.layout import Leaf
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, Tensors, TensorSpec, shared_tensors

@@ -25,7 +25,9 @@ from omlx_cache.arrays.mlxio import (
     name_of,
     payload_view,
 )
-from omlx_cache.codecs import Codec, TurboCodec, codec_named
+from omlx_cache.codecs.codec import Codec
+from omlx_cache.codecs.policy import codec_named
+from omlx_cache.codecs.turbo import TurboCodec
 from omlx_cache.codecs.turbo_host import HostDecoder, decodes
 from omlx_cache.pages.cut import batched, with_tokens
 from omlx_cache.pages.tensors import Tag, Tags, page_arrays, part_specs, tags_of

@@ -8,7 +8,8 @@ import pytest
 
 from omlx_cache import UnsupportedCache
 from omlx_cache.adapters.turboquant import TurboQuantKVCacheAdapter
-from omlx_cache.codecs import TurboCodec, turbo_tables
+from omlx_cache.codecs import turbo_tables
+from omlx_cache.codecs.turbo import TurboCodec
 
 
 class State(NamedTuple):

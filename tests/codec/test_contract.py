@@ -9,13 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.examples import examples
-from omlx_cache.codecs import (
-    AffineCodec,
-    Codec,
-    DenseCodec,
-    TurboCodec,
-    codec_named,
-)
+from omlx_cache.codecs.codec import AffineCodec, Codec, DenseCodec
+from omlx_cache.codecs.policy import codec_named
+from omlx_cache.codecs.turbo import TurboCodec
 
 HEADS, TOKENS = 2, 40
 CASES: list[tuple[Codec, int]] = [

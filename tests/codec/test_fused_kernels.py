@@ -14,7 +14,8 @@ from kit import lanes, zoo
 from kit.drive import request, settings
 from kit.examples import some
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.codecs import TurboCodec, turbo, turbo_fused, turbo_source
+from omlx_cache.codecs import turbo, turbo_fused, turbo_source
+from omlx_cache.codecs.turbo import TurboCodec
 
 ROWS = 37
 """No multiple of what a warp holds."""

@@ -2,7 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_cache.codecs import TurboCodec, codec_named, turbo_tables
+from omlx_cache.codecs import turbo_tables
+from omlx_cache.codecs.policy import codec_named
+from omlx_cache.codecs.turbo import TurboCodec
 
 
 @given(st.text(max_size=40))

@@ -1,15 +1,10 @@
 import mlx.core as mx
 import pytest
 
-from omlx_cache.codecs import (
-    AffineCodec,
-    Codec,
-    CodecPolicy,
-    DenseCodec,
-    LayerShape,
-    TurboCodec,
-    check_codec_name,
-)
+from omlx_cache.codecs.codec import AffineCodec, Codec, DenseCodec
+from omlx_cache.codecs.identity import check_codec_name
+from omlx_cache.codecs.policy import CodecPolicy, LayerShape
+from omlx_cache.codecs.turbo import TurboCodec
 
 PAGED = LayerShape("paged", 128, 128, mx.bfloat16)
 WINDOW = LayerShape("window", 128, 128, mx.bfloat16)

@@ -9,7 +9,9 @@ import pytest
 
 from kit.examples import some
 from kit.recall import Recall, Through, accuracy, draw, load
-from omlx_cache.codecs import CodecPolicy, LayerShape, TurboCodec, check_codec_name
+from omlx_cache.codecs.identity import check_codec_name
+from omlx_cache.codecs.policy import CodecPolicy, LayerShape
+from omlx_cache.codecs.turbo import TurboCodec
 
 PAIRS, QUESTIONS, CONTEXTS = 160, 64, 4
 LAYERS = [LayerShape("paged", 64, 64, mx.float32)] * 2

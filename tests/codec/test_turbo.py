@@ -4,7 +4,8 @@ import pytest
 
 from kit.examples import some
 from omlx_cache.arrays.mlxio import on_host
-from omlx_cache.codecs import TurboCodec, turbo_tables
+from omlx_cache.codecs import turbo_tables
+from omlx_cache.codecs.turbo import TurboCodec
 
 MSE = {1: 0.3608, 2: 0.1158, 3: 0.0339, 4: 0.0093}
 CORRECTED_MSE = {2: 0.1191, 3: 0.0338, 4: 0.0092}

@@ -4,7 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_cache.codecs import TurboCodec, turbo
+from omlx_cache.codecs import turbo
+from omlx_cache.codecs.turbo import TurboCodec
 from omlx_cache.codecs.turbo_host import HostDecoder
 
 DTYPES = (mx.bfloat16, mx.float16)

@@ -4,7 +4,8 @@ import mlx.core as mx
 import pytest
 
 from omlx_cache.adapters.base import TokenRange
-from omlx_cache.codecs import CodecName, CodecPolicy
+from omlx_cache.codecs.identity import CodecName
+from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.pages import cut as cutting
 from omlx_cache.pages import encoding
 from omlx_cache.pages.cut import Cutter, PageCut, Source

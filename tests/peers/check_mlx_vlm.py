@@ -18,7 +18,8 @@ from mlx_vlm import turboquant as theirs
 
 from omlx_cache import UnsupportedCache
 from omlx_cache.adapters import adapter_for
-from omlx_cache.codecs import TurboCodec, turbo, turbo_tables
+from omlx_cache.codecs import turbo, turbo_tables
+from omlx_cache.codecs.turbo import TurboCodec
 
 DIMS, BITS, SEEDS = (64, 80, 96, 128, 256), (1, 2, 3, 4, 8), (0, 1, 7)
 TOKENS, HEADS = 70, 3

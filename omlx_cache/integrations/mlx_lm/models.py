@@ -11,7 +11,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.registry import blank_like
-from omlx_cache.codecs import CodecPolicy
+from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.integrations.naming import model_name
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.scope import Scopes

@@ -13,7 +13,7 @@ from typing import Any
 
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx_cache.codecs import CodecPolicy
+from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.integrations.launching import OpenStore, put
 from omlx_cache.integrations.vllm_mlx.batches import follow_rows
 from omlx_cache.integrations.vllm_mlx.host import GENERATOR, HOST, SCHEDULER

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import mlx.core as mx
 
-from omlx_cache.codecs import CodecPolicy
+from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache

@@ -14,8 +14,8 @@ import mlx.core as mx
 import numpy as np
 
 from omlx_cache.arrays.mlxio import Array, evaluate
-from omlx_cache.codecs import CodecPolicy
 from omlx_cache.codecs.identity import CODEC_NAMES, CodecName
+from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.tools.bench.bed import Bed
 from omlx_cache.tools.bench.figures import BenchRow, Loss, Measured, PreparedWork, Size, seconds
 from omlx_cache.tools.bench.limits import can_forget, forget

@@ -24,8 +24,9 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes
 
 from omlx_cache.adapters.base import UnsupportedCache
-from omlx_cache.codecs import Codec, CodecPolicy, LayerShape
+from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.identity import CODEC_NAMES
+from omlx_cache.codecs.policy import CodecPolicy, LayerShape
 from omlx_cache.pages.layout import Leaf, layout_of
 
 from .estimate import (
