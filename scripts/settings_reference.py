@@ -12,8 +12,7 @@ from reference_page import write_page
 
 from omlx_cache.settings.derived import DERIVED
 from omlx_cache.settings.model import CacheSettings
-from omlx_cache.settings.names import OTHER_VARIABLES, SETTING_NAMES, variable
-from omlx_cache.settings.removed import REMOVED, VALUES
+from omlx_cache.settings.names import OTHER_VARIABLES, REMOVED, SETTING_NAMES, VALUES, variable
 from omlx_cache.settings.values import allowed, render
 
 _INTRODUCTION = """\

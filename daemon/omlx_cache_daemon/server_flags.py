@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.settings.machine import names_file
-from omlx_cache.settings.removed import REMOVED
+from omlx_cache.settings.names import REMOVED
 from omlx_cache.settings.sizes import parse_size
 from omlx_cache_daemon.argument_types import positive_count, positive_number, size
 from omlx_cache_storage.remote.address import names_password

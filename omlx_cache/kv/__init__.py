@@ -1,20 +1,20 @@
 """Working caches: running requests append to them, and restored prefixes are put into them. Drop-in
 subclasses of mlx-lm's caches that can allocate once, and a pool of slots."""
 
-from .capacity import CapacityWarning, FixedStep, Geometric, Growth
-from .kv_cache import KVCache, QuantizedKVCache
-from .manager import KVCacheManager, LayerView
-from .prompt_cache import CacheOffsetError, make_prompt_cache, trim_to_offset
-from .rotating import BatchRotatingKVCache, RotatingKVCache
-from .sequence import (
+from .kv_cache import CapacityWarning, FixedStep, Geometric, Growth, KVCache, QuantizedKVCache
+from .manager import (
     AdvanceError,
     AppendError,
+    KVCacheManager,
     KVError,
+    LayerView,
     NoFreeSlotError,
     SequenceState,
     SequenceTooLongError,
     UnknownSequenceError,
 )
+from .prompt_cache import CacheOffsetError, make_prompt_cache, trim_to_offset
+from .rotating import BatchRotatingKVCache, RotatingKVCache
 
 __all__ = [
     "AdvanceError",

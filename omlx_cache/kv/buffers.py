@@ -43,6 +43,13 @@ def own_step(cache: Any) -> int | None:
     return step
 
 
+def positive(name: str, value: int) -> int:
+    """Return `value`; raises ValueError naming the option unless it is an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return value
+
+
 class _Read:
     """Mixin: what upstream calls `state` before 0.32 is cut to the tokens already."""
 

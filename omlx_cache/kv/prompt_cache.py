@@ -10,12 +10,11 @@ from mlx_lm.models import cache as upstream
 
 from omlx_cache.adapters.registry import leaves
 
-from .buffers import Array, owned
-from .capacity import Capacity, positive
-from .kv_cache import KVCache
-from .pinned import PinnedWindows
+from .buffers import Array, owned, positive
+from .kv_cache import Capacity, KVCache
+from .manager import KVError
 from .rotating import RotatingKVCache
-from .sequence import KVError
+from .windows import PinnedWindows
 
 CacheSequence = TypeVar("CacheSequence", bound=Sequence[Any])
 

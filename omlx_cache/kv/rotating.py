@@ -8,8 +8,7 @@ import mlx.core as mx
 from mlx_lm.models import cache as upstream
 
 from .buffers import Array, Pair, own_step, owned
-from .pinned import PinnedWindows, fill
-from .windows import BatchWindows, Windowed
+from .windows import BatchWindows, PinnedWindows, Windowed, fill
 
 
 class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]

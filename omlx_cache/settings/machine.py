@@ -1,4 +1,5 @@
-"""What this machine offers, where files lie on it, and what a file with a secret says. Imports
+"""What this machine offers, whether it saves its battery, where files lie on it, and what a file
+with a secret says. Imports
 nothing heavy: the command line needs it too."""
 
 import errno
@@ -17,6 +18,7 @@ AUTO = "auto"
 MOST_BYTES = 4096
 IN_FILE = "file:"
 """How a value begins that names the file with the secret: `file:PATH`."""
+PMSET_SECONDS = 2.0
 _UNKNOWN_MEMORY = 8 * 2**30
 _ROOT = Path("/")
 
@@ -242,3 +244,35 @@ def read_secret(path: Path, setting: str) -> str:
     if not secret:
         raise ConfigError(f"{setting}: {path} is empty; its first line counts")
     return secret
+
+
+def _pmset(*arguments: str) -> str:
+    import subprocess  # only here: the command line starts without it
+
+    command = ["/usr/bin/pmset", "-g", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PMSET_SECONDS).stdout
+
+
+def saves_power(
+    root: Path = _ROOT,
+    platform: str = sys.platform,
+    pmset: Callable[..., str] = _pmset,
+) -> bool:
+    """Return whether it runs on its battery, or on macOS in Low Power Mode; False when the platform
+    does not say. Waits for a process on macOS."""
+    from subprocess import SubprocessError  # only here: the command line starts without it
+
+    try:
+        if platform == "darwin":
+            return "Battery Power" in pmset("batt") or any(
+                line.split() == ["lowpowermode", "1"] for line in pmset().splitlines()
+            )
+        supplies = root / "sys/class/power_supply"
+        batteries = [one for one in supplies.glob("*") if text_of(one / "type") == "Battery\n"]
+        # A wireless mouse has one too.
+        return any(
+            text_of(one / "status") == "Discharging\n" and text_of(one / "scope") != "Device\n"
+            for one in batteries
+        )
+    except (OSError, SubprocessError):
+        return False

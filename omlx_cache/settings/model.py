@@ -29,9 +29,15 @@ from omlx_cache.settings.derived import (
     free_share,
 )
 from omlx_cache.settings.machine import AUTO, Machine, directory_trouble, expand, is_auto, probe
-from omlx_cache.settings.names import PREFIX, SETTING_NAMES, refuse_unknown, variable
+from omlx_cache.settings.names import (
+    PREFIX,
+    REMOVED,
+    SETTING_NAMES,
+    refuse_unknown,
+    take_over,
+    variable,
+)
 from omlx_cache.settings.remote import RemoteSettings
-from omlx_cache.settings.removed import REMOVED, take_over
 from omlx_cache.settings.sizes import (
     LONGEST_WAIT,
     SIZE_FORMS,

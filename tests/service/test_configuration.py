@@ -8,7 +8,7 @@ import pytest
 
 from kit.units import MIB
 from omlx_cache.settings import ConfigError
-from omlx_cache.settings.removed import REMOVED
+from omlx_cache.settings.names import REMOVED
 from omlx_cache_daemon.service.configuration import (
     REMOVED_NAMES,
     default_file,

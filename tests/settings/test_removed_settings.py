@@ -7,7 +7,7 @@ import pytest
 
 from kit.storage import open_store
 from omlx_cache.settings import CacheSettings, Machine
-from omlx_cache.settings.removed import REMOVED
+from omlx_cache.settings.names import REMOVED
 
 SECRET = "a secret of more than 16 characters"
 TAKEN = {"remote_password_file", "remote_secret_file"}

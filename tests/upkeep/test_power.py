@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_cache.upkeep.power import saves_power
+from omlx_cache.settings.machine import saves_power
 
 
 @pytest.mark.parametrize(

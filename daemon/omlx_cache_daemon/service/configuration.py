@@ -13,8 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from omlx_cache.settings import CacheSettings, ConfigError, SettingSource
 from omlx_cache.settings.machine import expand, names_file, read_secret
-from omlx_cache.settings.names import refusal, variable
-from omlx_cache.settings.removed import REMOVED
+from omlx_cache.settings.names import REMOVED, refusal, variable
 from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 from omlx_cache.settings.values import Allowed, config_error, lower, render
 

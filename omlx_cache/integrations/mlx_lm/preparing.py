@@ -14,8 +14,8 @@ import mlx.core as mx
 
 from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache.preparation import Preparation
+from omlx_cache.settings.machine import saves_power
 from omlx_cache.store import BlockStore
-from omlx_cache.upkeep.power import saves_power
 from omlx_cache_storage.keys import Tokens, as_tokens, shared_length
 
 _log = logging.getLogger(__name__)
