@@ -59,7 +59,7 @@ from omlx_cache_storage.events import Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.format import packing
-from omlx_cache_storage.hot_page import PageState
+from omlx_cache_storage.hot_page import WRITE_POLICIES, PageState
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.io_threads import (
     DiskThread,
@@ -75,7 +75,6 @@ from omlx_cache_storage.remote.tier import open_tier
 from omlx_cache_storage.remote.uploads import Uploads
 from omlx_cache_storage.stats import RemoteUsage, Stats
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
-from omlx_cache_storage.write_policy import WRITE_POLICIES
 
 if TYPE_CHECKING:
     from omlx_cache_storage.remote.tier import RemoteTier

@@ -26,9 +26,9 @@ from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_daemon.client import Map
 from omlx_cache_daemon.errors import CommandError, NobodyThere
 from omlx_cache_daemon.render import text, warn
+from omlx_cache_storage.breaker import NO_ROOM
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.cold.small_files import read_pins
 from omlx_cache_storage.keys import BlockKey

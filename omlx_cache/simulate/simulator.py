@@ -24,8 +24,8 @@ from omlx_cache.simulate.traces import Request, SimulationError, Workload
 from omlx_cache_storage.cold.catalog import uncollected
 from omlx_cache_storage.events import Departures
 from omlx_cache_storage.eviction.keep import Keep, Lru
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.tiers import Tiers
-from omlx_cache_storage.write_policy import WRITE_POLICIES
 
 _NEVER = 0
 

@@ -8,12 +8,20 @@ from operator import attrgetter
 from omlx_cache_storage.events import SILENT, Departures, EventLog, How
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Lru
 from omlx_cache_storage.eviction.order import LocalTier, OrderedPages
-from omlx_cache_storage.hot_page import TRANSITIONS, Held, MemoryVictims, PageState, Reservation
+from omlx_cache_storage.hot_page import (
+    TRANSITIONS,
+    WRITE_POLICIES,
+    Held,
+    MemoryVictims,
+    PageState,
+    Reservation,
+    Write,
+    WritePolicy,
+)
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo
 from omlx_cache_storage.pins import SHARE, Pinned, Pins
 from omlx_cache_storage.stats import HotUsage, Kind
-from omlx_cache_storage.write_policy import WRITE_POLICIES, Write, WritePolicy
 
 SPARE_SHARE = 32
 """The share of the tier that a sequence larger than it evicts of its own pages at a time, and that

@@ -16,7 +16,7 @@ from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.keep import NEVER_NS, SUPERSEDED_NS, Clock, Keep
 from omlx_cache_storage.eviction.order import SHIFTS_NS, Ended, Priority, use_stamp
 from omlx_cache_storage.hot import ON_DISK, HotTier
-from omlx_cache_storage.hot_page import PageState, Reservation
+from omlx_cache_storage.hot_page import PageState, Reservation, WritePolicy
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.io_threads import DiskThread
 from omlx_cache_storage.keys import BlockKey
@@ -31,7 +31,6 @@ from omlx_cache_storage.page import (
 from omlx_cache_storage.pins import PinnedPages, PinRecord, Pins
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.stats import Counters, HotUsage
-from omlx_cache_storage.write_policy import WritePolicy
 from omlx_cache_storage.writer import Documents, Writer
 
 if TYPE_CHECKING:

@@ -10,18 +10,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from omlx_cache_storage.breaker import CircuitBreaker
-from omlx_cache_storage.cold.health import UNAVAILABLE
+from omlx_cache_storage.breaker import UNAVAILABLE, CircuitBreaker
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.hot_page import PageState
+from omlx_cache_storage.hot_page import PageState, Write
 from omlx_cache_storage.interrupts import turn_of, wait_in_turns
 from omlx_cache_storage.io_threads import LastAnswer, follow
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, WriteResult
 from omlx_cache_storage.stats import WriterUsage
-from omlx_cache_storage.write_policy import Write
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from kit.units import SECOND
 from omlx_cache.simulate.tiers import VirtualClock
 from omlx_cache_storage.eviction.keep import Keep
 from omlx_cache_storage.eviction.order import PRIORITY_SECONDS, Priority
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.tiers import Tiers
-from omlx_cache_storage.write_policy import WRITE_POLICIES
 
 BLOCK, ROOM = 256, 6
 START_NS = 1_000_000 * SECOND

@@ -9,11 +9,11 @@ import pytest
 from kit.remote import MemoryEngine, MemoryStore
 from kit.storage import Story, open_cold, read_cold
 from omlx_cache_storage.eviction.keep import Clock
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.page import COLD, REMOTE, Page, Placed
 from omlx_cache_storage.remote.engine import RemoteOptions
 from omlx_cache_storage.remote.tier import RemoteTier
 from omlx_cache_storage.tiers import Tiers
-from omlx_cache_storage.write_policy import WRITE_POLICIES
 
 STORY = Story(nbytes=4096)
 GROUP = "window64keep0"

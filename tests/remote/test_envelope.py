@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from kit.storage import Story
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError
 from omlx_cache_storage.page import Page, TensorSpec
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, read_envelope, seal
-from omlx_cache_storage.remote.received import ReceivedPage
+from omlx_cache_storage.remote.envelope import (
+    WIRE_BYTES,
+    ReceivedPage,
+    RemoteKeys,
+    read_envelope,
+    seal,
+)
 
 OPEN = RemoteKeys()
 SIGNED = RemoteKeys(b"a secret of 16 bytes or more")

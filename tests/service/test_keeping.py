@@ -16,9 +16,9 @@ from omlx_cache.settings.machine import DiskSpace
 from omlx_cache_daemon.service.configuration import read_configuration
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.upkeep import Upkeep
+from omlx_cache_storage.breaker import UNAVAILABLE
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
-from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.cold.root import record_path
 from omlx_cache_storage.cold.small_files import read_budget
 

@@ -22,10 +22,10 @@ from omlx_cache.simulate.tiers import (
     room_for,
 )
 from omlx_cache.simulate.traces import read_traces, workload
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.tiers import Tiers
-from omlx_cache_storage.write_policy import WRITE_POLICIES
 
 BLOCK, HEADS, DIM = 32, 4, 1024
 STEP = 64

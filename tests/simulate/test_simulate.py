@@ -26,7 +26,7 @@ from omlx_cache.simulate.simulator import (
 )
 from omlx_cache.simulate.traces import Workload
 from omlx_cache_daemon.cli import main
-from omlx_cache_storage.write_policy import WRITE_POLICIES
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 
 TOKEN_BYTES = 1 << 16
 

@@ -20,7 +20,7 @@ from kit.storage import (
 from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage import writer
-from omlx_cache_storage.write_policy import WRITE_POLICIES
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.writer import IDLE_SECONDS
 
 IDLE, DELAY = 60.0, 300.0

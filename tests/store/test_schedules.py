@@ -14,10 +14,10 @@ from kit.storage import Story, check_integrity, files_in, open_cold
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.format.names import format_name
+from omlx_cache_storage.hot_page import WRITE_POLICIES
 from omlx_cache_storage.io_threads import DiskThread
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.tiers import Tiers
-from omlx_cache_storage.write_policy import WRITE_POLICIES
 
 NBYTES = 300
 THREE_PAGES = 160 * 1024

@@ -25,7 +25,7 @@ from omlx_cache_daemon.watching import (
     say_who_is_silent,
     until_interrupted,
 )
-from omlx_cache_storage.cold.health import OPENING, UNAVAILABLE
+from omlx_cache_storage.breaker import OPENING, UNAVAILABLE
 from omlx_cache_storage.stats import Stats
 
 _ROOM = {

@@ -16,8 +16,8 @@ from omlx_cache_daemon.service.configuration import ServiceConfiguration
 from omlx_cache_daemon.service.feeding import Feeding
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.scrub import AlreadyKept, Scrubber, StateFile
+from omlx_cache_storage.breaker import UNAVAILABLE
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.health import UNAVAILABLE
 from omlx_cache_storage.events import EventLog
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from omlx_cache.identity.namespace import installed
 from omlx_cache.reasons import NO_ROOM
 from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.cold.health import UNAVAILABLE
+from omlx_cache_storage.breaker import UNAVAILABLE
 from omlx_cache_storage.documents import label, versions
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.stats import WriterUsage

@@ -31,7 +31,7 @@ from omlx_cache.integrations.naming import model_name
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.routes import Routes
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.cold.health import UNAVAILABLE
+from omlx_cache_storage.breaker import UNAVAILABLE
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from omlx_cache_storage.breaker import Health
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.contents import Contents, PageFile
-from omlx_cache_storage.cold.health import Health
 from omlx_cache_storage.events import HOWS, OTHER_PROCESS, Departures, EventLog, How
 from omlx_cache_storage.eviction.keep import NEVER_NS, Clock, Keep, Learned
 from omlx_cache_storage.format.names import PageName, StoredPage, page_path

@@ -6,11 +6,11 @@ import logging
 import os
 import time
 
+from omlx_cache_storage.breaker import NO_ROOM, UNAVAILABLE, Health
 from omlx_cache_storage.cold.catalog import Inventory, take_inventory, uncollected
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.eviction import FILE_SLACK_BYTES, Evictor
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.health import NO_ROOM, UNAVAILABLE, Health
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import (
     HOLD_FILES,

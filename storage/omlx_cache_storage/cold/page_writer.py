@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
+from omlx_cache_storage.breaker import NO_ROOM
 from omlx_cache_storage.cold.contents import Candidate
 from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.eviction import FILE_SLACK_BYTES, Evictor, HeldEnough, Writing
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import LedgerBusy
 from omlx_cache_storage.cold.ledger_records import Added, Cancelled

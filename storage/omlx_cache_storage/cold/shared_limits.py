@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from omlx_cache_storage.breaker import NO_ROOM
 from omlx_cache_storage.cold.budget import IGNORED_SHARES, Budget, agree
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.eviction import Evictor
 from omlx_cache_storage.cold.files import PageFiles
-from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.cold.index import Index
 from omlx_cache_storage.cold.ledger import Ledger, ledger_bytes
 from omlx_cache_storage.cold.ledger_records import Rebudgeted, Repinned

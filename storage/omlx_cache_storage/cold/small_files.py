@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
 
+from omlx_cache_storage.breaker import NO_ROOM
 from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, SetBy
 from omlx_cache_storage.cold.disk import (
     DISK,
@@ -26,7 +27,6 @@ from omlx_cache_storage.cold.disk import (
     FileSystem,
     StrPath,
 )
-from omlx_cache_storage.cold.health import NO_ROOM
 from omlx_cache_storage.eviction.keep import Learned, parse_learned
 from omlx_cache_storage.format.names import (
     BUDGET_FILE,

@@ -42,6 +42,7 @@ from omlx_cache_storage.remote.engine import (
 from omlx_cache_storage.remote.envelope import (
     TAILS,
     WIRE_BYTES,
+    ReceivedPage,
     RemoteKeys,
     RemoteNames,
     TailMember,
@@ -49,7 +50,6 @@ from omlx_cache_storage.remote.envelope import (
     seal,
 )
 from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, Knowledge
-from omlx_cache_storage.remote.received import ReceivedPage
 
 RECENT = 32
 """Answers that tell how long the way to the store takes."""

@@ -30,10 +30,9 @@ from omlx_cache_storage.remote.engine import (
     check_extra,
     known_error,
 )
-from omlx_cache_storage.remote.envelope import WIRE_BYTES
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, ReceivedPage
 from omlx_cache_storage.remote.knowledge import ABSENT_SECONDS, SHUNNED_SECONDS, Seen
 from omlx_cache_storage.remote.lookups import Asked, Inquiry, Lookups
-from omlx_cache_storage.remote.received import ReceivedPage
 from omlx_cache_storage.remote.store import RemoteStore
 from omlx_cache_storage.stats import RemoteUsage
 

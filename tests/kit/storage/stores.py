@@ -13,9 +13,9 @@ from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
+from omlx_cache_storage.hot_page import WRITE_POLICIES, Write
 from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.tiers import Tiers
-from omlx_cache_storage.write_policy import WRITE_POLICIES, Write
 from omlx_cache_storage.writer import Writer
 
 from .faults import FaultyDisk

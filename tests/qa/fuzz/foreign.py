@@ -33,8 +33,7 @@ from omlx_cache_storage.format.names import PageName, name_of
 from omlx_cache_storage.format.packing import unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, WriteResult
-from omlx_cache_storage.remote.envelope import WIRE_BYTES, RemoteKeys, seal
-from omlx_cache_storage.remote.received import ReceivedPage
+from omlx_cache_storage.remote.envelope import WIRE_BYTES, ReceivedPage, RemoteKeys, seal
 
 from . import files
 from .mutate import NUMBERS, nested, spoil_bytes, spoil_value

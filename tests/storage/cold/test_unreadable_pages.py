@@ -11,7 +11,6 @@ import pytest
 from kit.storage import FaultyDisk, SetTime, Story, expected_payload, files_in, open_cold, read_cold
 from kit.units import DAY
 from omlx_cache_storage import breaker
-from omlx_cache_storage.cold import health
 from omlx_cache_storage.cold.disk import StrPath
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnreadable
@@ -101,7 +100,7 @@ def test_a_page_that_cannot_be_read_is_absent_and_not_opened_for_a_growing_while
             seconds += 10
         waited.append(seconds)
     assert waited[:4] == [30, 60, 120, 240]
-    assert waited[-1] == waited[-2] == health.LONGEST_SECONDS
+    assert waited[-1] == waited[-2] == breaker.PAGE_BOUNDS[1]
     disk.bad = set()
     assert _is_right(tier, story, 2)
     assert tier.usage().state == "ok"
