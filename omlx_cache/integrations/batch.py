@@ -1,4 +1,4 @@
-"""mlx-lm's BatchGenerator with a prefix cache: restore, checkpoint, commit and cancel per request.
+"""mlx-lm's BatchGenerator with a prefix cache.
 
 The generator pads and merges the caches of its requests, so a session's own cache is given
 away when its request starts, and what is stored is extracted from the batch.
@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omlx_cache.begun import Begun, listed
 from omlx_cache.commit.admission import CommitResult
 from omlx_cache.integrations.host_server import HostServer, names_of
-from omlx_cache.integrations.old_batches import row_caches
-from omlx_cache.integrations.padding import heeds_padding
-from omlx_cache.integrations.rows import BatchTimer, paged_source, row_of, segments_of, stop_row_at
+from omlx_cache.integrations.rows import (
+    BatchTimer,
+    heeds_padding,
+    paged_source,
+    row_caches,
+    row_of,
+    segments_of,
+    stop_row_at,
+)
 from omlx_cache.mlx_lm_versions import TESTED, stop_options
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.preparation import Preparation
@@ -32,25 +38,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HowEnded = Callable[[list[int]], str | None]
-"""Says of an answer's tokens how it ended: "tool_call", "turn", or None where nobody knows."""
+"""Says of an answer's tokens how it ended: "tool_call", "turn", or None for unknown."""
 
 HOST = HostServer("mlx-lm", "mlx-lm", TESTED)
 NEEDED = names_of(
-    "mlx_lm.generate",
-    "BatchGenerator",
-    "model next remove insert_segments extract_cache",
-    "to follow its rows",
+    "mlx_lm.generate", "BatchGenerator", "model next remove insert_segments extract_cache"
 )
 PREPARATIONS = 16
-"""So many prompts are to be prepared at most, the latest ones."""
+"""Prompts to be prepared, at most: the latest ones."""
 HELD_SECONDS = 0.05
 """How long `next` waits for another thread's blocks when it has nothing else to do."""
 
 
 @dataclass(slots=True)
 class _Request:
-    """A request in the generator. `stops`: token counts at which it must be checkpointed;
-    `offered`: the boundary up to which its blocks were offered, taken or not."""
+    """`stops`: token counts at which it must be checkpointed; `offered`: the boundary up to which
+    its blocks were offered, taken or not."""
 
     uid: int
     session: Session
@@ -62,14 +65,14 @@ class _Request:
 
 
 class _Waiting(NamedTuple):
-    """A request whose prefix is still read, or computed by another, and how it is inserted."""
+    """A request whose prefix is still read, or computed by another."""
 
     begun: Begun
     insert: Callable[[Session], None]
 
 
 class BatchedToken(NamedTuple):
-    """One token of one request; `commit` says what was stored when it was the last."""
+    """`commit` says what was stored, with the last token of a request."""
 
     uid: int
     token: int
@@ -112,7 +115,6 @@ class CachedBatchGenerator:
         self._timer = BatchTimer(self._asked)
 
     def __len__(self) -> int:
-        """Requests that are not finished."""
         return len(self._requests) + len(self._waiting)
 
     def submit(
@@ -179,9 +181,8 @@ class CachedBatchGenerator:
     def prepare(
         self, tokens: Sequence[int], *, salt: str | bytes | None = None, most: int | None = None
     ) -> None:
-        """Have the beginning of a prompt computed that will be submitted, by calls of `next` while
-        there is no request; as for `PrefixCache.prepare`. The next request gives it up, and so do
-        `PREPARATIONS` later ones."""
+        """Have `next` compute the beginning of a coming prompt while there is no request, as for
+        `PrefixCache.prepare`. The next request gives it up, and so do `PREPARATIONS` later ones."""
         if len(self._preparations) == PREPARATIONS:
             self._preparations.popleft().close()
         self._preparations.append(self._cache.prepare(tokens, salt=salt, most=most))
@@ -212,7 +213,7 @@ class CachedBatchGenerator:
         return by_uid[uid].session.cached_tokens
 
     def _start_waiting(self) -> None:
-        """Insert what has come; wait for the first that comes when there is nothing else to do."""
+        """Insert what has come; wait for one when there is nothing else to do."""
         started = [uid for uid in list(self._waiting) if self._start(uid)]
         if self._waiting and not started and not self._requests:
             reading = (uid for uid, waiting in self._waiting.items() if not waiting.begun.held)
@@ -222,7 +223,7 @@ class CachedBatchGenerator:
             self._start(first)
 
     def _stop_where_others_part(self) -> None:
-        """Interrupt prompts where those that wait for them go on otherwise."""
+        """Interrupt prompts where others, which wait for them, go on otherwise."""
         for uid, request in self._requests.items():
             for position in request.session.wanted_stops():
                 if stop_row_at(self._generator, uid, position):
@@ -252,7 +253,6 @@ class CachedBatchGenerator:
         return [self._take(response) for response in generated]
 
     def _store_blocks(self, uid: int, request: _Request, reached: int) -> None:
-        """Store the blocks that a request completed, from its row of the batch."""
         session = request.session
         if reached - max(session.stored, request.offered) < self._block_size:
             return
@@ -268,10 +268,7 @@ class CachedBatchGenerator:
             session.store_row(source, len(row.tokens))
 
     def cancel(self, uid: int) -> bool:
-        """Drop a request and free what it holds; False for one that is not there.
-
-        The blocks that it had completed stay stored.
-        """
+        """Drop a request; False for one that is not there. Its completed blocks stay stored."""
         waiting = self._waiting.pop(uid, None)
         if waiting is not None:
             waiting.begun.cancel()
@@ -320,7 +317,6 @@ class CachedBatchGenerator:
 
 
 def _how(request: _Request, finish_reason: str, answer: list[int]) -> str | None:
-    """Return how an answer ended, as far as anybody knows."""
     if finish_reason != "stop" or request.ended is None:
         return "length" if finish_reason == "length" else None
     try:
@@ -331,10 +327,8 @@ def _how(request: _Request, finish_reason: str, answer: list[int]) -> str | None
 
 
 def _stops(session: Session, start: int, length: int) -> list[int]:
-    """Return where a prompt must be interrupted: at snapshots, and before its last token.
-
-    The generator feeds the last token of a prompt by itself.
-    """
+    """Return where a prompt must be interrupted: at snapshots, and before its last token, which the
+    generator feeds by itself."""
     if not session.captures:
         return []
     wanted = {stop for stop in session.snapshot_positions if start < stop < length}

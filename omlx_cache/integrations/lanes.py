@@ -2,13 +2,13 @@
 
 With `kv_bits` a sequence is dense up to `quantized_kv_start` tokens and packed from there. So a
 prompt may be found in either kind: the longer one wins, then the kind that it would have. With a
-draft model a lane holds the target's caches and the draft's, restored to the same position. Imports
-no mlx-lm.
+draft model a lane holds the target's caches and the draft's, restored to the same position.
 
 Block keys say nothing about a block's first tokens. `Siblings` of this process do, so that two
-prompts that part inside a block still share their common tokens.
+prompts that part inside a block still share their common tokens. Imports no mlx-lm.
 """
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,11 +22,14 @@ from omlx_cache.mlx_lm_versions import is_cache
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.explainer import Walked, compact
 from omlx_cache.requests.log import AskedRequest
+from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scope, Scopes
 from omlx_cache_storage.eviction.order import Ended
 from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens, shared_length
 from omlx_cache_storage.page import PageId
+
+_log = logging.getLogger(__name__)
 
 SEQUENCES = 64
 TOKENS = 1 << 20
@@ -34,14 +37,13 @@ TOKENS = 1 << 20
 
 
 class Siblings:
-    """The sequences that were stored last, bounded; one that continues another replaces it. One
-    thread uses it."""
+    """The sequences that were stored last; one that continues another replaces it. One thread uses
+    it."""
 
     def __init__(self) -> None:
         self._known: list[Tokens] = []
 
     def add(self, tokens: Tokens) -> None:
-        """Remember a copy of a stored sequence."""
         known = [one for one in self._known if shared_length(one, tokens) < len(one)]
         self._known = [*known, compact(tokens)][-SEQUENCES:]
         while sum(map(len, self._known)) > TOKENS:
@@ -54,8 +56,8 @@ class Siblings:
 
 
 class StoredPrefix(NamedTuple):
-    """Where a prompt can be restored: up to `position` along a stored sequence's keys. `walked` is
-    the lookup along its own, which missed a window or a state at `wanted_state`."""
+    """A prompt can be restored up to `position` along a stored sequence's keys. `walked` is the
+    lookup along its own, which missed a window or a state at `wanted_state`."""
 
     position: int
     chain: KeyChain
@@ -84,8 +86,6 @@ def find_along(
     return found._replace(position=reached.position, chain=other)
 
 
-_log = logging.getLogger(__name__)
-
 QUANTIZED_KV_START = 5000
 """Where mlx-lm begins to pack a sequence, unless told otherwise."""
 ROOM_TOKENS = 256
@@ -100,26 +100,21 @@ class Bits(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A stored sequence: its keys, its last position, and the result of the tiers."""
-
     chain: KeyChain
     result: CommitResult
 
 
 class Along(NamedTuple):
-    """The pages that were stored of a sequence while it grew, and the latest stamp of theirs."""
+    """The pages that were stored of a sequence while it grew, and their latest stamp."""
 
     pages: Iterable[PageId] = ()
     since_ns: int = 0
 
 
 class Lane:
-    """Sequences of one kind of cache. Use it on the model's thread; no method raises.
-
-    `scopes` are the target's, which is the `view`, and a draft model's behind it. An uninterrupted
-    run holds this kind of cache from `start` tokens on. Prompts are found that part from one of the
-    `siblings` inside a block.
-    """
+    """Sequences of one kind of cache, which an uninterrupted run holds from `start` tokens on. Use
+    it on the model's thread; no method raises. `scopes` are the target's, which is the `view`, and
+    a draft model's behind it."""
 
     def __init__(self, scopes: Iterable[Scope], start: int = 0) -> None:
         self.scopes = list(scopes)
@@ -138,8 +133,8 @@ class Lane:
         return found
 
     def awaited(self, tokens: Tokens) -> PromptFlight | None:
-        """Return the prompt in flight that brings a block or more of another, beyond the part that
-        the store has and that is worth reading. None without one. Any thread may ask."""
+        """Return the prompt in flight that brings a block or more beyond the part that the store
+        has and that is worth reading. Any thread may ask."""
         flights = self.view.store.flights
         if not self.view.supported or flights.idle:
             return None
@@ -152,15 +147,15 @@ class Lane:
         return flights.awaited(chain, worth) if worth < found else None
 
     def fly(self, tokens: Tokens, start: int, stops: Iterable[int]) -> PromptFlight | None:
-        """Note a prompt that is about to be computed from `start` on, stored at `stops` at least
-        and where its owner says so; None without keys. Its owner ends the flight."""
+        """Note a prompt that is about to be computed from `start` on, and stored at `stops` at
+        least; None without keys. Its owner ends the flight."""
         if not self.view.supported:
             return None
         flights, kept = self.view.store.flights, None if self.view.trims else stops
         return flights.begin(self.view.chain(tokens), start, kept)
 
     def restore(self, found: StoredPrefix, room: int) -> Restored:
-        """Restore what `find` saw into buffers with room for so many tokens; less when a page
+        """Restore what `find` saw into buffers with `room` for so many tokens; less when a page
         proved bad, the same of both models. The list is the caller's own."""
         tokens, limit = found.chain.tokens, found.position
         while True:
@@ -207,12 +202,10 @@ class Lane:
         return Preparation(self.view, tokens, most, (found.chain, found.position))
 
     def fresh(self) -> list[Any]:
-        """Return new, empty caches: the target's, then the draft's."""
         return [cache for scope in self.scopes for cache in scope.fresh()]
 
 
 def lane_of(kinds: Iterable[Scopes], bits: Bits | None, salt: str | bytes | None) -> Lane:
-    """Return the lane of a model, and of its draft model behind it."""
     if bits is None:
         return Lane(each.scope(salt=salt) for each in kinds)
     # Tokens before `start` attended to dense keys: other bits than with packed ones from the first
@@ -225,11 +218,9 @@ def lane_of(kinds: Iterable[Scopes], bits: Bits | None, salt: str | bytes | None
 def nearest(
     lanes: Iterable[Lane], tokens: Tokens, *, exact: bool = False
 ) -> tuple[Lane, StoredPrefix] | None:
-    """Return where most of a prompt can be restored, even if that is nothing; reads no payload.
-
-    With `exact` packed caches are not cut back to a length at which they would be dense. None
-    when no lane can serve.
-    """
+    """Return where most of a prompt can be restored, even if that is nothing; None when no lane can
+    serve. Reads no payload. With `exact` packed caches are not cut back to a length at which they
+    would be dense."""
     found = [
         (lane, where)
         for lane in lanes
@@ -297,3 +288,34 @@ def packed_as(prompt_cache: Sequence[Any], start: int) -> Bits | None:
         if is_cache(cache, "QuantizedKVCache"):
             return Bits(int(cache.bits), int(cache.group_size), start)
     return None
+
+
+class Furthest(NamedTuple):
+    """How far a prompt can be restored, and the keys by which that was found, None without any."""
+
+    point: RestorePoint
+    chain: KeyChain | None
+
+
+def furthest(lanes: Iterable[Lane], tokens: Tokens, *, asks: bool) -> Furthest:
+    """Return the lookup of the lane that has most of a prompt; with `asks` other machines are asked
+    too. Any thread may ask."""
+    best = Furthest(RestorePoint(0, {}, None, 0), None)
+    for lane in lanes:
+        if lane.view.supported:
+            chain = lane.view.chain(tokens)
+            point = lane.view.find(chain, len(tokens) - 1, asks=asks)
+            if best.chain is None or point.position > best.point.position:
+                best = Furthest(point, chain)
+    return best
+
+
+def digest_of(tokens: Sequence[int]) -> bytes:
+    """Return 16 bytes that stand for a prompt in a table of this process."""
+    return hashlib.blake2b(as_tokens(list(tokens)).tobytes(), digest_size=16).digest()
+
+
+def stand_in(digest: bytes) -> int:
+    """Return a negative id, which no vocabulary has, with as many bits of a digest as it holds. It
+    stands in keys for a token and for the image or sound beside it."""
+    return -1 - (int.from_bytes(digest[:8], "little") >> 1)

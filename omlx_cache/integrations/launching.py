@@ -1,7 +1,6 @@
 """`omlx-cache run`: another server's own command and flags, with this cache where it had its own.
 
-Each server has a `launch` module in its package here, found by the name that people type and
-imported only when that was typed. Nothing in this module imports MLX.
+A server's `launch` module is imported only when its name was typed. Nothing here imports MLX.
 """
 
 import errno
@@ -21,8 +20,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from omlx_cache.integrations import SERVERS
 from omlx_cache.integrations.host_server import HostServer, UnusableHost
-from omlx_cache.integrations.servers import SERVERS
 from omlx_cache.package import OWN_LOGGERS, VERSION, set_level
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.derived import ANSWER_SECONDS, FREE_DISK_SHARE
@@ -53,8 +52,7 @@ class Launch(Protocol):
     """A server's `launch` module."""
 
     @property
-    def HOST(self) -> HostServer:
-        """The server, and the names that it must have."""
+    def HOST(self) -> HostServer: ...
 
     def place(self, open_store: OpenStore, **options: Any) -> None:
         """Put the cache where the server's own command will use it."""
@@ -117,8 +115,8 @@ def find(name: str) -> Launch:
 
 
 def absent(name: str, host: HostServer) -> str:
-    """Return that a server is missing in this environment, and the command that brings both into
-    one: where the server is, if it is on the PATH."""
+    """Return the line that names the command which brings a missing server and this package into
+    one environment: where the server is, if it is on the PATH."""
     command, wanted, then = shutil.which(name), f"{host.package}{host.tested}", ""
     python = Path(command or "/none").resolve().with_name("python3")
     if python.exists():
@@ -140,8 +138,7 @@ def absent(name: str, host: HostServer) -> str:
 
 
 def check_cold_dir(settings: CacheSettings) -> None:
-    """Raise CannotRun for a directory that no store could open; writes nothing. A store waits for
-    an absent or read-only disk."""
+    """Raise CannotRun for a directory that no store could open; writes nothing."""
     trouble = settings.cold_dir_trouble()
     if trouble and not waits_for_disk(settings, trouble):
         raise CannotRun(
@@ -163,7 +160,7 @@ def waits_for_disk(settings: CacheSettings, trouble: str) -> bool:
 
 
 def in_place(settings: CacheSettings, server: str) -> str:
-    """Return the line that says what keeps a server's prompts, where, and how much of them."""
+    """Return the line that says where a server's prompts are kept, and how much of them."""
     memory = f"{format_size(settings.hot_bytes)} of memory"
     if settings.hot_cache_only:
         kept = f"{memory}, nothing on the disk"
@@ -191,8 +188,8 @@ def show_logs(settings: CacheSettings) -> None:
 
 
 def put(install: Callable[[Any, "BlockStore"], object], target: Any, open_store: OpenStore) -> None:
-    """Put the cache into a server's object; a failure is logged, and leaves the object its own
-    cache. Raises UnusableHost only."""
+    """Put the cache into a server's object; after a failure, which is logged, it has its own.
+    Raises UnusableHost only."""
     try:
         install(target, open_store())
     except UnusableHost:
@@ -208,10 +205,8 @@ _store: "BlockStore | None" = None
 
 def open_store(name: str = "run", *, waits: bool = False) -> "BlockStore":
     """Return this process's one store, opened now if need be under a name that `omlx-cache ps`
-    shows; it is closed when the process ends. `waits`: as for `BlockStore`.
-
-    Any thread may call it. In a process that a server has spawned it reads the same variables.
-    """
+    shows. `waits`: as for `BlockStore`. Any thread may call it, and processes that a server has
+    spawned."""
     global _store
     with _lock:
         if _store is None or _store.closed:
@@ -230,8 +225,8 @@ def _open(settings: CacheSettings, name: str, *, waits: bool = False) -> "BlockS
 
 
 def serve_status(store: "BlockStore", settings: CacheSettings) -> None:
-    """Answer the status paths at the port that `status` names, or at a free one; a port that cannot
-    be had is logged, and stops nothing."""
+    """Answer the status paths at the port that `status` names, or at a free one; logs a port that
+    cannot be had."""
     port = settings.status if isinstance(settings.status, int) else 0
     try:
         server = store.serve_status(port, settings.token)
@@ -265,8 +260,8 @@ def _code_of(module: Launch, arguments: Sequence[str]) -> int:
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[list[int]]:
     """Have SIGTERM raise KeyboardInterrupt while the block runs, where it would end the process at
-    once; yields a list that names it once it came. Servers that handle it set their own handler,
-    and some raise it again when they have ended."""
+    once; yields a list that is no longer empty once it came. Servers that handle it set their own
+    handler, and some raise it again when they have ended."""
     came: list[int] = []
 
     def handle(number: int, _frame: object) -> None:

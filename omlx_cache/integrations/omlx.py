@@ -18,9 +18,9 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.integrations.host_server import HostServer, names_of
+from omlx_cache.integrations.lanes import stand_in
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache.integrations.naming import stand_in
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.store import BlockStore
 
@@ -33,14 +33,13 @@ NEEDED = names_of(
     "omlx.scheduler",
     "Scheduler",
     "config model block_aware_cache paged_cache_manager paged_ssd_cache_manager",
-    "to be in place of its own cache",
 )
 
 STORE_SECONDS = 1.0
-"""How long a fetch waits for a store on another thread; then it is a miss."""
+"""How long a fetch waits for a store on another thread, before it is a miss."""
 
 MOST_UNDER_WAY = 1024
-"""Requests without an end are ended when so many newer ones have been fetched."""
+"""A request without an end is ended when so many newer ones have been fetched."""
 
 ExtraRanges = Sequence[tuple[int, tuple[Any, ...]]]
 Layer = Mapping[str, Any]
@@ -102,8 +101,8 @@ class OmlxPrefixCache:
         extra_key_token_start: int | None = None,
         extra_key_ranges: ExtraRanges | None = None,
     ) -> tuple[RestoredBlocks | None, list[int]]:
-        """Restore a prefix, and return it with the tokens after it; `(None, tokens)` for a miss.
-        Evaluates MLX and reads the disk."""
+        """Restore a prefix, and return it with the tokens after it. Evaluates MLX and reads the
+        disk."""
         began = time.perf_counter()
         prompt = keyed(tokens, extra_keys, extra_key_token_start, extra_key_ranges)
         caches, rest = None, prompt
@@ -136,7 +135,7 @@ class OmlxPrefixCache:
     def reconstruct_cache(
         self, block_table: RestoredBlocks, promote_to_hot_cache: bool = True
     ) -> list[Any] | None:
-        """Return the caches of a fetched prefix, once: they are the caller's own; then None.
+        """Return the caches of a fetched prefix, which are the caller's own, once; then None.
         Without `promote_to_hot_cache`, memory evicts the model's pages that the disk has."""
         caches, block_table.caches = block_table.caches, None
         if not promote_to_hot_cache:
@@ -146,7 +145,7 @@ class OmlxPrefixCache:
     def restore_exact_prefix(
         self, request_id: str, tokens: Sequence[int], *, promote_to_hot_cache: bool = True
     ) -> list[Any] | None:
-        """Return None: what SpecPrefill keeps beside its requests is not kept here."""
+        """Return None: SpecPrefill's prefixes are not kept."""
         self._counts["exact_prefix_misses"] += 1
         return None
 
@@ -157,7 +156,7 @@ class OmlxPrefixCache:
         cache_data: Sequence[Layer],
         model_cache_config: Any = None,
     ) -> RestoredBlocks | None:
-        """Store nothing, and return None, as for a store that did not succeed."""
+        """Store nothing, and return None: it failed."""
         return None
 
     def store_cache(
@@ -208,8 +207,7 @@ class OmlxPrefixCache:
             self._cache.insert_cache(self._key, tokens, caches)
 
     def _leave_memory(self) -> None:
-        """Evict from memory the pages that the disk has. Dirty pages are evicted by a later call,
-        and so are all while another thread stores."""
+        """Evict from memory the clean pages; none while another thread stores."""
         if self._store.cold_dir is None or not self._lock.acquire(blocking=False):
             return
         try:
@@ -220,7 +218,6 @@ class OmlxPrefixCache:
             self._lock.release()
 
     def release_cache(self, request_id: str) -> None:
-        """End a request; pages that are stored stay."""
         asked = self._under_way.pop(request_id, None)
         if asked is not None:
             asked.ended(self._answered.pop(request_id, 0))
@@ -228,7 +225,7 @@ class OmlxPrefixCache:
     clear_request_entry = release_cache
 
     def clear(self) -> int:
-        """End all requests, as after an error, and count anew; pages that are stored stay."""
+        """End all requests, as after an error, and count anew; stored pages stay."""
         ended = list(self._under_way)
         for request_id in ended:
             self.release_cache(request_id)
@@ -257,11 +254,10 @@ class OmlxPrefixCache:
 
 def install(scheduler: Any, store: BlockStore) -> OmlxPrefixCache | None:
     """Have a scheduler that has no request yet keep its prompts in `store`; returns the cache that
-    it calls.
+    it calls. Its own managers of blocks and of the SSD are taken out, the latter closed.
 
-    Its own managers of blocks and of the SSD are taken out, the latter closed: where it has none it
-    asks none. None, and a line of the log, where this version of oMLX cannot have the cache: the
-    scheduler keeps its own. Raises UnusableHost instead with the setting `require`.
+    None, and a line of the log, where this version of oMLX cannot have the cache: it keeps its own.
+    Raises UnusableHost instead with the setting `require`.
     """
     if not HOST.takes(scheduler, NEEDED, lambda: scheduler.model, require=store.settings.require):
         return None
@@ -287,9 +283,8 @@ def keyed(
     start: int | None = None,
     ranges: ExtraRanges | None = None,
 ) -> list[int]:
-    """Return tokens in which a negative id replaces the token where extra keys begin to count; it
-    is made from that token and the keys. Later tokens belong to another prefix, and earlier ones
-    are shared."""
+    """Return tokens in which a negative id, made from the token and the keys, replaces the token
+    where extra keys begin to count: earlier tokens are shared, later ones are not."""
     named = list(tokens)
     begins = list(ranges) if ranges else [(start or 0, extra_keys)] if extra_keys else []
     for at, keys in begins:
@@ -303,13 +298,10 @@ def keyed(
 def caches_at(
     position: int, layers: Sequence[Layer], snapshot: Sequence[Layer | None] | None = None
 ) -> list[Any]:
-    """Return the caches of a sequence's first `position` tokens, which share the layers' arrays.
-    They are a snapshot's layers, and the beginning of the layers that it lacks because they can be
-    cut.
-
-    Keys and values may be longer: beside states of a boundary oMLX hands over all that it has.
-    Raises UnsupportedCache for other classes, and for layers that are missing and cannot be cut.
-    """
+    """Return the caches of a sequence's first `position` tokens, which share the layers' arrays: a
+    snapshot's layers, and the beginning of layers that it lacks because they can be cut. Keys and
+    values may be longer: beside states of a boundary oMLX hands over all that it has. Raises
+    UnsupportedCache for other classes, and for missing layers that cannot be cut."""
     taken = layers if snapshot is None else snapshot
     filled = [*taken, *[None] * (len(layers) - len(taken))]
     return [_cache(layer, own, position) for layer, own in zip(filled, layers, strict=True)]

@@ -1,8 +1,8 @@
 """A probe of whether restored caches are right with untested versions of a server.
 
-A probe prefills 300 tokens, stores them in a directory of its own, and restores them. It compares
-both bit for bit: keys, values and states, and the logits of the next tokens. It takes seconds, once
-for a model and a set of versions: the user's state directory remembers the result.
+It prefills 300 tokens, stores them in a directory of its own, and restores them. It compares both
+bit for bit: keys, values and states, and the logits of the next tokens. It takes seconds, once for
+a model and a set of versions.
 """
 
 import hashlib
@@ -44,11 +44,9 @@ def is_right(
     *,
     remembered: Path | None = None,
 ) -> bool:
-    """Return whether a model's restored caches equal an uninterrupted run's; never raises.
-
-    `package` is the server, whose version counts beside MLX's, mlx-lm's and this package's.
-    `remembered` is the place of results, by default in the user's state directory. Computes 600
-    tokens where nothing is remembered: call it on the thread that runs the model. Logs why not.
+    """Return whether a model's restored caches equal an uninterrupted run's, and log why not; never
+    raises. Computes 600 tokens where nothing is `remembered` (by default in the user's state
+    directory) of the `package`'s version, MLX's, mlx-lm's and ours: call it on the model's thread.
     """
     try:
         versions = {"omlx-cache": VERSION, package: version_of(package), **software()}
@@ -70,7 +68,7 @@ def is_right(
 
 
 def difference(model: Any, make_cache: Callable[[], list[Any]] | None = None) -> str:
-    """Return the difference between a restored and an uninterrupted run, "" for none, and for a
+    """Return what differs between a restored and an uninterrupted run, "" for nothing, and for a
     model whose caches are not stored. Raises the model's exceptions, and OSError."""
     tokens = [1 + (7 * i * i + 11 * i) % 100 for i in range(TOKENS + NEXT)]
     with TemporaryDirectory(prefix="omlx-cache-probe-") as folder:
@@ -121,7 +119,6 @@ def _room(live: Sequence[Any]) -> int:
 
 
 def _differing(live: Sequence[Any], restored: Sequence[Any]) -> str:
-    """Return a tensor whose tokens differ, "" when there is none."""
     for theirs, ours in zip(layout_of(live).leaves, layout_of(restored).leaves, strict=True):
         arrays = theirs.arrays()
         held, wanted = (

@@ -91,7 +91,7 @@ def test_a_server_that_lacks_a_name_runs_without_the_cache_unless_it_is_required
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lacking = Server("pytest", HostName("queue", "Queue.pond", "to fish"))
+    lacking = Server("pytest", HostName("queue", "Queue.pond"))
     assert run(lacking).did == ["main"]
     assert "has no `queue.Queue.pond`: it runs with its own cache" in caplog.text
     monkeypatch.setenv("OMLX_CACHE_REQUIRE", "1")

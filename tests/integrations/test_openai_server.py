@@ -15,11 +15,11 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from kit import zoo
 from omlx_cache import BlockStore
+from omlx_cache.integrations.host_server import OPENAI_SCHEDULER
 from omlx_cache.integrations.launching import open_store as the_store
 from omlx_cache.integrations.mlx_lm import LoadedModel
 from omlx_cache.integrations.openai_server import HandlerPromptCache, install, launch
 from omlx_cache.integrations.openai_server import prompt_cache as module
-from omlx_cache.integrations.openai_server.host import SCHEDULER
 
 from .conftest import Open, prompt_of
 
@@ -194,7 +194,7 @@ def test_prompts_of_a_model_that_takes_padding_for_tokens_are_computed_one_after
 def test_a_scheduler_that_lacks_a_name_keeps_its_own_cache(
     scheduler_class: Any, store: BlockStore
 ) -> None:
-    for name in SCHEDULER:
+    for name in OPENAI_SCHEDULER:
         scheduler = scheduler_class()
         scheduler._model = zoo.build("qwen3")
         with pytest.MonkeyPatch.context() as patch:

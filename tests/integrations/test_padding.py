@@ -11,7 +11,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from kit.versions import LOCKED
 from omlx_cache import BlockStore, PrefixCache
 from omlx_cache.integrations.batch import CachedBatchGenerator
-from omlx_cache.integrations.padding import heeds_padding, refuse_batches
+from omlx_cache.integrations.rows import heeds_padding, refuse_batches
 
 from .conftest import model_of, prompt_of
 

@@ -24,7 +24,7 @@ from omlx_cache.adapters.kv import ChunkedKVCacheAdapter
 from omlx_cache.integrations import probe
 from omlx_cache.integrations.batch import CachedBatchGenerator
 from omlx_cache.integrations.host_server import UnusableHost
-from omlx_cache.integrations.old_batches import batchable
+from omlx_cache.integrations.rows import batchable
 from omlx_cache.mlx_lm_versions import UntestedVersion, check, is_old
 
 from .conftest import model_of

@@ -24,8 +24,8 @@ from vlm.models import build
 from vlm.scenarios import SCENARIOS, pictures, text
 
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.integrations.host_server import MLX_VLM_GENERATOR
 from omlx_cache.integrations.mlx_vlm import ApcBatchGenerator, ApcManager, install
-from omlx_cache.integrations.mlx_vlm.host import GENERATOR
 from omlx_cache.integrations.mlx_vlm.launch import around
 
 TURBO = {"kv_bits": 4, "kv_quant_scheme": "turboquant", "quantized_kv_start": 0}
@@ -199,7 +199,7 @@ def a_generator_that_lacks_a_name_answers_with_its_own_cache() -> None:
     with tempfile.TemporaryDirectory() as directory, open_store(directory) as store:
         manager = ApcManager(store, own=lambda: own)
         worker = Worker(model, manager, ApcBatchGenerator)
-        for number, name in enumerate(GENERATOR):
+        for number, name in enumerate(MLX_VLM_GENERATOR):
             with hidden(name):
                 same_tokens([got := worker.say(text(100))], [wanted], name.attribute)
             assert (got.cached > 0) == (number > 0), "its own cache restores"

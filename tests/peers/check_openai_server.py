@@ -28,8 +28,8 @@ from driving import store_in
 from loguru import logger
 
 from kit.tinylm import make_model
+from omlx_cache.integrations.host_server import OPENAI_HANDLER
 from omlx_cache.integrations.openai_server import install
-from omlx_cache.integrations.openai_server.host import HANDLER
 
 SYSTEM = "You are a helpful assistant who answers briefly and to the point. " * 5
 OURS, THEIRS, NONE = "ours", "theirs", "none"
@@ -226,7 +226,7 @@ async def check_names(root: Path) -> None:
         plain = await converse(handler, "names", 1)
     async with serving(CASES[0], model, THEIRS, root) as handler:
         with store_in(root) as store:
-            for name in HANDLER:
+            for name in OPENAI_HANDLER:
                 with hidden(name):
                     assert install(handler, store) is None, name
         assert [turn.text for turn in await converse(handler, "names", 1)] == [plain[0].text]

@@ -18,8 +18,8 @@ from typing import Any
 import mlx.core as mx
 from vllm_mlx.scheduler import Scheduler
 
+from omlx_cache.integrations.host_server import VLLM_SCHEDULER
 from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install, launch
-from omlx_cache.integrations.vllm_mlx.host import SCHEDULER
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from checking import hidden, run_checks
@@ -222,7 +222,7 @@ def a_scheduler_that_lacks_a_name_answers_with_its_own_cache() -> None:
     model, prompt = loaded(FOLDER, "qwen3"), prompt_of(100)
     plain = ask(none(model), prompt)
     with store_in(Path(tempfile.mkdtemp(dir=FOLDER))) as store:
-        for name in SCHEDULER:
+        for name in VLLM_SCHEDULER:
             serving = scheduler(model)
             with hidden(name):
                 assert install(serving, store) is None, name

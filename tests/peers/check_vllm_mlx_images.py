@@ -21,8 +21,8 @@ from driving import Answer, loaded, prompt_of, store_in
 from vllm_mlx.memory_cache import MemoryCacheConfig
 from vllm_mlx.mllm_batch_generator import MLLMBatchGenerator, MLLMBatchRequest
 
+from omlx_cache.integrations.host_server import VLLM_GENERATOR
 from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install, launch
-from omlx_cache.integrations.vllm_mlx.host import GENERATOR
 
 FOLDER = Path(tempfile.mkdtemp())
 FAMILIES = ("qwen3", "qwen3_next", "gemma3_text")
@@ -113,7 +113,7 @@ def its_own_command_gets_this_cache() -> None:
             assert conversation(generator(model, True))[1].cached
             assert store.hot_usage().nbytes
             assert generator(model, False).prefix_cache is None
-            for name in GENERATOR:
+            for name in VLLM_GENERATOR:
                 with hidden(name):
                     serving = generator(model, True)
                 assert not isinstance(serving.prefix_cache, TieredPrefixCache), name

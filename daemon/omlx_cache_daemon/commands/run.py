@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import NoReturn
 
-from omlx_cache.integrations.servers import SERVERS
+from omlx_cache.integrations import SERVERS
 from omlx_cache.settings.names import refusal, variable
 from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.errors import UsageError

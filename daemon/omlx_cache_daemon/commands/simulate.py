@@ -18,8 +18,7 @@ from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 
 if TYPE_CHECKING:
-    from omlx_cache.simulate.shapes import Shape
-    from omlx_cache.simulate.simulator import Outcome, TierRoom
+    from omlx_cache.simulate.simulator import Outcome, Shape, TierRoom
     from omlx_cache.simulate.traces import Workload
 
 SCHEMA = 1
@@ -151,7 +150,7 @@ def _simulated(args: argparse.Namespace) -> "tuple[list[Outcome], Shape]":
 
 def _shape(args: argparse.Namespace, work: "Workload") -> "Shape":
     """Return a token's bytes: as requested, from the trace, or of the usual model."""
-    from omlx_cache.simulate.shapes import DEFAULT_SHAPE, SHAPES, Shape
+    from omlx_cache.simulate.simulator import DEFAULT_SHAPE, SHAPES, Shape
     from omlx_cache.tools.size.estimate import SizingError, caches_of, estimate
 
     if args.bytes_per_token:

@@ -10,9 +10,8 @@ from omlx_cache.package import on_first_use
 
 if TYPE_CHECKING:
     from omlx_cache.integrations.mlx_lm.generation import generate, stream_generate
-    from omlx_cache.integrations.mlx_lm.models import LoadedModel, cache_of
+    from omlx_cache.integrations.mlx_lm.models import LoadedModel, cache_of, model_name
     from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-    from omlx_cache.integrations.naming import model_name
 
 __all__ = [
     "LoadedModel",

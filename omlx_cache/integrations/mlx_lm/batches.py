@@ -18,8 +18,7 @@ from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
 from omlx_cache.integrations.mlx_lm.served_cache import LateCaches, ServedPromptCache
-from omlx_cache.integrations.old_batches import row_caches
-from omlx_cache.integrations.rows import BatchRow, BatchTimer, row_of, stop_row_at
+from omlx_cache.integrations.rows import BatchRow, BatchTimer, row_caches, row_of, stop_row_at
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.requests.log import AskedRequest
 
@@ -34,10 +33,9 @@ SEND_SECONDS = 0.0003
 
 @dataclass(slots=True)
 class _Row:
-    """The arguments with which a row was inserted: its `prompt`, with the tokens that its caches
-    hold, where the prompt's segments end, and how it is sampled. `said` are the tokens that its
-    client got, `stops` the positions where its prompt stops for others, and `late` the ends of
-    segments that are stored once the first of them is out."""
+    """An inserted row: its whole prompt, and where that one's segments end. `said` are the tokens
+    that its client got, `stops` the positions where its prompt stops for others, and `late` the
+    ends of segments that are stored once the first token is out."""
 
     prompt: list[int]
     ends: list[int]
@@ -51,7 +49,7 @@ class _Row:
     late: LateCaches | None = None
 
     def land(self) -> None:
-        """Tell the requests that wait for the prompt that no more of it is computed."""
+        """Tell those that wait for the prompt that no more of it is computed."""
         if self.flight is not None:
             self.flight.end()
             self.flight = None
@@ -70,7 +68,7 @@ class _Resumed:
         return matcher
 
     def make_state(self) -> Any:
-        """As `matcher`, for mlx-lm before 0.32."""
+        # `matcher` of mlx-lm before 0.32.
         state = self._stops.make_state()
         for token in self._said:
             state, _sequence, _name = self._stops.match(state, token)
@@ -86,10 +84,9 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
     stored once their tokens are out, while the next one is computed.
 
     After an error each row at work is computed alone, up to its next token, from its blocks in the
-    cache. The row that fails alone has failed; the others go on together. `current` gives the
-    request of the row that is inserted. Mutable by the generation thread: `_rows` by uid, and
-    `_followed`; after an error `_suspects`, the first of which is computed next, and `_cleared`,
-    batches of one.
+    cache. A row that fails alone has failed; the others go on together. `current` gives the request
+    of the row that is inserted. Mutable by the generation thread: `_rows`, by uid; after an error
+    `_suspects`, the first of which is computed next, and `_cleared`, batches of one.
     """
 
     def __init__(
@@ -163,9 +160,8 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         return prompts, generated
 
     def extract_cache(self, uids: Sequence[int]) -> dict[int, tuple[list[Any], list[int]]]:
-        """Return rows' caches and tokens until the next step. mlx-lm copies each prefix from its
-        first token on, before the answer's first token. For a row that is stored later, it inserts
-        a stand-in."""
+        """Return rows' caches and tokens until the next step; a stand-in for the caches of a row
+        that is stored later. mlx-lm copies each prefix whole, before the answer's first token."""
         found = {uid: row_of(self, uid) for uid in uids}
         rest = super().extract_cache([uid for uid in uids if found[uid] is None])
         late = {uid: self._rows[uid].late for uid in uids if uid in self._rows}
@@ -221,7 +217,6 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
                 row.flight.reach(position)
 
     def _prefills_more_than(self, uid: int) -> bool:
-        """True when the next step computes parts of other prompts too, which may take long."""
         return bool(self._unprocessed_sequences) or any(n != uid for n in self._prompt_batch.uids)
 
     def _store(self, uid: int, row: _Row) -> None:
@@ -248,7 +243,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         self._followed.end(uid)
 
     def _failed(self, error: Exception) -> list[Any]:
-        """Empty the batches; returns what has the server take a failed request out of its books."""
+        """Empty the batches; returns the response that ends a failed request in the server."""
         queued = {inserted[0] for inserted in self._unprocessed_sequences}
         failed = self._suspects[:1] or [uid for uid in self._rows if uid not in queued]
         del self._suspects[:1]
@@ -273,7 +268,6 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         return [PromptProcessingBatch.Response(failed[0], (0, 0), False, True)]
 
     def _next_alone(self) -> tuple[list[Any], list[Any]]:
-        """Compute the next suspect up to its token, and nothing else."""
         prompts: list[Any] = []
         generated: list[Any] = []
         waiting = self._unprocessed_sequences
@@ -295,7 +289,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         return prompts, generated
 
     def _end_trial(self) -> None:
-        """Put the rows that were cleared together again, when no row is suspected any more."""
+        """Put the cleared rows together again, when no row is suspected any more."""
         if not self._suspects:
             for batch in self._cleared:
                 self._generation_batch.extend(batch)
@@ -309,8 +303,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
         self._currently_processing: list[Any] = []
 
     def _again(self, uid: int) -> tuple[Any, ...]:
-        """Return a row as mlx-lm queues it, which continues after the tokens that its client
-        got."""
+        """Return a row as mlx-lm queues it, which goes on after what its client got."""
         row = self._rows[uid]
         tokens = [*row.prompt, *row.said]
         restored, rest = self._cache.refetch(tokens)
@@ -330,5 +323,4 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
 
 
 def _keeps_tokens(row: BatchRow) -> bool:
-    """True for caches that hold a token as it is however many follow it."""
     return not is_old() and all(type(cache) is BatchKVCache for cache in row.caches)

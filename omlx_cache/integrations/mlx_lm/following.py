@@ -21,8 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Stored(NamedTuple):
-    """The stored part of a sequence: the boundary up to which it is stored, its key there, and the
-    pages."""
+    """The boundary up to which a sequence is stored, its key there, and the pages."""
 
     end: int = 0
     key: BlockKey = BlockKey(b"")
@@ -35,7 +34,7 @@ class Following:
     Windows and recurrent state are kept every `snapshot_stride` tokens, as chunks end, and where
     the caller says so. `part` says which of a request's caches it follows, `began_ns` is the stamp
     of its pages. Mutable by that thread: `_kept`, the last such place, `_offered`, the boundary up
-    to which a row's blocks were offered, `_stored`, and `_closed`.
+    to which a row's blocks were offered, `_stored` and `_closed`.
     """
 
     def __init__(
@@ -58,16 +57,15 @@ class Following:
         self._stored = _Stored()
 
     def stored_of(self, chain: KeyChain) -> frozenset[PageId]:
-        """Return the pages that were stored, of a sequence that goes on from there; none of any
-        other."""
+        """Return the pages that were stored, if the chain goes on from them."""
         end, key, pages = self._stored
         return pages if 0 < end <= len(chain) and chain.key(end) == key else frozenset()
 
     def row(
         self, row: BatchRow, extract: Callable[[], Sequence[Any]], *, keep: bool = False
     ) -> None:
-        """Store the blocks that a row of a batch has completed; `extract` gives its caches. With
-        `keep` windows and recurrent state too."""
+        """Store the blocks that a row of a batch has completed; with `keep` windows and recurrent
+        state too. `extract` gives its caches."""
         if self._closed:
             return
         position = len(row.tokens)
@@ -109,7 +107,7 @@ class Following:
             self._give_up()
 
     def close(self) -> None:
-        """Free the pages that were cut and not stored, and remember no tokens."""
+        """Free the pages that were cut and not stored, and the tokens."""
         self._staging.release()
         if not self._closed:
             self._closed = True
@@ -144,8 +142,8 @@ class FollowedRows:
         self._followed: dict[Hashable, Following | None] = {}
 
     def store(self, generator: Any, uid: int, stops: Collection[int] = ()) -> None:
-        """Store the blocks that a row has completed; at a stop its windows and recurrent state
-        too."""
+        """Store the blocks that a row has completed; at one of `stops` its windows and recurrent
+        state too."""
         row = row_of(generator, uid)
         if row is None:
             return

@@ -56,10 +56,10 @@ def stream_generate(
     """Yield mlx-lm's responses for a prompt whose stored prefix is restored, and store the new
     blocks.
 
-    `cache` is the model's PrefixCache, `draft_cache` the draft model's. Generated tokens are stored
-    when the answer ends or the caller stops reading, not when an exception ends it. Logits
-    processors see the whole prompt. `options` go to mlx-lm; `input_embeddings` do not, as tokens
-    would not tell what they are: ValueError.
+    `draft_cache` is the draft model's. Generated tokens are stored when the answer ends or the
+    caller stops reading, not when an exception ends it. Logits processors see the whole prompt.
+    `options` go to mlx-lm. Raises ValueError for `input_embeddings`, and for a draft model without
+    its cache.
     """
     if options.get("input_embeddings") is not None:
         raise ValueError("input_embeddings cannot be cached: their tokens do not identify them")
@@ -148,7 +148,7 @@ def _with_lanes(
     salt: str | bytes | None,
     options: dict[str, Any],
 ) -> Iterator[GenerationResponse]:
-    """For caches that change their class on the way, or that are two models': stored at the end."""
+    """Serve caches that change their class on the way, or are two models': stored at the end."""
     lanes = {kind: lane_of(kinds, kind, salt) for kind in dict.fromkeys((bits, None))}
     asked = lanes[bits].view.ask(len(tokens))
     restored = restored_from([*lanes.values()], as_tokens(tokens), asked, exact=True)
@@ -167,7 +167,7 @@ def _with_lanes(
     told = options.get("prompt_progress_callback")
 
     def progress(done: int, total: int) -> None:
-        """Have the computing measured, and not the storing."""
+        # The computing is measured, and not the storing.
         asked.end_chunk(cached + done)
         if told is not None:
             told(done, total)
@@ -205,7 +205,7 @@ def _encode(tokenizer: Any, prompt: str | Sequence[int]) -> list[int]:
 def _seeing(
     prefix: Sequence[int], processors: Sequence[LogitsProcessor] | None
 ) -> list[LogitsProcessor] | None:
-    """Return processors that see the tokens of `prefix` before mlx-lm's tokens."""
+    """Return processors that see `prefix` before mlx-lm's tokens."""
     if not processors or not len(prefix):
         return None if processors is None else list(processors)
     before = mx.array(list(prefix))

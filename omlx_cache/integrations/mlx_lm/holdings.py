@@ -14,8 +14,8 @@ from omlx_cache_storage.stats import WriterUsage
 
 
 def inventory(store: BlockStore, model: str) -> str:
-    """Return the store's holdings, the part of `model` and of other versions, and the store's
-    budgets. Reads a document for each namespace, and no page."""
+    """Return the store's holdings, the part of `model` and of other versions, and the budgets.
+    Reads a document for each namespace, and no page."""
     return f"{_holdings(store, model)}; {_grants(store)}"
 
 
@@ -36,7 +36,6 @@ def _holdings(store: BlockStore, model: str) -> str:
 
 
 def _whose(store: BlockStore, counts: Counter[BlockKey], model: str) -> str:
-    """Return in parentheses how many pages are of the model, and how many are of other versions."""
     own = stale = 0
     for namespace, count in counts.items():
         document = store.readable_document(namespace)
@@ -62,7 +61,7 @@ def _grants(store: BlockStore) -> str:
 
 
 class Unwritten(NamedTuple):
-    """The dirty pages of memory, and the counts of the writer at that moment."""
+    """The dirty pages of memory, and the writer's counts."""
 
     pages: int
     nbytes: int
@@ -92,8 +91,7 @@ def unwritten(store: BlockStore) -> Unwritten:
 
 
 def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
-    """Return the last line about a closed store: `left` was dirty before, `clean` is the result of
-    `close`."""
+    """Return the last line about a closed store: `left` was dirty before, `close` said `clean`."""
     cold = store.stats().cold
     if cold is None:
         kept = f" {_amount(left)} end with this process." if left.pages else ""
@@ -118,8 +116,8 @@ def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
 
 
 def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
-    """Return what kept pages from the disk, and how often: a page may be counted several times, and
-    have been written later."""
+    """Return what kept pages from the disk, and how often: one page several times, perhaps, and
+    written later."""
     writer, settings, allowed = left.writer, store.settings, store.allowance()
     if writer is None:
         return []

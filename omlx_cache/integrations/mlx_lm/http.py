@@ -8,16 +8,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
-from mlx_lm.server import APIHandler, get_system_fingerprint
+from mlx_lm.server import APIHandler, CompletionRequest, get_system_fingerprint
 
 from omlx_cache.control.handler import linger
 from omlx_cache.control.serialization import encoded
+from omlx_cache.integrations.lanes import furthest
+from omlx_cache.integrations.mlx_lm.models import served_as
 from omlx_cache.integrations.mlx_lm.requests import (
     BadRequest,
     Refused,
@@ -25,8 +28,12 @@ from omlx_cache.integrations.mlx_lm.requests import (
     TooLarge,
     Unavailable,
 )
+from omlx_cache.mlx_lm_versions import has_images
 from omlx_cache.status.answer import JSON, Answer
+from omlx_cache.status.prefix_lookup import MOST_KEYS, by_tier, described
 from omlx_cache.status.routes import LOOKUP, Routes, is_status_path
+from omlx_cache.store import BlockStore
+from omlx_cache_storage.keys import KeyChain, as_tokens
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +68,6 @@ class Handler(APIHandler):  # type: ignore[misc]
             self._show(status.answer(self.command, self.path, self.headers, peer))
 
     def do_HEAD(self) -> None:
-        """Answer the status paths as for GET, without the content."""
         self.do_GET()
 
     def do_POST(self) -> None:
@@ -85,7 +91,7 @@ class Handler(APIHandler):  # type: ignore[misc]
             coming.discard(thread)
 
     def _check_length(self) -> None:
-        """Raise Refused for a body that is too large; mlx-lm rejects a length that is no number."""
+        # mlx-lm rejects a length that is no number.
         most = self.server.body_bytes
         with suppress(ValueError):
             length = int(self.headers.get("Content-Length") or 0)
@@ -98,7 +104,6 @@ class Handler(APIHandler):  # type: ignore[misc]
                 )
 
     def _look_up(self, status: Routes) -> None:
-        """Say how much of a prompt could be restored, to whom a status path is answered."""
         no = status.refused(self.headers, str(self.client_address[0]))
         if no is not None:
             self._is_unread = True
@@ -108,16 +113,16 @@ class Handler(APIHandler):  # type: ignore[misc]
             body = json.loads(self.rfile.read(length))
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"Invalid JSON in request body: {error}") from None
-        return self._show(Answer(200, JSON, encoded(self.server.look_up(body))))
+        return self._show(
+            Answer(200, JSON, encoded(look_up(self.server.store, self.response_generator, body)))
+        )
 
     def _show(self, answer: Answer) -> None:
-        """Send an answer of the status paths."""
         self.connection.settimeout(_STATUS_SECONDS)
         # No header for other origins: what mlx-lm sends with its answers has no place here.
         answer.send(self)
 
     def handle_completion(self, request: Any, stop_words: list[str]) -> None:
-        """Answer a request that has come in; an error ends it, and tells its client."""
         bias = {f"logit_bias of {token}": n for token, n in (self.logit_bias or {}).items()}
         for name, value in {**self.body, **bias}.items():
             # JSON has no such numbers, Python reads them, and sampling ends with them.
@@ -184,11 +189,9 @@ class Handler(APIHandler):  # type: ignore[misc]
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Listens on a bound socket, which it owns, and answers with a response generator.
-
-    Raises OSError when another process listens there by now. `_changed` guards `_answering`, the
-    count of requests in flight: requests that were received whole.
-    """
+    """Listens on a bound socket, which it owns. Raises OSError when another process listens there
+    by now. `_changed` guards `_answering`, the count of requests that were received whole and are
+    in flight."""
 
     # The system reduces it to its own limit: 4096 on Linux, 128 on macOS.
     request_queue_size = 4096
@@ -201,10 +204,10 @@ class HttpServer(ThreadingHTTPServer):
         bound: socket.socket,
         responses: Any,
         body_bytes: int,
-        look_up: Callable[[Any], Mapping[str, object]],
+        store: BlockStore,
         status: Routes | None = None,
     ) -> None:
-        self.body_bytes, self.look_up, self.status = body_bytes, look_up, status
+        self.body_bytes, self.store, self.status = body_bytes, store, status
         self._responses = responses
         self._places = threading.Semaphore(_most_connections())
         self._changed = threading.Condition()
@@ -220,7 +223,6 @@ class HttpServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
         host, port = self.server_address[:2]
         shown = f"[{host!s}]" if ":" in str(host) else str(host)
         return f"http://{shown}:{port}"
@@ -245,7 +247,7 @@ class HttpServer(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error of a connection; an error that a client may cause is none of ours."""
+        # A client may cause an OSError.
         level = logging.DEBUG if isinstance(sys.exc_info()[1], OSError) else logging.ERROR
         _log.log(level, "a connection ended", exc_info=True)
 
@@ -264,7 +266,6 @@ class HttpServer(ThreadingHTTPServer):
                 self._changed.notify_all()
 
     def stop_listening(self) -> None:
-        """Take no more connections and no more requests."""
         with self._changed:
             self._is_ending = True
         if self.status is not None:
@@ -294,3 +295,40 @@ def _most_connections() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     return CONNECTIONS if soft == resource.RLIM_INFINITY else max(8, min(CONNECTIONS, soft // 2))
+
+
+def look_up(store: BlockStore, responses: Any, body: Any) -> Mapping[str, object]:
+    """Return how much of a prompt a response generator could restore, marking nothing as used;
+    raises Refused. Any thread may ask. A router needs neither tokeniser nor chat template then."""
+    if not isinstance(body, dict) or not (body.get("messages") or body.get("prompt")):
+        raise BadRequest("the body must be an object with messages or a prompt")
+    messages, prompt = body.get("messages") or [], body.get("prompt", "")
+    try:
+        if has_images(messages):
+            raise BadRequest("a prompt with images cannot be looked up")
+        key = responses.model_provider.model_key
+        if key is None or not served_as(key, body.get("model")):
+            # Another one would have to be loaded: nothing of it is in memory.
+            return {**described(store, None), **by_tier(())}
+        kind, tools = "chat" if messages else "text", body.get("tools") or None
+        request = CompletionRequest(kind, prompt, messages, tools, body.get("role_mapping"))
+        options = SimpleNamespace(chat_template_kwargs=body.get("chat_template_kwargs"))
+        tokens = as_tokens(responses.tokens_of(request, options))
+        store.refresh()
+        point, chain = furthest(responses.cache.lanes_of(key), tokens, asks=False)
+        known = described(store, None if chain is None else chain.namespace)
+        tiers = by_tier(use.info for use in next(iter(point.uses.values()), ()))
+        found = {**known, "prompt_tokens": len(tokens), **tiers}
+        return found if chain is None else {**found, "keys": _keys(chain)}
+    except Refused:
+        raise
+    except Exception as error:
+        _log.debug("a lookup failed", exc_info=True)
+        raise Unavailable(f"it cannot be told now: {type(error).__name__}") from error
+
+
+def _keys(chain: KeyChain) -> list[str]:
+    """Return some of a chain's boundaries, the last one too, for `GET /lookup` of others."""
+    blocks = len(chain) // chain.block_size
+    step = -(-blocks // MOST_KEYS) or 1
+    return [chain.key(n * chain.block_size).hex() for n in reversed(range(blocks, 0, -step))]

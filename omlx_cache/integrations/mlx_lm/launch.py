@@ -11,22 +11,19 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from omlx_cache.integrations.mlx_lm.host import HOST, SERVER
-
-__all__ = ["HOST", "main", "place"]
+from omlx_cache.integrations.host_server import MLX_LM as HOST
 
 
 def place(open_store: Callable[[], Any], **options: Any) -> None:
-    """Have mlx-lm's server answer with the store that `open_store` opens; `options` are those of
-    `Serving`. Imports the server."""
+    """Have mlx-lm's server answer with a store; `options` are those of `Serving`."""
     # Imported here, once the names are known to be there.
     from omlx_cache.integrations.mlx_lm.serving import Serving, serve
 
-    server: Any = import_module(SERVER)
+    server: Any = import_module(HOST.name)
     server.run = partial(serve, open_store, Serving(**options), server.run)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run `mlx_lm.server` with its own arguments; raises SystemExit with the exit code."""
-    sys.argv = [SERVER, *arguments]
-    import_module(SERVER).main()
+    sys.argv = [HOST.name, *arguments]
+    import_module(HOST.name).main()

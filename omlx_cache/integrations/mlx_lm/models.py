@@ -1,4 +1,4 @@
-"""The scopes of one loaded model, and of its draft model when it has one."""
+"""Loaded models: their names, and their scopes in a store, with the draft model's."""
 
 import secrets
 import weakref
@@ -12,7 +12,6 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.registry import blank_like
 from omlx_cache.codecs.policy import CodecPolicy
-from omlx_cache.integrations.naming import model_name
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.scope import Scopes
 from omlx_cache.store import BlockStore
@@ -20,7 +19,7 @@ from omlx_cache_storage.errors import CacheError
 
 
 class ModelSource(Protocol):
-    """The source of the loaded model: mlx-lm's ModelProvider, or LoadedModel."""
+    """mlx-lm's ModelProvider, or LoadedModel."""
 
     @property
     def model_key(self) -> Any: ...
@@ -31,9 +30,9 @@ class ModelSource(Protocol):
 
 
 class LoadedModel(NamedTuple):
-    """A model that stays loaded, under the key that its requests name. Where the server bounds its
-    caches, `max_kv_size` says how mlx-lm does it, or `make_cache` makes empty ones of the model.
-    `codec_policy` encodes its pages where that is not the store's setting."""
+    """A model that stays loaded, under the key that its requests name. A server that bounds its
+    caches has mlx-lm's `max_kv_size`, or `make_cache`, which makes empty ones. `codec_policy` takes
+    the place of the store's setting."""
 
     model_key: Any
     model: Any
@@ -44,11 +43,20 @@ class LoadedModel(NamedTuple):
 
 
 class ModelCaches(NamedTuple):
-    """A model, and its draft model behind it. `model` is a weak reference, so that a
-    server which loads another model gets this one's memory back."""
+    """The scopes of a model, and of its draft model behind it. `model` is a weak reference, so that
+    a server which loads another model gets this one's memory back."""
 
     kinds: Sequence[Scopes]
     model: Any
+
+
+def model_name(model_path: str | None) -> str:
+    """Return what names a model in a namespace: a directory's own name, or the hub id. A model that
+    is moved keeps its cache; its weights are part of the identity anyway."""
+    if not model_path:
+        return ""
+    path = Path(model_path).expanduser()
+    return path.resolve().name if path.is_dir() else str(model_path)
 
 
 class CannotLoad(CacheError):
@@ -56,8 +64,7 @@ class CannotLoad(CacheError):
 
 
 def load_default(provider: Any) -> None:
-    """Load the model of a provider's flags, on the calling thread; raises CannotLoad, in one
-    line."""
+    """Load the model of a provider's flags; raises CannotLoad, in one line."""
     flags = provider.cli_args
     try:
         for place in filter(None, (flags.model, flags.adapter_path, flags.draft_model)):
@@ -92,8 +99,8 @@ def served(
     adapter_path: str | None = None,
     max_kv_size: int | None = None,
 ) -> dict[str, Any]:
-    """Return how the server identifies a model, as arguments of `Scopes` and `PrefixCache`; does
-    not keep it alive."""
+    """Return what identifies a model, as arguments of `Scopes` and `PrefixCache`; does not keep it
+    alive."""
     alive = weakref.ref(model)
     return {
         "model_id": model_name(model_path),
@@ -103,7 +110,7 @@ def served(
 
 
 def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
-    """Return the caches of the loaded model; evaluates samples of the weights."""
+    """Return the scopes of the loaded model; evaluates samples of the weights."""
     parts = source.model_key if isinstance(source.model_key, tuple) else (source.model_key,)
     path, adapter, draft_path = (*(str(p) if p else None for p in parts), None, None, None)[:3]
     bound = getattr(source, "max_kv_size", None)
@@ -122,8 +129,7 @@ def caches_of(source: ModelSource, store: BlockStore) -> ModelCaches:
 def cache_of(
     model: Any, store: BlockStore, model_path: str | None, adapter_path: str | None = None
 ) -> PrefixCache:
-    """Return a prefix cache whose pages the server finds: `warm` writes the pages that it reads.
-    Does not keep the model alive."""
+    """Return a prefix cache whose pages the server finds; does not keep the model alive."""
     return PrefixCache(model, store, **served(model, model_path, adapter_path))
 
 
@@ -138,12 +144,9 @@ class _Unknown:
 
 
 def unknown_model(store: BlockStore, prompt_cache: Sequence[Any]) -> ModelCaches:
-    """Return a cache for a key without a model, with the layout of a first insert,
-    as it was before its caches were packed.
-
-    Its pages are found by this object only, in this process: without weights there is no
-    identity that would make them safe to share. Raises UnsupportedCache for foreign classes.
-    """
+    """Return the scopes of a key without a model, with the layout of a first insert, as it was
+    before its caches were packed. Only they find its pages: without weights there is no identity
+    that would make them safe to share. Raises UnsupportedCache for foreign classes."""
     template = blank_like(prompt_cache)
     # mlx-lm packs all of them at once: beside a dense one, packed caches are the model's own.
     if not any(type(cache) is KVCache for cache in template):

@@ -29,12 +29,12 @@ def predicted(
     answer: Message,
     is_special: Callable[[int], bool],
 ) -> list[int]:
-    """Return the tokens that the next prompt begins with, up to the last special token of them: []
-    where nothing can be predicted. Changes nothing that it is given, and raises nothing.
+    """Return the tokens that the next prompt begins with, up to their last special token: [] where
+    nothing can be predicted. Changes nothing that it is given, and raises nothing.
 
-    `messages` were answered with `answer`, a message as the server sent it. `render` returns the
-    prompt's tokens for messages, which it may change. Behind a special token a tokenizer begins
-    anew, so that no content changes the tokens before it.
+    `messages` were answered with `answer`, as the server sent it. `render` tokenises messages,
+    which it may change. Behind a special token a tokenizer begins anew, so that no content changes
+    the tokens before it.
     """
     try:
         known = [*map(dict, messages), as_returned(answer, messages)]
@@ -52,8 +52,8 @@ def predicted(
 
 
 def _as_sent(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return a copy of messages as clients send them: mlx-lm parses a call's arguments in place,
-    and before 0.32 takes no parsed ones."""
+    """Copy messages as clients send them: mlx-lm parses a call's arguments in place, and before
+    0.32 takes no parsed ones."""
     copies = copy.deepcopy([*map(dict, messages)])
     for call in (call for message in copies for call in message.get("tool_calls") or ()):
         arguments = (function := call.get("function") or {}).get("arguments")
@@ -91,8 +91,8 @@ def as_returned(answer: Message, messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def _spaced(text: str, sent: list[Any]) -> str:
-    """Return a text without the white space at its ends that the latest of those lacks which this
-    client has sent; blank ones only tell what becomes of a blank one."""
+    """Return a text without the white space at its ends that the client's latest one lacks; blank
+    ones only tell what becomes of a blank one."""
     texts = [one for one in sent if isinstance(one, str)]
     like = next(filter(None, reversed(texts)), "" if texts and not text.strip() else " ")
     if not like[0:1].isspace():
@@ -101,8 +101,8 @@ def _spaced(text: str, sent: list[Any]) -> str:
 
 
 def _following(answer: Message, messages: Sequence[Message], content: str) -> list[dict[str, Any]]:
-    """Return the messages that must follow an answer, with the fields of earlier ones: a result of
-    each tool call, or what the user says."""
+    """Return the messages that must follow, with the fields of earlier ones: a result of each tool
+    call, or what the user says."""
     calls = answer.get("tool_calls")
     role = "tool" if calls else "user"
     earlier = [message for message in messages if message.get("role") == role]

@@ -1,4 +1,4 @@
-"""Computing what conversations go on with, while there is no request."""
+"""Computes what conversations go on with, while there is no request."""
 
 import logging
 import math
@@ -21,9 +21,9 @@ from omlx_cache_storage.keys import Tokens, as_tokens, shared_length
 _log = logging.getLogger(__name__)
 
 CALL_TOKENS = 4096
-"""At most so many are prepared after a tool call: its result is there within seconds."""
+"""Prepared at most after a tool call: its result is there within seconds."""
 TURN_TOKENS = 32_768
-"""After a final answer a template may write a whole tool loop anew."""
+"""After a final answer, when a template may write a whole tool loop anew."""
 EXPECTED = 16
 EXPIRES_SECONDS = 600.0
 """After so long a conversation has most likely ended, or is cached no more."""
@@ -54,8 +54,7 @@ class Preparing:
     `expect` and `is_worth_it` are for any thread, the rest for the one that runs the model.
     Mutable: `_expected`, the latest last, each operation on which is atomic. `_asking` guards
     `_saves`, the platform's latest answer about its power, and `_asked`, its time. The model's
-    thread owns `_current`, the preparation in progress, `_of`, its expectation, and `_begun`, the
-    time of its beginning.
+    thread owns `_current`, the preparation in progress, `_of`, its expectation, and `_begun`.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class Preparing:
 
     @property
     def ready(self) -> bool:
-        """True when `step` has something to do."""
+        """Whether `step` has something to do."""
         now = self._clock()
         if self._current is None:
             if not any(now - one.at <= EXPIRES_SECONDS for one in self._expected.copy()):
@@ -140,7 +139,7 @@ class Preparing:
             self._current = None
 
     def give_up(self, prompt: Sequence[int] = ()) -> None:
-        """Store the tokens that were computed so far, and expect the others still; but drop the
+        """Store the tokens that were computed so far, and still expect the others; but drop the
         conversation that an arrived prompt continues."""
         if self._current is not None and self._of is not None:
             if not self._current.is_over:

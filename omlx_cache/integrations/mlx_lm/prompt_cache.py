@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from omlx_cache.integrations.mlx_lm.models import (
     caches_of,
     unknown_model,
 )
-from omlx_cache.integrations.mlx_lm.stored_sequences import StoredSequences
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
@@ -47,28 +46,24 @@ MODELS = 8
 
 INSERT_SECONDS = 1.0
 """How long a fetch waits for an insert on another thread."""
-
-
 UNENDED = 64
-"""Requests remembered without an end. An aborted or failed one stays until newer ones replace
-it."""
+"""Requests without an end; an aborted or failed one stays until newer ones replace it."""
 
 
 class _Unended:
     """Knows the prompts that were asked for, and ends a request when its prompt is stored with an
-    answer behind it. Of one thread at a time, which alone changes `_requests`."""
+    answer behind it. One thread at a time uses it."""
 
     def __init__(self) -> None:
         self._requests: deque[tuple[Tokens, AskedRequest | None]] = deque(maxlen=UNENDED)
 
     def begin(self, prompt: Tokens, asked: AskedRequest | None) -> None:
-        """Know a prompt; `asked` is None where something else ends the request."""
+        """`asked` is None where something else ends the request."""
         self._requests.append((prompt, asked))
 
     def stored(self, tokens: Tokens) -> int:
-        """End the request that these tokens answer, if one does: of several the one with the
-        longest prompt, and of equal ones that which came first. Return the length of the longest
-        prompt that they begin with, 0 without one."""
+        """End the request that these tokens answer: of several the one with the longest prompt, and
+        of equal ones the first. Return the length of the longest prompt that they begin with."""
         begun = [
             request
             for request in self._requests
@@ -84,6 +79,57 @@ class _Unended:
         return max((len(prompt) for prompt, _ in begun), default=0)
 
 
+TYPES = ("assistant", "user", "system")
+"""Answers are forgotten first and system prompts last, as in mlx-lm's own cache."""
+SEQUENCES = 256
+
+
+class _Inserted(NamedTuple):
+    cache_type: str
+    nbytes: int
+
+
+class StoredSequences:
+    """Counts sequences whose last page is still in a tier. One thread at a time uses it."""
+
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+        self._sequences: OrderedDict[PageId, _Inserted] = OrderedDict()
+
+    def add(self, end: PageId, cache_type: str, nbytes: int) -> None:
+        """Note a sequence by its last page."""
+        self._sequences[end] = _Inserted(cache_type, nbytes)
+        self._sequences.move_to_end(end)
+        while len(self._sequences) > SEQUENCES:
+            self._sequences.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._live())
+
+    def keep_newest(self, count: int) -> list[PageId]:
+        """Forget all but `count` sequences, answers first; return the last pages of those."""
+        # Types that are not known come first, as answers do.
+        rank = {name: place for place, name in enumerate(TYPES)}
+        order = sorted(self._live().items(), key=lambda item: rank.get(item[1].cache_type, 0))
+        gone = [page for page, _one in order[: max(0, len(order) - count)]]
+        for page in gone:
+            del self._sequences[page]
+        return gone
+
+    def by_type(self) -> dict[str, dict[str, int]]:
+        result = {name: {"n_sequences": 0, "n_bytes": 0} for name in TYPES}
+        for one in self._live().values():
+            row = result.setdefault(one.cache_type, {"n_sequences": 0, "n_bytes": 0})
+            row["n_sequences"] += 1
+            row["n_bytes"] += one.nbytes
+        return result
+
+    def _live(self) -> OrderedDict[PageId, _Inserted]:
+        for page in [page for page in self._sequences if self._store.find(page) is None]:
+            del self._sequences[page]
+        return self._sequences
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     models: ModelCaches
@@ -91,7 +137,7 @@ class _Known:
 
 
 REMEMBERED = 64
-"""Sequences, in flight or ended, of which the pages stored along the way are known."""
+"""Sequences whose pages are known that were stored along the way."""
 
 
 class TieredPromptCache:
@@ -104,13 +150,13 @@ class TieredPromptCache:
     `kv_bits` that MLX lacks; `fetch_nearest_cache` and `insert_cache` never raise: a failure is a
     miss, or nothing stored.
 
-    A fetch on another thread sees the pages of an insert that has begun: `_lock` is held by one,
-    and guards the ledger. Mutable, by that one thread: `_known`, `_followed`, `_unended`, and
+    A fetch on another thread sees the pages of an insert that has begun: that one holds `_lock`,
+    which guards `_sequences`. Mutable, by that one thread: `_known`, `_followed`, `_unended`, and
     `last`, the request of the latest fetch.
     """
 
     insert_ends_request = True
-    """Whether a prompt that is stored with its answer has ended: nothing else tells it here."""
+    """Whether a request ends when its prompt is stored with an answer."""
 
     def __init__(
         self,
@@ -143,11 +189,8 @@ class TieredPromptCache:
     def fetch_nearest_cache(
         self, model: Any, tokens: Sequence[int]
     ) -> tuple[list[Any] | None, list[int]]:
-        """Return a private prompt cache with a prefix of `tokens`, and the tokens after it.
-
-        At least one token is left over. `(None, tokens)` for a miss. Evaluates MLX and reads
-        the disk.
-        """
+        """Return a private prompt cache with a prefix of `tokens`, and the tokens after it, one at
+        least. `(None, tokens)` for a miss. Evaluates MLX and reads the disk."""
         if self._lock.acquire(timeout=INSERT_SECONDS):
             self._lock.release()
         restored = self._restored(model, tokens)
@@ -220,8 +263,8 @@ class TieredPromptCache:
     def followers(
         self, model: Any, tokens: "Sequence[int] | Tokens", start: int
     ) -> list[Following]:
-        """Return what stores a sequence's dense caches while it grows from its first `start` tokens
-        on: one for the target, one for a draft model. None for a model that is not known."""
+        """Return what stores a sequence's dense caches while it grows from `start` tokens on: one
+        for the target, one for a draft model. [] for a model that is not known."""
         known = self._lanes(model)
         scopes = [] if known is None else known.lanes[None].scopes
         if not all(scope.supported for scope in scopes):
@@ -234,22 +277,21 @@ class TieredPromptCache:
         return followed
 
     def awaited(self, model: Any, tokens: Tokens) -> PromptFlight | None:
-        """Return the prompt in flight that brings a block or more of this one that is not kept yet,
-        None without one. Any thread may ask."""
+        """Return the prompt in flight that brings a block or more that is not kept yet. Any thread
+        may ask."""
         found = (lane.awaited(tokens) for lane in self.lanes_of(model))
         return next((flight for flight in found if flight is not None), None)
 
     def flight(
         self, model: Any, tokens: Sequence[int], start: int, stops: Sequence[int]
     ) -> PromptFlight | None:
-        """Note a prompt, dense, that is about to be computed from `start` on, for others to wait
-        for; its owner ends the flight. None for a model that is not known. Any thread may call."""
+        """Note a dense prompt, as `Lane.fly` does; None for a model that is not known. Any thread
+        may call."""
         known = self._known.get(model)
         return None if known is None else known.lanes[None].fly(as_tokens(tokens), start, stops)
 
     def preparation(self, model: Any, tokens: Tokens, most: int) -> Preparation | None:
-        """Return a preparation of the beginning of a prompt that will be fetched, `most` tokens at
-        most. None where nothing is prepared."""
+        """Return a preparation of a coming prompt's beginning, None where nothing is prepared."""
         known = self._lanes(model)
         # Until its caches are packed, a prompt's bits depend on where its chunks end.
         least = 0 if self._bits is None else max(1, self._start)
@@ -270,8 +312,7 @@ class TieredPromptCache:
             known.lanes[self._bits].siblings.add(tokens)
 
     def _along(self, chain: KeyChain) -> Along:
-        """Return the pages of a sequence that were stored while it grew: a server that inserts it
-        at its end knows nothing of them."""
+        """Return the pages of a sequence that were stored while it grew."""
         found = [(following.began_ns, following.stored_of(chain)) for following in self._followed]
         pages = {page for _, stored in found for page in stored}
         return Along(pages, max((began for began, stored in found if stored), default=0))
@@ -290,7 +331,7 @@ class TieredPromptCache:
 
     def stops(self, model: Any, tokens: Sequence[int], start: int) -> list[int]:
         """Return where a prompt's windows and recurrent state are wanted while it is computed from
-        `start` on. None for a model that has only pages, or is unknown."""
+        `start` on; [] for a model that has only pages, or is unknown."""
         known = self._lanes(model)
         scope = None if known is None else known.lanes[None].view
         if scope is None or scope.trims:
@@ -301,8 +342,7 @@ class TieredPromptCache:
 
     @uninterrupted
     def clear(self, model: Any) -> None:
-        """Evict a model's pages from memory. The disk keeps its copies, and dirty pages stay.
-        Without a disk they are deleted."""
+        """Evict a model's clean pages from memory; without a disk all of its pages are deleted."""
         known = self._known.get(model)
         for lane in [] if known is None else known.lanes.values():
             for scope in lane.scopes:
@@ -326,10 +366,8 @@ class TieredPromptCache:
 
     @uninterrupted
     def trim_to(self, *, n_sequences: int | None = None, n_bytes: int | None = None) -> None:
-        """Evict from memory down to `n_bytes`; make all but `n_sequences` the first to go.
-
-        Pages on the disk stay there. Negative numbers count as zero.
-        """
+        """Evict from memory down to `n_bytes`; all but `n_sequences` are evicted first. Negative
+        numbers count as zero."""
         if n_sequences is not None:
             with self._lock:
                 self._store.demote(self._sequences.keep_newest(max(0, n_sequences)))
@@ -343,7 +381,7 @@ class TieredPromptCache:
 
     @uninterrupted
     def __len__(self) -> int:
-        """Sequences that were inserted through this object and are still in a tier."""
+        """Return how many of the inserted sequences are still in a tier."""
         with self._lock:
             return len(self._sequences)
 

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BYTES = 16 << 20
-"""Memory for the reasoning of answers: that of ten thousand, about."""
+"""Memory for the reasoning of some ten thousand answers."""
 ENTRY_BYTES = 200
 """Bytes that an answer takes beside its reasoning."""
 SWITCHES = {"preserve_thinking": True, "clear_thinking": False}
@@ -36,8 +36,8 @@ _ALIASES = hasattr(chat_template_utils, "_alias_reasoning_fields")
 
 
 class _Template(NamedTuple):
-    """The parts of a message that a chat template reads: reasoning under `name`, empty for none,
-    which is there where a message has one of `names`; and switches."""
+    """What a chat template reads: reasoning under `name`, empty for none, which is there where a
+    message has one of `names`; and switches."""
 
     name: str
     names: tuple[str, ...]
@@ -45,17 +45,17 @@ class _Template(NamedTuple):
 
 
 class _Lacking(NamedTuple):
-    """An answer of a request, its place, and the reasoning that its template would read of it."""
+    """The place of an answer, and the reasoning that its template would read."""
 
     place: int
     reasoning: str
 
 
 class KeptReasoning:
-    """Remembers the reasoning of answers, and with `gives` puts the reasoning that a client dropped
-    back into its prompt; without, it only knows it. `template_args` are those of every request.
+    """Remembers the reasoning of answers, and with `gives` puts what a client dropped back into its
+    prompt. `template_args` are those of every request.
 
-    An answer is found by the ids of its tool calls, or by its text and all messages before it. The
+    An answer is found by the ids of its tool calls, or by its text and all messages before it: the
     same words in another conversation have other reasons. In memory only, `BYTES` at most; the
     latest used stay. Any thread may call; `_lock` guards `_kept` and `nbytes`.
     """
@@ -68,8 +68,7 @@ class KeptReasoning:
         self.nbytes = 0
 
     def answered(self, messages: Sequence[Message], answer: Message, tools: Any = None) -> None:
-        """Remember the reasoning of an answer to these messages and tools, as it was sent. Raises
-        nothing."""
+        """Remember the reasoning of an answer, as it was sent. Raises nothing."""
         if not answer.get("reasoning"):
             return
         try:
@@ -85,9 +84,9 @@ class KeptReasoning:
                 self._forget(next(iter(self._kept)))
 
     def rendered(self, request: Any, args: Any, tokenizer: Any, render: Callable[[], T]) -> T:
-        """Return the result of `render` for a request with the reasoning that its template reads
-        and lacks. Where the template rejects that, render the request as it is; raises the
-        exceptions of `render`. Says on the request whether its prompt lacks what might be given."""
+        """Return the result of `render` for a request with the reasoning that its template lacks,
+        or as it is where the template rejects that; raises the exceptions of `render`. Says on the
+        request whether its prompt lacks what might be given."""
         request.lacks_reasoning = False
         options, messages = args.chat_template_kwargs, request.messages
         try:
@@ -138,8 +137,7 @@ class KeptReasoning:
 
 
 def _keys(messages: Sequence[Message], tools: Any) -> Iterator[bytes]:
-    """Yield the keys by which an answer at each message's place is found, none for a message that
-    is no answer."""
+    """Yield the key by which each message is found, empty for one that is no answer."""
     seed = sha256(_canonical(tools or None))
     said = seed.copy()
     for message in messages:
@@ -163,7 +161,7 @@ def _keys(messages: Sequence[Message], tools: Any) -> Iterator[bytes]:
 
 
 def _arguments(function: Mapping[str, Any]) -> list[Any]:
-    """Return a call's name and arguments, which are JSON from a client, and an object later."""
+    """Return a call's name and arguments, which are JSON until mlx-lm parses them."""
     arguments = function.get("arguments")
     return [
         function.get("name"),
@@ -188,7 +186,6 @@ def _helps(
 
 
 def _template_of(tokenizer: Any) -> _Template:
-    """Return the parts that the chat template of mlx-lm's tokenizer reads."""
     source = tokenizer.chat_template
     if isinstance(source, dict):
         source = "\n".join(source.values())

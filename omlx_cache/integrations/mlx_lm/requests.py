@@ -22,19 +22,19 @@ FAILED = "failed"
 
 
 class Refused(Exception):
-    """A request is not answered; the text is for its client, as is the HTTP status."""
+    """A request is not answered; text and HTTP status are for its client."""
 
     status = 500
 
 
 class BadRequest(Refused):
-    """The client asked for something impossible; the text says what was expected."""
+    """The text says what was expected."""
 
     status = 400
 
 
 class TooLarge(Refused):
-    """The body is larger than the server takes; the text names the flag that changes it."""
+    """The text names the flag that allows more."""
 
     status = 413
 
@@ -46,8 +46,7 @@ class Unavailable(Refused):
 
 
 class EarlyContext(GenerationContext):  # type: ignore[misc]
-    """The answer to a client while its request waits: the client learns that it is alive, and can
-    leave. `stop` also stops its successor, `becomes`."""
+    """The answer to a client while its request waits; `becomes` is its successor."""
 
     becomes: Any = None
 
@@ -58,7 +57,7 @@ class EarlyContext(GenerationContext):  # type: ignore[misc]
 
 
 class SentAnswer:
-    """An answer as its client was sent it, whole or in pieces. Of the client's thread."""
+    """An answer as its client was sent it. Of the client's thread."""
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
@@ -66,7 +65,7 @@ class SentAnswer:
         self._calls: list[Any] = []
 
     def add(self, response: Mapping[str, Any]) -> None:
-        """Take a piece, or all of it."""
+        """Take a piece, or the whole."""
         (choice,) = response["choices"]
         message = choice.get("delta") or choice.get("message") or {}
         for name in self._texts:
@@ -76,7 +75,6 @@ class SentAnswer:
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer as a message."""
         texts = {name: text for name, text in self._texts.items() if text}
         calls = {"tool_calls": self._calls} if self._calls else {}
         return {"role": "assistant", "content": "", **texts, **calls}
@@ -85,12 +83,10 @@ class SentAnswer:
 class ServedRequest:
     """Stands in for the queue on which mlx-lm's generation thread answers one client.
 
-    The client's thread makes it, and sets some fields before it is queued: `parts` (its tokenised
-    prompt), `tokenizer`, `flight`, `held_seconds` and `waited_for` (the number of the request that
-    it waited for, if it has one). After that the generation thread sets these fields. It also sets
-    `queue`, `asked`, `lacks_reasoning`, `is_over`, `_context`, `_text` (the answer), and `alone`,
-    which takes the computed tokens of a request that is served alone. `note_end` gets the end of
-    the answer.
+    The client's thread makes it, and sets `parts` (its tokenised prompt), `tokenizer`, `flight`,
+    `held_seconds` and `waited_for` (the number of the request that it waited for) before it is
+    queued. From then on the generation thread owns it. `_text` is the answer, and `alone` takes the
+    computed tokens of a request that is served alone. `note_end` gets the end of the answer.
     """
 
     def __init__(self, note_end: Callable[[Ended | None], None], offered_tools: bool) -> None:
@@ -111,12 +107,12 @@ class ServedRequest:
         self._text = ""
 
     def put(self, item: Any) -> None:
-        """Send an item to the client's thread. An error after the prompt was accepted is a failed
-        computation."""
+        """Send an item to the client's thread."""
         if isinstance(item, Exception):
             # The error's traceback keeps what would have ended the flight.
             self.land()
             if self._context is not None:
+                # The prompt was accepted: the computation has failed.
                 return self.fail(item)
         if isinstance(item, GenerationContext):
             self._context = item
@@ -150,8 +146,7 @@ class ServedRequest:
 
     def _how_ended(self, finish_reason: str) -> Ended | None:
         """Return how an answer ended: with a tool call, where the client's handler will find one.
-        The end is unknown for a client that offered no tools: it may call them in words of its
-        own."""
+        A client that offered no tools may call them in words of its own: that is unknown."""
         if finish_reason == "length":
             return "length"
         # mlx-lm before 0.32 has no machine that could tell.
@@ -167,8 +162,8 @@ class ServedRequest:
         return "tool_call" if any(state == "tool" for state, _text in segments) else "turn"
 
     def line(self, out: int, first: float | None, early: str, notes: str) -> str:
-        """Return the line for the log: tokens `out`, seconds to the first of them, and in words why
-        it ended early, "" when it did not. It names no tokens that were not computed."""
+        """Return the line for the log: tokens `out`, seconds to the `first`, and why it ended
+        `early`, if it did. It names no tokens that were not computed."""
         ends = f", {early}" * bool(early)
         if self.asked is None:
             tokens = len(self.parts[0]) if self.parts else 0
@@ -201,8 +196,8 @@ def check_tokens(tokens: Iterable[Any], tokenizer: Any) -> None:
 
 @lru_cache(maxsize=2)
 def _vocabulary(tokenizer: Any) -> int:
-    """Return the number after a tokeniser's last token. The tokeniser builds all tokens, 150,000 in
-    a tenth of a second or more, while no request is answered: so once."""
+    """Return the number after a tokeniser's last token. It builds all 150,000 tokens, in a tenth of
+    a second or more, while no request is answered: so once."""
     return int(max(tokenizer.get_vocab().values())) + 1
 
 
@@ -215,7 +210,6 @@ def length_of(request: Any) -> int:
 
 
 def _characters(value: Any) -> int:
-    """Return how many characters the texts in a value have, and one for each that is no text."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

@@ -20,9 +20,9 @@ from mlx_lm.server import Response, ResponseGenerator, TimeBudget
 
 from omlx_cache import reasons
 from omlx_cache.arrays.mlxio import allocate_payload
+from omlx_cache.integrations.host_server import MLX_LM
+from omlx_cache.integrations.lanes import furthest
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
-from omlx_cache.integrations.mlx_lm.host import HOST
-from omlx_cache.integrations.mlx_lm.lookup import furthest
 from omlx_cache.integrations.mlx_lm.models import load_default, served_as
 from omlx_cache.integrations.mlx_lm.prediction import predicted
 from omlx_cache.integrations.mlx_lm.preparing import (
@@ -46,7 +46,7 @@ from omlx_cache.integrations.mlx_lm.requests import (
 )
 from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache.integrations.mlx_lm.tokenizer_cache import cached
-from omlx_cache.integrations.padding import refuse_batches
+from omlx_cache.integrations.rows import refuse_batches
 from omlx_cache.mlx_lm_versions import as_prompt_parts, context_fields, has_images, prompt_parts
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.store import BlockStore
@@ -57,16 +57,15 @@ _log = logging.getLogger(__name__)
 
 PACKING = ("kv_bits", "kv_group_size", "quantized_kv_start")
 AHEAD_SECONDS = 30.0
-"""A request is queued by then, whatever pages have come: missing ones are read when its turn
-comes."""
+"""A request is queued by then: pages that have not come are read when its turn comes."""
 LOOK_SECONDS = 1.0
 """A waiting request looks again after so long although nothing happened: a flight may stall."""
 PAUSES = 10.0
-"""A look takes at most one part in so many of the time that a request waits, as processor time."""
+"""A look takes at most 1/10 of a request's waiting, as processor time."""
 ALIVE_SECONDS = 5.0
 """How often a waiting client learns that its request is alive."""
 CHARACTERS = 16
-"""Characters of a token, at most, in a prompt: tokenising a longer text takes gigabytes."""
+"""Characters of a prompt's token, at most: tokenising a longer text takes gigabytes."""
 _HURRY_SECONDS = 2.0
 
 
@@ -75,12 +74,11 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
 
     A client's thread tokenises its prompt, reads ahead, and waits while another request computes
     the next blocks; then the request is queued. `_arriving` makes one of several alike the first,
-    and guards `_waiting`, a count. `coming` has the threads of clients whose request is being read,
-    or is read and not queued yet: nothing is prepared meanwhile. Each operation on it is atomic.
-    An error on the generation thread ends the requests that are computed, and the thread goes on.
-    `tokens_of` limits a prompt for a model; `reasoning` guards itself. `failure` is why the default
-    model could not be loaded, written before `loaded` is set; `cutting` is set once, by `stop`;
-    `_current`, `_looked_at` are the generation thread's.
+    and guards `_waiting`, a count. `coming` has the threads of clients whose request is not queued
+    yet: nothing is prepared meanwhile. Each operation on it is atomic. An error on the generation
+    thread ends the requests that are computed, and the thread goes on. `tokens_of` limits a prompt
+    for a model. `failure` is why the default model could not be loaded, written before `loaded` is
+    set; `cutting` is set once, by `stop`; `_current`, `_looked_at` are the generation thread's.
     """
 
     def __init__(
@@ -160,8 +158,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
 
     def _read_ahead(self, prompt: list[int]) -> None:
         """Promote a prompt's pages of other machines to free memory, while other requests are
-        answered. The thread that computes would wait for the network, and those requests with it.
-        Raises nothing."""
+        answered: with the thread that computes they would wait for the network. Raises nothing."""
         if self._store.remote is None or not self._unended():
             return
         try:
@@ -176,9 +173,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             _log.debug("nothing was read ahead", exc_info=True)
 
     def _is_first(self, served: ServedRequest, *, last: bool = False) -> bool:
-        """Return False while another request computes the blocks that this one needs next; else
-        note that this one computes them. With `last` it waits no more. Never raises: a request
-        whose prompt cannot be compared is first."""
+        """Return False while another request computes the blocks that this one needs next; else,
+        and with `last`, note that this one computes them. Never raises: a request whose prompt
+        cannot be compared is first."""
         assert served.parts is not None
         key, prompt = self.model_provider.model_key, served.parts[0]
         with self._arriving:
@@ -200,7 +197,6 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         answer: Callable[[], tuple[Any, Iterator[Any]]],
         progress: Callable[[int, int], None] | None,
     ) -> Iterator[Any]:
-        """Wait until the shared blocks are there, and then answer."""
         with self._arriving:
             self._waiting += 1
             # Of many at once the first one's line is enough: each says it in its own.
@@ -221,7 +217,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self, served: ServedRequest, count: int, progress: Callable[[int, int], None]
     ) -> None:
         """Block until no other request computes what this one needs next; tells its client that it
-        is alive. Raises Unavailable at the end."""
+        is alive. Raises Unavailable when the server ends."""
         flights, told = self._store.flights, 0.0
         until = time.monotonic() + flights.wait_seconds
         while True:
@@ -241,7 +237,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                     flights.on_change.wait(LOOK_SECONDS)
 
     def _measured(self, served: ServedRequest, answers: Iterator[Any]) -> Iterator[Any]:
-        """Yield a request's answers, and log it when its last token is out, or its client gone."""
+        """Yield a request's answers, and log it when its last token is out or its client gone."""
         first: float | None = None
         count, early = 0, FAILED
         try:
@@ -270,8 +266,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             _log.info("%s", served.line(count, first, early, notes))
 
     def expect(self, request: Any, answer: SentAnswer) -> None:
-        """Note how the next prompt of a conversation begins, now that its client has an answer.
-        Only where that prompt is likely to come, and no other request is there. Raises nothing."""
+        """Note how the next prompt of an answered conversation begins, if it is likely to come and
+        no request is there. Raises nothing."""
         if self._is_busy or not self._predicting.acquire(blocking=False):
             return
         try:
@@ -312,14 +308,14 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         return bool(self.coming or self._unended()) or not self.requests.empty() or self.cutting
 
     def _unended(self) -> list[ServedRequest]:
-        """Return the requests that are computed. Any thread may ask: unlike a look through weak
-        references, their list is made in one step."""
+        """Return the requests that are computed. Any thread may ask: the list of weak references is
+        made in one step."""
         at_work = [ref() for ref in self._at_work.keyrefs()]
         return [served for served in at_work if served is not None and not served.is_over]
 
     def stop(self, seconds: float, hurry: threading.Event) -> bool:
         """End the running requests, and the thread; False when that takes longer than `seconds`, or
-        than a moment after `hurry` is set."""
+        than a moment after `hurry`."""
         self.cutting = self._stop = True
         deadline = time.monotonic() + seconds
         while self._generation_thread.is_alive() and (left := deadline - time.monotonic()) > 0:
@@ -337,7 +333,6 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 return not self._generation_thread.is_alive()
 
     def generation_available(self) -> bool:
-        """True while the thread that computes is alive, and has not stopped."""
         return self._generation_thread.is_alive() and not self._generation_failed
 
     def tokens_of(self, request: Any, args: Any) -> list[int]:
@@ -345,7 +340,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         return list(self._parts(self.model_provider.tokenizer, request, args)[0])
 
     def check_tokenizer(self) -> None:
-        """Compare a prompt's tokens with the tokenizer's, when one is due: in idle time."""
+        """Compare a prompt's tokens with the tokenizer's, when one is due, in idle time."""
         tokenizer = self.model_provider.tokenizer
         if tokenizer is not None and not self._is_busy and not cached(tokenizer).check():
             self._store.counters.add(tokenizer_differences=1)
@@ -374,8 +369,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         return parts
 
     def _made(self, tokenizer: Any, args: Any) -> Any:
-        """Return what mlx-lm makes of a request's options, where an error of theirs would end its
-        thread; raises BadRequest."""
+        """Return mlx-lm's state machine for a request's options; raises BadRequest for any of them
+        whose error would end mlx-lm's thread."""
         try:
             check_tokens(args.logits.logit_bias or (), tokenizer)
             server._make_sampler(args, tokenizer)
@@ -393,7 +388,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             load_default(provider)
             self._look_at_model()
             require = self._store.settings.require
-            if provider.model is not None and not HOST.takes(
+            if provider.model is not None and not MLX_LM.takes(
                 provider, (), lambda: provider.model, require=require
             ):
                 self.prompt_cache = server.LRUPromptCache(self.cli_args.prompt_cache_size)
@@ -415,7 +410,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         self._preparing.give_up()
 
     def _generated(self) -> bool:
-        """Compute until the server stops; False after an error that ended those at work only."""
+        """Compute until the server stops; False after an error that ended the requests only."""
         try:
             super()._generate()
         except Exception as error:
@@ -428,8 +423,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         return True
 
     def _next_request(self, timeout: float | None = None) -> Any:
-        """Take the next request; while there is none and nothing is computed, when mlx-lm would
-        wait, prepare what comes next."""
+        """Take the next request; when mlx-lm would wait for one, prepare what comes next."""
         prepares = timeout is not None and self._preparing.ready and not self.coming
         found = super()._next_request(None if prepares else timeout)
         if found is None:
@@ -485,8 +479,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             super()._serve_single(request, *stream)
 
     def _computed_alone(self, served: ServedRequest, item: Any) -> None:
-        """Measure and store the tokens computed before an item of a request served alone: progress,
-        a token, or the end. Raises Unavailable for one that is cut off: mlx-lm would go on."""
+        """Measure and store what was computed before an item: progress, a token, or the end. Raises
+        Unavailable for a request that is cut off: mlx-lm would go on."""
         if self.cutting and item is not None:
             raise Unavailable("the server is ending")
         asked = served.asked

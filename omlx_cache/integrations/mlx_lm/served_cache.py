@@ -17,24 +17,20 @@ from omlx_cache_storage.eviction.order import Ended
 
 @dataclass(slots=True)
 class LateCaches:
-    """Stands in for a row's caches where segments of its prompt end. Each of `inserts` is called
-    later, with caches of so many tokens."""
+    """Stands in for a row's caches where segments of its prompt end. `inserts` are called later,
+    with caches of so many tokens."""
 
     inserts: list[tuple[int, Callable[[Any], None]]] = field(default_factory=list)
 
     def insert(self, caches: Sequence[Any]) -> None:
-        """Insert the beginnings of caches that hold more."""
         for count, insert in self.inserts:
             insert([first_tokens(cache, count) for cache in caches])
 
 
 class ServedPromptCache(TieredPromptCache):
     """Also stores sequences that are computed alone, and learns how answers end. On the generation
-    thread.
-
-    `key` is the model of the latest request, `_prompt` its prompt. `_how_ended` is the end of the
-    answer that is inserted next, and `_lent` the caches that mlx-lm feeds alone, within `lending`.
-    """
+    thread. `key` is the model of the latest request, `_prompt` its prompt, `_how_ended` the end of
+    the answer that is inserted next, and `_lent` the caches that mlx-lm feeds alone."""
 
     insert_ends_request = False
 
@@ -49,7 +45,7 @@ class ServedPromptCache(TieredPromptCache):
 
     @contextmanager
     def lending(self) -> Iterator[None]:
-        """Follow the caches that are fetched in this block, until its end."""
+        """Follow the caches that are fetched in this block."""
         self._lending = True
         try:
             yield
@@ -84,7 +80,6 @@ class ServedPromptCache(TieredPromptCache):
         super().insert_cache(model, tokens, prompt_cache, ended=ended, **options)
 
     def note_end(self, how_ended: Ended | None) -> None:
-        """Note how the answer ended that is inserted next."""
         self._how_ended = how_ended
 
     def refetch(self, tokens: list[int]) -> tuple[list[Any] | None, list[int]]:
@@ -104,13 +99,11 @@ class ServedPromptCache(TieredPromptCache):
             following.caches(prefix, lent.caches, keep=len(prefix) == len(lent.tokens) - 1)
 
     def follow(self, tokens: Sequence[int]) -> Following | None:
-        """Return what stores a row of the model that was asked for last, while it grows."""
         found = self.followers(self.key, self._prompt.as_tokens(tokens), 0)
         return found[0] if len(found) == 1 else None
 
     def room_for(self, count: int) -> str:
-        """Return in words which of so many tokens of the latest model the budgets cannot hold;
-        empty when they hold all."""
+        """Return in words which of so many tokens the budgets cannot hold; "" for none."""
         lanes = self.lanes_of(self.key)
         fit = lanes[0].view.budgets.fit() if lanes else None
         block = self._store.settings.block_size
@@ -123,7 +116,7 @@ class ServedPromptCache(TieredPromptCache):
 
 
 class _Lent(NamedTuple):
-    """Caches that mlx-lm feeds: they hold the first `start` of the tokens, at first."""
+    """Caches that mlx-lm feeds, which hold `start` of the tokens at first."""
 
     tokens: list[int]
     caches: list[Any]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ from omlx_cache.integrations.mlx_lm.holdings import (
     unwritten,
 )
 from omlx_cache.integrations.mlx_lm.http import HttpServer
-from omlx_cache.integrations.mlx_lm.lookup import look_up
+from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.integrations.mlx_lm.responses import Responses
-from omlx_cache.integrations.naming import model_name
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.routes import Routes
 from omlx_cache.store import BlockStore
@@ -37,16 +36,16 @@ _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 120.0
 CLOSE_MARGIN_SECONDS = 5.0
-"""Seconds of them that are left when a disk has not taken everything by then."""
+"""Left of them when a disk has not taken everything by then."""
 STOP_SECONDS = 30.0
-"""Seconds that a running chunk may take to end, when its request is cut off."""
+"""For a running chunk to end, when its request is cut off."""
 LAST_WORDS_SECONDS = 2.0
-"""Seconds that handlers may take to tell clients that their requests were cut off."""
+"""For handlers to tell clients that their requests were cut off."""
 CONTEXT_TOKENS = 1 << 20
 """For a model whose configuration names no context."""
 POLL_SECONDS = 0.05
 HURRY_SECONDS = 5.0
-"""Seconds that a second signal leaves to the end."""
+"""Left to the end by a second signal."""
 _TAKEN = "; `omlx-cache ps` shows running servers, and --port takes another"
 
 _CONTEXT_FIELDS = (
@@ -66,8 +65,8 @@ _SCALINGS = ("rope_scaling", "rope_parameters")
 class Serving:
     """The flags that `omlx-cache serve` adds to mlx-lm's. `prompt_tokens` None: the model's
     context. `has_status`: the status paths are answered at the server's own port. `verbose`:
-    mlx-lm's lines about the progress of prompts are shown. `keep_reasoning`: prompts get back the
-    reasoning that clients drop. `given`: the settings that were flags, and that one."""
+    mlx-lm's lines about the progress of prompts are shown. `given`: the settings that were flags,
+    and `keep_reasoning`."""
 
     body_bytes: int = 32 << 20
     prompt_tokens: int | None = None
@@ -78,7 +77,6 @@ class Serving:
     given: tuple[str, ...] = ()
 
     def tokens_of(self, model: str) -> int:
-        """Return how many tokens a prompt for this model may have."""
         return self.prompt_tokens or context_of(model)
 
 
@@ -96,7 +94,7 @@ def serve(
     calls its `run` with `host` and all after it.
 
     Raises SystemExit: 0 when all accepted pages are on the disk, 1 when not, or when the generation
-    thread died. It is a line of text when the model could not be loaded. A second signal may leave
+    thread died, and a line of text when the model could not be loaded. A second signal may leave
     threads behind: the caller is to end the process. Raises ConfigError for bits that MLX lacks,
     CannotRun for a directory that cannot be opened, and OSError for an unavailable address, before
     any thread runs MLX.
@@ -133,12 +131,9 @@ def serve(
 
 
 class Signals:
-    """Counts SIGINT, SIGTERM and SIGHUP while the block runs, on the main thread.
-
-    The process ends after the block, and signals from then on are ignored: one more would interrupt
-    that end. `count` is written by the handler, which runs between any two instructions of the main
-    thread: it takes no lock and wakes no thread.
-    """
+    """Counts SIGINT, SIGTERM and SIGHUP while the block runs, on the main thread. The process ends
+    after the block, and signals are ignored from then on: one more would interrupt that end. The
+    handler runs between any two instructions: it takes no lock and wakes no thread."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -160,12 +155,9 @@ class Signals:
 
 
 def attended(work: Callable[[threading.Event], bool], signals: Signals) -> bool:
-    """Run `work` on a thread and return its result; False when people would not wait for it.
-
-    The main thread can answer a signal at any moment meanwhile. A second one sets the event that
-    `work` gets, and leaves it `HURRY_SECONDS`; a third leaves it no time. A thread that is left
-    behind ends with the process.
-    """
+    """Run `work` on a thread and return its result; False when people would not wait for it. The
+    main thread can answer a signal meanwhile. A second one sets the event that `work` gets, and
+    leaves it `HURRY_SECONDS`; a third leaves it no time, and the thread behind."""
     hurry = threading.Event()
     answers: list[bool] = []
 
@@ -190,8 +182,6 @@ def attended(work: Callable[[threading.Event], bool], signals: Signals) -> bool:
 
 
 class _Run:
-    """One run of the server: its parts from its start to its end."""
-
     def __init__(
         self, serving: Serving, store: BlockStore, responses: Responses, signals: Signals
     ) -> None:
@@ -200,7 +190,7 @@ class _Run:
         self._args = responses.model_provider.cli_args
 
     def run(self, bound: socket.socket) -> int | str:
-        """Load, serve until a signal, end; returns the exit code, or what ended the start."""
+        """Load, serve until a signal, end; returns the exit code, or why it did not start."""
         store, responses, model = self._store, self._responses, self._args.model
         store.decoder = self._decoded
         while not responses.loaded.is_set():
@@ -214,9 +204,8 @@ class _Run:
         store.wait_no_more()
         _log.info("%s", inventory(store, model_name(model)))
         try:
-            asks = partial(look_up, store, responses)
             limit = self._serving.body_bytes
-            httpd = HttpServer(bound, responses, limit, asks, self._status())
+            httpd = HttpServer(bound, responses, limit, store, self._status())
         except OSError as error:
             self._end(None, None)
             return f"omlx-cache: {error}"
@@ -247,14 +236,13 @@ class _Run:
         return str(tokenizer.decode([token for token in tokens if token >= 0]))
 
     def _status(self) -> Routes | None:
-        """Return the status paths, None unless they were asked for."""
         settings = self._store.settings
         if settings.status == "off" or not self._serving.has_status:
             return None
         return Routes(self._store.operations, settings.token, samples=True)
 
     def _end(self, httpd: HttpServer | None, listener: threading.Thread | None) -> int:
-        """End the parts that have begun, within deadlines; returns the exit code."""
+        """End the begun parts, within deadlines; returns the exit code."""
 
         def work(hurry: threading.Event) -> bool:
             try:
@@ -278,8 +266,8 @@ class _Run:
         return 0 if attended(work, self._signals) else 1
 
     def _close(self) -> bool:
-        """Write the pending pages, log which pages are on the disk and which are not, and return
-        whether all pages that the disk accepted are there."""
+        """Write the pending pages, log which are on the disk, and return whether all are that the
+        disk accepted."""
         deadline = time.monotonic() + CLOSE_SECONDS
         self._store.end_soon()
         self._store.flush(CLOSE_SECONDS - CLOSE_MARGIN_SECONDS)

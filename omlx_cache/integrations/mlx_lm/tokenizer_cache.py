@@ -1,9 +1,8 @@
 """Only new text is tokenised: the tokens of a chat's pieces are kept.
 
 A piece begins with a special token. Tokenizers cut such tokens out of a text before they do
-anything else, so a piece has the same tokens alone as in the text. That holds for a special token
-which is matched in the text as it is, and which no other added token can overlap. A piece begins
-at no other one.
+anything else, so a piece has the same tokens alone as in the text. That holds only for a special
+token which is matched in the text as it is, and which no other added token can overlap.
 """
 
 import inspect
@@ -33,9 +32,9 @@ NBYTES = 16 << 20
 PIECE_BYTES = 256
 """What a piece takes beside them, about."""
 SYSTEM_SECONDS = 60.0
-"""Seconds for which a conversation's rendered beginning is kept: a template may write the date."""
+"""A conversation's rendered beginning is kept so long: a template may write the date."""
 CHECK_EVERY = 100
-"""Of so many prompts one is compared with what the tokenizer makes of the whole."""
+"""Of so many prompts one is compared with the tokens of the whole."""
 
 _RENDERING = {"self", "conversation", "tools", "documents", "chat_template", "kwargs"} | {
     "add_generation_prompt",
@@ -55,7 +54,7 @@ _METHODS = (
     "encode",
     "set_truncation_and_padding",
 )
-"""What a tokenizer may not have of its own: its pieces may be tokenised otherwise alone."""
+"""What a tokenizer may not have of its own: alone, pieces may be tokenised otherwise."""
 
 
 _UNEQUAL: set[str] = set()
@@ -64,8 +63,8 @@ again."""
 
 
 class PackedTokens(list[int]):
-    """A prompt's tokens, which nobody changes: `packed` are the same ones, 32 bits each, and what
-    NumPy takes of them. From a list of 128,000 it takes four milliseconds, each time."""
+    """A prompt's tokens, which nobody changes, and the same ones `packed`, 32 bits each: of a list
+    of 128,000 NumPy takes them in four milliseconds, each time."""
 
     __slots__ = ("packed",)
 
@@ -77,7 +76,7 @@ class PackedTokens(list[int]):
         return np.array(self.packed, dtype=dtype, copy=copy)
 
     def as_tokens(self, tokens: Sequence[int]) -> Tokens:
-        """Return what `keys.as_tokens` does: sooner for what this prompt begins, or begins with."""
+        """Return what `keys.as_tokens` does, sooner for what shares this prompt's beginning."""
         shared = min(len(self), len(tokens))
         if self[:shared] != tokens[:shared]:
             return as_tokens(tokens)
@@ -86,7 +85,7 @@ class PackedTokens(list[int]):
 
 @lru_cache(maxsize=1)
 def cached(tokenizer: Any) -> "CachedTokenizer":
-    """Return what stands in for mlx-lm's tokenizer, the same one while the model is the same."""
+    """Return the stand-in for mlx-lm's tokenizer, the same one while the model is the same."""
     return CachedTokenizer(tokenizer)
 
 
@@ -95,10 +94,9 @@ class CachedTokenizer:
 
     Any thread may use it. `_lock` guards `_pieces`, the tokens of texts, the least recently used
     first, `_nbytes`, their size, `_prompts`, a count, and `_unchecked`, a prompt and its tokens.
-    `_system` is replaced: the time of a rendering that is no prompt, its arguments and its tokens.
-    mlx-lm renders a conversation's beginning at each request.
-    `_starts` matches where pieces begin; it is None when all is left to the tokenizer, from the
-    beginning or after a difference.
+    `_system` is replaced: the time, arguments and tokens of a conversation's beginning, which
+    mlx-lm renders at each request. `_starts` matches where pieces begin; it is None when all is
+    left to the tokenizer, from the beginning or after a difference.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -120,7 +118,6 @@ class CachedTokenizer:
         return str(getattr(self._inner, "name_or_path", ""))
 
     def apply_chat_template(self, *args: Any, tokenize: bool = True, **options: Any) -> Any:
-        """Return what mlx-lm's tokenizer returns."""
         starts, is_prompt = self._starts, options.get("add_generation_prompt")
         if tokenize and starts is not None and not _ENCODING & options.keys():
             known, now = self._system, time.monotonic()
@@ -150,8 +147,8 @@ class CachedTokenizer:
         return _rfind(tokens, self._wrapped.think_end_tokens, start, end)
 
     def check(self) -> bool:
-        """Compare a prompt, if one is due, with what the tokenizer makes of it; False after a
-        difference, when the cache is used no more. Takes as long as to tokenise it."""
+        """Compare a prompt, if one is due, with the tokenizer's tokens, as long as it takes to
+        tokenise it; False after a difference, when the cache is used no more."""
         with self._lock:
             due, self._unchecked = self._unchecked, None
         if due is not None and due[1].tolist() != self._inner.encode(
@@ -168,7 +165,6 @@ class CachedTokenizer:
         return True
 
     def _encoded(self, pieces: Sequence[str]) -> "array[int]":
-        """Return the tokens of a text that was cut into pieces."""
         known = self._looked_up(pieces)
         missing = [piece for piece in dict.fromkeys(pieces) if piece not in known]
         if missing:
@@ -181,14 +177,13 @@ class CachedTokenizer:
         return tokens
 
     def _note(self, text: str, tokens: "array[int]") -> None:
-        """Count a prompt, and have it compared when it is one of those."""
         with self._lock:
             if self._prompts % CHECK_EVERY == 0:
                 self._unchecked = text, tokens
             self._prompts += 1
 
     def _looked_up(self, pieces: Sequence[str]) -> "dict[str, array[int]]":
-        """Return the tokens of those pieces that are kept, and mark these as used."""
+        """Return the kept tokens of pieces, and mark them as used."""
         with self._lock:
             known = {piece: self._pieces.pop(piece) for piece in pieces if piece in self._pieces}
             self._pieces.update(known)
@@ -210,7 +205,7 @@ def _nbytes(piece: str, tokens: "array[int]") -> int:
 
 def _rfind(tokens: list[int], wanted: Sequence[int], start: int | None, end: int | None) -> int:
     """Return where a sequence begins for the last time, -1 without it. mlx-lm looks at each token
-    in Python, at each request."""
+    in Python."""
     packed = tokens.packed if isinstance(tokens, PackedTokens) else array("i", tokens)
     size = packed.itemsize
     searched, pattern = packed.tobytes(), array("i", wanted).tobytes()
@@ -223,7 +218,7 @@ def _rfind(tokens: list[int], wanted: Sequence[int], start: int | None, end: int
 
 def _starts(tokenizer: Any) -> re.Pattern[str] | None:
     """Return what matches the special tokens that a piece can begin with, None without any, and
-    for a tokenizer of which it is not known that it looks at each piece alone."""
+    where it is unknown that the tokenizer looks at each piece alone."""
     try:
         if not _is_known(tokenizer):
             return None
@@ -249,7 +244,7 @@ def _starts(tokenizer: Any) -> re.Pattern[str] | None:
 
 
 def _is_known(tokenizer: Any) -> bool:
-    """True for a tokenizer of transformers, in Rust, with nothing of its own that tokenises, and
+    """True for a tokenizer of transformers, in Rust, with nothing of its own that tokenises and
     nothing random. Raises for parts in Python: they cannot be serialised."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast) or tokenizer.split_special_tokens:
         return False
@@ -266,8 +261,8 @@ def _is_known(tokenizer: Any) -> bool:
 
 
 def _any_of(texts: Sequence[str]) -> str:
-    """Return a pattern for sorted texts, none of which begins another. What several begin with is
-    in it once, since some tokenizers have thousands of special tokens."""
+    """Return a pattern for sorted texts, none of which begins another. A common beginning is in it
+    once, since some tokenizers have thousands of special tokens."""
     if len(texts) == 1:
         return re.escape(texts[0])
     parts = [

@@ -1,7 +1,4 @@
-"""mlx-vlm with this cache: its generator's automatic prefix cache, and its server's.
-
-Modules that import mlx-vlm are imported at their first use.
-"""
+"""mlx-vlm with this cache: its generator's automatic prefix cache, and its server's."""
 
 from typing import TYPE_CHECKING
 

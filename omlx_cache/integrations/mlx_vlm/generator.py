@@ -10,8 +10,7 @@ from mlx_vlm.apc import APCCoordinator
 from mlx_vlm.generate.ar import BatchGenerator, GenerationBatch
 from mlx_vlm.models.cache import make_prompt_cache
 
-from omlx_cache.integrations.host_server import UnusableHost
-from omlx_cache.integrations.mlx_vlm.host import GENERATOR, HOST
+from omlx_cache.integrations.host_server import MLX_VLM, MLX_VLM_GENERATOR, UnusableHost
 from omlx_cache.integrations.mlx_vlm.manager import ApcManager, StoreCoordinator
 from omlx_cache.integrations.mlx_vlm.sequences import UnderWay, form_of, with_media
 
@@ -19,9 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 class ApcBatchGenerator(BatchGenerator):  # type: ignore[misc]
-    """BatchGenerator's arguments; with an ApcManager as `apc_manager` its prompts are kept in that
-    manager's store. With another manager, or none, or a model that cannot be identified, it is its
-    base class."""
+    """With an ApcManager as `apc_manager` it keeps prompts in that manager's store; with another
+    one, or a model that cannot be identified, it is its base class."""
 
     def __init__(self, *args: Any, apc_manager: Any = None, **options: Any) -> None:
         ours = isinstance(apc_manager, ApcManager)
@@ -35,12 +33,12 @@ class ApcBatchGenerator(BatchGenerator):  # type: ignore[misc]
 
 def attach(generator: Any, manager: ApcManager) -> bool:
     """Have a BatchGenerator that has computed nothing yet use a manager; False, and logged, where
-    it cannot. Evaluates samples of the model's weights when the manager has not seen it."""
+    it cannot. Evaluates samples of the weights of a model that the manager has not seen."""
     try:
         # A manager is one model's; after each pause its server makes another generator.
-        if manager.sequences is None and not HOST.takes(
+        if manager.sequences is None and not MLX_VLM.takes(
             generator,
-            GENERATOR,
+            MLX_VLM_GENERATOR,
             lambda: generator.model,
             require=manager.store.settings.require,
             make_cache=lambda: list(make_prompt_cache(generator.model)),
@@ -73,11 +71,8 @@ def attach(generator: Any, manager: ApcManager) -> bool:
 
 
 class _Requests:
-    """Follows a generator's requests, from their lookup to their end, in place of its methods.
-
-    Does not keep the generator alive. Mutable, by the generation thread: `_under_way`, by uid, and
-    `_stepping`, while a step is computed.
-    """
+    """Follows a generator's requests in place of its methods; does not keep it alive. Mutable, by
+    the generation thread: `_under_way`, by uid, and `_stepping`, while a step is computed."""
 
     def __init__(self, generator: Any, coordinator: StoreCoordinator) -> None:
         self._generator = weakref.ref(generator)
@@ -87,7 +82,6 @@ class _Requests:
         self._stepping = False
 
     def pick(self, sequence: Any) -> Any:
-        """Look a prompt up, and note the request."""
         picked = self._kind._apc_pick_for(self._generator(), sequence)
         asked, self._apc.asked = self._apc.asked, None
         if asked is not None:
@@ -95,7 +89,6 @@ class _Requests:
         return picked
 
     def extra_hash(self, prompt_kwargs: dict[str, Any]) -> int:
-        """Return a prompt's hash, with what else of it was seen or heard."""
         known = int(self._kind._apc_extra_hash(self._generator(), prompt_kwargs))
         return with_media(known, prompt_kwargs or {})
 
@@ -107,7 +100,6 @@ class _Requests:
         return batch
 
     def next(self, **options: Any) -> Any:
-        """Do a step, keep the rows that end in it, and tell the store's log of it."""
         generator: Any = self._generator()
         self._watch(generator._generation_batch)
         self._stepping = True
@@ -119,7 +111,7 @@ class _Requests:
         return prompts, generated
 
     def _tried(self, keep: Callable[..., None], *asked: Any) -> None:
-        """Have something kept or noted; what another version lacks for it fails no request."""
+        """Keep or note something; what another version lacks for it fails no request."""
         try:
             keep(*asked)
         except Exception:
@@ -145,7 +137,7 @@ class _Requests:
                 self._end(response.uid)
 
     def remove(self, uid: int) -> bool:
-        """Give a request up; what of it has been computed is kept."""
+        """Give a request up; its computed blocks are kept."""
         generator: Any = self._generator()
         with mx.stream(generator._stream):
             self._tried(self._keep_begun, generator._prompt_batch, uid)

@@ -1,5 +1,4 @@
-"""`omlx-cache run mlx_vlm.server`: its own command, with this cache for each model that it loads;
-and `install`, which puts it into an existing object."""
+"""`omlx-cache run mlx_vlm.server`, with this cache for each model that it loads; and `install`."""
 
 import logging
 import sys
@@ -8,9 +7,9 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from omlx_cache.integrations.host_server import MLX_VLM as HOST
 from omlx_cache.integrations.launching import OpenStore
-from omlx_cache.integrations.mlx_vlm.host import HOST
-from omlx_cache.integrations.naming import model_name
+from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.store import BlockStore
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 def place(open_store: OpenStore) -> None:
     """Have every text model that the server loads from now on use this cache: no argument reaches
-    the place where it makes its own. Imports the server's modules."""
+    the place where it makes its own."""
     from omlx_cache.integrations.mlx_vlm.manager import ApcManager
 
     runtime = import_module("mlx_vlm.server.runtime").runtime
@@ -48,8 +47,7 @@ def place(open_store: OpenStore) -> None:
 
 
 def _use_generator() -> None:
-    """Have the server's worker make generators that know an ApcManager. With another manager they
-    stay unchanged."""
+    """Have the server's worker make generators that know an ApcManager."""
     from omlx_cache.integrations.mlx_vlm.generator import ApcBatchGenerator
 
     generation: Any = import_module("mlx_vlm.server.generation")
@@ -57,13 +55,12 @@ def _use_generator() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the server's own command; returns or raises SystemExit as it does."""
     sys.argv = [HOST.name, *arguments]
     import_module("mlx_vlm.server").main()
 
 
 def around(model: Any, language_model: Any) -> Any:
-    """Return a model when it is the one around a language model, else None."""
+    """Return the model if it is the one around a language model, else None."""
     inner = getattr(model, "language_model", model)
     return model if model is not None and inner is language_model else None
 
@@ -73,10 +70,10 @@ def install(
 ) -> "ApcManager | None":
     """Put the cache into a BatchGenerator, a ResponseGenerator or a ServerRuntime, and return it.
 
-    Call it before the first request. A ResponseGenerator is waited for until its model is loaded. A
+    Call it before the first request. It waits until a ResponseGenerator's model is loaded. A
     BatchGenerator knows its language model only: `model` is the whole one, without which prompts
     with images are kept for this generator alone. A runtime has the cache in all models that it has
-    loaded, and loads from now on. The store stays the caller's to close.
+    loaded or loads from now on. The store stays the caller's to close.
 
     None, and a line of the log, where this version of mlx-vlm cannot have the cache: its own stays.
     Raises UnusableHost instead with the setting `require`, and TypeError for another target.

@@ -11,8 +11,8 @@ from mlx_vlm.apc import APCCoordinator, APCManager
 
 from omlx_cache import reasons
 from omlx_cache.adapters.registry import extract_row, leaves
+from omlx_cache.integrations.lanes import digest_of
 from omlx_cache.integrations.mlx_vlm.sequences import KvForm, Sequences, UnderWay
-from omlx_cache.integrations.naming import digest_of
 from omlx_cache.store import BlockStore
 
 _log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 LEAST = 16
 """Tokens of the shortest prefix that is restored: less is not worth a batch of its own."""
 PROMPTS = 256
-"""Prompts that were looked up, and whose restore points are still to be chosen."""
+"""Prompts whose restore points are still to be chosen, at most."""
 NOTHING = {"checkpoint_entries": 0, "memory_max_gb": 0}
 
 
@@ -28,12 +28,10 @@ class ApcManager(APCManager):  # type: ignore[misc]
     """Stands in for mlx-vlm's APCManager: one for each loaded model, all on one store.
 
     `whole` returns the model around a language model, None when it is not known. `model_id` names
-    the model for people. `own` makes mlx-vlm's manager, for a version that cannot have this one. A
-    generator that it was given to (`ApcBatchGenerator`, or `install`) keeps whole prompts through
-    `sequences`. Others find nothing in it and store nothing, as it has no blocks: their
-    descriptions of a cache do not tell packed KV from dense. Does not end the store.
-
-    Mutable, by the generation thread: `sequences`. `stats` is guarded by `lock`.
+    the model for people. `own` makes mlx-vlm's manager, for a version that cannot have this one.
+    Generators of `ApcBatchGenerator` and `install` keep whole prompts through `sequences`. Others
+    find and store nothing, as it has no blocks: their descriptions of a cache do not tell packed KV
+    from dense. Does not end the store. Mutable, by the generation thread: `sequences`.
     """
 
     def __init__(
@@ -57,8 +55,8 @@ class ApcManager(APCManager):  # type: ignore[misc]
         return self._make_own()
 
     def bind(self, language_model: Any, form: KvForm) -> Sequences:
-        """Return the sequences of a model in one form; evaluates samples of its weights when it is
-        not the one of the last call."""
+        """Return the sequences of a model in one form; evaluates samples of the weights of another
+        model than the last one."""
         known = self.sequences
         if known is None or not known.of(language_model, form):
             known = self.sequences = Sequences(
@@ -71,8 +69,7 @@ class ApcManager(APCManager):  # type: ignore[misc]
         return known
 
     def stats_snapshot(self) -> dict[str, object]:
-        """Return the figures that the server shows as its cache's; of the store only its own
-        part."""
+        """Return the figures that the server shows as its cache's."""
         stats = self.store.stats()
         names = ("hits", "misses", "matched_tokens", "restored_tokens", "memory_skips")
         with self.lock:
@@ -87,17 +84,15 @@ class ApcManager(APCManager):  # type: ignore[misc]
         }
 
     def clear(self) -> None:
-        """Forget the counts. The server calls this whenever it unloads a model, whose pages are to
-        be found again; `omlx-cache rm` deletes."""
+        """Forget the counts. The server calls this when it unloads a model, whose pages are to be
+        found again."""
         self.reset_stats()
 
 
 class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
-    """APCCoordinator's calls for one generator. `plain` says that a prompt computed alone has the
-    model's own caches, and not a batch's. Nothing here raises: a failure is a miss.
-
-    Mutable, by the generation thread: `_looked_up`, and `asked`, the last lookup.
-    """
+    """APCCoordinator's calls for one generator. With `plain` a prompt computed alone has the
+    model's own caches, and not a batch's. Nothing here raises: a failure is a miss. Mutable, by the
+    generation thread: `_looked_up`, and `asked`, the last lookup."""
 
     enabled = True
 
@@ -121,7 +116,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
     def lookup(
         self, token_ids: Sequence[int], *, extra_hash: int, **options: Any
     ) -> dict[str, Any] | None:
-        """Return a restored prefix that leaves text only, None when there is none."""
+        """Return a restored prefix that leaves text only."""
         tokens = list(token_ids)
         text_only = options["suffix_is_text_only"]
 
@@ -237,7 +232,6 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
         extra_hash: int = 0,
         **_options: Any,
     ) -> bool:
-        """Store the caches of a batch's row, which hold `token_ids`."""
         return self.store_checkpoint(
             token_ids, prompt_cache, extra_hash=extra_hash, batch_idx=batch_idx
         )

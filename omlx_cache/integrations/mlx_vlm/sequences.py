@@ -18,8 +18,7 @@ import numpy as np
 from omlx_cache import reasons
 from omlx_cache.identity.fingerprint import fingerprint_model
 from omlx_cache.identity.namespace import version_of
-from omlx_cache.integrations.lanes import Lane, restored_from
-from omlx_cache.integrations.naming import stand_in
+from omlx_cache.integrations.lanes import Lane, restored_from, stand_in
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scopes
@@ -38,13 +37,10 @@ order are another picture in a grid of another shape (`image_grid_thw`)."""
 
 
 def marked(tokens: Sequence[int], extra_hash: int, nonce: bytes = b"") -> Tokens:
-    """Return the keys' tokens of a prompt: its own, or with a hash other than 0 its own behind a
-    first one that stands for both.
-
-    So a prompt with an image is apart from its first token on. Tokens before an image are of no use
-    to another prompt: mlx-vlm restores no prefix that ends before one. The hash contains the
-    tenant, who shares nothing. `nonce` makes a hash mean something in this process only.
-    """
+    """Return the keys' tokens of a prompt: its own; with a hash other than 0 the first one stands
+    for both. So a prompt with an image is apart from its first token on: mlx-vlm restores no prefix
+    that ends before one. The hash contains the tenant, who shares nothing. `nonce` makes a hash
+    mean something in this process only."""
     keyed = as_tokens(list(tokens))
     if not extra_hash or not len(keyed):
         return keyed
@@ -57,8 +53,8 @@ def marked(tokens: Sequence[int], extra_hash: int, nonce: bytes = b"") -> Tokens
 
 
 def with_media(extra_hash: int, prompt_kwargs: Mapping[str, Any]) -> int:
-    """Return a prompt's hash, with what else of it was seen or heard; the same hash when there is
-    nothing else. Masks and positions of its tokens are left out: they are made from those."""
+    """Return a prompt's hash with what else of it was seen or heard, if there is any. Masks and
+    positions of its tokens are left out: they are made from those."""
     embeds = prompt_kwargs.get("inputs_embeds")
     length = None if embeds is None else int(embeds.shape[1])
     apc = import_module("mlx_vlm.apc")
@@ -73,8 +69,8 @@ def with_media(extra_hash: int, prompt_kwargs: Mapping[str, Any]) -> int:
 
 
 def _is_of_tokens(name: str, value: Any, length: int | None) -> bool:
-    """True for a mask or for positions of a prompt's tokens. A length alone says nothing: sound has
-    80 or 128 numbers a frame, and a prompt may have as many tokens."""
+    """A length alone says nothing: sound has 80 or 128 numbers a frame, and a prompt may have as
+    many tokens."""
     named = "mask" in name or "position" in name
     return named and isinstance(value, mx.array) and value.shape[-1:] == (length,)
 
@@ -84,8 +80,7 @@ CACHES = "mlx_vlm.models.cache"
 
 @dataclass(slots=True)
 class UnderWay:
-    """A request that was looked up: its record, its prompt and the prompt's hash, and the tokens
-    that were answered so far."""
+    """A request that was looked up, and what it was answered so far."""
 
     record: AskedRequest
     prompt: list[int]
@@ -95,7 +90,7 @@ class UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class KvForm:
-    """How a generator packs KV caches: mlx-vlm's policy, None for not at all. Shorter prompts than
+    """How a generator packs KV caches: mlx-vlm's policy, None for not at all. Prompts shorter than
     `start` tokens stay dense. `refused` says why nothing can be kept."""
 
     policy: Any = None
@@ -103,11 +98,11 @@ class KvForm:
     refused: str = ""
 
     def packs(self, prompt_length: int) -> bool:
-        """True when a prompt of so many tokens, computed alone, has packed caches."""
+        """True when a prompt that is computed alone has packed caches."""
         return self.policy is not None and prompt_length >= self.start
 
     def packed(self, caches: list[Any]) -> list[Any]:
-        """Return fresh caches of one sequence, packed where the generator's batch would be."""
+        """Return a sequence's fresh caches, packed where the generator's batch would be."""
         module = import_module(CACHES)
         return [
             self._packed(module, cache, module.should_quantize_kv_layer(index, len(caches)))
@@ -128,7 +123,6 @@ class KvForm:
 
 
 def form_of(generator: Any) -> KvForm:
-    """Return the form of the caches that a BatchGenerator will make."""
     if generator.kv_bits is None:
         return KvForm()
     names = ("kv_key_bits", "kv_value_bits", "kv_key_scheme", "kv_value_scheme")
@@ -150,8 +144,8 @@ class Sequences:
     """A language model's sequences, dense and packed. No method raises for what the cache, the disk
     or an unsupported model does. Use it on the thread that runs the model.
 
-    `whole` is the model around the language model: its other weights made the embeddings of images
-    and sound. When it is not known, prompts with a hash other than 0 are kept for this object only.
+    `whole` is the model around it, whose other weights made the embeddings of images and sound.
+    When it is not known, prompts with a hash other than 0 are kept for this object only.
     """
 
     def __init__(
@@ -184,7 +178,6 @@ class Sequences:
         return Lane([scopes.scope(extra=self._extra)])
 
     def of(self, language_model: Any, form: KvForm) -> bool:
-        """True when these are the sequences of that model, in that form."""
         return self._model() is language_model and self.form == form
 
     @property
@@ -199,14 +192,12 @@ class Sequences:
         return self.unsupported_reason is None and not self._packed.view.trims
 
     def fresh(self) -> list[Any]:
-        """Return empty dense caches of one sequence."""
         return self._dense.view.fresh()
 
     def restore(
         self, tokens: Sequence[int], extra_hash: int, useful: Callable[[int], bool]
     ) -> tuple[Restored, AskedRequest]:
-        """Restore as much of a prompt as there is and is `useful`, which is asked of its length.
-        Counts the request, and returns its record too."""
+        """Restore as much of a prompt as there is and as is `useful`; returns the request too."""
         lane, reason = self._for(len(tokens)), self.unsupported_reason
         record = lane.view.ask(len(tokens))
         if reason is not None:
@@ -217,13 +208,12 @@ class Sequences:
 
     def stops(self, start: int, length: int, branch: int | None) -> list[int]:
         """Return where windows and state are wanted while a prompt of `length` tokens is computed
-        from `start` on; none for models whose prefixes can be cut anywhere."""
+        from `start` on."""
         if self.unsupported_reason is not None:
             return []
         return self._for(length).view.stops(start, length, branch)
 
     def accepts(self, caches: Sequence[Any]) -> bool:
-        """True for caches of one sequence in one of the classes that are kept."""
         return self._accepting(caches) is not None
 
     def store(self, tokens: Sequence[int], caches: Sequence[Any], extra_hash: int) -> bool:

@@ -1,8 +1,5 @@
-"""mlx-openai-server with this cache: what its scheduler and handler call for prompts.
-
-A name is imported when it is first used: the server's own process has no MLX when it spawns one
-for each model.
-"""
+"""mlx-openai-server with this cache. The server's own process has no MLX when it spawns one for
+each model: so names are imported when they are first used."""
 
 from typing import TYPE_CHECKING
 

@@ -1,15 +1,13 @@
-"""HandlerPromptCache: what mlx-openai-server's handler and batch scheduler call for prompts, and
-`install`, which puts it there."""
+"""HandlerPromptCache, which mlx-openai-server's handler and batch scheduler call; and `install`."""
 
 import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from omlx_cache.integrations.host_server import OPENAI_HANDLER, OPENAI_SCHEDULER, OPENAI_SERVER
 from omlx_cache.integrations.mlx_lm.models import LoadedModel, ModelSource
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache.integrations.old_batches import batchable
-from omlx_cache.integrations.openai_server.host import HANDLER, HOST, SCHEDULER
-from omlx_cache.integrations.padding import heeds_padding
+from omlx_cache.integrations.rows import batchable, heeds_padding
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.store import BlockStore
@@ -26,13 +24,10 @@ BATCHED = "batch"
 class HandlerPromptCache(TieredPromptCache):
     """Stands in for mlx-openai-server's LRUPromptCache; one model, `source`, in a shared store.
 
-    The server calls from the thread of its scheduler, of its worker and of its event loop. The
-    caches of a fetch are evaluated and private, so that any of them may use it, and
-    `allowed_sources` need not keep them apart. `max_size` is there for the server to read,
-    `max_bytes` is memory; the store's budgets come first. `fetch_nearest_cache` and `insert_cache`
-    never raise.
-
-    `_lock` guards everything mutable.
+    The server calls from the threads of its scheduler, its worker and its event loop. The caches of
+    a fetch are evaluated and private, so that any thread may use them. The server reads `max_size`;
+    `max_bytes` is memory, and the store's budgets come first. `fetch_nearest_cache` and
+    `insert_cache` never raise. `_lock` guards everything mutable.
     """
 
     def __init__(
@@ -52,12 +47,8 @@ class HandlerPromptCache(TieredPromptCache):
     def fetch_nearest_cache(  # type: ignore[override]
         self, tokens_ids: list[int], *, allowed_sources: Collection[str] | None = None
     ) -> tuple[list[Any] | None, list[int]]:
-        """Return a private prompt cache with a prefix of `tokens_ids`, and the tokens after it, one
-        at least. Evaluates MLX and reads the disk.
-
-        `(None, tokens_ids)` for a miss; for a batch of an mlx-lm that computes rows wrong that
-        join it, empty caches that it computes right.
-        """
+        """As for TieredPromptCache; but a miss of a batch gets empty caches that are computed right
+        where mlx-lm's own are not."""
         with self._lock:
             caches, rest = super().fetch_nearest_cache(self._key, tokens_ids)
             if allowed_sources is None or BATCHED not in allowed_sources:
@@ -77,11 +68,10 @@ class HandlerPromptCache(TieredPromptCache):
         cache_type: str = "assistant",
         source: str = "nonbatch",
     ) -> None:
-        """Store the caches of a sequence, as far as they hold its tokens; copies the new blocks."""
         super().insert_cache(self._key, tokens_ids, prompt_cache, cache_type=cache_type)
 
     def clear(self) -> None:  # type: ignore[override]
-        """Empty the memory; pages on the disk stay, for `omlx-cache rm`."""
+        """Empty the memory; pages on the disk stay."""
         self.trim_to(n_sequences=0, n_bytes=0)
 
     def close(self) -> None:
@@ -90,7 +80,6 @@ class HandlerPromptCache(TieredPromptCache):
             _log.warning("not everything was written in %g seconds", FLUSH_SECONDS)
 
     def log_cache_stats(self) -> None:
-        """Log how much memory and disk is in use; waits for nothing."""
         stats = self._store.stats()
         disk = "none" if stats.cold is None else format_size(stats.cold.nbytes)
         _log.info("prompt cache: memory %s, disk %s", format_size(stats.hot.nbytes), disk)
@@ -102,26 +91,28 @@ def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerP
 
     Call it before the first request: the target's own cache loses its prompts. `model_path` names a
     scheduler's model for people. The pages of a batch are restored for single requests. So a model
-    whose states take a batch's padding for tokens computes its prompts one after the other. The
-    call looks at a model with recurrent state for that. None, and a line of the log, where this
-    version of the server cannot have the cache: it keeps its own. Raises UnusableHost instead with
-    the setting `require`, and TypeError for anything else.
+    whose states take a batch's padding for tokens computes its prompts one after the other; the
+    call computes a few tokens of a model with recurrent state to find out.
+
+    None, and a line of the log, where this version of the server cannot have the cache: it keeps
+    its own. Raises UnusableHost instead with the setting `require`, and TypeError for anything
+    else.
     """
     model: Callable[[], Any]
     kinds = {kind.__name__ for kind in type(target).__mro__}
     if "MLXLMHandler" in kinds:
-        names, model = HANDLER, lambda: target.model.model
+        names, model = OPENAI_HANDLER, lambda: target.model.model
     elif "BatchScheduler" in kinds:
-        names, model = SCHEDULER, lambda: target._model
+        names, model = OPENAI_SCHEDULER, lambda: target._model
     else:
         raise TypeError(
             "install(target, store) takes mlx-openai-server's MLXLMHandler or BatchScheduler, not "
             f"{type(target).__name__}"
         )
-    if not HOST.takes(target, names, model, require=store.settings.require):
+    if not OPENAI_SERVER.takes(target, names, model, require=store.settings.require):
         return None
     alone = not heeds_padding(model())
-    if names is HANDLER:
+    if names is OPENAI_HANDLER:
         cache, scheduler = _for_handler(target, store), target._batch_scheduler
         own, target.prompt_cache = target.prompt_cache, cache
         target._batch_prefill_size = 1 if alone else target._batch_prefill_size
@@ -141,11 +132,8 @@ def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerP
 
 
 def _for_handler(handler: Any, store: BlockStore) -> HandlerPromptCache:
-    """Return a cache for a handler's model and flags.
-
-    A batch is dense whatever `--kv-bits` says, and as long as `batch_max_kv_size` allows; requests
-    that are served alone are packed, and bounded by `--context-length`.
-    """
+    """A batch is dense whatever `--kv-bits` says, and as long as `batch_max_kv_size` allows;
+    requests that are served alone are packed, and bounded by `--context-length`."""
     model = handler.model
     # Every request of a handler takes the same path: what decides it is fixed with its model.
     batched = handler._is_request_batchable(None)

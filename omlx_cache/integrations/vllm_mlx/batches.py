@@ -1,8 +1,8 @@
 """The rows of a batch, stored while the scheduler computes them.
 
-The scheduler itself stores a prompt after its first token, and only for some kinds of cache, and a
-sequence at its end. That is too late for a client that disconnects. A model with windows or
-recurrent state gets one restore point.
+The scheduler itself stores a prompt after its first token, for some kinds of cache only, and a
+sequence at its end. That is too late for a client that disconnects, and gives a model with windows
+or recurrent state one restore point.
 """
 
 import logging
@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from omlx_cache.integrations.mlx_lm.following import FollowedRows
-from omlx_cache.integrations.old_batches import row_caches
-from omlx_cache.integrations.rows import segments_of
+from omlx_cache.integrations.rows import row_caches, segments_of
 from omlx_cache.integrations.vllm_mlx.prefix_cache import TieredPrefixCache
 
 _log = logging.getLogger(__name__)
@@ -21,16 +20,13 @@ NEEDED = ("_prompt_batch", "_generation_batch", "_unprocessed_sequences", "inser
 
 
 Parts = Callable[[list[int]], Iterable[int]]
-"""Says where the parts of the chat end that a prompt was made from."""
+"""Says where the parts of a prompt's chat end."""
 
 
 def follow_rows(generator: Any, cache: TieredPrefixCache, parts: Parts) -> Any:
-    """Return the generator, whose rows are stored from now on; as it was when it is of a kind that
-    does not say where its rows are. Call it on the model's thread.
-
-    The pages of rows are restored for single requests, so rows are computed as single ones are. A
-    model whose states take padding for tokens computes its prompts one after the other.
-    """
+    """Return the generator, whose rows are stored from now on, unless it does not say where they
+    are. Their pages are restored for single requests: so a model whose states take padding for
+    tokens computes its prompts one after the other. Call it on the model's thread."""
     if not all(hasattr(generator, name) for name in NEEDED):
         _log.warning("requests are stored when they end: an unknown kind of batch generator")
         return generator
@@ -43,11 +39,8 @@ def follow_rows(generator: Any, cache: TieredPrefixCache, parts: Parts) -> Any:
 
 
 class _Rows:
-    """Follows each row from its insertion to its end. Use it on the model's thread.
-
-    Does not keep the generator alive, which holds its caches for as long as it lives.
-    Mutable, by that thread: `_followed`, and `_stops`, by uid.
-    """
+    """Follows each row from its insertion to its end, on the model's thread, which alone changes
+    `_stops`, by uid. Does not keep the generator alive, which holds its caches."""
 
     def __init__(self, generator: Any, cache: TieredPrefixCache, parts: Parts) -> None:
         self._generator = weakref.ref(generator)
@@ -60,8 +53,7 @@ class _Rows:
     def insert(
         self, prompts: Sequence[Sequence[int]], *, caches: Any = None, **options: Any
     ) -> list[int]:
-        """Insert prompts, interrupted where their restore points are, with the tokens that their
-        caches hold."""
+        """Insert prompts, interrupted at their restore points, with the tokens of their caches."""
         generator: Any = self._generator()
         given = caches or [None] * len(prompts)
         held = [self._cache.held_by(one) for one in given]
@@ -92,7 +84,6 @@ class _Rows:
         return [stop for stop in stops if start < stop < start + len(prompt)]
 
     def next(self) -> Any:
-        """Do a step, and store what became complete."""
         generator = self._generator()
         prompts, generated = self._kind.next(generator)
         try:
@@ -114,7 +105,6 @@ class _Rows:
         return self._kind.remove(self._generator(), uids, *args, **options)
 
     def end(self) -> None:
-        """Free the pages that were cut and not stored."""
         for uid in list(self._stops):
             self._forget(uid)
 

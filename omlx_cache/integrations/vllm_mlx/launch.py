@@ -1,5 +1,4 @@
-"""`omlx-cache run vllm-mlx`: its own command, with this cache in each scheduler that it makes; and
-`install`, which puts it into one."""
+"""`omlx-cache run vllm-mlx`, with this cache in each scheduler that it makes; and `install`."""
 
 import dataclasses
 import functools
@@ -14,9 +13,10 @@ from typing import Any
 from mlx_lm.models.cache import make_prompt_cache
 
 from omlx_cache.codecs.policy import CodecPolicy
+from omlx_cache.integrations.host_server import VLLM_GENERATOR, VLLM_SCHEDULER
+from omlx_cache.integrations.host_server import VLLM_MLX as HOST
 from omlx_cache.integrations.launching import OpenStore, put
 from omlx_cache.integrations.vllm_mlx.batches import follow_rows
-from omlx_cache.integrations.vllm_mlx.host import GENERATOR, HOST, SCHEDULER
 from omlx_cache.integrations.vllm_mlx.prefix_cache import MB, TieredPrefixCache
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.interrupts import uninterrupted
@@ -34,9 +34,8 @@ SIMPLE = (
 
 
 def place(open_store: OpenStore) -> None:
-    """Have every scheduler that is made from now on use this cache, as long as the server's prefix
-    cache is not switched off. The scheduler names its cache's class itself, and has no argument for
-    another. Call it once."""
+    """Have every scheduler that is made from now on use this cache, unless the server's prefix
+    cache is switched off. A scheduler has no argument for another cache. Call it once."""
     _after_init(import_module("vllm_mlx.scheduler").Scheduler, open_store)
     try:
         kind = import_module("vllm_mlx.mllm_batch_generator").MLLMBatchGenerator
@@ -47,7 +46,7 @@ def place(open_store: OpenStore) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run vllm-mlx's own command; raises SystemExit as it does, and for a mode without batches."""
+    """Run the server's own command; also raises SystemExit for a mode without batches."""
     flags = [argument.split("=")[0] for argument in arguments]
     if "serve" in flags[:1] and not {BATCHING, "--models-config", *HELP} & set(flags):
         raise SystemExit(SIMPLE)
@@ -75,16 +74,15 @@ def _after_init(kind: Any, open_store: OpenStore) -> None:
 def install(
     target: Any, store: BlockStore, *, model_id: str | None = None
 ) -> TieredPrefixCache | None:
-    """Put the cache into a scheduler, before its first request, and return it.
+    """Put the cache into vllm-mlx's `Scheduler`, its `MLLMScheduler` or that one's generator,
+    before its first request, and return it.
 
-    `target` is vllm-mlx's `Scheduler`, its `MLLMScheduler` or that one's generator. The cache
-    that it has is dropped, and its SSD tier closed. `model_id` names the model; without it its
-    tokenizer's path does. The server's `cache_memory_mb` and 8- or 4-bit `kv_cache_quantization`
-    hold for this cache too. The store stays the caller's to close.
+    The cache that it has is dropped, and its SSD tier closed. `model_id` names the model; without
+    it its tokenizer's path does. The server's `cache_memory_mb` and 8- or 4-bit
+    `kv_cache_quantization` hold for this cache too. The store stays the caller's to close.
 
-    None, and a line of the log, where this version of vllm-mlx cannot have the cache: the scheduler
-    keeps its own. Raises UnusableHost instead with the setting `require`, and TypeError for a
-    target that is neither.
+    None, and a line of the log, where this version of vllm-mlx cannot have the cache: it keeps its
+    own. Raises UnusableHost instead with the setting `require`, and TypeError for another target.
     """
     kinds = {kind.__name__ for kind in type(target).__mro__}
     if "MLLMScheduler" in kinds:
@@ -106,7 +104,7 @@ def _into_scheduler(
     make_cache = functools.partial(_caches, weakref.ref(scheduler))
     if not HOST.takes(
         scheduler,
-        SCHEDULER,
+        VLLM_SCHEDULER,
         lambda: scheduler.model,
         require=store.settings.require,
         make_cache=make_cache,
@@ -145,8 +143,8 @@ def _into_scheduler(
 
 
 def _creating(scheduler: Any, cache: TieredPrefixCache) -> Callable[..., Any]:
-    """Return what makes a scheduler's generators, whose batches are stored while they are computed:
-    no argument reaches the place where it does."""
+    """Return what makes a scheduler's generators, with rows that are stored while they are
+    computed."""
     alive, make = weakref.ref(scheduler), type(scheduler)._create_batch_generator
 
     def create(*args: Any, **options: Any) -> Any:
@@ -162,7 +160,6 @@ def _creating(scheduler: Any, cache: TieredPrefixCache) -> Callable[..., Any]:
 
 
 def _caches(alive: Callable[[], Any]) -> list[Any]:
-    """Return empty caches as a scheduler bounds them."""
     scheduler = alive()
     caches, bound = make_prompt_cache(scheduler.model), scheduler._bounded_kv_size()
     return list(caches if bound is None else scheduler._bound_cache_layers(caches, bound))
@@ -179,7 +176,7 @@ def _into_generator(
 
     if not HOST.takes(
         generator,
-        GENERATOR,
+        VLLM_GENERATOR,
         lambda: generator.language_model,
         require=store.settings.require,
         make_cache=make_cache,
@@ -203,7 +200,7 @@ def _bytes(megabytes: int | None) -> int | None:
 
 
 def _name(tokenizer: Any) -> str:
-    """Return the path or hub id that a tokenizer or processor was loaded from; "" without one."""
+    """Return the path or hub id of a tokenizer or processor; "" without one."""
     for source in (tokenizer, getattr(tokenizer, "tokenizer", None)):
         name = getattr(source, "name_or_path", None)
         if isinstance(name, str) and name:
@@ -213,7 +210,7 @@ def _name(tokenizer: Any) -> str:
 
 
 def _policy(store: BlockStore, wanted: bool, bits: int, least: int) -> CodecPolicy | None:
-    """Return how pages are kept; None leaves it to the store, which has a codec or is not told."""
+    """Return how pages are kept; None leaves it to the store."""
     if not wanted or store.settings.codec != "dense":
         return None
     if bits not in (4, 8):

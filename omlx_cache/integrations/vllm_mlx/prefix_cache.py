@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 import mlx.core as mx
 
 from omlx_cache.codecs.policy import CodecPolicy
+from omlx_cache.integrations.lanes import digest_of
 from omlx_cache.integrations.mlx_lm.following import Following
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache.integrations.naming import digest_of
-from omlx_cache.integrations.padding import heeds_padding
+from omlx_cache.integrations.rows import heeds_padding
 from omlx_cache.kv.buffers import shared
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.interrupts import uninterrupted
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 MB = 1 << 20
 BESIDES = 16
-"""How many prompts' last logits are remembered; each is as long as the vocabulary."""
+"""Prompts whose last logits are remembered; each is as long as the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class TieredPrefixCache:
 
     A lookup leaves at least one token over, so no "exact" hit has to be thrown away. Only a prompt
     with an auxiliary (`prepare_store(auxiliary=)`) is restored whole. The returned caches are the
-    caller's own. Any prefix of a stored sequence is found, as far as the kind of its caches allows;
-    entries replace nothing, and share their pages. `remove` deletes no pages, and the SSD tier of
-    the server is not used: the store has its own.
+    caller's own. Any prefix of a stored sequence is found, as far as its caches allow; entries
+    replace nothing, and share their pages. `remove` deletes no pages, and the server's SSD tier is
+    not used: the store has its own.
 
-    Models share the store's budgets. `make_cache` makes the empty caches that the server makes.
-    Nothing is asked of the model before the first `fetch` or `store`. `fetch` and `store` evaluate
-    MLX, so they belong on the thread that runs the model; every other method may be called from any
-    thread. No method raises for failures of the cache.
+    Models share the store's budgets. `make_cache` makes empty caches as the server does. `fetch`
+    and `store` evaluate MLX, so they belong on the thread that runs the model, and nothing is asked
+    of the model before; every other method may be called from any thread. No method raises for
+    failures of the cache.
 
     `_lock` guards `_tally` (lookups and stores since the last reset, and the store's count of
     evicted pages by then), `_besides`, `_given` and the prompt cache.
@@ -89,11 +89,8 @@ class TieredPrefixCache:
     # Calls of the scheduler to look up.
 
     def fetch(self, tokens: Sequence[int]) -> tuple[list[Any] | None, list[int]]:
-        """Return private caches that hold a prefix of the tokens, and the tokens after it.
-
-        `(None, tokens)` for a miss. No token is left over only where the whole prompt has an
-        auxiliary. Evaluates MLX and reads the disk.
-        """
+        """Return private caches that hold a prefix of the tokens, and the tokens after it;
+        `(None, tokens)` for a miss. Evaluates MLX and reads the disk."""
         prompt = list(tokens)
         with self._lock:
             whole = digest_of(prompt) in self._besides
@@ -134,24 +131,22 @@ class TieredPrefixCache:
 
     @cached_property
     def heeds_padding(self) -> bool:
-        """False for a model whose states take a batch's padding for tokens. The first call computes
-        a few tokens, on the thread that runs the model."""
+        """As `rows.heeds_padding`; the first call computes a few tokens, on the model's thread."""
         return heeds_padding(self._source.model)
 
     def held_by(self, cache: Sequence[Any] | None) -> list[int]:
-        """Return the tokens that caches from `fetch` hold; [] for any others, which are empty."""
+        """Return the tokens that caches of `fetch` hold; [] for others, which are empty."""
         with self._lock:
             return list(self._given.get(cache[0], ())) if cache else []
 
     def stops(self, tokens: Sequence[int], start: int, parts: Iterable[int] = ()) -> list[int]:
-        """Return where a prompt's windows and recurrent state are wanted while it is computed from
-        `start` on, the ends of a chat's parts among them. None for models that have only pages."""
+        """As for TieredPromptCache, the ends of a chat's parts among them."""
         with self._lock:
             stops = self._prompts.stops(self._key, tokens, start)
         return sorted({*stops, *parts}) if stops else []
 
     def follow(self, tokens: Sequence[int]) -> Following | None:
-        """Return what stores a sequence while it is computed; None for an unknown kind of cache."""
+        """Return what stores a sequence while it grows; None for an unknown kind of cache."""
         with self._lock:
             return next(iter(self._prompts.followers(self._key, tokens, 0)), None)
 
@@ -160,8 +155,7 @@ class TieredPrefixCache:
     def store(
         self, tokens: Sequence[int], cache: Sequence[Any], evict_prefixes: bool = True
     ) -> bool:
-        """Store the caches of a sequence; True when a later request can use some of it. Copies the
-        new blocks, and evaluates them."""
+        """Store the caches of a sequence; True when a later request can use some of it."""
         if not tokens or not cache:
             return False
         with self._lock:
@@ -176,7 +170,7 @@ class TieredPrefixCache:
         cache: Sequence[Any],
         auxiliary: dict[str, Any] | None = None,
     ) -> Prepared | None:
-        """Return an entry of these caches as they are now, which `commit_prepared` publishes."""
+        """Return an entry of caches as they are now, which `commit_prepared` publishes."""
         if not tokens or not cache:
             return None
         twins = self.clone_for_replay(cache)
@@ -204,15 +198,14 @@ class TieredPrefixCache:
             return stored
 
     def remove(self, tokens: Sequence[int], *, include_ssd: bool = False) -> bool:
-        """Forget the auxiliary of a prompt; True when a request could have used the prompt. Its
-        pages are evicted when the store needs the room."""
+        """Forget a prompt's auxiliary; True when a request could have used the prompt. Its pages
+        are evicted when the store needs the room."""
         with self._lock:
             self._besides.pop(digest_of(tokens), None)
             return tokens in self
 
     def clear(self) -> None:
-        """Evict the model's pages from memory and reset the counts. The disk keeps its copies;
-        without one all pages of the model are deleted."""
+        """Evict the model's pages from memory, as TieredPromptCache does, and reset the counts."""
         with self._lock:
             self._besides.clear()
             try:
@@ -225,16 +218,15 @@ class TieredPrefixCache:
 
     def save_to_disk(self, cache_dir: str) -> bool:
         """Write the pending pages to the store's own directory, and wait for that; False without
-        one, or when not all were written. The named folder stays empty."""
+        one, or when not all were written."""
         return self._store.cold_dir is not None and self._store.flush()
 
     def load_from_disk(self, cache_dir: str) -> int:
-        """Read nothing, and return how many pages the disk holds: a request finds them there."""
+        """Read nothing, and return how many pages the disk holds."""
         cold = self._store.stats().cold
         return 0 if cold is None else cold.pages
 
     def set_ssd_tier(self, ssd_tier: Any) -> None:
-        """Leave the server's own tier unused."""
         if ssd_tier is not None:
             _log.warning("the server's SSD tier stays unused: the store has its own")
 
@@ -244,7 +236,7 @@ class TieredPrefixCache:
     # Counts of memory.
 
     def get_stats(self) -> dict[str, Any]:
-        """Return the counts that the server shows. Bytes are those of all models in the store."""
+        """Return the server's counts. Bytes are those of all models in the store."""
         hot = self._store.stats().hot
         with self._lock:
             tally, used, limit = self._tally, hot.nbytes, self._max_memory
@@ -263,7 +255,6 @@ class TieredPrefixCache:
             }
 
     def reset_stats(self) -> None:
-        """Count anew."""
         with self._lock:
             self._tally = Counter(evicted=self._store.stats().hot.evicted_pages)
 
@@ -284,7 +275,6 @@ class TieredPrefixCache:
 
     @uninterrupted
     def __len__(self) -> int:
-        """Sequences that were stored through this object and are still in a tier."""
         with self._lock:
             return len(self._prompts)
 
@@ -295,8 +285,8 @@ class TieredPrefixCache:
 
 
 def _twin(cache: Any) -> Any:
-    """Return a cache of the same class and content; a write to the one is not seen in the other.
-    Evaluates and copies nothing: MLX copies a buffer when one of its two owners writes."""
+    """Return a cache of the same class and content, which sees no write to the other. Evaluates and
+    copies nothing: MLX copies a buffer when one of its two owners writes."""
     twin = copy.copy(cache)
     for name, value in vars(cache).items():
         setattr(twin, name, shared(value))

@@ -169,7 +169,7 @@ def playing(
     server.main()
     responses = Responses(taken[0], store, lambda name: 1 << 20)
     bound = socket.create_server(("127.0.0.1", 0))
-    httpd = HttpServer(bound, responses, 32 << 20, lambda body: {})
+    httpd = HttpServer(bound, responses, 32 << 20, store)
     made = Playing(responses, httpd.url)
     monkeypatch.setattr(server, "_make_logits_processors", lambda args: [_Player(made)])
     _watch(made, monkeypatch)

@@ -11,7 +11,7 @@ from kit.examples import some
 from kit.versions import stops
 from kit.zoo.family import FAMILIES, build_model
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
-from omlx_cache.integrations.old_batches import row_caches
+from omlx_cache.integrations.rows import row_caches
 from omlx_cache.mlx_lm_versions import stop_options
 
 BAD = 255

@@ -170,11 +170,10 @@ def test_a_signal_while_the_model_loads_ends_the_server(tmp_path: Path) -> None:
 LACKS = """
 import sys
 from dataclasses import replace
-from omlx_cache.integrations.mlx_lm import host
-from omlx_cache.integrations.host_server import HostName
+from omlx_cache.integrations import host_server
 from omlx_cache_daemon.cli import main
-gone = HostName("mlx_lm.server", "Gone", "to answer")
-host.HOST = replace(host.HOST, needed=(*host.HOST.needed, gone))
+gone, host = host_server.HostName("mlx_lm.server", "Gone"), host_server.MLX_LM
+host_server.MLX_LM = replace(host, needed=(*host.needed, gone))
 sys.exit(main(sys.argv[1:]))
 """
 
