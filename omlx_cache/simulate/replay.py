@@ -1,9 +1,5 @@
 """Replays requests through the tiers as sessions do: the same calls in the same order, in virtual
-time, without a model.
-
-A request is one moment: it looks its prompt up, restores the found pages, stores new pages while it
-computes them, and at its end the others.
-"""
+time, without a model. A request is one moment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,16 +16,15 @@ STEP_TOKENS = 2048
 
 @dataclass(slots=True)
 class Replayed:
-    """The result of one request."""
+    """Of a request's `found` leading pages `hot_tokens` and `cold_tokens` are restored;
+    `refused_pages` of its own found no room."""
 
     found: int
-    """Leading pages of its prompt, of which `hot_tokens` and `cold_tokens` are restored."""
     hot_tokens: int
     cold_tokens: int
     cold_bytes: int
     stored: Sequence[PageId] = ()
     refused_pages: int = 0
-    """Of its own, for which no room was found."""
 
     @property
     def tokens(self) -> int:
@@ -38,8 +33,6 @@ class Replayed:
 
 @dataclass(slots=True)
 class _Sequence:
-    """One request's way: its chain, its restored pages, and its stored ones."""
-
     chain: list[int]
     ids: list[PageId]
     restored: int
@@ -52,11 +45,8 @@ class _Sequence:
 
 
 class Replay:
-    """Serves requests from tiers whose writer writes at once. Use it on one thread.
-
-    The caller sets the time of their clock. `step` tokens of a prompt are computed at once.
-    Mutable: the tiers' pages.
-    """
+    """Serves requests from tiers whose writer writes at once, and whose clock the caller sets. Use
+    it on one thread. `step` tokens of a prompt are computed at once."""
 
     def __init__(
         self,
@@ -71,7 +61,7 @@ class Replay:
         self._step = step
 
     def serve(self, request: Request) -> Replayed:
-        """Look a request's prompt up, restore it, and store the new pages of its sequence."""
+        """Look a prompt up, restore it, and store the new pages of its sequence."""
         tiers, pages = self._tiers, self._pages
         ids = [pages.ids[page] for page in request.pages]
         stamp = tiers.stamp()
@@ -107,8 +97,8 @@ class Replay:
         return Replayed(found, tokens - from_disk, from_disk, len(cold) * pages.nbytes)
 
     def _advance(self, request: Request, sequence: _Sequence) -> None:
-        """Store blocks as they are completed, a step of the prompt at a time, and of the answer one
-        by one. A block without room is tried again with the next."""
+        """Store blocks as they are completed: of the prompt by steps, of the answer one by one. A
+        block without room is tried again with the next."""
         done, asked, whole = sequence.restored, request.asked, len(sequence.chain)
         first = min(done * self._size + self._step, asked * self._size)
         steps = range(first, asked * self._size, self._step) if done < asked else ()
@@ -120,8 +110,8 @@ class Replay:
                     return
 
     def _finish(self, sequence: _Sequence, ended: str) -> int:
-        """Mark the whole sequence as used together, and store its remaining pages; return how many
-        pages found no room."""
+        """Mark the whole sequence as used together, store its remaining pages, and return how many
+        found no room."""
         tiers, ids = self._tiers, sequence.ids
         sequence.finishing = True
         since = sequence.stamp

@@ -1,5 +1,4 @@
-"""Reports of outcomes: a table, a document, and in words which step of memory or disk is worth
-it."""
+"""Outcomes as a table, as a document, and in words: which step of memory or disk is worth it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,7 +16,7 @@ HEADERS = (
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:
-    """Return an outcome's cells under the HEADERS."""
+    """Return an outcome's cells."""
     setup, saved = outcome.setup, outcome.saved_each_day
     has_disk = bool(setup.cold.amount)
     return (
@@ -39,7 +38,6 @@ def row(outcome: Outcome) -> tuple[str, ...]:
 
 
 def document(outcome: Outcome) -> dict[str, object]:
-    """Return an outcome as JSON has it."""
     setup = outcome.setup
     return {
         "agents": setup.agents or None,
@@ -72,7 +70,7 @@ def _budget(room: TierRoom, nbytes: int) -> dict[str, object]:
 
 
 def advice(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return a line for each step from one size to the next that is worth one."""
+    """Return a line for each worthwhile step from one size to the next."""
     steps: list[str] = []
     for tier, name in (("hot", "memory"), ("cold", "disk")):
         alike: dict[tuple[object, ...], list[Outcome]] = {}

@@ -30,8 +30,8 @@ from omlx_cache_storage.tiers import Tiers
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model's pages: `token_bytes` of the layers that need every token. One that `ages` has
-    windows or recurrent snapshots too, which are not replayed."""
+    """`token_bytes` of a model's layers that need every token. One that `ages` has windows or
+    recurrent snapshots too, which are not replayed."""
 
     name: str
     token_bytes: int
@@ -78,8 +78,8 @@ def next_uses(workload: Workload) -> list[list[int]]:
 
 
 def optimum(workload: Workload, room: int, uses: list[list[int]]) -> int:
-    """Return how many of the requested pages a cache of `room` pages could have restored. `uses`
-    are those of `next_uses`."""
+    """Return how many of the requested pages a cache of `room` pages could have restored; `uses`
+    are of `next_uses`."""
     longest = max((len(request.pages) for request in workload.requests), default=0)
     depth_bits, page_bits = (longest + 1).bit_length(), workload.pages.bit_length() + 1
     page_mask, use_shift = (1 << page_bits) - 1, depth_bits + page_bits
@@ -127,7 +127,7 @@ DAY_SECONDS = 86_400.0
 POLICIES: Final = {"keep": Keep, "lru": Lru}
 """The policy of stores, and least recently used first to compare it with."""
 QUEUED_PAGES = 64
-"""Pages that wait for the disk at most where no page stays in memory."""
+"""Pages that wait for the disk, at most, where no page stays in memory."""
 _UNITS = {"M": 1 << 20, "k": 1 << 10, "": 1}
 
 
@@ -149,8 +149,7 @@ class TierRoom(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """The varied properties: the tiers' room and their policies. `agents` is how many sessions run
-    at a time, 0 for a trace without sessions."""
+    """What is varied. `agents` is how many sessions run at a time, 0 for a trace without them."""
 
     agents: int
     hot: TierRoom
@@ -169,16 +168,14 @@ class Costs:
     read: float = 2e9
 
     def saved(self, tokens: int, cold_bytes: int) -> float:
-        """Return the seconds that restoring a prompt's first tokens saves, of which the disk gives
-        some bytes."""
+        """Return the seconds that restoring a prompt's first tokens saves."""
         return (tokens + tokens**2 / (2 * self.doubles)) / self.prefill - cold_bytes / self.read
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The restored tokens of a workload on one set of tiers, and their costs. Tokens are those of
-    prompts; pages that were `refused` found no room in memory, or the disk's was taken by
-    others."""
+    """What one set of tiers restored, and its costs. Tokens are those of prompts; `refused` pages
+    found no room in memory, or the disk's was taken by others."""
 
     setup: Setup
     workload: Workload
@@ -201,7 +198,6 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """The share of all prompts' tokens that was served."""
         return self.tokens / (self.workload.tokens_in or 1)
 
     @property
@@ -210,24 +206,22 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """The restored tokens, as a share of the optimum's."""
         return self.tokens / self.optimum_tokens if self.optimum_tokens else 1.0
 
     @property
     def written_per_token(self) -> float:
-        """Bytes written for each token of a prompt that came."""
+        """Bytes, for each token of the prompts."""
         return self.written_bytes / (self.workload.tokens_in or 1)
 
     @property
     def saved_each_day(self) -> float | None:
-        """The seconds saved in a day of such requests, None for a trace too short to say."""
+        """Seconds in a day of such requests, None for a trace too short to say."""
         seconds = self.workload.seconds
         return self.saved_seconds / seconds * DAY_SECONDS if seconds >= 60 else None
 
 
 class SimulatedMachine:
-    """One machine's tiers, whose writer writes at once, in virtual time, and the tokens that they
-    restore."""
+    """One machine's tiers in virtual time, whose writer writes at once."""
 
     def __init__(self, setup: Setup, workload: Workload, pages: SimulatedPages) -> None:
         nbytes, size = pages.nbytes, workload.block_size
@@ -254,7 +248,6 @@ class SimulatedMachine:
         self.replay = Replay(self.tiers, workload, pages)
 
     def serve(self, request: Request) -> Replayed:
-        """Serve a request at its time."""
         self._clock.set(START_NS + int(request.at * 1e9))
         if isinstance(self.tiers.writer, DirectWriter):
             self.tiers.writer.tick()
@@ -266,7 +259,7 @@ class SimulatedMachine:
 
 
 class Simulator:
-    """Replays one workload with pages of one model. Mutable: results that were computed once."""
+    """Replays one workload with pages of one model."""
 
     def __init__(self, workload: Workload, token_bytes: int, costs: Costs) -> None:
         if not workload.references:
@@ -276,7 +269,6 @@ class Simulator:
         self._uses = next_uses(workload)
 
     def run(self, setup: Setup) -> Outcome:
-        """Return the outcome of the workload on these tiers."""
         machine = SimulatedMachine(setup, self._workload, self._pages)
         outcome = Outcome(setup, self._workload, machine.hot_bytes, machine.cold_bytes)
         with uncollected():

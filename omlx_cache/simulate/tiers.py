@@ -1,8 +1,5 @@
-"""Tiers in virtual time: a simulation's clock, writer, disk, and pages, which have sizes and no
-bytes.
-
-The code of the real tiers decides which pages stay, are evicted or are rejected.
-"""
+"""Tiers in virtual time: clock, writer, disk, and pages, which have sizes and no bytes. The code of
+the real tiers decides which pages stay, are evicted or are rejected."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,7 +57,6 @@ class DirectWriter(Writer):
         """Start nothing."""
 
     def offer(self, pages: Iterable[PageId]) -> bool:
-        """Write pages that are dirty, one after the other."""
         for page in pages:
             if not super().offer([page]):
                 return False
@@ -70,29 +66,25 @@ class DirectWriter(Writer):
         return True
 
     def flush(self, timeout: float) -> bool:
-        """Record recency: nothing is ever queued."""
+        """Record recency; nothing is ever queued."""
         self._settle()
         return True
 
     def settle(self, timeout: float) -> bool:
-        """Record recency."""
         return self.flush(timeout)
 
     def stop(self, timeout: float) -> bool:
-        """Take no more."""
         self._stopping = True
         return self.flush(timeout)
 
 
 class _VirtualSharing(Sharing):
-    """Shares nothing: there is no peer process."""
-
     @contextmanager
     def changing(self, seconds: float = 0.0) -> Iterator[None]:
         yield
 
     def tell(self, *changes: Change) -> None:
-        """Tell no process."""
+        """There is no peer process."""
 
 
 class _VirtualDeleter(Deleter):
@@ -141,7 +133,7 @@ class VirtualCold(ColdTier):
         )
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
-        """Take a page, and return the result; raises nothing."""
+        """Take a page; raises nothing."""
         meta = page.meta
         candidate = Candidate(meta.id, meta.position, time_ns)
         result = self._writing.decided(candidate, meta.held)
@@ -161,20 +153,16 @@ class VirtualCold(ColdTier):
 
 
 def file_bytes(payload_bytes: int) -> int:
-    """Return about how many bytes a page's file takes on a disk."""
     return payload_bytes + HEADER_BYTES
 
 
 def room_for(pages: int, payload_bytes: int) -> int:
-    """Return the budget of a cold tier that holds so many pages of one size, and no more."""
+    """Return the budget of a cold tier that holds exactly so many pages of one size."""
     return pages * (file_bytes(payload_bytes) + ENTRY_BYTES) + DIRECTORY_SLACK_BYTES
 
 
 class SimulatedPages:
-    """The pages of a workload, all of `nbytes`. Made when they are first asked for, and then kept.
-
-    Mutable by its owner: `_made`.
-    """
+    """The pages of a workload, all of `nbytes`, made when they are first asked for."""
 
     def __init__(self, workload: Workload, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -186,7 +174,6 @@ class SimulatedPages:
         self._made: dict[int, Page] = {}
 
     def page(self, chain: Sequence[int], at: int) -> Page:
-        """Return a chain's page of one place."""
         number = chain[at]
         if number not in self._made:
             meta = PageMeta(

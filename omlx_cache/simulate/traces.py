@@ -1,5 +1,5 @@
-"""Reads traces: sessions of agents, requests of a chat service, and this cache's own. The first
-line of a file says which kind it is. Its requests become a workload of numbered pages."""
+"""Reads traces: sessions of agents, requests of a chat service, and this cache's own. Their
+requests become a workload of numbered pages."""
 
 import base64
 import gzip
@@ -19,7 +19,7 @@ from omlx_cache.requests.trace import BLOCK_BYTES, FORMAT, VERSION
 from omlx_cache_storage.errors import CacheError
 
 CHAT_BLOCK = 512
-"""The tokens of a block of the chat format, which does not say so."""
+"""Tokens of a block of the chat format, which does not say so."""
 DEFAULT_BLOCK_SIZE = 256
 PAUSE_SECONDS = 60.0
 """How long a place stays free between two sessions."""
@@ -27,7 +27,7 @@ MAX_BLOCKS = 10_000_000
 """More than a prompt of any model has: a run that claims more is a mistake."""
 FORMATS = "a JSON object a line: a session, a chat request, or what `serve --trace` writes"
 MAX_LINE_BYTES = 256 << 20
-"""More than any request takes: a small packed file may claim to be one line of a terabyte."""
+"""More than any request takes: a small packed file may unpack to a line of a terabyte."""
 MAX_SECONDS = 1e10
 """Some centuries, times since the epoch included: stamps are in nanoseconds."""
 NUMBER_BITS = 8 * BLOCK_BYTES
@@ -35,14 +35,12 @@ NUMBER_BITS = 8 * BLOCK_BYTES
 
 
 class SimulationError(CacheError, ValueError):
-    """A simulation is impossible, or a trace cannot be read: then the text names the file, and the
-    line where there is one."""
+    """A simulation is impossible, or a trace cannot be read."""
 
 
 class Request(NamedTuple):
-    """One request at `at` seconds. `pages` are the complete pages of its sequence, root first; the
-    first `asked` of them are the prompt's. `ended` says how its answer ended, and `session` which
-    one it is of, if that is known."""
+    """`pages` are the complete ones of a sequence, root first; the first `asked` are the prompt's.
+    `ended` and `session` are empty where they are not known."""
 
     at: float
     pages: list[int]
@@ -54,8 +52,8 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in the order of their times, of pages numbered from 0, each of `block_size` tokens.
-    `bytes_per_token` is the trace's figure for its model, 0 without one."""
+    """Requests in the order of their times, of pages numbered from 0. `bytes_per_token` is the
+    trace's figure for its model, 0 without one."""
 
     requests: list[Request]
     pages: int
@@ -68,19 +66,17 @@ class Workload:
 
     @property
     def references(self) -> int:
-        """How many pages are asked for in all."""
         return sum(request.asked for request in self.requests)
 
     @property
     def seconds(self) -> float:
-        """The time from the first request to the last."""
         return self.requests[-1].at - self.requests[0].at if self.requests else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A request as a trace has it, of a sequence of `tokens`. Equal numbers in `blocks` are equal
-    blocks. With a `session`, `at` counts from that one's beginning."""
+    """A request as a trace has it, of a sequence of `tokens`. Equal blocks have equal numbers. With
+    a `session`, `at` counts from that one's beginning."""
 
     at: float
     tokens_in: int
@@ -93,17 +89,14 @@ class Traced:
 
 
 Numbers = dict[Hashable, int]
-"""Names of blocks or pages, numbered in the order in which they come."""
+"""Names of blocks or pages, numbered as they come."""
 
 
 def workload(
     traced: Sequence[Traced], *, agents: int, block_size: int | None = None, shuffle: str = ""
 ) -> Workload:
     """Return requests in the order of their times; raises SimulationError for a size of pages that
-    does not fit.
-
-    Sessions run `agents` at a time, in their order or in that of a named seed.
-    """
+    does not fit. Sessions run `agents` at a time, in their order or in that of a named seed."""
     sizes = {request.block_tokens for request in traced}
     if has_sessions(traced):
         traced = _scheduled(traced, agents, shuffle)
@@ -123,7 +116,6 @@ def workload(
 
 
 def has_sessions(traced: Sequence[Traced]) -> bool:
-    """True for a trace of sessions."""
     return any(request.session for request in traced)
 
 
@@ -145,8 +137,8 @@ def _scheduled(traced: Sequence[Traced], agents: int, shuffle: str) -> list[Trac
 
 
 def _pages(request: Traced, size: int, numbers: Numbers) -> list[int]:
-    """Return the complete pages of a sequence, each named by its blocks and what precedes them:
-    some blocks are one page, or one block is some pages."""
+    """Return the complete pages of a sequence, each named by what precedes it and by its blocks,
+    or its part of one."""
     block = request.block_tokens
     if size % block and block % size:
         raise SimulationError(
@@ -165,7 +157,7 @@ def _pages(request: Traced, size: int, numbers: Numbers) -> list[int]:
 
 
 def read_traces(paths: Sequence[Path]) -> list[Traced]:
-    """Return what some files hold together; raises SimulationError, naming file and line."""
+    """Return the requests of some files; raises SimulationError, naming file and line."""
     numbers: Numbers = {}
     files = [_read(path, numbers) for path in paths]
     if len({has_sessions(found) for found in files}) > 1:
@@ -198,7 +190,7 @@ def _read(path: Path, numbers: Numbers) -> list[Traced]:
 
 
 def _answered(requests: list[Traced], stored: "Sequence[array[int]]") -> list[Traced]:
-    """Return the requests with the blocks of their answers, where the trace tells them apart."""
+    """Add the blocks of answers to their requests, where the trace tells these apart."""
     waiting: dict[int, deque[int]] = {}
     for at, request in enumerate(requests):
         if request.blocks:
@@ -297,11 +289,11 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str, Numbers], Iterable[Traced]
     "requests": _session,
     "hash_ids": _chat,
 }
-"""The functions that read a line, by a name that only that kind of line has."""
+"""Readers of a line, by a name that only that kind of line has."""
 
 
 def _named(line: Mapping[str, Any], name: str, numbers: Numbers) -> "array[int]":
-    """Return the blocks that a line of this cache's own names: salted anew by each part."""
+    """Return the blocks of a line of this cache's own, which each part salts anew."""
     raw, base = base64.b64decode(str(line[name]), validate=True), _base(line["part"], numbers)
     if len(raw) % BLOCK_BYTES:
         raise ValueError(f"{name} have {len(raw)} bytes, not a multiple of {BLOCK_BYTES}")
@@ -310,7 +302,6 @@ def _named(line: Mapping[str, Any], name: str, numbers: Numbers) -> "array[int]"
 
 
 def _base(owner: Hashable, numbers: Numbers) -> int:
-    """Return where the numbers of an owner's blocks begin."""
     return numbers.setdefault(owner, len(numbers)) << NUMBER_BITS
 
 

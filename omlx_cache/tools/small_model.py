@@ -1,5 +1,6 @@
-"""A small model for demonstrations and measurements: mlx-lm's Qwen3 class with drawn weights."""
+"""What demonstrations and measurements share: a small model, and settings that keep all of it."""
 
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -7,6 +8,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.models import qwen3
 
 from omlx_cache.arrays.mlxio import Array, evaluate
+from omlx_cache.settings import CacheSettings
 
 VOCABULARY = 512
 SEED = 20
@@ -26,15 +28,13 @@ _SHAPE = {
 }
 _HEAD_NORM = 2.0
 _ATTENTION_SCALE = 3.0
-"""Weight of the query and key norms, and factor on attention's output. Attention picks single
-tokens and matters, so that one other token anywhere in the context changes the next tokens."""
+"""Weight of the query and key norms, and factor on attention's output: attention picks single
+tokens, so that one other token anywhere in the context changes the next ones."""
 
 
 def small_model() -> Any:
-    """Return mlx-lm's Qwen3 in bfloat16, two key heads for four query heads; evaluated.
-
-    Every process draws the same weights, so the model's fingerprint is the same in all of them.
-    """
+    """Return mlx-lm's Qwen3 in bfloat16, evaluated. Every process draws the same weights, so the
+    model's fingerprint is the same in all of them."""
     model = qwen3.Model(qwen3.ModelArgs.from_dict(_SHAPE))
     keys = iter(mx.random.split(mx.random.key(SEED), 512))
 
@@ -50,3 +50,21 @@ def small_model() -> Any:
     weights: Any = tree_flatten(model.parameters())
     evaluate([weight for _path, weight in weights])
     return model
+
+
+def whole_settings(cold_dir: Path, nbytes: int, **changed: Any) -> CacheSettings:
+    """Return settings that keep all of the KV, dense, in both tiers of `nbytes` and more, whatever
+    the environment says. Raises ConfigError for a bad environment."""
+    fields: dict[str, Any] = {
+        "cold_dir": cold_dir,
+        "hot_bytes": nbytes,
+        "queue_bytes": nbytes,
+        "cold_bytes": 4 * nbytes,
+        "min_free_bytes": 0,
+        "hot_cache_only": False,
+        "write_policy": "through",
+        "codec": "dense",
+        "worth_reading": "off",
+        "socket": "off",
+    }
+    return CacheSettings(**{**fields, **changed})

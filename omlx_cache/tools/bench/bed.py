@@ -1,5 +1,5 @@
-"""The bed of a measurement: a store, and live KV of a wanted shape. Or hash chains of no meaning,
-with their pages, or with empty files that have the names of pages."""
+"""What is measured: a store and live KV of a wanted shape, or hash chains of no meaning, with their
+pages or with empty files that have the names of pages."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.commit.admission import CommitResult
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
-from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
+from omlx_cache.tools.small_model import whole_settings
 from omlx_cache_storage.format.names import PageName, format_name, shard_of
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
 from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta, TensorSpec
@@ -26,7 +26,7 @@ RUN = "run"
 
 
 class LayersOnly:
-    """A model of so many layers that computes nothing: its KV is drawn instead."""
+    """A model that computes nothing: its KV is drawn instead."""
 
     def __init__(self, layers: int) -> None:
         self.layers = [None] * layers
@@ -36,11 +36,8 @@ class LayersOnly:
 
 
 class Bed:
-    """One store on a directory, and a prompt whose KV is `arrays`, or nothing but on disk.
-
-    `changed` are settings that differ from the usual ones, which measure all of the KV, dense, in
-    both tiers.
-    """
+    """One store on a directory, and a prompt. `changed` are settings that differ from
+    `whole_settings`."""
 
     def __init__(
         self,
@@ -55,27 +52,14 @@ class Bed:
         self.size = size
         directory.parent.mkdir(parents=True, exist_ok=True)
         room = 3 * size.kv_bytes + (64 << 20)
-        fields = {
-            "cold_dir": directory,
-            "block_size": BLOCK_SIZE,
-            "hot_bytes": room if hot else 0,
-            "queue_bytes": room,
-            "cold_bytes": 2 * room,
-            "min_free_bytes": 0,
-            "hot_cache_only": False,
-            "write_policy": "through",
-            "codec": "dense",
-            "worth_reading": "off",
-            "socket": "off",
-        }
-        self.store = kind(CacheSettings(**{**fields, **changed}))
+        changed = {"block_size": BLOCK_SIZE, "hot_bytes": room if hot else 0, **changed}
+        self.store = kind(whole_settings(directory, room, **changed))
         # Restores that are begun are measured on small machines too.
         self.store.restores.limit_bytes = room
         self.cache = PrefixCache(LayersOnly(size.layers), self.store, codec_policy=codec_policy)
         self.tokens = [(31 * i + 7) % 50_000 for i in range(size.tokens + 1)]
 
     def live_arrays(self) -> list[tuple[Array, Array]]:
-        """Return drawn keys and values of each layer, evaluated."""
         shape = 1, self.size.heads, self.size.tokens, self.size.head_dim
         drawn = mx.random.normal(shape).astype(mx.bfloat16)
         layers = [(drawn + i, drawn - i) for i in range(self.size.layers)]
@@ -83,14 +67,14 @@ class Bed:
         return layers
 
     def restore(self, salt: str = "", begun: Begun | None = None) -> Session:
-        """Return a session with everything restored; raises RuntimeError for less."""
+        """Restore everything; raises RuntimeError for less."""
         session = self.cache.session(self.tokens, salt=salt, begun=begun)
         if session.cached_tokens != self.size.tokens:
             raise RuntimeError(f"{session.cached_tokens} tokens restored: {session.miss_reason}")
         return session
 
     def begin(self) -> Begun:
-        """Read everything ahead of a `restore`; raises RuntimeError if it does not come."""
+        """Read everything ahead of a `restore`; raises RuntimeError for less."""
         # The salt of `restore`: another one, None too, is another prompt.
         begun = self.cache.begin(self.tokens, salt="")
         if not begun.wait(WAIT_SECONDS):
@@ -98,7 +82,7 @@ class Bed:
         return begun
 
     def filled(self, arrays: list[tuple[Array, Array]], salt: str = "") -> Session:
-        """Return a session whose live cache holds `arrays`, as if they had been computed."""
+        """Return a session whose cache holds `arrays`, as if they had been computed."""
         session = self.cache.session(self.tokens, salt=salt)
         cache: Any
         for cache, (keys, values) in zip(session.prompt_cache, arrays, strict=True):
@@ -113,14 +97,13 @@ class Bed:
         return self.filled(arrays, RUN)
 
     def commit(self, session: Session) -> CommitResult:
-        """Commit and check that every block was new; raises RuntimeError otherwise."""
+        """Commit; raises RuntimeError unless every block was new."""
         result = session.commit()
         if result.pages != self.size.tokens // BLOCK_SIZE:
             raise RuntimeError(f"{result.pages} pages committed: {dict(result.skipped)}")
         return result
 
     def flush(self) -> None:
-        """Wait until everything is on the disk; raises RuntimeError if it does not get there."""
         if not self.store.flush(WAIT_SECONDS):
             raise RuntimeError("the disk took no pages")
 
@@ -130,24 +113,22 @@ NAMESPACE = BlockKey(bytes(32))
 
 
 def chain_of(number: int, blocks: int, block_size: int = BLOCK_SIZE) -> KeyChain:
-    """Return one of many hash chains, which have no block in common."""
+    """Return one of many hash chains that have no block in common."""
     tokens = np.arange(blocks * block_size, dtype="<i8")
     tokens[0] = -number
     return KeyChain(NAMESPACE, tokens, block_size)
 
 
 def ends_of(chain: KeyChain) -> range:
-    """Return where the blocks of a chain end."""
     return range(chain.block_size, len(chain) + 1, chain.block_size)
 
 
 def hash_chain(tokens: Tokens) -> None:
-    """Compute every key of a sequence, and ask no index."""
     KeyChain(NAMESPACE, tokens, BLOCK_SIZE).key(len(tokens) // BLOCK_SIZE * BLOCK_SIZE)
 
 
 def pages_of(number: int, blocks: int, nbytes: int) -> list[Page]:
-    """Return the pages of a chain, root first; all share one payload of `nbytes`."""
+    """Return the pages of a chain, which share one payload of `nbytes`."""
     chain = chain_of(number, blocks)
     payload = np.random.default_rng(7).bytes(nbytes)
     tensors = (TensorSpec("0.keys", "U8", (1, nbytes)),)
@@ -171,14 +152,13 @@ def pages_of(number: int, blocks: int, nbytes: int) -> list[Page]:
 
 
 def page_file(directory: Path, chain: KeyChain, end: int) -> Path:
-    """Return where the page of a block lies in a cold directory."""
     page = PageId(chain.key(end), PAGED)
     name = PageName(page, chain.parent(end)[:8], end, chain.block_size, False)
     return directory / NAMESPACE.hex() / shard_of(page.key) / format_name(name)
 
 
 def touch_page(directory: Path, chain: KeyChain, end: int) -> Path:
-    """Make an empty file that has the name of a block's page, and return where."""
+    """Make an empty file with the name of a block's page, and return its path."""
     path = page_file(directory, chain, end)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

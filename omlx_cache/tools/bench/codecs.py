@@ -1,7 +1,7 @@
 """The bytes, time and loss of each codec, through the store: the same KV stored dense and encoded.
 
-The KV is Gaussian. In its second layer four key channels of each head are loud. Real keys have such
-channels, and group-wise quantisation suffers from them.
+The KV is Gaussian. In its second layer four key channels of each head are loud, as in real keys:
+group-wise quantisation suffers from them.
 """
 
 from dataclasses import replace
@@ -31,19 +31,14 @@ Layers = list[tuple[Array, Array]]
 
 
 class Encoded(NamedTuple):
-    """The result of one codec: seconds by step, payload bytes, and the loss."""
-
     seconds: dict[str, float]
     nbytes: int
     loss: list[float]
 
 
 def measure_codecs(size: Size, directory: Path) -> Measured:
-    """Measure every codec on two layers as long as the size says.
-
-    Rates are those of the dense bytes that come out. Files are dropped from the system's memory
-    before each cold restore where the system allows it.
-    """
+    """Measure every codec on two layers; rates are those of the dense bytes that come out. Files are
+    forgotten before each cold restore where that works."""
     size = replace(size, layers=2, heads=HEADS, head_dim=HEAD_DIM)
     live = [_drawn(size, seed, factor) for seed, factor in enumerate((1.0, LOUD_FACTOR))]
     found: dict[str, Encoded] = {
@@ -114,7 +109,7 @@ def _restored(bed: Bed) -> float:
 
 
 def _loss(live: Layers, restored: Layers) -> list[float]:
-    """Return the errors of keys and values, and how far attention weights moved in each layer."""
+    """Return the errors of keys and values, and each layer's change of attention weights."""
     errors = [_error(true, other) for true, other in zip(live[0], restored[0], strict=True)]
     both = zip(live, restored, strict=True)
     return errors + [_variation(true[0], other[0]) for true, other in both]

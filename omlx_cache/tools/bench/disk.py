@@ -35,16 +35,13 @@ SCAN = "bare scandir and stat"
 
 
 def measure_disk(size: Size, directory: Path) -> Measured:
-    """Measure each durability level, and the cost of a large directory."""
     writes = [_written(size, directory, level) for level in LEVELS]
     return Measured([*writes, *_index(size, directory / "index")])
 
 
 def _written(size: Size, directory: Path, level: Durability) -> BenchRow:
-    """Commit and flush the same KV, beside bare files of the same size that are synced alike.
-
-    The files of the run before are deleted first: else the system would write them back meanwhile.
-    """
+    """Commit and flush the same KV, beside bare files of the same size that are synced alike. The
+    files of the run before are deleted first: else the system would write them meanwhile."""
     bed = Bed(size, directory / level, durability=level)
     blocks = size.tokens // BLOCK_SIZE
     raw = RawWrite(directory / f"bare {level}", blocks, size.kv_bytes // blocks, level)
@@ -66,7 +63,7 @@ def _written(size: Size, directory: Path, level: Durability) -> BenchRow:
 
 
 def _index(size: Size, directory: Path) -> list[BenchRow]:
-    """Open a cold tier on many files, and find a prefix of which every block is known."""
+    """Open a cold tier on many files, and find a prefix in it."""
     chain = chain_of(1, size.chain_tokens // BLOCK_SIZE)
     others = chain_of(2, max(1, size.files - len(ends_of(chain))), 1)
     for known in (chain, others):

@@ -27,10 +27,8 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A bfloat16 KV cache of `tokens` (whole blocks), and the sizes of the other cases.
-
-    `model_tokens` are prefilled by the small real model, `chain_tokens` looked up, `files` scanned.
-    """
+    """A bfloat16 KV cache of `tokens` (whole blocks); `model_tokens` are prefilled by the small
+    model, `chain_tokens` looked up, `files` scanned."""
 
     name: str
     layers: int
@@ -60,10 +58,8 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """Our time and another's for the same work, in seconds; `limit` marks a physical limit.
-
-    `nbytes` are the bytes that both moved, 0 where rates mean nothing.
-    """
+    """Our time and another's for the same work, in seconds; `limit` marks a physical limit. Both
+    moved `nbytes`, 0 where rates mean nothing."""
 
     what: str
     ours: float
@@ -80,7 +76,7 @@ class BenchRow:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The memory that something took at its height, over the bytes that it delivered."""
+    """The memory that something took at its height, and the bytes that it delivered."""
 
     what: str
     peak_bytes: int
@@ -93,9 +89,9 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The bytes and the loss of a codec. Bytes are those of a token and layer; errors are squared,
-    over squared sizes. `variation` is that of attention weights, 0 to 1, `loud_variation` the same
-    where four key channels of each head are twenty times as loud."""
+    """A codec's bytes of a token and layer, and its loss. Errors are squared, over squared sizes;
+    `variation` is that of attention weights, 0 to 1, `loud_variation` the same where four key
+    channels of each head are twenty times as loud."""
 
     codec: str
     bytes_per_token: float
@@ -107,7 +103,7 @@ class Loss:
 
 
 class Measured(NamedTuple):
-    """The results of one part of the benchmarks."""
+    """The results of one part."""
 
     rows: Sequence[BenchRow] = ()
     peaks: Sequence[Peak] = ()
@@ -116,7 +112,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """All of one run of the benchmarks."""
+    """The results of one run."""
 
     size: Size
     machine: Mapping[str, str]
@@ -138,7 +134,7 @@ class Results:
 
 
 class PreparedWork(NamedTuple):
-    """Work that takes what `prepare` returns, which precedes each run and is not timed."""
+    """Work that takes the result of `prepare`, which precedes each run and is not timed."""
 
     prepare: Callable[[], Any]
     work: Callable[[Any], object]
@@ -165,11 +161,8 @@ def in_turn(
     take: Callable[[Iterable[float]], float] = median,
 ) -> dict[Name, float]:
     """Return the median seconds of each, or what `take` makes of them, after one run that is not
-    counted.
-
-    All are run once before any is run again, so that a slow moment of the machine hits all.
-    `before` precedes every run and is not timed.
-    """
+    counted. All are run once before any is run again, so that a slow moment of the machine hits
+    all. `before` precedes every run and is not timed."""
     spent: dict[Name, list[float]] = {name: [] for name in works}
     for _ in range(runs + 1):
         for name, work in works.items():
@@ -190,10 +183,8 @@ def beside(
     before: Callable[[], object] | None = None,
     take: Callable[[Iterable[float]], float] = median,
 ) -> list[BenchRow]:
-    """Return a row beside each of the limits and peers, all timed in turn.
-
-    Of the ways to do what has one name the fastest counts.
-    """
+    """Return a row beside each of the limits and peers, all timed in turn. Of the ways under one
+    name the fastest counts."""
     others = {**(limits or {}), **(peers or {})}
     works: dict[tuple[str, int], Work] = {("", 0): ours}
     works |= {(name, n): way for name, ways in others.items() for n, way in enumerate(ways)}
@@ -206,8 +197,7 @@ def beside(
 
 
 def describe_machine() -> dict[str, str]:
-    """Return processor, cores, memory, MLX's device and versions, system and date; in general
-    words, never a host's name or a path."""
+    """Describe the machine in general words, never by a host's name or a path."""
     # macOS has no such call: a process may use every core.
     own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     device = mx.default_device()
@@ -231,7 +221,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def _processor() -> tuple[str, bool]:
-    """Return the processor's name, and whether a hypervisor has this system."""
+    """Return the processor's name, and whether this is a virtual machine."""
     if platform.system() == "Darwin":
         said = subprocess.run(
             ["sysctl", "-n", "machdep.cpu.brand_string", "kern.hv_vmm_present"],

@@ -1,4 +1,4 @@
-"""The limits: copies, concatenations, and reading and writing the same files with nothing else."""
+"""The limits: concatenations, and reading and writing the same files with nothing else."""
 
 import os
 from collections.abc import Sequence
@@ -29,10 +29,8 @@ def concatenate(payloads: Sequence[Array]) -> list[Array]:
 
 
 class RawRead:
-    """Reads the payloads of page files into one buffer, touched before or new.
-
-    With as many threads as the store uses when `pool` is given, else with one.
-    """
+    """Reads the payloads of page files into one buffer, touched before or new, on one thread or on
+    those of a pool."""
 
     def __init__(
         self, directory: Path, pool: ThreadPoolExecutor | None = None, *, new_memory: bool = False
@@ -89,12 +87,12 @@ class RawWrite:
 
 
 def can_forget() -> bool:
-    """True where files can be dropped from the system's memory without being root."""
+    """Whether `forget` works here."""
     return hasattr(os, "posix_fadvise")
 
 
 def forget(place: Path) -> None:
-    """Ask the system to drop a file, or all in a directory, from its memory; see `can_forget`."""
+    """Ask the system to drop a file, or all in a directory, from its memory."""
     for path in place.rglob("*") if place.is_dir() else (place,):
         if path.is_file():
             with path.open("rb") as file:
@@ -103,7 +101,7 @@ def forget(place: Path) -> None:
 
 
 def list_files(directory: Path) -> int:
-    """Return the bytes of all files below a directory; asks for nothing else."""
+    """Return the bytes of all files below a directory."""
     total = 0
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):

@@ -43,8 +43,8 @@ SECRET = b"a secret for measurements only"
 
 
 class RawClient(NamedTuple):
-    """A store's own client, used as its documentation says; `ask` asks for so many small values at
-    once, None where that takes a request for each."""
+    """A store's own client; `ask` asks for so many small values at once, None where that takes a
+    request for each."""
 
     put: Callable[[str, bytes], object]
     get: Callable[[str], object]
@@ -52,8 +52,7 @@ class RawClient(NamedTuple):
 
 
 def measure_remote(size: Size, directory: Path, say: Callable[[str], None]) -> Measured:
-    """Measure a directory, and a Redis server where one is installed; reports the parts that are
-    left out."""
+    """Measure a directory, and a Redis server where one is installed; says what is left out."""
     share = directory / "share"
     share.mkdir(parents=True)
     try:
@@ -99,7 +98,7 @@ def _redis_client(port: int) -> RawClient:
 
 
 def _rows(size: Size, kind: str, url: str, client: RawClient) -> list[BenchRow]:
-    """Return restores, unsigned and signed, beside the client's own reads, and a lookup."""
+    """Measure restores, unsigned and signed, beside the client's own reads, and a lookup."""
     nbytes = min(PAGE_BYTES, size.kv_bytes // 2)
     count = min(PAGES, size.kv_bytes // nbytes)
     names = [str(number) for number in range(count)]
@@ -129,15 +128,12 @@ def _rows(size: Size, kind: str, url: str, client: RawClient) -> list[BenchRow]:
 
 
 def _all(pool: ThreadPoolExecutor, get: Callable[[str], object], names: list[str]) -> list[object]:
-    """Read values and have them all in the end, as a restore has."""
+    """Have all values in the end, as a restore has."""
     return list(pool.map(get, names))
 
 
 class _Remote:
-    """A remote tier that has some pages, read as a restore reads it.
-
-    Mutable: `_ahead`, by which its clock was put forward.
-    """
+    """A remote tier that has some pages. Mutable: `_ahead`, by which its clock was put forward."""
 
     def __init__(self, url: str, secret: bytes | None, pages: list[Page]) -> None:
         options = RemoteOptions(
@@ -167,8 +163,7 @@ class _Remote:
             opened.read_into([target])
 
     def forget(self) -> Inquiry:
-        """Return an inquiry for all of the chain; a known page is not asked for again until
-        then."""
+        """Forget what is known of the pages, and return an inquiry for all of the chain."""
         self._ahead += 2 * KNOWN_SECONDS
         chain = chain_of(2, len(self._ids))
         keys = chain.boundaries(0, len(self._ids))
@@ -186,7 +181,7 @@ class _Remote:
 
 @contextmanager
 def _redis_server(directory: Path) -> Iterator[int | None]:
-    """Start a server on loopback that keeps nothing on the disk; None where none is installed."""
+    """Yield the port of a server that keeps nothing on the disk; None where none is installed."""
     program = shutil.which("valkey-server") or shutil.which("redis-server")
     if program is None:
         yield None

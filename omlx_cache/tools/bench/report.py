@@ -1,5 +1,5 @@
-"""The parts of the benchmarks, one run of some of them, and the figures as Markdown. They are for
-the terminal, a page, and a section of docs/benchmarks.md."""
+"""A run of the benchmarks' parts, and its figures as Markdown: for the terminal, a page, and a
+section of docs/benchmarks.md."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,21 +20,19 @@ _TEXTS = {"what", "compared with", "codec"}
 
 
 def write_report(results: Results, path: Path) -> None:
-    """Write a page of its own, in place of an earlier one; raises OSError where it cannot."""
+    """Write a page of its own, in place of an earlier one; raises OSError."""
     path.write_text(f"# Figures of `omlx-cache bench`\n{markdown(results)}", encoding="utf-8")
 
 
 def write_section(results: Results, path: Path) -> None:
-    """Replace what stands between the markers of a Markdown file; makes the file if need be.
-
-    Raises ValueError when the file has no markers, OSError when it cannot be written.
-    """
+    """Replace what stands between the markers of a Markdown file; makes the file if need be. Raises
+    ValueError when the file has no markers, and OSError."""
     before, after = around_section(path)
     path.write_text(f"{before}{BEGIN}\n{markdown(results)}{END}{after}", encoding="utf-8")
 
 
 def around_section(path: Path) -> tuple[str, str]:
-    """Return what stands before and behind the section in a file; raises as `write_section`."""
+    """Return a file's text before and behind the section; raises as `write_section`."""
     text = path.read_text(encoding="utf-8") if path.exists() else f"{BEGIN}\n{END}\n"
     before, begin, rest = text.partition(BEGIN)
     _old, end, after = rest.partition(END)
@@ -44,7 +42,6 @@ def around_section(path: Path) -> tuple[str, str]:
 
 
 def markdown(results: Results) -> str:
-    """Return the section's text."""
     described = "; ".join(f"{name} {value}" for name, value in results.machine.items())
     size = f"Size `{results.size.name}`: {format_size(results.size.kv_bytes)} of KV."
     lines = ["", f"{size} {described}."]
@@ -56,7 +53,6 @@ def markdown(results: Results) -> str:
 
 
 def _tables(results: Results) -> list[tuple[Sequence[str], list[tuple[str, ...]]]]:
-    """Return the tables that have rows, as text."""
     rows = [_row(row) for row in results.all("rows")]
     losses = [_loss(loss) for loss in results.all("losses")]
     return [(headings, cells) for headings, cells in ((ROWS, rows), (LOSSES, losses)) if cells]
@@ -76,12 +72,10 @@ def _loss(loss: Loss) -> tuple[str, ...]:
 
 
 def format_ratio(ratio: float) -> str:
-    """Return a ratio with two decimals, or with two digits when it is small."""
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def format_time(seconds: float) -> str:
-    """Return seconds in the unit that suits them."""
     if seconds < 1e-4:
         return f"{seconds * 1e6:.2f} us"
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
@@ -105,10 +99,8 @@ def _closing(results: Results) -> list[str]:
 
 
 def run(size: Size, parts: list[str], workspace: Path, say: Callable[[str], None]) -> Results:
-    """Measure some of the parts (restore, kv, disk, remote); takes disk for some copies of the KV.
-
-    Raises RuntimeError for a store's failure, and the disk's exceptions.
-    """
+    """Measure some of the parts; takes disk for some copies of the KV. Raises RuntimeError for a
+    store's failure, and the disk's exceptions."""
     found: list[Measured] = []
     measures: dict[str, Callable[[Size, Path], Measured]] = {
         "restore": measure_restores,

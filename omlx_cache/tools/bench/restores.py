@@ -13,7 +13,6 @@ from mlx_lm.models.cache import load_prompt_cache, make_prompt_cache, save_promp
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
-from omlx_cache.settings import CacheSettings
 from omlx_cache.store import READ_THREADS, BlockStore
 from omlx_cache.tools.bench.bed import Bed, LayersOnly
 from omlx_cache.tools.bench.figures import (
@@ -28,13 +27,12 @@ from omlx_cache.tools.bench.figures import (
     in_turn,
 )
 from omlx_cache.tools.bench.limits import RawRead, can_forget, concatenate, forget
-from omlx_cache.tools.small_model import VOCABULARY, small_model
+from omlx_cache.tools.small_model import VOCABULARY, small_model, whole_settings
 
 CHUNKS = 4
 
 
 def measure_restores(size: Size, directory: Path) -> Measured:
-    """Measure both tiers, and their cost for a model that computes."""
     pages = directory / "pages"
     hot_rows, hot_peak = _hot(size, pages)
     cold_rows, cold_peak = _cold(size, pages, directory / "mlx-lm.safetensors")
@@ -43,7 +41,7 @@ def measure_restores(size: Size, directory: Path) -> Measured:
 
 
 def _hot(size: Size, pages: Path) -> tuple[list[BenchRow], Peak]:
-    """Commit and restore within one process; leaves the pages in a directory."""
+    """Commit and restore within one process; leaves the pages in the directory."""
     blocks, nbytes = size.tokens // BLOCK_SIZE, size.kv_bytes
     bed = Bed(size, pages)
     with bed.store:
@@ -66,8 +64,8 @@ def _hot(size: Size, pages: Path) -> tuple[list[BenchRow], Peak]:
 
 
 def _cold(size: Size, pages: Path, saved: Path) -> tuple[list[BenchRow], Peak]:
-    """Restore from files, in the system's memory and dropped from it. Also measure the remaining
-    work of the model's thread when a restore was begun ahead, and when nothing is new."""
+    """Restore from files, in the system's memory and dropped from it. Also measure what is left to
+    the model's thread when a restore was begun ahead, and when nothing is new."""
     bed = Bed(size, pages, hot=False)
     live, nbytes, rows = bed.live_arrays(), size.kv_bytes, []
     caches = make_prompt_cache(LayersOnly(size.layers))
@@ -111,8 +109,8 @@ def _cold(size: Size, pages: Path, saved: Path) -> tuple[list[BenchRow], Peak]:
 
 
 def _load_with_mlx_lm(path: Path) -> Any:
-    """Load and evaluate: the result is lazy, and no data has been read by then."""
     caches = load_prompt_cache(str(path))
+    # The result is lazy: no data has been read by now.
     mx.eval([cache.state for cache in caches])
     return caches
 
@@ -133,27 +131,17 @@ def _peak(what: str, bed: Bed) -> Peak:
 
 
 def _beside_a_model(size: Size, directory: Path) -> list[BenchRow]:
-    """Prefill mlx-lm's Qwen3 class with the cache and without, and restore the computed tokens."""
+    """Prefill the small model with the cache and without, and restore the computed tokens."""
     model = small_model()
     tokens = [(7 * i * i + i) % VOCABULARY for i in range(size.model_tokens)]
     step = size.model_tokens // CHUNKS
     salts = itertools.count()
-    settings = CacheSettings(
-        cold_dir=directory,
-        hot_bytes=1 << 30,
-        queue_bytes=1 << 28,
-        min_free_bytes=0,
-        hot_cache_only=False,
-        write_policy="through",
-        codec="dense",
-        socket="off",
-        block_size=min(BLOCK_SIZE, step),
-    )
+    settings = whole_settings(directory, 1 << 30, block_size=min(BLOCK_SIZE, step))
     with BlockStore(settings) as store:
         cache = PrefixCache(model, store)
 
         def with_cache() -> Session:
-            """Each run has a salt of its own: nothing is restored."""
+            # With a salt of its own nothing is restored.
             session = cache.session(tokens, salt=str(next(salts)))
             for chunk in session.prefill_chunks(step):
                 model(mx.array([chunk]), cache=session.prompt_cache)

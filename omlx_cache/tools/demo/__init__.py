@@ -1,2 +1,1 @@
-"""`omlx-cache demo`: the cache's restores, their speed, and a check that the tokens stay the
-same."""
+"""`omlx-cache demo`: restores, their speed, and a check that the tokens stay the same."""

@@ -1,4 +1,4 @@
-"""The demo's course: two prompts, one model, two processes; and its report."""
+"""The demo's requests: two prompts, one model, two processes; and its report."""
 
 import argparse
 import random
@@ -39,7 +39,7 @@ from omlx_cache.tools.small_model import SEED
 
 FLUSH_SECONDS = 300.0
 LONG_SHARE = 0.99
-"""How much of a conversation longer than the memory must come back."""
+"""Of a conversation longer than the memory so much must be restored."""
 DEFAULT_TOKENS = 4096
 TURNS = 4
 WIDTH = 104
@@ -54,10 +54,7 @@ _HEADINGS = (
 
 def run(args: argparse.Namespace, print_json: Callable[[object], None], *, styles: bool) -> int:
     """Run the demo, print its table, or its document by `print_json`; return 1 unless every row
-    passed.
-
-    Blocks for as long as a few prefills take. Raises DemoError for input that cannot be used.
-    """
+    passed. Raises DemoError for input that cannot be used."""
     if args.prompt_file is not None and not args.prompt_file.is_file():
         raise DemoError(f"the prompt file {args.prompt_file}: no such file")
     subject = load_subject(args.model)
@@ -81,10 +78,8 @@ def run(args: argparse.Namespace, print_json: Callable[[object], None], *, style
 
 
 def read_tokens(subject: Subject, prompt_file: Path | None, wanted: int | None) -> list[int]:
-    """Return the prompt: a text file's tokens, cut to `wanted`, or drawn ones.
-
-    Raises OSError, and DemoError for a file that is no text or shorter than `wanted`.
-    """
+    """Return a text file's tokens, cut to `wanted`, or drawn ones. Raises OSError, and DemoError
+    for a file that is no text or shorter than `wanted`."""
     if prompt_file is None:
         draw = random.Random(SEED)
         return [draw.randrange(subject.vocabulary) for _ in range(wanted or DEFAULT_TOKENS)]
@@ -104,11 +99,8 @@ def read_tokens(subject: Subject, prompt_file: Path | None, wanted: int | None) 
 
 def make_prompts(tokens: Sequence[int], block_size: int, new: int) -> tuple[DemoPrompt, DemoPrompt]:
     """Return two prompts of one length that agree in exactly the first `shared` tokens, some whole
-    blocks of the first half. The second has the other half backwards.
-
-    Steps end as `mlx_lm.generate` ends them, the last token alone, and at `shared`. Raises
-    DemoError when the text has fewer than two blocks.
-    """
+    blocks; the second has the rest backwards. Steps end as `mlx_lm.generate` ends them, the last
+    token alone, and at `shared`. Raises DemoError for fewer than two blocks."""
     first = list(tokens)
     length, shared = len(first), len(first) // 2 // block_size * block_size
     if shared == 0:
@@ -127,7 +119,7 @@ def make_prompts(tokens: Sequence[int], block_size: int, new: int) -> tuple[Demo
 
 @dataclass(frozen=True, slots=True)
 class DemoRow:
-    """A run beside the one that computed the same prompt, in the same steps, without the cache."""
+    """A run beside the one of the same prompt, in the same steps, without the cache."""
 
     title: str
     run: DemoRun
@@ -151,8 +143,6 @@ class DemoRow:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """All rows, and the measurements beside them."""
-
     model: str
     new_tokens: int
     kv_bytes: int
@@ -190,7 +180,6 @@ def _report(
     cold_dir: Path,
     progress: Progress,
 ) -> DemoReport:
-    """Run the requests one after the other."""
     model, length = subject.model, len(first.tokens)
 
     @contextmanager
@@ -244,7 +233,7 @@ def _report(
 def _grow(
     model: Any, whole: DemoPrompt, settings: CacheSettings, salt: str, advance: Advance
 ) -> None:
-    """Let a prompt grow turn by turn over a store with little memory."""
+    """Let a prompt grow turn by turn in a store with little memory."""
     last = len(whole.ends) - 1
     turns = sorted({whole.ends[last * turn // TURNS] for turn in range(1, TURNS + 1)})
     with BlockStore(settings, name="demo") as store:
@@ -257,7 +246,6 @@ def _grow(
 
 
 def print_report(report: DemoReport, console: Console) -> None:
-    """Print the table, then the failures or the finding."""
     table = Table(
         title=f"{report.model}: {report.rows[0].prompt_tokens} prompt tokens",
         box=SIMPLE_HEAD,

@@ -1,7 +1,8 @@
-"""One request, with the cache or without: timed, and with the tokens that came out.
+"""One request, with the cache or without.
 
-`python -m omlx_cache.tools.demo.runs` is the demo's second process: requests on standard input. It
-knows nothing but the model, the prompts and the directory, so its restored pages came from disk.
+`python -m omlx_cache.tools.demo.runs` is the demo's second process, with requests on standard
+input. It knows nothing but the model, the prompts and the directory, so its restored pages come
+from the disk.
 """
 
 import json
@@ -23,7 +24,7 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import LONGEST_WAIT
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.limits import can_forget, forget
-from omlx_cache.tools.small_model import VOCABULARY, small_model
+from omlx_cache.tools.small_model import VOCABULARY, small_model, whole_settings
 from omlx_cache_storage.errors import CacheError
 
 ROOM_BYTES = 64 << 20
@@ -39,8 +40,6 @@ class DemoError(CacheError):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model, its name for people, its vocabulary, and how text becomes its tokens."""
-
     model: Any
     name: str
     vocabulary: int
@@ -48,10 +47,8 @@ class Subject:
 
 
 def load_subject(model: str | None) -> Subject:
-    """Return the model that mlx-lm finds under a path or id, or the small one for None.
-
-    Evaluates its weights. Raises DemoError when mlx-lm cannot load it.
-    """
+    """Return the model that mlx-lm finds under a path or id, the small one for None. Raises
+    DemoError when mlx-lm cannot load it."""
     if model is None:
         # It has no tokenizer: the bytes of a text are its tokens.
         return Subject(small_model(), "Qwen3 class, random weights", VOCABULARY, str.encode)
@@ -67,8 +64,8 @@ def load_subject(model: str | None) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """The result of a request. `first_token_seconds` runs from the arrival of the prompt to its
-    first new token, restore included; `peak_bytes` is MLX's, model and hot tier included."""
+    """`first_token_seconds` runs from the arrival of the prompt to its first new token, restore
+    included; `peak_bytes` is MLX's, model and hot tier included."""
 
     restored_tokens: int
     first_token_seconds: float
@@ -79,8 +76,8 @@ class DemoRun:
 
 @dataclass(frozen=True, slots=True)
 class DemoPrompt:
-    """Tokens, the positions at which every run ends a step, with the cache or without, and how many
-    tokens to generate. Recurrent state is kept at `shared` and before the last token."""
+    """Tokens, the positions at which every run `ends` a step, and how many `new` ones to generate.
+    Recurrent state is kept at `shared` and before the last token."""
 
     tokens: Sequence[int]
     ends: Sequence[int]
@@ -102,8 +99,7 @@ def run_plain(model: Any, prompt: DemoPrompt, advance: Advance) -> tuple[DemoRun
 def run_cached(
     cache: PrefixCache, model: Any, prompt: DemoPrompt, salt: str, advance: Advance, *, commit: bool
 ) -> tuple[DemoRun, float]:
-    """Restore a prompt and compute its other tokens; return the run and the seconds of its
-    commit."""
+    """Restore a prompt and compute the rest; return the run and the seconds of its commit."""
     began = time.perf_counter()
     with cache.session(prompt.tokens, max_new_tokens=prompt.new, salt=salt) as session:
         advance(session.cached_tokens)
@@ -122,7 +118,6 @@ def _run(
     advance: Advance,
     session: Session | None = None,
 ) -> DemoRun:
-    """Feed the tokens that are not restored, step by step, then generate greedily."""
     mx.reset_peak_memory()
     restored = start = 0 if session is None else session.cached_tokens
     for end in (end for end in prompt.ends if end > restored):
@@ -148,8 +143,8 @@ def _greedy(logits: Any) -> int:
 
 
 def warm_up(model: Any, length: int, cache: PrefixCache | None = None) -> None:
-    """Let MLX load the kernels of a short prefill, so that no run pays for them. With a cache also
-    load those of a commit and of whole and partial restores. Leaves nothing in the store."""
+    """Let MLX load the kernels of a short prefill, and with a cache those of a commit and of whole
+    and partial restores, so that no run pays for them. Leaves nothing in the store."""
     half = length // 2
     ends = half, length - 1, length
     first = DemoPrompt([0] * length, ends, half, 2)
@@ -166,28 +161,15 @@ def unheard(_tokens: int) -> None:
 
 
 def demo_settings(cold_dir: Path, kv_bytes: int, **changed: Any) -> CacheSettings:
-    """Return settings with room for every page of the demo, whatever the environment grants.
-
-    Lossless, since the demo promises equal tokens. Raises ConfigError for a bad environment.
-    """
+    """Return settings with room for every page of the demo; raises ConfigError."""
     budget = 8 * kv_bytes + ROOM_BYTES
-    fields = {
-        "cold_dir": cold_dir,
-        "hot_bytes": budget,
-        "cold_bytes": 4 * budget,
-        "queue_bytes": changed.get("hot_bytes", budget),
-        "commit_wait_seconds": LONGEST_WAIT,
-        "min_free_bytes": 0,
-        "hot_cache_only": False,
-        "write_policy": "through",
-        "codec": "dense",
-        "socket": "off",
-    }
-    return CacheSettings(**{**fields, **changed})
+    queue = changed.get("hot_bytes", budget)
+    changed = {"queue_bytes": queue, "commit_wait_seconds": LONGEST_WAIT, **changed}
+    return whole_settings(cold_dir, budget, **changed)
 
 
 def demo_cache(model: Any, store: BlockStore, prompt: DemoPrompt) -> PrefixCache:
-    """Return the prefix cache of the demo's model; raises DemoError when it cannot be kept."""
+    """Raises DemoError for a model whose cache cannot be kept."""
     cache = PrefixCache(model, store, policy=prompt)
     if cache.unsupported_reason is not None:
         raise DemoError(f"the cache of this model cannot be kept: {cache.unsupported_reason}")
@@ -195,11 +177,8 @@ def demo_cache(model: Any, store: BlockStore, prompt: DemoPrompt) -> PrefixCache
 
 
 def run_in_new_process(model: str | None, requests: Sequence[Mapping[str, Any]]) -> list[DemoRun]:
-    """Start a Python process, let it `restart` with each of the arguments, and return its runs;
-    blocks until then.
-
-    Raises DemoError with the process's last words when it fails.
-    """
+    """Let a new Python process `restart` with each of the arguments, and return its runs. Raises
+    DemoError with the process's last words when it fails."""
     ended = subprocess.run(
         [sys.executable, "-m", "omlx_cache.tools.demo.runs"],
         input=json.dumps({"model": model, "requests": requests}),
@@ -216,7 +195,7 @@ def run_in_new_process(model: str | None, requests: Sequence[Mapping[str, Any]])
 def restart(
     model: Any, prompt: Mapping[str, Any], salt: str, cold_dir: str, kv_bytes: int, **changed: Any
 ) -> DemoRun:
-    """Restore a prompt from the cold tier, compute its other tokens, and return the run."""
+    """Restore a prompt from the cold tier and compute the rest."""
     wanted = DemoPrompt(**prompt)
     if can_forget():
         forget(Path(cold_dir))

@@ -1,8 +1,7 @@
 """How much memory a model's KV takes: per token, per block, and for a context and a batch.
 
 Imports no MLX. A model is traced in a process of its own, with limited memory and time: a few of
-mlx-lm's classes evaluate weights on the way. The child's failure is the answer for such a model,
-and does not touch the process that asked.
+mlx-lm's classes evaluate weights on the way, and the child's failure is the answer for them.
 """
 
 import json
@@ -30,7 +29,7 @@ OUT_OF_MEMORY = 3
 
 
 class SizingError(CacheError, ValueError):
-    """No readable config.json, a field that is missing, or a layout that is not understood."""
+    """No readable config.json, a missing field, or a layout that is not understood."""
 
 
 class Sides(NamedTuple):
@@ -42,11 +41,9 @@ class Sides(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupBytes:
-    """The caches of one model that age alike, together.
-
-    `window` is how many tokens they hold, 0 for all of them; `token_bytes` are a token's bytes
-    under each codec; `snapshot_bytes` do not grow with the tokens.
-    """
+    """The caches of one model that age alike, together. `window` is how many tokens they hold, 0
+    for all of them; `token_bytes` are a token's bytes under each codec; `snapshot_bytes` do not
+    grow with the tokens."""
 
     kind: Kind
     window: int
@@ -57,7 +54,7 @@ class GroupBytes:
 
 @dataclass(frozen=True, slots=True)
 class TracedModel:
-    """Every cache of a model, by group; `notes` says what had to be assumed."""
+    """`notes` says what had to be assumed."""
 
     model_type: str
     itemsize: int
@@ -73,10 +70,8 @@ def caches_of(
     model: str | Path | Config, *, memory: int = MEMORY_BYTES, seconds: float = SECONDS
 ) -> TracedModel:
     """Return the contents of the model's caches; blocks for about a second, at most for `seconds`.
-
-    model: a config.json, a folder that holds one, an id in the local hub cache, or the parsed
-        configuration. Raises SizingError: nothing readable there, or not understood, and why.
-    """
+    `model` is a config.json, a folder that holds one, an id in the local hub cache, or the parsed
+    configuration. Raises SizingError."""
     config = read_config(model) if isinstance(model, str | Path) else model
     named = config.get("model_type")
     if not isinstance(named, str) or not named:
@@ -111,10 +106,8 @@ def _not_understood(model_type: str, reason: str) -> str:
 
 
 def read_config(model: str | Path) -> Config:
-    """Return the parsed config.json of `model`; reads files only, never the network.
-
-    Raises SizingError saying where was looked.
-    """
+    """Return the parsed config.json of `model`; reads files only, never the network. Raises
+    SizingError."""
     path = config_path(model)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -126,7 +119,6 @@ def read_config(model: str | Path) -> Config:
 
 
 def config_path(model: str | Path) -> Path:
-    """Return where the config.json of a path, or of an id in the local hub cache, lies."""
     if not str(model).strip():
         raise SizingError(
             "the model's name is empty: give a config.json, a folder that holds one, or an id"
@@ -149,13 +141,10 @@ def config_path(model: str | Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class GroupEstimate:
-    """The caches of one kind, window and shape, as bytes.
-
-    `token_bytes` are a held token's bytes, over all layers of the group; `block_bytes` are one
-    page's (a state page is a snapshot, for any block size). `held_tokens` of the context are held,
-    at `context_bytes`, for the whole batch. `reserved_bytes` include room to grow: an allocation
-    for the full context takes so many.
-    """
+    """The caches of one kind and window. `token_bytes` are a held token's, over all layers of the
+    group; `block_bytes` are one page's (a state page is a snapshot, for any block size).
+    `held_tokens` of the context are held, in `context_bytes` for the whole batch; `reserved_bytes`
+    include room to grow."""
 
     kind: Kind
     window: int
@@ -171,7 +160,7 @@ class GroupEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """KV memory of one model for one context, batch and codec, in bytes."""
+    """KV memory of one model for one context, batch and codec."""
 
     model_type: str
     codec: CodecName
@@ -197,7 +186,7 @@ def estimate(
     codec: CodecName = "dense",
     reserve: int = 0,
 ) -> Estimate:
-    """Return the KV memory of a model, with `reserve` tokens of room to grow for each sequence."""
+    """Estimate with `reserve` tokens of room to grow for each sequence."""
     groups = tuple(_group(g, codec, context, reserve, batch, block_size) for g in caches.groups)
     return Estimate(
         caches.model_type,

@@ -1,8 +1,8 @@
 """The contents of a model's caches, from mlx-lm's own class, built and called without evaluating
 it.
 
-`python -m omlx_cache.tools.size.trace MEMORY` reads a configuration from standard input. It writes
-its finding, or why there is none, as JSON to standard output.
+`python -m omlx_cache.tools.size.trace MEMORY` reads a configuration from standard input, and writes
+its finding, or why there is none, as JSON.
 """
 
 import copy
@@ -46,12 +46,9 @@ _WATCH_SECONDS = 0.01
 
 
 def trace(config: Config) -> TracedModel:
-    """Return the contents of the model's caches; evaluates only the arrays that the model's class
-    evaluates itself.
-
-    Raises SizingError for a model that mlx-lm lacks or whose caches this project cannot store, and
-    the exceptions of the model's class.
-    """
+    """Return the contents of the model's caches; evaluates only what the model's class evaluates.
+    Raises SizingError for caches that this project cannot store, and the exceptions of mlx-lm and
+    of the class."""
     named = _dtype_of(config)
     dtype = getattr(mx, named or "bfloat16")
     model = _build(config, dtype)
@@ -70,7 +67,7 @@ def trace(config: Config) -> TracedModel:
 
 
 def _dtype_of(config: Config) -> str | None:
-    """Return the floating-point type that a configuration or its language model's part names."""
+    """Return the floating-point type of a configuration or its language model's part."""
     nested = (config.get(name) for name in _TEXT_PARTS)
     for source in (*(part for part in nested if isinstance(part, dict)), config):
         for name in ("dtype", "torch_dtype"):
@@ -80,7 +77,7 @@ def _dtype_of(config: Config) -> str | None:
 
 
 def _build(config: Config, dtype: mx.Dtype) -> Any:
-    """Return mlx-lm's model, its lazy weights cast as mlx-lm's loader does."""
+    """Return mlx-lm's model, its lazy weights cast as mlx-lm's loader casts them."""
     if config.get("model_file") is not None:
         raise SizingError("it brings code of its own (model_file)")
     # Some argument classes edit the nested dictionaries that they are given.
@@ -99,7 +96,7 @@ def _build(config: Config, dtype: mx.Dtype) -> Any:
 
 
 def _call(model: Any, caches: list[Any]) -> dict[Leaf, int]:
-    """Feed a few tokens, and return the bytes of the arrays of each cache that was used."""
+    """Feed a few tokens, and return the bytes of each cache that was used."""
     model(mx.zeros((1, TOKENS), dtype=mx.int32), cache=caches)
     held = {leaf: leaf.arrays() for leaf in layout_of(caches).leaves}
     return {leaf: sum(a.nbytes for a in arrays.values()) for leaf, arrays in held.items() if arrays}
@@ -123,7 +120,6 @@ def _groups(used: dict[Leaf, int]) -> Iterator[GroupBytes]:
 
 
 def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
-    """Return a token's bytes in each cache under a codec, zero for recurrent state."""
     plan = CodecPolicy(codec).plan([_shape(leaf) for leaf in leaves])
     sizes = []
     for leaf, chosen in zip(leaves, plan, strict=True):
@@ -136,7 +132,7 @@ def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
 
 
 def _encoded(array: Any, codec: Codec) -> int:
-    """Return the bytes that a token of keys or values takes in a codec, all parts together."""
+    """Return the bytes of a token's keys or values in a codec, all parts together."""
     parts = codec.parts_spec((1, array.shape[1], 1, array.shape[-1]), array.dtype).values()
     return sum(prod(part.shape) * part.dtype.size for part in parts)
 
@@ -150,7 +146,7 @@ def _shape(leaf: Leaf) -> LayerShape:
 
 
 def limit_memory(nbytes: int) -> None:
-    """End this process when it takes `nbytes` more than now. At once where the system can."""
+    """End this process when it takes `nbytes` more than now."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pages = Path("/proc/self/statm")
     if pages.exists():
