@@ -256,8 +256,8 @@ def install(scheduler: Any, store: BlockStore) -> OmlxPrefixCache | None:
     """Have a scheduler that has no request yet keep its prompts in `store`; returns the cache that
     it calls. Its own managers of blocks and of the SSD are taken out, the latter closed.
 
-    None, and a line of the log, where this version of oMLX cannot have the cache: it keeps its own.
-    Raises UnusableHost instead with the setting `require`.
+    None, and a line of the log, where this version cannot have the cache; with the setting
+    `require` raises UnusableHost instead.
     """
     if not HOST.takes(scheduler, NEEDED, lambda: scheduler.model, require=store.settings.require):
         return None

@@ -56,7 +56,7 @@ class _Row:
 
 
 class _Resumed:
-    """Stop sequences of which a row has seen a part."""
+    """Stop sequences of which a row has seen a part. mlx-lm before 0.32 calls `make_state`."""
 
     def __init__(self, stops: Any, said: Sequence[int]) -> None:
         self._stops, self._said = stops, said
@@ -68,7 +68,6 @@ class _Resumed:
         return matcher
 
     def make_state(self) -> Any:
-        # `matcher` of mlx-lm before 0.32.
         state = self._stops.make_state()
         for token in self._said:
             state, _sequence, _name = self._stops.match(state, token)

@@ -343,16 +343,10 @@ class TieredPromptCache:
     @uninterrupted
     def clear(self, model: Any) -> None:
         """Evict a model's clean pages from memory; without a disk all of its pages are deleted."""
-        known = self._known.get(model)
-        for lane in [] if known is None else known.lanes.values():
-            for scope in lane.scopes:
-                if not scope.supported:
-                    continue
-                namespace = scope.chain(as_tokens([])).namespace
-                if self._store.cold_dir is None:
-                    self._store.clear(namespace)
-                else:
-                    self._store.leave_memory(namespace)
+        leave = self._store.clear if self._store.cold_dir is None else self._store.leave_memory
+        for scope in (scope for lane in self.lanes_of(model) for scope in lane.scopes):
+            if scope.supported:
+                leave(scope.chain(as_tokens([])).namespace)
 
     def lanes_of(self, model: Any) -> list[Lane]:
         """Return the lanes of a known model; none before it was served. Any thread may ask."""

@@ -165,7 +165,10 @@ class CachedTokenizer:
         return True
 
     def _encoded(self, pieces: Sequence[str]) -> "array[int]":
-        known = self._looked_up(pieces)
+        with self._lock:
+            # The latest used come last.
+            known = {piece: self._pieces.pop(piece) for piece in pieces if piece in self._pieces}
+            self._pieces.update(known)
         missing = [piece for piece in dict.fromkeys(pieces) if piece not in known]
         if missing:
             encoded = self._inner(missing, add_special_tokens=False)["input_ids"]
@@ -181,13 +184,6 @@ class CachedTokenizer:
             if self._prompts % CHECK_EVERY == 0:
                 self._unchecked = text, tokens
             self._prompts += 1
-
-    def _looked_up(self, pieces: Sequence[str]) -> "dict[str, array[int]]":
-        """Return the kept tokens of pieces, and mark them as used."""
-        with self._lock:
-            known = {piece: self._pieces.pop(piece) for piece in pieces if piece in self._pieces}
-            self._pieces.update(known)
-        return known
 
     def _keep(self, encoded: "dict[str, array[int]]") -> None:
         with self._lock:

@@ -75,8 +75,8 @@ def install(
     with images are kept for this generator alone. A runtime has the cache in all models that it has
     loaded or loads from now on. The store stays the caller's to close.
 
-    None, and a line of the log, where this version of mlx-vlm cannot have the cache: its own stays.
-    Raises UnusableHost instead with the setting `require`, and TypeError for another target.
+    None, and a line of the log, where this version cannot have the cache; with the setting
+    `require` raises UnusableHost instead, and TypeError for another target.
     """
     is_generator = hasattr(target, "_unprocessed_sequences") and hasattr(target, "kv_bits")
     is_runtime = hasattr(target, "response_generator") and hasattr(target, "model_cache")

@@ -94,9 +94,8 @@ def install(target: Any, store: BlockStore, *, model_path: str = "") -> HandlerP
     whose states take a batch's padding for tokens computes its prompts one after the other; the
     call computes a few tokens of a model with recurrent state to find out.
 
-    None, and a line of the log, where this version of the server cannot have the cache: it keeps
-    its own. Raises UnusableHost instead with the setting `require`, and TypeError for anything
-    else.
+    None, and a line of the log, where this version cannot have the cache; with the setting
+    `require` raises UnusableHost instead, and TypeError for another target.
     """
     model: Callable[[], Any]
     kinds = {kind.__name__ for kind in type(target).__mro__}

@@ -81,8 +81,8 @@ def install(
     it its tokenizer's path does. The server's `cache_memory_mb` and 8- or 4-bit
     `kv_cache_quantization` hold for this cache too. The store stays the caller's to close.
 
-    None, and a line of the log, where this version of vllm-mlx cannot have the cache: it keeps its
-    own. Raises UnusableHost instead with the setting `require`, and TypeError for another target.
+    None, and a line of the log, where this version cannot have the cache; with the setting
+    `require` raises UnusableHost instead, and TypeError for another target.
     """
     kinds = {kind.__name__ for kind in type(target).__mro__}
     if "MLLMScheduler" in kinds:

@@ -37,8 +37,8 @@ class Encoded(NamedTuple):
 
 
 def measure_codecs(size: Size, directory: Path) -> Measured:
-    """Measure every codec on two layers; rates are those of the dense bytes that come out. Files are
-    forgotten before each cold restore where that works."""
+    """Measure every codec on two layers; rates are those of the dense bytes that come out. Files
+    are forgotten before each cold restore where that works."""
     size = replace(size, layers=2, heads=HEADS, head_dim=HEAD_DIM)
     live = [_drawn(size, seed, factor) for seed, factor in enumerate((1.0, LOUD_FACTOR))]
     found: dict[str, Encoded] = {
