@@ -47,7 +47,6 @@ class Arguments:
         self.say(name, f"{name}={short(value)} is ignored: give {wanted}")
 
     def say(self, name: str, message: str) -> None:
-        """Log a message, the first time for each name."""
         if name not in self._told:
             self._told.add(name)
             _log.warning("%s", message)

@@ -62,12 +62,10 @@ class CircuitBreaker:
             self._until = now() + self._seconds
 
     def left(self) -> None:
-        """Take back an `enter` of this thread, if it found out nothing."""
         if self._trying == threading.get_ident():
             self._trying = 0
 
     def ask_again(self) -> None:
-        """Let the next one enter, whatever the time."""
         self._until = 0.0
 
     @property

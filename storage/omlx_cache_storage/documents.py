@@ -16,7 +16,6 @@ _SALT_DIGITS = 16
 
 
 def label(document: Mapping[str, object]) -> str:
-    """Return a model's name for people, or the start of its fingerprint."""
     names = [document.get(field) for field in ("label", "model_id", "model")]
     label, model_id, model = (name if isinstance(name, str) else "" for name in names)
     return (label or model_id or model[:12])[:_LABEL_CHARACTERS]
@@ -37,7 +36,6 @@ def versions(document: Mapping[str, object]) -> Versions:
 
 
 def as_versions(value: object) -> Versions:
-    """Return versions that came from elsewhere, {} for a value that is none."""
     if not isinstance(value, dict):
         return {}
     found = {name: value.get(name) for name in (FORMAT, MLX, MLX_LM)}
@@ -59,7 +57,6 @@ def shortened_salt(digest: str) -> str:
 
 
 def format_size(count: int) -> str:
-    """Return a byte count in binary units with at most two decimals."""
     size, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         if abs(size) < 1024:

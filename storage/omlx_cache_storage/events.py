@@ -47,7 +47,6 @@ class Event(NamedTuple):
     detail: str
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON: keys in hexadecimal, None for a missing parent."""
         none = (b"", self.namespace, self.namespace[:PARENT_HINT_BYTES])
         return {
             **self._asdict(),
@@ -73,9 +72,9 @@ class EventLog:
     call; noting takes about a microsecond, and waits for no reader. `timings` counts durations,
     whatever is remembered.
 
-    `_lock` guards `_ring`, `_count`, `_awaited` (a reader may wait for the next event), `_counts`
-    and `_paged`. Tiers note events under locks of their own, so that the order is theirs. A
-    finalizer and a handler of a signal note nothing.
+    `_lock` guards all; `_awaited`: a reader may wait for the next event. Tiers note events under
+    locks of their own, so that the order is theirs. A finalizer and a handler of a signal note
+    nothing.
     """
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
@@ -87,8 +86,6 @@ class EventLog:
         self._count, self._awaited = 0, False
         self._counts = Counter[str](dict.fromkeys(KINDS, 0))
         self._paged: dict[bytes, None] = {}
-
-    # Noting.
 
     def note_page(self, kind: Kind, tier: EventTier, meta: PageMeta, detail: str = "") -> None:
         key, parent, sizes = meta.key, meta.parent, (meta.position, meta.held, meta.nbytes)
@@ -105,13 +102,11 @@ class EventLog:
     def note_tier(
         self, kind: Kind, tier: EventTier, namespace: bytes = b"", detail: str = ""
     ) -> None:
-        """Note something of all that a tier has, or has of a namespace."""
         self._note(kind, tier, namespace, b"", b"", "", 0, 0, 0, detail)
 
     def note_request(
         self, namespace: str, prompt_tokens: int, restored: int, cold: int, remote: int = 0
     ) -> None:
-        """Note a request's restored tokens, if there are any."""
         if restored:
             detail = f"{restored - cold - remote} hot, {cold} cold"
             detail += f", {remote} remote" if remote else ""
@@ -140,8 +135,6 @@ class EventLog:
                 self._awaited = False
                 self._news.notify_all()
 
-    # Reading.
-
     @uninterrupted
     def page(
         self, after: int | None, limit: int, kinds: Collection[str] | None = None
@@ -161,8 +154,8 @@ class EventLog:
         return EventPage(upto, tuple(found[:limit]), max(0, oldest - asked), self.began)
 
     def wait(self, after: int, timeout: float) -> bool:
-        """Block until there is an event beyond the number `after`; False after `timeout` seconds.
-        Handlers of signals run meanwhile."""
+        """Block until there is an event beyond the number `after`; False after `timeout`
+        seconds."""
         with self._lock:
             self._awaited = True
         return wait_in_turns(turn_of(self._news, lambda: self._count != after), timeout)
@@ -173,7 +166,6 @@ class EventLog:
             return dict(self._counts)
 
     def paged(self) -> frozenset[bytes]:
-        """Return the namespaces that were seen to have paged groups."""
         with self._lock:
             return frozenset(self._paged)
 
@@ -197,11 +189,9 @@ class Departure(NamedTuple):
 
 
 class Departures:
-    """Remembers the last pages that left, half of `most` at least. Any thread may call.
-
-    `_lock` guards the two generations, `_young` and `_old`, in which a page stands by its hash:
-    people ask for it, no restore does. `forgetful` is True once pages were forgotten.
-    """
+    """Remembers the last pages that left, half of `most` at least. Any thread may call; `_lock`
+    guards the two generations, in which a page stands by its hash: people ask for it, no restore
+    does. `forgetful` is True once pages were forgotten."""
 
     def __init__(self, most: int = DEPARTURES) -> None:
         self._half = max(1, most // 2)

@@ -37,22 +37,22 @@ ON_DISK = "the disk has it"
 
 
 class HotTier(LocalTier[Held]):
-    """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment.
+    """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment. Any thread
+    may call; no I/O here.
 
-    `_lock` guards `_index`, `_policy`, `_repinned` (the version of `pins` that was gone by),
-    `_unused` (pages read ahead, not used yet), `_bytes`, `_reserved`, `_dirty_bytes`,
-    `_passing_bytes` (of pages that pass, or are about to), `_aside` (what is kept for those, no
-    less), `_passed_ns` (when one was admitted last), `_active_ns` (when something was stored or
-    used last), `_allowed` (what may be held for now), `_peak`, `_evicted`, `_passed`, `_refused`,
-    `_lost` (pages that left while they were owed to the disk), `dropped` (how many ever did),
-    `lost_unnamed`, `deletions` (how many calls deleted pages on request), `_closed` and `_came`
-    (when those had come that were unwritten then); any thread may call. No I/O here.
+    `_lock` guards all that changes: `_repinned` is the version of `pins` that was gone by,
+    `_unused` are pages read ahead and not used yet, `_passing_bytes` those of pages that pass, or
+    are about to, `_aside` what is kept for those, no less, `_passed_ns` when one was admitted last,
+    `_active_ns` when something was stored or used last, `_allowed` what may be held for now,
+    `_lost` pages that left while they were owed to the disk, `dropped` how many ever did,
+    `deletions` how many calls deleted pages on request, and `_came` when those had come that were
+    unwritten at the end.
 
-    A queued page is never evicted. `backed` says that there is a disk: a page that it lacks is not
-    evicted either, but named for writing first, and is owed to the disk from `put` until it is
-    there; one that was superseded is evicted all the same, unless `writes` has it written at once.
-    Without `retain` a page leaves as soon as the disk has it. `policy` says how young a page must
-    not be to make room for one of another sequence.
+    A queued page is never evicted. `backed`: there is a disk, so that a dirty page is not evicted
+    either, but named for writing first, and is owed to the disk from `put` until it is there; a
+    superseded one is evicted all the same, unless `writes` has it written at once. Without `retain`
+    a page leaves as soon as the disk has it. `policy` says how young a page must not be to make
+    room for one of another sequence.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class HotTier(LocalTier[Held]):
         """Set bytes aside for a page about to be made, evicting others as needed.
 
         Pages of the same sequence (`own`) leave last, and only those that the disk has, or that end
-        behind `position`, where the new page does: they are nothing without it. Without `evict`
-        only free room is granted. `give_up_dirty` evicts pages of others that the disk lacks as
-        well. The page counts as used `shift_ns` later than now, and pages of others stay that were
-        used after that, less the policy's patience. What they hinder may pass, with `may_pass`. One
-        that is `prepared` evicts superseded and prepared pages, whose ever they are, and then those
-        of others that the disk has too, up to the first that it lacks.
+        behind `position`, where the new page does. Without `evict` only free room is granted.
+        `give_up_dirty` evicts dirty pages of others as well. The page counts as used `shift_ns`
+        later than now, and pages of others stay that were used after that, less the policy's
+        patience. What they hinder may pass, with `may_pass`. One that is `prepared` evicts
+        superseded and prepared pages, whose ever they are, and then those of others that the disk
+        has too, up to the first that it lacks.
         """
         with self._lock:
             now = self._clock.now()
@@ -152,12 +152,10 @@ class HotTier(LocalTier[Held]):
             return Reservation(self._release, nbytes, passes=passes, dirty=found.dirty)
 
     def allow(self, nbytes: int) -> None:
-        """Reserve no more than `nbytes` in all from now on; evicts nothing."""
         with self._lock:
             self._allowed = min(nbytes, self.limit_bytes)
 
     def shrink(self, nbytes: int, *, give_up_dirty: bool = False) -> bool:
-        """Evict down to `nbytes`, as far as pages may leave; True when that was enough."""
         with self._lock:
             excess = self._bytes + self._reserved - nbytes
             found = self._victims(excess, nbytes, give_up_dirty=give_up_dirty)
@@ -174,7 +172,7 @@ class HotTier(LocalTier[Held]):
         began_ns: int = 0,
         prepared: int | None = None,
     ) -> bool:
-        """Take a page into the bytes that were reserved for it.
+        """Take a page into its reservation.
 
         Its stamp of the clock is now by default; the request that wants it began at `began_ns`. One
         that was `prepared` is owed to the disk from its first use on, which a page behind it is
@@ -219,8 +217,6 @@ class HotTier(LocalTier[Held]):
             self._events.note_page("stored", "hot", meta)
             return True
 
-    # Finding.
-
     def record(self, page: PageId) -> Held | None:
         """Return the record of a page; it changes, and has no payload once the page is evicted."""
         with self._lock:
@@ -239,15 +235,12 @@ class HotTier(LocalTier[Held]):
             return [None if held is None else held.info for held in self._index.get_all(pages)]
 
     def entries(self) -> list[Held]:
-        """Return the records, the first to be evicted first."""
         return sorted(self.records(), key=attrgetter("rank"))
 
     def unwritten(self, known: Collection[PageId]) -> list[PageId]:
         """Return those of `known` pages that the disk lacks and is to have, the last to be evicted
         first."""
         return [held.id for held in reversed(self.entries()) if held.id in known and held.unwritten]
-
-    # Writing.
 
     def rooted(self, pages: Iterable[PageId]) -> list[PageId]:
         """Return the dirty ones of the pages, and before each the dirty pages that lead to it: of a
@@ -267,7 +260,6 @@ class HotTier(LocalTier[Held]):
         return list(found)
 
     def queue(self, page: PageId) -> Write | None:
-        """Keep a dirty page in memory until `end_write`, for its write; None for any other page."""
         with self._lock:
             held = self._index.get(page)
             if held is None or held.state is not PageState.DIRTY:
@@ -322,7 +314,6 @@ class HotTier(LocalTier[Held]):
                     self._change(held, PageState.DIRTY if used else PageState.EVICTED)
 
     def ask_again(self) -> None:
-        """Have the disk asked once more for what it has refused."""
         with self._lock:
             here = self._index.records()
             self._ask_for(held for held in here if held.state is not PageState.PREPARED)
@@ -366,8 +357,6 @@ class HotTier(LocalTier[Held]):
             and (held.passes or self._is_wanted(held))
             and (held.passes or idle or (held.owed and held.came_ns <= late_ns))
         ]
-
-    # Use.
 
     def touch(
         self,
@@ -433,13 +422,10 @@ class HotTier(LocalTier[Held]):
             return pinned
 
     def refuse(self, pages: Sequence[PageId], began_ns: int) -> None:
-        """Note pages that a request wanted which began at a stamp, and that nobody took."""
         with self._lock:
             self._policy.wanted(pages, began_ns)
             self._policy.refused(pages, began_ns)
             self._refused += len(pages)
-
-    # The end of pages.
 
     def discard(
         self, pages: Iterable[PageId], kind: Kind | None = "removed", detail: str = ""
@@ -455,7 +441,6 @@ class HotTier(LocalTier[Held]):
             return count
 
     def clear(self, namespace: BlockKey) -> set[PageId]:
-        """Delete the pages of a namespace, and return them; nothing of it is owed any more."""
         with self._lock:
             self._lost = {page: of for page, of in self._lost.items() if of[0] != namespace}
             pages = {held.id for held in self._index.records() if held.namespace == namespace}
@@ -490,8 +475,6 @@ class HotTier(LocalTier[Held]):
             )
 
     def check_integrity(self, *, idle: bool = False) -> None:
-        """Assert that the byte counts, the index and the order agree; `idle`: that nothing is
-        reserved."""
         with self._lock:
             assert not (idle and self._reserved), self._reserved
             entries = self._index.records()
@@ -565,8 +548,6 @@ class HotTier(LocalTier[Held]):
         return self._writes.at_once or held.stamp_ns > SUPERSEDED_NS
 
     def _ask_for(self, records: Iterable[Held | None]) -> None:
-        """Have the disk asked again for what it rejected, and for the first time for what was
-        prepared."""
         for held in records:
             if held is not None and held.state is PageState.PREPARED:
                 self._ask_for_chain(held)
@@ -588,7 +569,6 @@ class HotTier(LocalTier[Held]):
         self._weigh(held, 1)
 
     def _weigh(self, held: Held, sign: int) -> None:
-        """Count a page's bytes, or with -1 no longer, before its state changes."""
         nbytes = sign * held.nbytes
         self._bytes += nbytes
         self._dirty_bytes += nbytes if held.state is PageState.DIRTY else 0

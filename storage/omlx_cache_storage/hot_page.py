@@ -111,7 +111,6 @@ class Reservation:
         self.release()
 
     def release(self, nbytes: int = sys.maxsize) -> None:
-        """Release unused bytes, so many at most; any number of times."""
         if self._give_back is not None and self.nbytes:
             self._give_back(self, nbytes)
 

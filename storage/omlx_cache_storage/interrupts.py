@@ -4,8 +4,7 @@ Python runs signal handlers on the main thread between any two instructions. One
 Ctrl-C does, would leave books half-written and locks held (`with condition` keeps its lock in 4 of
 10 tries). One that calls the store would wait for a lock that its own thread holds. So a call of
 the store on the main thread puts off Python's handlers, until it ends or comes to a point where
-nothing is half-done. Other threads run no handlers. Public entry points are guarded, and calls
-inside them by that guard.
+nothing is half-done. Public entry points are guarded, and calls inside them by that guard.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -49,12 +48,12 @@ _NUMBERS = (
 class _Deferral:
     """A context manager, to be entered any number of times; without effect on other threads.
 
-    Mutable by the main thread: `_depth`, `_thread`, `_before` (the handlers that were put off),
-    `_replaced` (those of them that another handler replaced meanwhile), `_came` (the signals
-    since), and `_since` (when the first of them came). `_reminding` is true while a thread watches
-    how long they wait, `_restoring` while handlers are put back to run. A handler of ours that is
-    still called, after an interrupt or since other code put it back, passes its signal on. So every
-    state between two instructions is a good one.
+    Mutable by the main thread. `_before`: the handlers that were put off; `_replaced`: those of
+    them that another handler replaced meanwhile; `_came`: the signals since; `_since`: when the
+    first of them came. `_reminding` is true while a thread watches how long they wait, `_restoring`
+    while handlers are put back to run. A handler of ours that is still called, after an interrupt
+    or since other code put it back, passes its signal on. So every state between two instructions
+    is a good one.
     """
 
     def __init__(self) -> None:
@@ -95,7 +94,6 @@ class _Deferral:
 
     @property
     def active(self) -> bool:
-        """True when the calling thread has put its handlers off."""
         return self._depth > 0 and _on_main_thread()
 
     def point(self) -> None:
@@ -105,7 +103,6 @@ class _Deferral:
             self._deliver()
 
     def after_fork(self) -> None:
-        """Forget, in the child, a call that the parent's main thread was in."""
         if self._depth and self._thread != threading.get_ident():
             self._depth = 0
             self._came.clear()
@@ -163,7 +160,6 @@ class _Deferral:
             raise
 
     def _remind(self) -> None:
-        """Send signals again that wait for too long, on a thread of its own."""
         while self._came:
             left = self._since + PATIENCE_SECONDS - time.monotonic()
             # One that came lately runs soon. Sent again, it might find no handler and end all.
@@ -214,8 +210,6 @@ os.register_at_fork(after_in_child=deferred.after_fork)
 
 
 def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a function put off the handlers of signals while it runs on the main thread."""
-
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         with deferred:
@@ -243,8 +237,6 @@ def wait_in_turns(wait: Callable[[float | None], bool], timeout: float | None) -
 def turn_of(
     condition: threading.Condition, is_so: Callable[[], bool]
 ) -> Callable[[float | None], bool]:
-    """Return a wait for `wait_in_turns`: until something that a condition's lock guards is so."""
-
     def turn(seconds: float | None) -> bool:
         with condition:
             return condition.wait_for(is_so, seconds)
@@ -253,5 +245,4 @@ def turn_of(
 
 
 def done_within(future: "Future[Any]", timeout: float | None) -> bool:
-    """Wait for a future, `timeout` seconds at most; handlers of signals run meanwhile."""
     return future.done() or wait_in_turns(lambda left: bool(wait_for([future], left).done), timeout)

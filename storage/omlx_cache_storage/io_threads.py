@@ -85,7 +85,6 @@ def follow(progress: LastAnswer | None) -> None:
 
 
 def note_answer() -> None:
-    """Say that the disk answered the calling thread."""
     if _current.progress is not None:
         _current.progress.move()
 
@@ -96,7 +95,6 @@ def in_a_pool() -> bool:
 
 
 def progress() -> LastAnswer:
-    """Return the progress that the calling thread makes: its own, if it follows none."""
     return _current.progress or LastAnswer()
 
 
@@ -112,7 +110,6 @@ def bounded_elsewhere() -> Iterator[None]:
 
 
 def result_along(future: "Future[T]") -> T:
-    """Return a future's result, or raise its error; its progress is the calling thread's."""
     seen = 0.0
     while not done_within(future, _LOOK_SECONDS):
         at = future.pool.at if isinstance(future, Read) else seen
@@ -177,8 +174,8 @@ class ReaderPool(Executor):
     """Runs tasks in the order in which they came, on at most `threads` daemon threads; its owner
     may allow more, `most` in all, while some hang.
 
-    Mutable: `_limit`, `_employed` and `_closed`, guarded by `_lock`, which is held over no task. A
-    pool that is lost without `shutdown` ends its threads without taking a lock.
+    `_lock` guards `_limit`, `_employed` and `_closed`, and is held over no task. A pool that is
+    lost without `shutdown` ends its threads without taking a lock.
     """
 
     def __init__(self, threads: int, name: str, *, most: int = 0) -> None:
@@ -197,7 +194,6 @@ class ReaderPool(Executor):
         self.allow(self._limit + 1)
 
     def allow(self, threads: int) -> None:
-        """Employ up to `threads` from now on, also for waiting calls; employed threads stay."""
         with self._lock:
             self._limit = min(threads, self._most)
             if self._employed and not self._closed:
@@ -233,7 +229,6 @@ class ReaderPool(Executor):
         self._employed.append(employment)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more tasks; with `wait`, block until the threads have left them."""
         self.stop(None if wait else 0.0, cancel_futures=cancel_futures)
 
     def stop(self, timeout: float | None, *, cancel_futures: bool = True) -> bool:
@@ -280,7 +275,6 @@ class DiskThread:
         return asked.result()
 
     def stop(self, timeout: float = 0.0) -> None:
-        """Make no more calls; wait at most `timeout` seconds for the one in flight."""
         self._pool.stop(timeout)
 
 

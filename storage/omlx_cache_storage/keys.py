@@ -68,7 +68,6 @@ def as_tokens(tokens: "Sequence[int] | npt.NDArray[np.integer]") -> Tokens:
 
 
 def shared_length(one: Tokens, other: Tokens) -> int:
-    """Return how many leading tokens are equal; looks little further than that."""
     import numpy as np
 
     length = min(len(one), len(other))
@@ -114,7 +113,6 @@ class KeyChain:
         return self._buffer[: self._length]
 
     def extend(self, tokens: Tokens) -> None:
-        """Append tokens, in time that does not grow with the sequence."""
         import numpy as np
 
         length = self._length + len(tokens)

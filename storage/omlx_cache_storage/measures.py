@@ -56,7 +56,6 @@ class Histograms:
         self._sums = dict.fromkeys(MEASURES, 0.0)
 
     def observe(self, measure: Measure, value: float) -> None:
-        """Count a value, in the unit of the measure's name."""
         at = bisect_left(BOUNDS[measure], value)
         with self._lock:
             self._counts[measure][at] += 1
@@ -88,8 +87,6 @@ class Intervals:
         self._floor = float("-inf")
 
     def add(self, begin: float, end: float) -> float:
-        """Cover the time from `begin` to `end`, and return how much of it was not covered
-        before."""
         begin = max(begin, self._floor)
         if not begin < end:
             return 0.0
@@ -148,7 +145,6 @@ class _Model:
 
     @property
     def rate(self) -> float | None:
-        """Tokens a second; None before any were measured."""
         return self.tokens / self.seconds if self.seconds > 0 else None
 
     def price(self, tokens: int = 0, seconds: float = 0.0) -> None:
@@ -179,7 +175,6 @@ class WorkMeter:
         self._saved_by_others = 0.0
 
     def request(self, model: str, label: str) -> "RequestWork":
-        """Begin to measure a request for a model, whose salts and settings share its rate."""
         with self._lock:
             known = self._models.setdefault(model, _Model(label))
             self._models.move_to_end(model)
@@ -188,7 +183,6 @@ class WorkMeter:
         return RequestWork(self, known)
 
     def rate(self, model: str) -> float | None:
-        """Return how many tokens a second a model computed lately; None before any."""
         with self._lock:
             work = self._models.get(model)
             return None if work is None else work.rate
@@ -209,7 +203,6 @@ class WorkMeter:
             )
 
     def _ended(self, seconds: float) -> tuple[float, float]:
-        """Return the interval of work that ends now; it begins no earlier than the meter."""
         now = self._clock()
         return max(self._started, now - seconds), now
 
@@ -232,14 +225,12 @@ class RequestWork:
                 self._model.price()
 
     def restored(self, tokens: int, seconds: float) -> None:
-        """Tell that tokens were restored, or looked for in vain, in the last `seconds`."""
         meter, interval = self._meter, self._meter._ended(seconds)
         with meter._lock:
             meter._restoring.add(*interval)
             self._model.price(tokens, self._model.restoring.add(*interval))
 
     def held(self, seconds: float) -> None:
-        """Tell that the request waited for another one's blocks, in the last `seconds`."""
         interval = self._meter._ended(seconds)
         with self._meter._lock:
             self._model.price(seconds=self._model.restoring.add(*interval))

@@ -124,7 +124,6 @@ class PageMeta:
 
     @property
     def before(self) -> PageId:
-        """The paged page without which this one is of no use; a root's is none."""
         return PageId(self.parent if self.group == PAGED else self.key, PAGED)
 
     @property

@@ -43,9 +43,9 @@ PinKind = Literal["namespace", "model", "salt", "key"]
 class PinRecord:
     """Pages that stay from a time to another (nanoseconds since the epoch; None: until unpinned).
 
-    `name` is a namespace's digest in hex, a model as listings name it, a salt's digest as documents
-    have it, or a block's key in hex. For a block, `namespace` is its own and `keys` are its chain,
-    the root first; `keys` do not tell it from other pins.
+    `name` is a namespace's digest or a block's key in hex, a model as listings name it, or a salt's
+    digest as documents have it. For a block, `keys` are its chain, the root first; they do not tell
+    it from other pins.
     """
 
     kind: PinKind
@@ -73,9 +73,9 @@ class Pins:
 
     Any thread may call. `_lock` guards `_filed` (what the file says, or is to say), `_own` (this
     process's pins, several for one target), `_written` (pins that the file has had), `_known`
-    (namespaces whose documents were read), `is_unwritten` (the file is to be changed) and `version`
-    (rises with each change). `until` and `chain_until` take no lock: `_keys` and `_namespaces` are
-    replaced, and entries of theirs only added. `merged`, `go_by` and `learn` belong to one thread.
+    (namespaces whose documents were read), `is_unwritten` and `version` (rises with each change).
+    `until` and `chain_until` take no lock: `_keys` and `_namespaces` are replaced, and entries of
+    theirs only added. `merged`, `go_by` and `learn` belong to one thread.
     """
 
     def __init__(
@@ -102,7 +102,6 @@ class Pins:
 
     @property
     def namespaces(self) -> set[BlockKey]:
-        """The namespaces in which something is pinned, as far as they are known."""
         return {*self._namespaces, *self._keys}
 
     def add(self, pin: PinRecord) -> bool:
@@ -121,7 +120,6 @@ class Pins:
             return True
 
     def remove(self, pin: PinRecord) -> None:
-        """End a pin of this process; nothing for one that has ended."""
         with self._lock:
             if pin in self._own:
                 self._own.remove(pin)

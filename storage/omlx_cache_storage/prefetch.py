@@ -24,9 +24,8 @@ def read_page(
     fill: Callable[[OpenPage, Reservation], Buffer | None],
 ) -> Page | None:
     """Open a page and read it by `fill`, which gets the reservation; with room, memory has the page
-    then. None when `fill` returned no payload: the bytes went elsewhere, or nothing was read.
-    Blocks on the disk; raises PageError, with nothing reserved. A page that leaves the disk
-    meanwhile, by `clear`, does not enter memory."""
+    then. None when `fill` returned no payload. Blocks on the disk; raises PageError, with nothing
+    reserved. A page that leaves the disk meanwhile, by `clear`, does not enter memory."""
     room, was_here = Reservation(), tiers.is_on_disk(page)
 
     def has_left() -> bool:
@@ -75,15 +74,14 @@ class Prefetch:
 
     @property
     def pages(self) -> int:
-        """Pages read by a prefetch that has ended; 0 before that."""
         return self._count if self._ended.is_set() else 0
 
 
 class Prefetcher:
-    """Runs prefetches one after the other, into free memory only.
+    """Runs prefetches one after the other, into free memory only. Any thread may call.
 
-    Mutable: `_open` (prefetches that have not ended, each with what a restore reads itself) and
-    `_reading`, guarded by `_lock`; no I/O under it. Any thread may call.
+    `_lock` guards `_open` (prefetches that have not ended, each with what a restore reads itself)
+    and `_reading`; no I/O under it.
     """
 
     def __init__(self, tiers: Tiers) -> None:
@@ -150,7 +148,6 @@ class Prefetcher:
             self._end(prefetch)
 
     def _read(self, prefetch: Prefetch, page: PageId, allocate: Callable[[int], Buffer]) -> bool:
-        """Read one page unless another reader does or has; False when the prefetch must end."""
         if self._source.hot.info(page) is not None:
             return True
         coming: Future[Page | None] = Read(progress())

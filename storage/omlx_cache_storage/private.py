@@ -20,7 +20,6 @@ class NotPrivate(PermissionError):
 
 
 def is_private(info: os.stat_result) -> bool:
-    """True for a file that this user owns and no other may write to."""
     return info.st_uid == os.geteuid() and not info.st_mode & _OTHERS_WRITE
 
 
@@ -73,7 +72,6 @@ def claim(
 
 
 def is_running(pid: int) -> bool:
-    """True when a process has this id, another user's too."""
     if pid <= 0:
         return False
     try:

@@ -35,14 +35,12 @@ class HotUsage:
 class ColdUsage:
     """The cold tier at one moment: physical bytes and pages, and its failures so far.
 
-    `state` is `ok`, or says why the disk refused most recently: it is `ok` again after the next
-    success. `room` is `ok`; `short` while the disk has less free than it is to keep free, so that
-    pages are evicted; `rationed` in an hour in which the day's writes were found to be spent.
-    `refused_pages` were worth less than all pages there, or would have evicted others that
-    were used less than `patience_seconds` ago. `undecodable_pages` are held now, and were found to
-    be such by this process. `ignored_files` lay in the directory when it was read, and belong to
-    other users or may be changed by them. `written_bytes` are those of the page files that this
-    process wrote, `rewritten_bytes` those among them whose page the disk had had before. With
+    `state` is `ok`, or says why the disk refused most recently, until the next success. `room` is
+    `ok`; `short` while the disk has less free than it is to keep free, so that pages are evicted;
+    `rationed` in an hour in which the day's writes were found to be spent. `refused_pages` were
+    worth less than all pages there, or would have evicted others that were used less than
+    `patience_seconds` ago. `ignored_files` belong to other users or may be changed by them.
+    `rewritten_bytes` are those of `written_bytes` whose page the disk had had before. With
     `daily_write_bytes` set, `day_written_bytes` of `day_limit_bytes` were written in 24 hours, by
     every process, and this one was refused room `rationed_pages` times. `set_by` says where the
     budget comes from, and with `own_limit_bytes` this process writes only below that: both as far
@@ -74,8 +72,7 @@ class ColdUsage:
 class WriterUsage:
     """The writer's counts, and its pending pages. `refused_pages` were too deep for the disk's
     budget, `rationed_pages` more than `daily_write_bytes` allows. `dropped_pages` did not fit into
-    the queue, or were queued while the writer backed off from a failing disk: memory offers them
-    again."""
+    the queue, or were queued while the writer backed off: memory offers them again."""
 
     pending_pages: int
     pending_bytes: int
@@ -94,14 +91,14 @@ class RemoteUsage:
     """The counts of a remote tier, and the state of its store. `where` names no password.
 
     `state` is `ok`, or `resting: ` and why: the store failed, and the tier backs off. Asked, found
-    and missed are pages of lookups; `late_lookups` were not answered in time. `late_reads` pages
-    did not come in time, `lost_pages` were found and missing when they were read, and `bad_pages`
-    had wrong bytes. `errors` counts the store's failures, by reason. Bytes are as on the wire.
-    `pending_pages` wait to be written; `present_pages` were there already when their turn came.
-    `dropped_pages` did not fit into the queue or left this machine before, and the store rejected
-    `failed_pages`. `lookup_phases` followed each other, in all lookups; `held_bytes` are in flight:
-    requested, or received and not restored yet. Seconds are the store's time to answer about
-    nothing, bytes a second its recent rate: both 0 before they are known.
+    and missed are pages of lookups. `late_lookups` and `late_reads` did not come in time,
+    `lost_pages` were found and missing when they were read, and `bad_pages` had wrong bytes.
+    `errors` counts the store's failures, by reason. Bytes are as on the wire. `present_pages` were
+    there already when their turn to be written came. `dropped_pages` did not fit into the queue or
+    left this machine before, and the store rejected `failed_pages`. `lookup_phases` followed each
+    other, in all lookups; `held_bytes` are requested, or received and not restored yet. Seconds are
+    the store's time to answer about nothing, bytes a second its recent rate: both 0 before they are
+    known.
     """
 
     engine: str
@@ -139,10 +136,9 @@ class RequestStats:
     Seconds are wall time: work of several requests at once counts once. `saved_seconds` is an
     estimate: the time of the restored tokens at their model's `prefill_tokens_per_second` as it was
     then, less the time of restoring, or of waiting for another request's blocks. It is negative
-    when those took longer, and 0 while no rate is known. `ignored_hints` were invalid.
-    `prepared_tokens` were computed before any request for them, `prepared_asked_tokens` of them
-    restored since. `tokenizer_differences` are prompts whose cached tokens were not their
-    tokenizer's.
+    when those took longer, and 0 while no rate is known. `prepared_tokens` were computed before any
+    request for them, `prepared_asked_tokens` of them restored since. `tokenizer_differences` are
+    prompts whose cached tokens were not their tokenizer's.
     """
 
     sessions: int
@@ -215,7 +211,6 @@ class Stats:
 
     @property
     def written_bytes_per_restored_token(self) -> float | None:
-        """Bytes written to the disk for each restored token; None without any."""
         if self.cold is None or not self.requests.restored_tokens:
             return None
         return self.cold.written_bytes / self.requests.restored_tokens
@@ -270,7 +265,6 @@ class Counters:
 
     @uninterrupted
     def add(self, **amounts: float) -> None:
-        """Add to the sums named as `RequestStats` names them."""
         self._run_deferred()
         with self._lock:
             self._sums.update(amounts)
@@ -340,9 +334,9 @@ class Counters:
 Kind = Literal[
     "stored", "restored", "evicted", "removed", "cleared", "resynced", "failed", "unwritten"
 ]
-"""`stored`: a tier has a page. `evicted`: the tier evicted it for room, or since another tier has
-it. `removed`: it was deleted, or found to be gone or damaged. `restored`: a request got tokens.
-`cleared`: a tier has nothing any more, or nothing of a namespace. `resynced`: the directory was
-read anew, and its pages have no events of their own. `failed`: a page was not written, or could not
-be read. `unwritten`: the writer did not try to write it."""
+"""`evicted`: for room, or since another tier has the page. `removed`: it was deleted, or found to
+be gone or damaged. `restored`: a request got tokens. `cleared`: a tier has nothing any more, or
+nothing of a namespace. `resynced`: the directory was read anew, and its pages have no events of
+their own. `failed`: a page was not written, or could not be read. `unwritten`: the writer did not
+try to write it."""
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -79,8 +79,7 @@ class Tiers:
 
     Any thread may call any method; only `flush`, `clear`, `wait_for_writer`, `stop_writing` and
     `reading` wait for a disk, and `meta` of a page that is not in memory. The parts guard
-    themselves; nothing here is mutable but `clearing`, the namespaces that are being cleared: each
-    change of it is atomic.
+    themselves; each change of `clearing`, the namespaces that are being cleared, is atomic.
     """
 
     def __init__(
@@ -134,8 +133,6 @@ class Tiers:
             self.writer = writer(self.hot, cold, queue, documents, events, opening)
             self.writer.start()
 
-    # Out: finding and reading.
-
     def find(self, page: PageId, *, here: bool = False) -> PageInfo | None:
         """Return where a page lies, the tier that holds more of it first; None in closed tiers.
         `here`: without what other machines have. Reads nothing."""
@@ -149,7 +146,6 @@ class Tiers:
         return found
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
-        """Return the pages that may end inside the blocks after boundaries."""
         return set().union(*(tier.tails_of(parents) for tier in self._sources))
 
     @property
@@ -163,7 +159,6 @@ class Tiers:
 
     @property
     def generation(self) -> int:
-        """How often this process took in changes of peer processes."""
         return 0 if self.cold is None else self.cold.sharing.generation
 
     def refresh(self, timeout: float = inf) -> bool:
@@ -210,7 +205,6 @@ class Tiers:
         return self.cold.reading(page)
 
     def _is_far(self, page: PageId) -> bool:
-        """True for a page that this machine's disk does not have, or less of it than others."""
         if self.remote is None:
             return False
         stored = None if self.cold is None else self.cold.info(page)
@@ -218,7 +212,6 @@ class Tiers:
         return stored is None or (far is not None and far.held > stored.held)
 
     def unanswered(self, page: PageId) -> PageUnanswered:
-        """Note that the disk gives nothing of a page, and return the error that says so."""
         if self.cold is not None:
             self.cold.unanswered(page)
         return PageUnanswered("the disk does not answer")
@@ -233,15 +226,12 @@ class Tiers:
         with self.reading(page) as reader:
             return reader.meta
 
-    # In: admitting, storing, keeping.
-
     @property
     def retains(self) -> bool:
         return self.hot.retain
 
     @property
     def deletions(self) -> int:
-        """How many calls here, and pages of peer processes, were deleted on request."""
         return self.hot.deletions + self._peer_deletions
 
     @property
@@ -258,13 +248,13 @@ class Tiers:
         priority: Priority = "normal",
         prepared: bool = False,
     ) -> Reservation:
-        """Reserve memory for a page about to be made, which `put` takes. Never waits.
+        """Reserve memory for a page about to be made, as `HotTier.reserve` does. Never waits.
 
-        Evicts as `HotTier.reserve` does; `priority` says which pages of others are worth less. With
-        `queue` nothing is reserved either when the policy writes a page at once and the writer has
-        no room for it. Pages that must be written before they can leave are queued, so that another
-        try may succeed. A page that the eviction policy has no place for may pass through memory to
-        the disk. One that is `prepared` is not queued, and evicts no page that was used.
+        `priority` says which pages of others are worth less. With `queue` nothing is reserved
+        either when the policy writes a page at once and the writer has no room for it. Pages that
+        must be written before they can leave are queued, so that another try may succeed. A page
+        that the eviction policy has no place for may pass through memory to the disk. One that is
+        `prepared` is not queued, and evicts no page that was used.
         """
         if self.closed:
             return Reservation()
@@ -303,10 +293,8 @@ class Tiers:
     ) -> Reservation:
         """Reserve memory for pages of one sequence and `nbytes` each, in one step: for `count` at
         most, and `most` bytes, or `RUN_BYTES`. The deepest ends at `position`. Never waits, queues
-        nothing.
-
-        Without any they must be admitted one by one: large pages are, and all where room is scarce.
-        """
+        nothing. Without any they must be admitted one by one: large pages are, and all where room
+        is scarce."""
         writer = self.writer
         most = min(most or RUN_BYTES, self.hot.limit_bytes // RUN_SHARE)
         total = min(count, most // max(1, nbytes)) * nbytes
@@ -335,11 +323,8 @@ class Tiers:
         prepared: int | None = None,
     ) -> bool:
         """Take a page, made or read, into its reservation, and queue it for the disk as the write
-        policy says; see `HotTier.put`.
-
-        False when the disk had it already, so that it only came back into memory, or when another
-        thread was faster.
-        """
+        policy says. False when the disk had it already, so that it only came back into memory, or
+        when another thread was faster."""
         cold, meta = self.cold, page.meta
         stored = None if cold is None else cold.info(meta.id)
         on_disk = stored is not None and stored.held >= meta.held
@@ -383,10 +368,7 @@ class Tiers:
             return self.admit(nbytes, prepared=prepared)
         return self.hot.reserve(nbytes, evict=False) if self.hot.retain else Reservation()
 
-    # Use: recency.
-
     def stamp(self, priority: Priority = "normal", ended: Ended | None = None) -> int:
-        """Return a new stamp of the clock for the pages of one use; see `use_stamp`."""
         patience = max(tier.patience_ns for tier in self._levels) if ended else 0
         now = self._clock.now()
         stamp = use_stamp(now, priority, ended, patience)
@@ -464,7 +446,6 @@ class Tiers:
 
     @uninterrupted
     def unpin(self, pin: PinRecord) -> None:
-        """End a pin; any number of times."""
         self.pins.remove(pin)
         self.hot.repin()
         self._write_pins_down()
@@ -478,7 +459,6 @@ class Tiers:
 
     @uninterrupted
     def demote(self, pages: Iterable[PageId]) -> None:
-        """Make pages the first to be evicted in both tiers."""
         if pages := list(pages):
             stamp = self._clock.superseded()
             for tier in self._levels:
@@ -486,7 +466,6 @@ class Tiers:
 
     @uninterrupted
     def shrink_hot(self, nbytes: int) -> bool:
-        """Evict from memory down to `nbytes`; False when pages in use hinder that."""
         return self.hot.shrink(nbytes)
 
     def restrict_hot(self, nbytes: int) -> int:
@@ -598,8 +577,6 @@ class Tiers:
             # A page that is being written now would appear after the deletion.
             self.wait_for_writer(timeout)
         return 0 if self.cold is None else self.cold.discard(pages)
-
-    # The writer.
 
     @property
     def writes_ended(self) -> int:

@@ -49,16 +49,15 @@ _UNWRITTEN: dict[Outcome, str] = {
 
 
 class Writer:
-    """Writes pages behind the caller's back; `offer` never waits.
+    """Writes pages behind the caller's back; `offer` never waits. Any thread may call.
 
-    The condition `_changed` guards `_jobs`, `_bytes`, `_busy`, `_stopping`, `_barriers` (what
-    `flush` and `settle` wait for: recency recorded and the directory read, after so many jobs had
-    ended; a missing barrier is done), `_accepted`, `_outcomes`, `_at_work`, `_ending`, `_breaker`
-    and the counts; any thread may call. `_failing`, `_settled` and `_kept_free` belong to the
-    writer's thread. `_failing` is the size of the smallest page that the disk has refused since it
-    took one as large, 0 without one. An idle writer takes up due pages of memory that found no room
-    in the queue. The thread begins with `opening`, which may take long and sets `opened`, and ends
-    with closing the cold tier.
+    The condition `_changed` guards all that changes, but `_failing`, `_settled` and `_kept_free`,
+    which belong to the writer's thread. `_barriers` is what `flush` and `settle` wait for: recency
+    recorded and the directory read, after so many jobs had ended; a missing barrier is done.
+    `_failing` is the size of the smallest page that the disk has refused since it took one as
+    large, 0 without one. An idle writer takes up due pages of memory that found no room in the
+    queue. The thread begins with `opening`, which may take long and sets `opened`, and ends with
+    closing the cold tier.
 
     After a few failures in a row the writer backs off from the disk: a page queued then is put off,
     counted as dropped, and stays dirty. A flush probes it at once.
@@ -98,7 +97,6 @@ class Writer:
         self._thread.start()
 
     def has_room(self, nbytes: int) -> bool:
-        """True when `offer` would take a page of this size now."""
         with self._changed:
             # A page larger than the queue has it for itself.
             room = not self._bytes or self._bytes + nbytes <= self.limit_bytes
@@ -288,13 +286,10 @@ class Writer:
                 self.tick()
 
     def _due(self) -> list[object]:
-        """Return the barriers that only wait for recency to be recorded."""
         ended = self._outcomes.total() if self._barriers else 0
         return [barrier for barrier, after in self._barriers.items() if after <= ended]
 
     def tick(self) -> None:
-        """Queue what should be on the disk by now, as far as there is room; the thread does so by
-        itself."""
         self.offer(self._hot.due(IDLE_SECONDS))
 
     def _settle(self, *, is_idle: bool = False) -> Outcome:
@@ -347,8 +342,8 @@ class Writer:
 
     def _note_losses(self) -> None:
         """Tell memory which pages the disk lost, and which are pinned now. An evicted page is
-        written again once it is used again: else the next pages of its chain would lie on the disk
-        without their root."""
+        written again at its next use: else later pages of its chain would lie on the disk without
+        their root."""
         self._hot.mark_lost(self._cold.take_lost())
         self._hot.repin()
 

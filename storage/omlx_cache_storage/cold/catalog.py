@@ -57,7 +57,6 @@ class FoundFile(NamedTuple):
 
     @property
     def is_leftover(self) -> bool:
-        """True for a temporary file whose writer is gone."""
         return self.name is None and is_leftover(self.file, self.mtime_ns)
 
 
@@ -165,9 +164,9 @@ def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
 def uncollected() -> Iterator[None]:
     """Have no automatic garbage collection until the block ends.
 
-    An index of many files is nothing but objects that stay. The collector would go through all of
-    them several times while they become more: a third of a start-up. Two threads may be in such
-    blocks at once: the first that found it on puts it on again.
+    An index of many files is nothing but objects that stay: the collector would take a third of a
+    start-up to go through them. Two threads may be in such blocks at once: the first that found it
+    on puts it on again.
     """
     enabled = gc.isenabled()
     gc.disable()

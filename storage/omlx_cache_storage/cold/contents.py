@@ -106,7 +106,6 @@ class Contents(OrderedPages[PageFile]):
         return useless
 
     def add(self, record: PageFile, stamp_ns: int, *, used: bool = True) -> None:
-        """Take a page that is not here; `used`: its stamp is that of a request that wants it."""
         if used:
             self.policy.wanted([record.id], stamp_ns)
         super().add(record, stamp_ns)
@@ -122,7 +121,6 @@ class Contents(OrderedPages[PageFile]):
         return file
 
     def usable(self, page: PageId) -> PageFile | None:
-        """Return the record of a page that this process can decode, as far as it knows."""
         file = self.get(page)
         return None if file is None or file.undecodable else file
 
@@ -132,7 +130,6 @@ class Contents(OrderedPages[PageFile]):
             self.undecodable += 1
 
     def infos(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
-        """Return the info of each page, None for a page that cannot be used."""
         return [
             None
             if file is None or file.undecodable

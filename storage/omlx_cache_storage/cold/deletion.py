@@ -105,7 +105,6 @@ class Deleter(DirectoryPart):
                         count = allow(len(left))
 
     def delete_held(self, files: Sequence[PendingDeletion]) -> None:
-        """Delete files as `delete` does, for a caller that holds the directory."""
         doomed = self._index.doomed
         # A page has the name again: not one of a file that was set aside.
         names = (file.name for file in files if isinstance(file.name, PageName))

@@ -279,7 +279,6 @@ class FileSystem:
         return raw
 
     def read_into(self, fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
-        """Fill the buffers one after the other from `offset`; return how many bytes came."""
         views = [memoryview(buffer) for buffer in buffers]
         total = 0
         while views and (came := os.preadv(fd, views[:IOV_LIMIT], offset + total)):
@@ -304,7 +303,6 @@ class FileSystem:
         note_answer()
 
     def scan(self, path: StrPath) -> Iterator[os.DirEntry[str]]:
-        """Yield a directory's entries; nothing when it does not exist."""
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
             os.scandir(path) as entries,
@@ -313,7 +311,6 @@ class FileSystem:
             yield from entries
 
     def free_bytes(self, path: StrPath) -> int:
-        """Return the bytes that an unprivileged writer may still take on the path's disk."""
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
 

@@ -40,10 +40,9 @@ LOOKED_AHEAD = 1024
 class Writing:
     """A page in flight to the disk. Belongs to the thread that writes.
 
-    `wanted` is as large as its file may become. Room is made in turns with peer processes. Bytes
-    are `reserved` for the page under the name of its temporary file, `described` of them for its
-    namespace's document. The disk itself is `short` of so many bytes (None: not asked yet). `file`
-    is the name of the temporary file, `opened` the file.
+    `wanted` is as large as its file may become. Bytes are `reserved` for the page under the name of
+    its temporary `file`, `described` of them for its namespace's document. The disk itself is
+    `short` of so many bytes (None: not asked yet).
     """
 
     candidate: Candidate
@@ -69,10 +68,10 @@ class Evictor(DirectoryPart):
     directories included, stay under the budget, and the disk keeps `min_free` bytes free.
 
     The index's lock guards `own_limit` (where this process stops writing), `impatience` (how many
-    callers want no page spared for its age) and the counts `peak`, `evicted` and `refused`. The
-    thread that writes owns `is_short` (the disk had too little free when it was last asked). While
-    the process `waits`, since it may not stay, no budget of its own evicts or is written; any
-    thread may change that, and the next `settle` goes by it.
+    callers want no page spared for its age) and the counts. The thread that writes owns `is_short`
+    (the disk had too little free when it was last asked). While the process `waits`, since it may
+    not stay, no budget of its own evicts or is written; any thread may change that, and the next
+    `settle` goes by it.
     """
 
     def __init__(
@@ -150,7 +149,6 @@ class Evictor(DirectoryPart):
         self._sharing.ledger.append([*again, Reserved(writing.file, page, writing.described)])
 
     def _reserve_part(self, writing: Writing) -> None:
-        """Reserve the room freed so far for a page, so that no peer process takes it meanwhile."""
         with self._index.lock:
             over = self.lacks(0)
         free = writing.reserved - over - self.places_of(writing)
@@ -249,7 +247,6 @@ class Evictor(DirectoryPart):
             raise HeldEnough
 
     def lacks(self, nbytes: int) -> int:
-        """Return by how much the budget is exceeded with `nbytes` more."""
         return self.used_bytes() + nbytes + DIRECTORY_SLACK_BYTES - self._index.limit_bytes
 
     def _refuse(self, candidate: Candidate, victims: Victims, *, lasting: bool) -> None:
@@ -281,7 +278,6 @@ class Evictor(DirectoryPart):
                 self.impatience -= 1
 
     def _until(self, candidate: Candidate) -> int:
-        """Return the last stamp of pages that a candidate may evict."""
         if self.impatience:
             return sys.maxsize
         return (

@@ -96,7 +96,6 @@ class PageFiles:
         return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known.cost
 
     def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
-        """Return the bytes of the directories and the document that a page still needs."""
         return sum(self._places(namespace, shard, described).values())
 
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
@@ -106,7 +105,6 @@ class PageFiles:
             self.counted.count(path, Taken(nbytes))
 
     def _places(self, namespace: BlockKey, shard: str, described: int) -> dict[str, int]:
-        """Return the uncounted directories and documents around a page's file, with their bytes."""
         # This runs for each written page of any process: `join` takes several times as long.
         directory = f"{self._root}{os.sep}{namespace.hex()}"
         shard = f"{directory}{os.sep}{shard}"
@@ -217,7 +215,6 @@ class PageFiles:
         self._count_file(os.path.join(self._root, KEEPER_FILE))
 
     def count_small(self, name: str, nbytes: int) -> None:
-        """Count a file beside the namespaces at its size, 0 for one that is not there."""
         path = os.path.join(self._root, name)
         if nbytes:
             self._count(path, nbytes)
@@ -268,7 +265,6 @@ class PageFiles:
         return nbytes
 
     def publish(self, temporary: str, path: str, time_ns: int) -> None:
-        """Give a staged file its name and recency."""
         self.fs.publish(temporary, path)
         with contextlib.suppress(OSError):
             self.fs.set_times(path, time_ns)
@@ -289,7 +285,6 @@ class PageFiles:
         return emptied
 
     def tidy_namespace(self, directory: str) -> list[Emptied]:
-        """Remove a namespace's directory if it holds nothing but its documents."""
         with contextlib.suppress(OSError):
             if {entry.name for entry in self.fs.scan(directory)} <= {*DESCRIPTIONS}:
                 for path in (os.path.join(directory, name) for name in DESCRIPTIONS):

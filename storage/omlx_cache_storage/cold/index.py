@@ -52,7 +52,6 @@ class Counted(dict[Name, Thing]):
         self.nbytes = 0
 
     def count(self, name: Name, thing: Thing) -> None:
-        """Count a thing until it ends, as the last one, in place of what had its name."""
         with self._lock:
             old = self.pop(name, None)
             self[name] = thing
@@ -80,15 +79,13 @@ class Index:
     """Knows the page files of a directory, when they were used and which cannot be read. Touches no
     disk; `doomed` are files that should be deleted and may still exist. Any thread may call.
 
-    `lock` guards all that mutates: `contents`, `health`, `lost` (pages that left, with their stamps
-    then, and that the writer has not taken: memory may believe them to be here), `cleared`
-    (namespaces to clear before the directory is read), `unrecorded` (their files lack their
-    stamps), `refused_rank`, `refused_until_ns` (when it is forgotten), `corrupt`, `limit_bytes`
-    (the directory's budget), and the fields that its users' docstrings name. No I/O, sorting or
-    making of paths happens under it. The methods for changes of peer processes (`take_in`, `leave`,
-    `place`), `go_by_pins`, `knows`, `drop_damaged` and `is_indexed` take it; callers of the other
-    methods hold it. Deletions and publications keep apart by `Sharing.changing`, which is taken
-    before it.
+    `lock` guards all that mutates, and the fields that its users' docstrings name: `lost` are pages
+    that left, with their stamps then, and that the writer has not taken (memory may believe them to
+    be here), `cleared` namespaces to clear before the directory is read, `unrecorded` pages whose
+    files lack their stamps. No I/O, sorting or making of paths happens under it. The methods for
+    changes of peer processes (`take_in`, `leave`, `place`), `go_by_pins`, `knows`, `drop_damaged`
+    and `is_indexed` take it; callers of the other methods hold it. Deletions and publications keep
+    apart by `Sharing.changing`, which is taken before it.
     """
 
     def __init__(
@@ -146,7 +143,6 @@ class Index:
         return file
 
     def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:
-        """Pin the files that pins want now, root first, and release the others."""
         with self.lock:
             files = self.contents.records()
         files = [file for file in files if file.namespace in namespaces or file.pinned_ns]
@@ -179,7 +175,6 @@ class Index:
             self.doom(before.stored, "disk")
 
     def leave(self, page: StoredPage, why: str) -> None:
-        """Drop a page whose file another process deleted."""
         name = page.name.id
         self.doomed.end(page.name)
         with self.lock:
@@ -233,7 +228,6 @@ class Index:
         return file
 
     def know(self, contents: Contents) -> None:
-        """Know these pages, and no others."""
         before, self.contents = self.contents, contents
         gone = [page for page in before if page not in contents]
         self.lost += [(page, NEVER_NS) for page in gone]
@@ -253,7 +247,6 @@ class Index:
         return file is not None and file.stored.name == name
 
     def doom(self, page: StoredPage, why: str) -> PendingDeletion:
-        """Count a page's file that should be gone until it is."""
         file = PendingDeletion(page.name, page, page.cost, why)
         self.doomed.count(page.name, file)
         return file

@@ -71,8 +71,8 @@ class Ledger:
     The thread that has the file locked, through the descriptor `_locked`, holds `_mutex`: `_depth`
     times, since `_since`, with `_deleted` deletions allowed since then. No thread of this process
     locks the file at once before `_rests_until`. `_reading` guards `_at`, the header up to which
-    changes were returned. Methods raise OSError as the disk does, FileNotFoundError for a ledger
-    that was removed or replaced.
+    changes were returned. Methods raise OSError, FileNotFoundError for a ledger that was removed or
+    replaced.
     """
 
     def __init__(self, directory: Path, fs: FileSystem) -> None:
@@ -295,7 +295,6 @@ class Ledger:
         return header
 
     def _header(self) -> _RingHead | None:
-        """Return the file's header, None for a file that is no ledger, or not yet one."""
         for _ in range(3):
             raw = self._fs.peek(self._open.fd, _IDENTITY_AT, 0)
             if len(raw) == _IDENTITY_AT:
@@ -331,7 +330,6 @@ def _gone(path: str) -> FileNotFoundError:
 
 
 def _spans(ring: int, head: int, length: int) -> list[tuple[int, int]]:
-    """Return where in the file so many bytes of the ring lie, and how many at each place."""
     at = head % ring
     first = min(length, ring - at)
     both = (HEADER_BYTES + at, first), (HEADER_BYTES, length - first)
@@ -343,7 +341,6 @@ def _frame(record: bytes) -> bytes:
 
 
 def _frames(data: bytes) -> list[bytes] | None:
-    """Return the records of a part of the ring, None when it is torn."""
     records, at = [], 0
     while at + _FRAME.size <= len(data):
         length, check = _FRAME.unpack_from(data, at)

@@ -79,7 +79,6 @@ _KINDS: tuple[type[Change], ...] = get_args(Change)
 
 
 def encode(change: Change) -> bytes:
-    """Return a change's record: its kind, its fields, and behind them its page's."""
     fields: list[object] = [_KINDS.index(type(change))]
     if isinstance(change, Removing):
         fields.append([_page_fields(page) for page in change.pages])
@@ -92,7 +91,6 @@ def encode(change: Change) -> bytes:
 
 
 def decode(record: bytes) -> Change | None:
-    """Return the change of a record, None for one of a kind or shape that is not known."""
     with contextlib.suppress(ValueError, TypeError, msgpack.UnpackException):
         match msgpack.unpackb(record):
             case [0, str(temporary), int(described), *rest]:

@@ -160,8 +160,6 @@ class Opening(DirectoryPart):
                 self._sharing.ledger.skip()
 
     def _clear_first(self) -> None:
-        """Clear the namespaces that were cleared while the directory was missing, or was being
-        read."""
         with self._index.lock:
             cleared, self._index.cleared = self._index.cleared, set()
         for namespace in cleared:

@@ -77,7 +77,6 @@ class PageReader:
 
 
 def _batches(pieces: Sequence[Buffer]) -> Iterator[tuple[list[memoryview], int]]:
-    """Yield the pieces' bytes in order, `CHECKED_BYTES` at a time, and how many they are."""
     batch: list[memoryview] = []
     total = 0
     for piece in pieces:
@@ -121,7 +120,6 @@ def read_header(path: StrPath, fs: FileSystem = DISK) -> Header:
 
 
 def read_header_at(fd: int, fs: FileSystem) -> Header:
-    """Return the header of an open page file; raises PageError or OSError."""
     raw = fs.read(fd, ALIGNMENT, 0)
     total = header_length(raw)
     if total > len(raw):

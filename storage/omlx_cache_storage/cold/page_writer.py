@@ -61,9 +61,9 @@ class PageWriter(DirectoryPart):
 
         Evicts only pages before this one in the order: never its chain's root for its deep end.
         Raises OSError when the disk fails, for want of room only after some pages were evicted;
-        ValueError for a payload of another size than the page's tensors. Nothing is left behind
-        then. An unreadable page is written again, except one that only this process cannot decode.
-        It waits a moment for a page that a peer process is writing. Writer thread only.
+        ValueError for a payload of another size than its tensors. Nothing is left behind then. An
+        unreadable page is written again, except one that only this process cannot decode. Waits a
+        moment for a page that a peer process is writing. Writer thread only.
         """
         self._load()
         candidate = Candidate(page.meta.id, page.meta.position, time_ns)
@@ -180,7 +180,6 @@ class PageWriter(DirectoryPart):
             time.sleep(_PAUSE_SECONDS)
 
     def _is_elsewhere(self, wanted: StoredPage) -> bool:
-        """True while another process writes as much of a page; the directory is held."""
         flights = self._sharing.others_of(wanted)
         self._sharing.recover(flights)
         return bool(flights) and bool(self._sharing.others_of(wanted))

@@ -1,12 +1,12 @@
 """The directory of a cold tier itself: whether it is there, is the one that it was, and is shared.
 
 A disk that is not mounted leaves no directory, or an empty one in its place. Neither is taken for
-the cache. So the ledger has an identity. The user's own state directory remembers which one a path
+the cache: the ledger has an identity, and the user's own state directory remembers which one a path
 had and where its disk was mounted. Within a process the device counts as well.
 
-Processes of one machine share a directory by locks on its files. Where locks do nothing, processes
-would count each other's bytes twice or not at all. On a network share locks may hold among the
-processes of one machine only.
+Processes share a directory by locks on its files. Where locks do nothing, processes would count
+each other's bytes twice or not at all. On a network share locks may hold among the processes of one
+machine only.
 """
 
 import contextlib
@@ -132,7 +132,6 @@ def named(name: str) -> FileSystemKind:
 
 
 def from_statfs(answer: bytes) -> FileSystemKind:
-    """Return the kind of a file system from what Darwin's `statfs` filled in."""
     fields = _STATFS.unpack_from(answer)
     name = fields[_TYPE_NAME].partition(b"\0")[0].decode("ascii", "replace")
     return FileSystemKind(name, not fields[_FLAGS] & _MNT_LOCAL)
@@ -224,7 +223,6 @@ class Root:
             self._make()
 
     def check(self, *, deleted: bool = False) -> None:
-        """Raise DirectoryGone where `have` does; makes nothing."""
         known = self._known or _remembered(self._record, self._fs)
         is_there = self._fs.exists(os.path.realpath(self._path))
         identity = read_identity(self._path, self._fs) if is_there else None
@@ -286,7 +284,6 @@ class Root:
             )
 
     def _is_elsewhere(self, path: str) -> bool:
-        """True when a path lies on another device than the directory that this process had."""
         return self._device is not None and self._fs.identity(path)[0] != self._device
 
     def _make(self) -> None:
@@ -367,8 +364,6 @@ def record_path(memory: Path, directory: str) -> str:
 
 
 def _remembered(record: str | None, fs: FileSystem) -> KnownDirectory | None:
-    """Return the directory that a record names, None for a record that is missing or makes no
-    sense."""
     match {} if record is None else read_document(record, fs):
         case {"identity": str(identity), "mount": str(mount)}:
             return KnownDirectory(identity, mount)

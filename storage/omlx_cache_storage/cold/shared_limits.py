@@ -1,8 +1,7 @@
 """The limits that all processes of a directory share: its budget, its pins, and a day's writes.
 
-`writes.json` says how many bytes were written in each hour, in hours since the epoch. Bytes are
-booked before they are written, a thousandth of a day's at a time. A killed process has booked too
-much, by that at most, and never too little.
+Written bytes are booked in `writes.json` before, a thousandth of a day's at a time. A killed
+process has booked too much, by that at most, and never too little.
 """
 
 import contextlib
@@ -52,9 +51,6 @@ LOCK_SECONDS = 0.2
 
 
 class DailyWriteUsage(NamedTuple):
-    """The bytes written in the last 24 hours, their limit, and how often it rejected a page of this
-    process."""
-
     written_bytes: int
     limit_bytes: int
     rationed_pages: int
@@ -118,7 +114,6 @@ class DailyWrites:
 
     @property
     def is_spent(self) -> bool:
-        """True in an hour in which a page of this process was rejected."""
         return self._closed == self._hour()
 
     def _hour(self) -> int:
@@ -197,7 +192,6 @@ class SharedLimits(DirectoryPart):
         self._waited = False
 
     def agree(self) -> None:
-        """Agree with other processes on a budget; the directory is held, or cannot be changed."""
         used = self._evictor.known_bytes()
         if self.budget_of is not None:
             self.wanted = self.budget_of(used)

@@ -73,12 +73,11 @@ class Sharing:
     The directory itself is the truth. A thread that changes it holds `changing`: its knowledge is
     exact then. `_following` is held while changes are taken in. It guards `generation`, how often
     that was so, `deletions`, how many pages were deleted on request, and `is_lost`: changes were
-    missed, and the directory must be read again. The index takes locks of its own. `flights`: files
-    in flight, by temporary name. Three fields belong to the thread that has the directory's lock:
-    `rebudgeted` and `repinned` (the file of the budget, or of the pins, was changed), and `untold`
-    (changes that peer processes do not know yet). `read_only`: nothing could be written when the
-    directory was read. `counts`: False for a service, which does not count as a user of the
-    directory.
+    missed, and the directory must be read again. `flights`: files in flight, by temporary name.
+    Three fields belong to the thread that has the directory's lock: `rebudgeted` and `repinned` (a
+    file was changed), and `untold` (changes that peer processes do not know yet). `read_only`:
+    nothing could be written when the directory was read. `counts`: False for a service, which does
+    not count as a user of the directory.
     """
 
     def __init__(self, directory: Path, fs: FileSystem, index: Index, files: PageFiles) -> None:
@@ -99,8 +98,6 @@ class Sharing:
         self._going: set[StoredPage] = set()
         self._attached = Descriptor(-1)
         self._warned = ""
-
-    # Coming and going.
 
     @property
     def follows(self) -> bool:
@@ -173,8 +170,6 @@ class Sharing:
         self._attached.close()
         self.ledger.close()
 
-    # Changes of peer processes.
-
     def refresh(self) -> bool:
         """Take in the changes of peer processes; False when there are none. Reads a few bytes when
         nothing was changed; any thread may call, and nothing raises."""
@@ -191,7 +186,6 @@ class Sharing:
             return False
 
     def _follow(self) -> bool:
-        """Take in changes in order; False when there are none, or when some are lost."""
         with self._following:
             changes = None if self.ledger.is_gone else self.ledger.news()
             if changes is None:
@@ -230,11 +224,8 @@ class Sharing:
                 self._going.update(pages)
 
     def _see(self, flight: Flight) -> None:
-        """Count what another writes, unless it is known."""
         if flight.temporary not in self.flights:
             self.flights.count(flight.temporary, flight)
-
-    # Changes of this process.
 
     @contextlib.contextmanager
     def changing(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
@@ -281,7 +272,6 @@ class Sharing:
         return [flight for flight in list(self.flights.values()) if not flight.own]
 
     def others_of(self, page: StoredPage) -> list[Flight]:
-        """Return the flights of others that hold as much of a page."""
         return [
             flight
             for flight in self.others()
@@ -289,8 +279,6 @@ class Sharing:
             and flight.page.name.id == page.name.id
             and flight.page.held >= page.held
         ]
-
-    # Pages of writers that ended.
 
     def recover(self, flights: Iterable[Flight] | None = None) -> None:
         """Find out about other writers' abandoned pages, published or not: those of `flights`, or
@@ -305,7 +293,6 @@ class Sharing:
                 self._end_abandoned(flight)
 
     def _end_removals(self) -> None:
-        """Find out about pages that an ended process was about to delete."""
         with self._following:
             going, self._going = self._going, set()
         for page in going:

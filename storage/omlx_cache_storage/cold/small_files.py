@@ -89,7 +89,6 @@ def abandon(temporary: str, fs: FileSystem) -> bool:
 def remove_temporaries(
     directory: str, fs: FileSystem, is_useless: Callable[["os.DirEntry[str]"], bool]
 ) -> None:
-    """Delete temporary files that are of no use and lie in a directory itself; raises nothing."""
     with contextlib.suppress(OSError):
         for entry in list(fs.scan(directory)):
             if entry.name.startswith(TEMPORARY_PREFIX) and is_useless(entry):
@@ -97,7 +96,6 @@ def remove_temporaries(
 
 
 def is_leftover(file: str, mtime_ns: int) -> bool:
-    """True when the writer of a temporary file is gone, as its name and age tell."""
     pid, _, rest = file.removeprefix(TEMPORARY_PREFIX).partition("-")
     if not pid.isdecimal() or time.time() - mtime_ns / 1e9 > ABANDONED_SECONDS:
         return True
@@ -357,7 +355,6 @@ def write_reuse(cold_dir: Path, reuse: Reuse, fs: FileSystem = DISK) -> bool:
 
 
 def parse_reuse(document: dict[str, object]) -> Reuse:
-    """Return the learning in a file, as far as a policy of this version can have written it."""
     if document.get("version") != VERSION:
         return Reuse()
     tiers = (document.get(name) for name in Reuse._fields)

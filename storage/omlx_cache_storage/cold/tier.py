@@ -122,7 +122,6 @@ class ColdTier(LocalTier[PageFile]):
             return found
 
     def hidden(self, pages: Iterable[PageId]) -> dict[PageId, str]:
-        """Return why `info` is silent about pages that are here, in a word."""
         found: dict[PageId, str] = {}
         with self._index.lock:
             if self._index.contents.undecodable or self._index.health.hides_pages:
@@ -138,7 +137,6 @@ class ColdTier(LocalTier[PageFile]):
             return self._index.contents.usable(page) is not None
 
     def stored(self, page: PageId) -> StoredPage | None:
-        """Return the known file of a usable page; reads nothing."""
         with self._index.lock:
             file = self._index.contents.usable(page)
         return None if file is None else file.stored
@@ -236,8 +234,6 @@ class ColdTier(LocalTier[PageFile]):
         *,
         used: bool = True,
     ) -> None:
-        """Give pages a stamp of the clock, as `Contents.use` does; `settle` writes the stamps to
-        the disk."""
         with self._index.lock:
             stamp_ns = self._index.clock.now() if stamp_ns is None else stamp_ns
             chain = chain if isinstance(chain, list) else list(chain)
@@ -388,7 +384,6 @@ class ColdTier(LocalTier[PageFile]):
 
     @property
     def room(self) -> str:
-        """Whether the disk has room, in a word of `ColdUsage`."""
         day = self._writing.daily_writes
         return (
             "short"
@@ -405,7 +400,6 @@ class ColdTier(LocalTier[PageFile]):
             return self._index.health.state if self._index.health.refuses_writes else ""
 
     def check_integrity(self) -> None:
-        """Assert that the byte counts, the index and the order agree, when no write is running."""
         self._index.doomed.check_integrity()
         with self._index.lock:
             assert not any(flight.own for flight in self.evictor.flights.values())

@@ -1,11 +1,10 @@
 """The eviction policy: for how long a page that was used is not evicted for a new one.
 
-Pages are ordered by their last use, a chain's deep end first. The policy rejects a new page when
-the first in that order was used a short while ago. Agents come back after some seconds: when more
-of them are active than there is room for, evicting the next to return helps none (docs/reuse.md).
-
-The policy counts, by log-age, how old pages were when they were used again, and how many wait at
-each age. NumPy is imported where it is used: a command that lists files does not wait for it.
+Agents come back after some seconds: when more of them are active than there is room for, evicting
+the next to return helps none (docs/reuse.md). So the policy rejects a new page when the first in
+the order of eviction was used a short while ago. It counts, by log-age, how old pages were when
+they were used again, and how many wait at each age. NumPy is imported where it is used: a command
+that lists files does not wait for it.
 """
 
 import itertools
@@ -35,14 +34,12 @@ how soon a page comes back."""
 
 
 def bucket_of(age_seconds: float) -> int:
-    """Return the bucket of an age; the first and the last have what lies beyond."""
     if age_seconds <= YOUNGEST_SECONDS:
         return 0
     return min(BUCKETS - 1, int(PER_OCTAVE * math.log2(age_seconds / YOUNGEST_SECONDS)))
 
 
 def counted(ages_seconds: Ages, weights: Ages) -> Ages:
-    """Return the sum of the weights in each age's bucket."""
     import numpy as np
 
     octaves = np.log2(np.maximum(ages_seconds, YOUNGEST_SECONDS) / YOUNGEST_SECONDS)
@@ -102,7 +99,6 @@ class Learned(NamedTuple):
 
 
 def parse_learned(document: dict[str, object]) -> Learned | None:
-    """Return the learning in a file, None for a file that no policy of this version has written."""
     uses, seen = document.get("uses"), document.get("seen")
     patience = document.get("patience_seconds")
     if document.get("version") != VERSION or not isinstance(uses, list) or len(uses) != BUCKETS:
@@ -154,7 +150,6 @@ class Ghosts:
         return found
 
     def since(self, oldest_ns: int) -> Counter[int]:
-        """Return how many pages were used last at each stamp from `oldest_ns` on."""
         import numpy as np
 
         stamps = np.asarray(self._stamps)
@@ -194,8 +189,8 @@ class Keep:
     later may have a newer one, which is no use of its earlier pages.
 
     A page is worth that while waiting a little longer for it gives as many uses a second as waiting
-    for a fresh one would. Pages that left or were refused count as ghosts: a page that is never
-    admitted would never be seen to return. Costs O(1) a page; pages of one use share a counter.
+    for a fresh one would. Pages that left or were refused count as ghosts: else one that is never
+    admitted would never return. Costs O(1) a page; pages of one use share a counter.
     """
 
     def __init__(self, learned: Learned | None = None) -> None:
@@ -227,7 +222,6 @@ class Keep:
         self._here[stamp_ns] += count
 
     def moved(self, before_ns: int, stamp_ns: int, count: int = 1, *, used: bool) -> None:
-        """Note pages that have another stamp now; `used`: since a request wanted them."""
         if used:
             self._request(self._used(stamp_ns))
             self._note(before_ns, stamp_ns, count)
@@ -267,11 +261,9 @@ class Keep:
             self._seen += count
 
     def _used(self, stamp_ns: int) -> int:
-        """Return when pages of a stamp were used."""
         return self._shifted.get(stamp_ns, stamp_ns)
 
     def _request(self, began_ns: int) -> None:
-        """Count a request once: its stamp is later than all earlier requests'."""
         if began_ns <= self._latest_ns:
             return
         self._latest_ns = began_ns
@@ -342,12 +334,10 @@ class Clock:
             return self._last
 
     def superseded(self) -> int:
-        """Return a stamp before every other, for pages that leave first."""
         return SUPERSEDED_NS - next(self._demotions)
 
 
 def age_seconds(stamp_ns: int, now_ns: int | None = None) -> float | None:
-    """Return how long ago a page was used; None for a superseded one."""
     if stamp_ns <= SUPERSEDED_NS:
         return None
     return max(0.0, ((time.time_ns() if now_ns is None else now_ns) - stamp_ns) / 1e9)

@@ -1,8 +1,6 @@
-"""The eviction order: a record a page, found by its id; and the hints that move a page in it.
-
-A hint says what a client knows of the next request for a sequence. It changes the order in which
-pages are evicted, and never the restored values.
-"""
+"""The eviction order: a record a page, found by its id; and the hints that move a page in it. A
+hint says what a client knows of the next request for a sequence. It never changes the restored
+values."""
 
 import heapq
 import threading
@@ -75,7 +73,6 @@ class Record:
 
     @property
     def cost(self) -> int:
-        """The bytes of the budget that the page takes."""
         return self.nbytes
 
     @property
@@ -85,12 +82,10 @@ class Record:
 
     @property
     def end(self) -> Tail:
-        """Where a tail ends, which many of one parent may share."""
         return Tail(self.position, self.id.group)
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The page's place in the order; the smallest leaves first."""
         return self.stamp_ns, -self.position
 
 
@@ -122,8 +117,6 @@ class OrderedPages(Generic[R]):
     def __iter__(self) -> Iterator[PageId]:
         return iter(list(self._records))
 
-    # Finding.
-
     def get(self, page: PageId) -> R | None:
         return self._records.get(page)
 
@@ -131,7 +124,6 @@ class OrderedPages(Generic[R]):
         return list(map(self._records.get, pages))
 
     def records(self) -> list[R]:
-        """Return all records, in no order: cheap, and to be worked on outside of the lock."""
         return list(self._records.values())
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
@@ -144,8 +136,6 @@ class OrderedPages(Generic[R]):
         hints, chain = {parent_hint(key): key for key in keys}, set(keys)
         found = (r for r in self._records.values() if r.hint in hints)
         return {hints[record.hint] for record in found if record.id.key not in chain}
-
-    # Changing.
 
     def add(self, record: R, stamp_ns: int) -> None:
         self._records[record.id] = record
@@ -194,8 +184,6 @@ class OrderedPages(Generic[R]):
             self.policy.moved(before_ns, stamp_ns, count, used=used)
         return touched
 
-    # Pins.
-
     def pin(self, record: R, until_ns: int, now_ns: int, most_bytes: int) -> None:
         """Pin a record, here or about to be, if that lasts beyond now and all pins take
         `most_bytes` at most; else release it."""
@@ -223,15 +211,12 @@ class OrderedPages(Generic[R]):
         found = filter(None, map(self._records.get, pages))
         return [record.id for record in found if record.pinned_ns <= now_ns]
 
-    # The order.
-
     def _place(self, record: R, stamp_ns: int) -> None:
         record.stamp_ns = stamp_ns
         heapq.heappush(self._heap, (stamp_ns, -record.position, record.id))
         self._trim(len(self._records) + FEW)
 
     def _trim(self, spare: int) -> None:
-        """Make the heap anew if it has more than so many places beside one for each record."""
         if len(self._heap) > len(self._records) + spare:
             self._heap = [(*record.rank, record.id) for record in self._records.values()]
             heapq.heapify(self._heap)
@@ -265,7 +250,6 @@ class OrderedPages(Generic[R]):
         return record is not None and record.rank == place[:2]
 
     def check_integrity(self) -> None:
-        """Assert that the records, the tails and the order agree."""
         shown = list(self.in_order())
         assert len(shown) == len(self._records)
         assert all(self._records[record.id] is record for record in shown)
@@ -295,7 +279,6 @@ class LocalTier(ABC, Generic[R]):
         return self.find_all([page])[0]
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
-        """Return the pages that may end inside the blocks after boundaries."""
         with self._lock:
             return self._pages.tails_of(parents)
 
@@ -304,17 +287,14 @@ class LocalTier(ABC, Generic[R]):
             return self._pages.branches(keys)
 
     def records(self) -> list[R]:
-        """Return the record of every page, in no order; records change."""
         with self._lock:
             return self._pages.records()
 
     @property
     def patience_ns(self) -> int:
-        """For how long after its use a page is not evicted for a new one."""
         return self._pages.policy.patience_ns
 
     def note_shift(self, stamp_ns: int, used_ns: int) -> None:
-        """Note that what gets a stamp was used at another time than that."""
         with self._lock:
             self._pages.policy.shifted(stamp_ns, used_ns)
 

@@ -190,7 +190,6 @@ def _entries(tensors: Tensors) -> str:
 
 @lru_cache(_SHARED_GEOMETRIES)
 def _tensors(entries: str) -> Tensors:
-    """Return the tensors that a text describes; raises CorruptPage, or what JSON does."""
     described = json.loads(entries).items()
     return shared_tensors(
         tuple(tensor_spec(name, entry["dtype"], entry["shape"]) for name, entry in described)

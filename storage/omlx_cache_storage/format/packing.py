@@ -1,12 +1,10 @@
-"""Lossless packing of pages of 2-byte floats: high bytes compressed by zstd, low bytes as they are.
-`docs/codecs.md` has the frame byte by byte.
+"""Lossless packing of pages of 2-byte floats: high bytes, with sign and exponent, compressed by
+zstd, low bytes, which are noise, as they are. `docs/codecs.md` has the frame byte by byte.
 
 `pack` makes a frame of a payload, and `wrap` a page whose one tensor is that frame, for the disk or
 the way. Only pages that no codec has encoded are wrapped, and only when that saves a tenth. Its
-codec text describes the page inside, so that readers see that as it was.
-
-The high byte of a float16 or bfloat16 holds sign and exponent and repeats; the low byte is noise,
-on which compression only loses time. zstd comes with Python 3.14 or from the optional extra `zstd`.
+codec text describes the page inside, so that readers see that as it was. zstd comes with Python
+3.14 or from the optional extra `zstd`.
 """
 
 import json

@@ -29,10 +29,9 @@ class RemoteOptions:
     """The use of a remote store. No field with a secret is in its `repr`.
 
     A request waits `lookup_seconds` at most for a lookup, and `read_seconds` for the next page.
-    Pages are read at once over so many `connections`: while one waits, others bring bytes.
     `ttl_seconds` 0: values have no time to live. `secret` authenticates every page; `encrypts`
-    makes pages unreadable without it. `architecture` stands in every name: machines share pages
-    only where it is equal. `packs`: dense pages are packed losslessly for the way.
+    makes pages unreadable without it. Machines share pages only where `architecture` is equal.
+    `packs`: dense pages are packed losslessly for the way.
     """
 
     url: str = field(repr=False)
@@ -170,7 +169,7 @@ def cut(pieces: Sequence[Buffer], part_bytes: int | None) -> list[list[Buffer]]:
 class BackOff:
     """A `CircuitBreaker` for any number of threads, with why it opened. Waits for nothing.
 
-    `trouble` says why the tier backed off, until it has answered again; `rests` how often it was.
+    `trouble` says why the tier backed off, until it has answered again; `rests` how often.
     `changed` tells of a change, outside of the lock. `_lock` guards all, also `_stalled`: small
     answers say nothing then, since networks lose large packets and bring small ones.
     """
@@ -201,7 +200,6 @@ class BackOff:
         raise RemoteError("resting", f"the tier backs off: {self.trouble}")
 
     def left(self) -> None:
-        """Take back an `enter` of this thread that says nothing of the store."""
         self._breaker.left()
 
     def succeeded(self, *, read: bool = False) -> None:

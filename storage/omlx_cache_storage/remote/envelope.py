@@ -142,7 +142,6 @@ class Envelope(NamedTuple):
 
     @property
     def wire_bytes(self) -> int:
-        """The bytes of the whole value."""
         return WIRE_BYTES + self.body_bytes
 
 
@@ -279,7 +278,6 @@ class ReceivedPage:
         self.was_read = True
 
     def _fill(self, pieces: Sequence[memoryview]) -> None:
-        """Copy the payload and digest the copy, while it is in a core's cache."""
         # Authenticated bytes are those of which the writer made the checksum.
         digest = None if self._cipher is not None else PayloadDigest()
         for piece in pieces:
@@ -297,12 +295,10 @@ class ReceivedPage:
             raise CorruptPage("the payload does not match its checksum")
 
     def _take(self, nbytes: int) -> bytes:
-        """Return the next bytes, fewer where the value ends."""
         found = bytearray(nbytes)
         return bytes(memoryview(found)[: self._copy(memoryview(found))])
 
     def _copy(self, target: memoryview) -> int:
-        """Fill `target` with the next bytes, decrypted; return how many there were."""
         filled = 0
         while filled < target.nbytes and self._parts:
             source = self._parts[0][: target.nbytes - filled]

@@ -75,7 +75,6 @@ class Knowledge:
         *,
         was_read: bool = False,
     ) -> bool:
-        """Remember a page's tokens and its value's length; return whether that is news."""
         with self._lock:
             before = self.seen(page)
             until = self._clock() + KNOWN_SECONDS
@@ -125,7 +124,6 @@ class Knowledge:
         return [page for page in pages if self._pages.get(page, _NOTHING).until <= now]
 
     def why_absent(self, pages: Iterable[PageId]) -> dict[PageId, str]:
-        """Return the word for each page that is unavailable."""
         now = self._clock()
         found = ((page, self._pages.get(page)) for page in pages)
         return {

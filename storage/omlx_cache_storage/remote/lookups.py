@@ -1,9 +1,9 @@
 """Lookups: find a remote store's pages of a chain, in at most three sequential phases, on threads
 of their own.
 
-A chain is written root first. An engine that answers any number of names in one round trip (Redis)
-is asked for all blocks at once. One that takes a request for each name (object stores) is asked for
-evenly spread blocks, then for blocks in the gap where the chain ends. A block before one that is
+An engine that answers any number of names in one round trip (Redis) is asked for all blocks at
+once. One that takes a request for each name (object stores) is asked for evenly spread blocks, then
+for blocks in the gap where the chain ends: it is written root first. A block before one that is
 there is taken to be there too: if it is not, the read is a miss. Then other groups and tails up to
 the last block are asked for, or near it, where each costs a request.
 """
@@ -33,12 +33,12 @@ NEAR = 2
 class Inquiry(NamedTuple):
     """A chain, for a lookup by a remote tier.
 
-    `keys` are its boundaries from the namespace (of no block) on: `keys[n]` is the key of the first
-    n blocks. `paged` is the group of which every block is needed, None for a model without one; the
-    first `known` blocks of it are to be had here. `others` are the other groups: a window's with
-    the blocks that it reaches back, a state's with 0. `length` is the prompt's, in tokens, and
-    `key` gives the key of a prefix of any length up to that. `firsts` are pages of the other groups
-    that are needed wherever a prefix ends.
+    `keys[n]` is the key of the first n blocks, from the namespace on. `paged` is the group of which
+    every block is needed, None for a model without one; the first `known` blocks of it are to be
+    had here. `others` are the other groups: a window's with the blocks that it reaches back, a
+    state's with 0. `length` is the prompt's, in tokens, and `key` gives the key of a prefix of any
+    length up to that. `firsts` are pages of the other groups that are needed wherever a prefix
+    ends.
     """
 
     namespace: BlockKey
@@ -127,8 +127,8 @@ class Lookups:
 class Asking:
     """One inquiry in flight. Used by one thread; its findings become known at once.
 
-    `phases` followed each other; `asked` names were asked for, and `found` of them were there.
-    `news`: it found new pages; `trouble` is the word for values that are another secret's.
+    `phases` followed each other; of the `asked` names `found` were there. `news`: it found new
+    pages; `trouble` is the word for values that are another secret's.
     """
 
     def __init__(self, store: RemoteStore, inquiry: Inquiry) -> None:
@@ -178,14 +178,11 @@ class Asking:
         return list(dict.fromkeys((*firsts, *found)))
 
     def _tails(self, first: int, last: int) -> dict[PageId, int]:
-        """Return the sets of what ends in the blocks behind boundaries, and where those begin."""
         size, first = self._inquiry.block_size, max(0, first)
         keys = self._inquiry.keys[first : last + 1]
         return {PageId(key, TAILS): n * size for n, key in enumerate(keys, first)}
 
     def _ask(self, of_pages: Iterable[PageId], of_sets: Mapping[PageId, int]) -> None:
-        """Ask one phase for unknown names: blocks and tails at once where the engine can. Raises
-        RemoteError."""
         pages, sets = self._known.unknown(of_pages), self._known.unknown(of_sets)
         if not pages and not sets:
             return

@@ -199,7 +199,6 @@ class ObjectEngine:
         return None if found is None else bytes(found)
 
     def _some(self, store: Any, part: Part) -> Buffer | None:
-        """Read a stretch, which may take longer than one may wait for some of it."""
         if self._directory is not None:
             return _stretch(self._directory / part.name, part)
         # No store is asked for no bytes; a value that ends before them is as short as it is.

@@ -144,7 +144,6 @@ class CountingSocket:
         return getattr(self._wrapped, name)
 
     def expect(self, nbytes: int, seconds: float) -> None:
-        """Give so many bytes from now on, and for so many seconds."""
         self._left = nbytes
         self._until = time.monotonic() + seconds
 

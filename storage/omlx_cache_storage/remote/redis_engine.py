@@ -1,9 +1,9 @@
 """Valkey and Redis as an engine: a single server, one that a Sentinel names, or a cluster.
 
 A value is the key of its head and of `<name>#<n>` for each part behind that. The head is written
-last and read first: without it there is no value. Parts that a writer left without one expire as
-values do. Where values have no time to live (`ttl_seconds` 0), the store's own eviction deletes
-them, so its policy has to be `allkeys-lru` there. Any other takes `volatile-lru`.
+last and read first: without it there is no value, and parts expire as values do. Where values have
+no time to live (`ttl_seconds` 0), the store's own eviction deletes them, so its policy has to be
+`allkeys-lru` there. Any other takes `volatile-lru`.
 """
 
 import os
@@ -161,7 +161,6 @@ class RedisEngine:
         return gone
 
     def info(self, section: str = "default") -> dict[str, str]:
-        """Return a server's description of itself; of a cluster, one node's."""
         return {name: str(value) for name, value in self._ask("INFO", section).items()}
 
     def close(self) -> None:
@@ -180,7 +179,6 @@ class RedisEngine:
         return sum(self._answers([("UNLINK", name) for name in names]))
 
     def _answers(self, commands: Sequence[Command]) -> list[Any]:
-        """Return the answers to commands; raises for the first error among them."""
         answers: list[Any] = []
         for first in range(0, len(commands), PIPELINE):
             answers += self._sent(commands[first : first + PIPELINE])
@@ -311,7 +309,6 @@ class ClusterEngine(RedisEngine):
         return answers
 
     def _ask(self, *command: Any) -> Any:
-        """Return the answer of the first node that gives one."""
         worst = RemoteError("throttled", "no node of the cluster serves any slot")
         for node in self._current().get_primaries():
             found = self._tried(node, [command])
@@ -330,7 +327,6 @@ class ClusterEngine(RedisEngine):
         return None
 
     def _current(self) -> Any:
-        """Return the client; asks who has what when that is not known, or known to be wrong."""
         with self._lock:
             try:
                 if self._client is None:

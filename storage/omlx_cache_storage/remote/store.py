@@ -60,8 +60,7 @@ LARGE_BYTES = 256 * 1024
 class RemoteStore:
     """Pages of an engine. Any thread may call; `look`, `present`, `read` and `write` wait for the
     network as long as the engine's client does, and raise RemoteError, also during a back-off. The
-    store's answers become known. Mutable state lies in the parts, which guard themselves; `closed`
-    is set once."""
+    store's answers become known. `closed` is set once."""
 
     def __init__(
         self,
@@ -166,7 +165,7 @@ class RemoteStore:
 
     def _add_tail(self, meta: PageMeta, nbytes: int) -> None:
         """Have a page that ends inside a block found by the boundary before. Of one that was there
-        already it is said again: who wrote it may not have come to that."""
+        already it is said again: its writer may not have come to that."""
         if not meta.tail:
             return
         member = TailMember(meta.key, meta.position, meta.held, meta.nbytes, nbytes, meta.group)
@@ -248,7 +247,6 @@ class RemoteStore:
 
 
 def _cut(name: str, start: int, nbytes: int, size: int) -> list[Part]:
-    """Cut what lies behind `start` of a value of so many bytes."""
     return [Part(name, at // size, at, min(size, nbytes - at)) for at in range(start, nbytes, size)]
 
 

@@ -49,9 +49,8 @@ class RemoteTier:
 
     Only `close` waits for the network as long as its client does; `ask`, `reading` and `meta` wait
     on other threads, as long as the options allow. Nothing raises on a lookup; `reading` and `meta`
-    raise PageError alone. `_lock` guards `_held_bytes` and `_peak_bytes`: values that were in
-    flight, or received and not restored; `_answered` is when the store last answered a read. All
-    other mutable state lies in the parts, which guard themselves.
+    raise PageError alone. `_lock` guards `_held_bytes` and `_peak_bytes`, of values in flight, or
+    received and not restored; `_answered` is when the store last answered a read.
     """
 
     def __init__(
@@ -77,15 +76,11 @@ class RemoteTier:
         self._held_bytes = self._peak_bytes = 0
         self._answered = 0.0
 
-    # Known pages.
-
     @property
     def resting(self) -> str:
-        """Why the tier backs off now, "" when it does not."""
         return self.store.back_off.why
 
     def info(self, page: PageId) -> PageInfo | None:
-        """Return the known info of a page; None while the tier backs off."""
         return self.find_all([page])[0]
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
@@ -112,8 +107,6 @@ class RemoteTier:
         if self.resting:
             return Asked(False, reasons.RESTING)
         return self._lookups.ask(inquiry, timeout)
-
-    # Reading.
 
     @contextmanager
     def reading(self, page: PageId) -> Iterator[OpenPage]:
@@ -210,8 +203,6 @@ class RemoteTier:
         seen = self._known.seen(page)
         if seen is not None and seen.was_read:
             self._known.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
-
-    # How it is.
 
     def usage(self) -> RemoteUsage:
         why = self.store.back_off.trouble

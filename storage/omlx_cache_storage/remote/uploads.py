@@ -55,10 +55,10 @@ class Uploads:
 
     `stored` and `used` are for the threads that compute: they take no lock and wait for nothing.
     The thread asks for some pages in the store by one request and sends the missing ones, root
-    first. One page's bytes are in memory at a time. Mutable: `_noted` (chains), `_flushes` (waiting
-    callers; any thread appends to both), `_dropped`. The thread's own fields are `_queue` (pages in
-    order, each with its number), `_added` (how many pages ever came into it), `_tries` (how often
-    in a row its first page has failed), `_failed`.
+    first. One page's bytes are in memory at a time. Any thread appends to `_noted` (chains) and
+    `_flushes` (waiting callers). The thread's own are `_queue` (pages in order, each with its
+    number), `_added` (how many ever came), `_tries` (how often in a row its first page has failed),
+    `_failed`.
     """
 
     def __init__(
@@ -84,8 +84,6 @@ class Uploads:
 
     def start(self) -> None:
         self._pool.submit(self._run)
-
-    # For any thread; nothing waits.
 
     def stored(self, page: PageId) -> None:
         if self._policy != "all":
@@ -117,7 +115,6 @@ class Uploads:
 
     @property
     def pending(self) -> int:
-        """Pages that wait, and chains of them that were noted a moment ago."""
         return len(self._noted) + len(self._queue)
 
     def flush(self, timeout: float) -> bool:
@@ -147,8 +144,6 @@ class Uploads:
         self._queue.clear()
         return not pages and ended
 
-    # The thread.
-
     def _run(self) -> None:
         waiting: deque[tuple[int, threading.Event]] = deque()
         while not self._ending.is_set():
@@ -173,7 +168,6 @@ class Uploads:
             done.set()
 
     def _fail(self, error: Exception) -> None:
-        """Give the first page up that failed too often; wait before the next try."""
         if isinstance(error, RemoteError):
             _log.debug("not sent: %s", error)
         else:
@@ -201,7 +195,6 @@ class Uploads:
                 self._added += 1
 
     def _wanted(self, chain: Sequence[PageId]) -> Sequence[PageId]:
-        """Return what goes there of a chain that a request has used, root first."""
         if self._policy != "shared":
             return chain
         left = self._branches({page.key for page in chain})
@@ -227,7 +220,6 @@ class Uploads:
         self._tries = 0
 
     def _held(self, page: PageId) -> StoredPage | PageMeta | None:
-        """Return the file or the meta of a page here, None for a missing one; reads nothing."""
         stored = None if self._cold is None else self._cold.stored(page)
         if stored is not None or self._hot is None:
             return stored
