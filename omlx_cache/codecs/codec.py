@@ -1,6 +1,5 @@
-"""The protocol of every codec, and those that MLX has itself: dense, which changes nothing, and
-affine, which quantises by groups. Affine's parts match the arrays of mlx-lm's `QuantizedKVCache`:
-`packed` (uint32), `scales`, `biases`."""
+"""The protocol of every codec, and the one that MLX has itself: affine, which quantises by groups.
+Its parts match the arrays of mlx-lm's `QuantizedKVCache`: `packed` (uint32), `scales`, `biases`."""
 
 from __future__ import annotations
 
@@ -80,36 +79,6 @@ def require_parts(codec: Codec, parts: Mapping[str, mx.array], *names: str) -> N
         raise ValueError(
             f"parts of {codec.identity} disagree about batch, heads or tokens: {leading}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class DenseCodec:
-    """Lossless for every shape and dtype, a zero dim included; part `data` is the input, not a
-    copy."""
-
-    @property
-    def identity(self) -> str:
-        return "dense/1"
-
-    def refusal(self, dim: int, dtype: mx.Dtype) -> str:
-        return ""
-
-    def encode(self, x: mx.array) -> Parts:
-        return {"data": x}
-
-    def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
-        return mx.array(True)
-
-    def decode(self, parts: Mapping[str, mx.array], dtype: mx.Dtype) -> mx.array:
-        """Return the stored array; raises ValueError rather than convert to another dtype."""
-        require_parts(self, parts, "data")
-        data = parts["data"]
-        if data.dtype != dtype:
-            raise ValueError(f"dense part is {data.dtype}, {dtype} was asked for")
-        return data
-
-    def parts_spec(self, shape: tuple[int, ...], dtype: mx.Dtype) -> dict[str, PartSpec]:
-        return {"data": PartSpec(tuple(shape), dtype)}
 
 
 @dataclass(frozen=True, slots=True)

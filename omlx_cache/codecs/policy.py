@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import mlx.core as mx
 
 from . import turbo_fused
-from .codec import GROUP_SIZES, AffineCodec, Codec, DenseCodec
+from .codec import GROUP_SIZES, AffineCodec, Codec
 from .identity import (
     DEFAULT_MIN_QUANTIZE_TOKENS,
     DENSE_LAST,
@@ -23,7 +23,6 @@ from .identity import (
 )
 from .turbo import NormMode, TurboCodec
 
-DENSE = DenseCodec()
 _IDENTITY = re.compile(r"([a-z-]+)/[0-9]+\(([^()#]*)\)(?:#(.+))?")
 
 LayerKind = Literal["paged", "window", "state"]
@@ -38,13 +37,11 @@ class LayerShape(NamedTuple):
     dtype: mx.Dtype
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCodecs:
-    """The codecs of one leaf; `reason` says why it is (partly) dense under a lossy policy."""
+class LayerCodecs(NamedTuple):
+    """The codecs of one leaf; None for a side that stays dense."""
 
-    keys: Codec
-    values: Codec
-    reason: str = ""
+    keys: Codec | None = None
+    values: Codec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +79,21 @@ class CodecPolicy:
         return tuple(self._codecs(layer, index in sensitive) for index, layer in enumerate(layers))
 
     def _codecs(self, layer: LayerShape, sensitive: bool) -> LayerCodecs:
-        if self.name == "dense":
-            return LayerCodecs(DENSE, DENSE)
-        if layer.kind == "state":
-            return LayerCodecs(DENSE, DENSE, "recurrent state is kept as it is")
-        if layer.kind == "window" and not self.quantize_windows:
-            return LayerCodecs(DENSE, DENSE, "windows are kept as they are")
-        if sensitive:
-            return LayerCodecs(DENSE, DENSE, "the last KV layers are kept as they are")
+        is_kept = layer.kind == "state" or (layer.kind == "window" and not self.quantize_windows)
+        if is_kept or sensitive:
+            return LayerCodecs()
         # TurboQuant rotates values by `seed + 1`, as mlx-vlm does.
-        halves = HALVES[self.name]
-        keys, why_keys = _choose(halves[0], layer.key_dim, layer.dtype, self.seed)
-        values, why_values = _choose(halves[1], layer.value_dim, layer.dtype, self.seed + 1)
-        reasons = (("keys", why_keys), ("values", why_values))
+        keys, values = HALVES[self.name]
         return LayerCodecs(
-            keys, values, "; ".join(f"{side}: {why}" for side, why in reasons if why)
+            _choose(keys, layer.key_dim, layer.dtype, self.seed),
+            _choose(values, layer.value_dim, layer.dtype, self.seed + 1),
         )
 
 
-def _choose(half: str, dim: int, dtype: mx.Dtype, seed: int) -> tuple[Codec, str]:
-    """Return a codec that takes the tensor, and why it is dense where another was named."""
+def _choose(half: str, dim: int, dtype: mx.Dtype, seed: int) -> Codec | None:
+    """Return a codec that takes the tensor."""
     if half == "dense":
-        return DENSE, ""
+        return None
     bits = int(half[-1])
     try:
         # Preferred first.
@@ -112,17 +102,16 @@ def _choose(half: str, dim: int, dtype: mx.Dtype, seed: int) -> tuple[Codec, str
             if half.startswith("affine")
             else [TurboCodec(dim, bits, seed)]
         )
-    except ValueError as error:
-        return DENSE, str(error)
-    fits = next((codec for codec in codecs if not codec.refusal(dim, dtype)), None)
-    return (DENSE, codecs[-1].refusal(dim, dtype)) if fits is None else (fits, "")
+    except ValueError:
+        return None
+    return next((codec for codec in codecs if not codec.refusal(dim, dtype)), None)
 
 
 @lru_cache(64)
 def codec_named(text: str) -> Codec:
     """Return the codec with exactly that identity; raises ValueError when this build has none.
     Parts of another dialect or table would decode to other numbers."""
-    codec = DENSE if text == DENSE.identity else _candidate(text)
+    codec = _candidate(text)
     if codec.identity != text:
         raise ValueError(f"codec {text} is not {codec.identity} of this build")
     return codec

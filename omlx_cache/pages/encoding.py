@@ -20,7 +20,7 @@ from omlx_cache.arrays.mlxio import (
     name_of,
     on_host,
 )
-from omlx_cache.codecs.codec import Codec, DenseCodec
+from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.identity import check_codec_name
 from omlx_cache.codecs.policy import CodecPolicy, LayerKind, LayerShape, is_compiled, warm_up
 from omlx_cache.pages.cut import NOTHING, Cutter, PageCut, Source
@@ -83,7 +83,7 @@ def _codecs(tensors: Tensors, kind: LayerKind, policy: CodecPolicy) -> Mapping[s
         f"{path}.{side}": codec
         for path, codecs in zip(paths, plan, strict=True)
         for side, codec in (("keys", codecs.keys), ("values", codecs.values))
-        if not isinstance(codec, DenseCodec)
+        if codec is not None
     }
     return MappingProxyType(found)
 
@@ -266,12 +266,10 @@ def _needed(layout: Layout, policies: Iterable[CodecPolicy]) -> list[tuple[Codec
             dims = keys.shape[-1], values.shape[-1]
             shapes.append(LayerShape(leaf.group.kind, *dims, keys.dtype))
     uses = [
-        use
+        (codec, dim, shape.dtype)
         for policy in policies
         for shape, codecs in zip(shapes, policy.plan(shapes), strict=True)
-        for use in (
-            (codecs.keys, shape.key_dim, shape.dtype),
-            (codecs.values, shape.value_dim, shape.dtype),
-        )
+        for codec, dim in zip(codecs, (shape.key_dim, shape.value_dim), strict=True)
+        if codec is not None
     ]
-    return [use for use in dict.fromkeys(uses) if not isinstance(use[0], DenseCodec)]
+    return list(dict.fromkeys(uses))

@@ -1,9 +1,9 @@
 import mlx.core as mx
 import pytest
 
-from omlx_cache.codecs.codec import AffineCodec, Codec, DenseCodec
+from omlx_cache.codecs.codec import AffineCodec, Codec
 from omlx_cache.codecs.identity import check_codec_name
-from omlx_cache.codecs.policy import CodecPolicy, LayerShape
+from omlx_cache.codecs.policy import CodecPolicy, LayerCodecs, LayerShape
 from omlx_cache.codecs.turbo import TurboCodec
 
 PAGED = LayerShape("paged", 128, 128, mx.bfloat16)
@@ -13,7 +13,7 @@ STATE = LayerShape("state", 0, 0, mx.float32)
 
 def test_dense_policy_touches_nothing() -> None:
     plan = CodecPolicy("dense").plan([PAGED, WINDOW, STATE])
-    assert all((c.keys, c.values, c.reason) == (DenseCodec(), DenseCodec(), "") for c in plan)
+    assert plan == (LayerCodecs(),) * 3
     assert not CodecPolicy("dense").encodes(10**6)
 
 
@@ -33,35 +33,31 @@ def test_dense_policy_touches_nothing() -> None:
             AffineCodec(8, 64),
             AffineCodec(8, 64),
         ),
-        (CodecPolicy("affine8", quantize_windows=True), STATE, DenseCodec(), DenseCodec()),
+        (CodecPolicy("affine8", quantize_windows=True), STATE, None, None),
     ],
 )
 def test_keys_and_values_get_codecs_of_their_own(
-    policy: CodecPolicy, layer: LayerShape, keys: Codec, values: Codec
+    policy: CodecPolicy, layer: LayerShape, keys: Codec | None, values: Codec | None
 ) -> None:
     (plan,) = policy.plan([layer])
     assert (plan.keys, plan.values) == (keys, values)
 
 
 @pytest.mark.parametrize("name", ["turbo4", "turbo3", "turbo2", "affine4"])
-def test_last_paged_layer_stays_dense_with_a_reason(name: str) -> None:
+def test_the_last_paged_layer_windows_and_states_stay_dense(name: str) -> None:
     plan = CodecPolicy(check_codec_name(name)).plan([PAGED, PAGED, STATE, PAGED, WINDOW])
-    dense = [isinstance(codecs.keys, DenseCodec) for codecs in plan]
+    dense = [codecs == LayerCodecs() for codecs in plan]
     assert dense == [False, False, True, True, True]
-    assert "last KV layer" in plan[3].reason
-    assert "state" in plan[2].reason
-    assert "window" in plan[4].reason
 
 
 @pytest.mark.parametrize(
     ("dim", "keys"),
-    [(128, AffineCodec(8, 64)), (96, AffineCodec(8, 32)), (80, DenseCodec()), (0, DenseCodec())],
+    [(128, AffineCodec(8, 64)), (96, AffineCodec(8, 32)), (80, None), (0, None)],
 )
 def test_affine_takes_groups_of_64_else_32_else_stays_dense(dim: int, keys: object) -> None:
     (plan,) = CodecPolicy("affine8").plan([LayerShape("paged", dim, 128, mx.float16)])
     assert plan.keys == keys
     assert plan.values == AffineCodec(8, 64)
-    assert plan.reason.startswith("keys: ") is isinstance(keys, DenseCodec)
 
 
 def test_short_sequences_stay_dense() -> None:

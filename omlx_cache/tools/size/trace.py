@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from math import prod
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -24,10 +23,13 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes
 
 from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.arrays.mlxio import name_of
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.codecs.policy import CodecPolicy, LayerShape
 from omlx_cache.pages.layout import Leaf, layout_of
+from omlx_cache.pages.tensors import part_specs
+from omlx_cache_storage.page import TensorSpec
 
 from .estimate import (
     OUT_OF_MEMORY,
@@ -131,10 +133,10 @@ def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
     return sizes
 
 
-def _encoded(array: Any, codec: Codec) -> int:
+def _encoded(array: Any, codec: Codec | None) -> int:
     """Return the bytes of a token's keys or values in a codec, all parts together."""
-    parts = codec.parts_spec((1, array.shape[1], 1, array.shape[-1]), array.dtype).values()
-    return sum(prod(part.shape) * part.dtype.size for part in parts)
+    dense = TensorSpec("", name_of(array.dtype), (1, array.shape[1], 1, array.shape[-1]))
+    return sum(part.nbytes for part in ([dense] if codec is None else part_specs(dense, codec)))
 
 
 def _shape(leaf: Leaf) -> LayerShape:
