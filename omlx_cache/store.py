@@ -106,7 +106,7 @@ class BlockStore(ReadingTiers):
     in `stats`. A store that is lost without `close` is closed by a thread of its own. In the child
     of a fork it is closed.
 
-    `_lock` guards `closed` (no page is accepted any more). `_labels` has the models' names in
+    `_lock` guards `closed` (no page is accepted any more). `labels` has the models' names in
     order, `told` their warnings, each logged once, and `service` the description by a server for
     `omlx-cache ps`; each operation on them is atomic. Any caller may set `decoder`, which turns
     tokens of a model, given by its label, into text for `omlx-cache why`.
@@ -140,7 +140,7 @@ class BlockStore(ReadingTiers):
         self.operations = operations(weakref.proxy(self))
         self.started = time.monotonic()
         self._lock = threading.Lock()
-        self._labels: dict[str, None] = {}
+        self.labels: dict[str, None] = {}
         self.told: set[tuple[str, str]] = set()
         self.closed = False
         self.decoder: Decoder | None = None
@@ -294,11 +294,7 @@ class BlockStore(ReadingTiers):
         return self._namespaces.latest()
 
     def add_label(self, label: str) -> None:
-        self._labels[label] = None
-
-    @property
-    def labels(self) -> list[str]:
-        return list(self._labels)
+        self.labels[label] = None
 
     def unanswered(self, page: PageId) -> PageUnanswered:
         """`Tiers.unanswered`; another thread reads instead of the one that hangs."""
@@ -439,7 +435,8 @@ class BlockStore(ReadingTiers):
 
     def namespaces(self, parts: Mapping[str, object]) -> list[BlockKey]:
         """Return the namespaces whose documents have these fields, those on the disk included."""
-        known = {**self._on_disk, **self._namespaces.documents()}
+        known = dict(self._on_disk)
+        known |= {one.digest: one.document for one in self._namespaces.latest()}
         if self.cold is not None:
             read = self.read_pool.submit(cold_files.namespaces, self.settings.cold_dir)
             if came(read):
@@ -474,13 +471,6 @@ class BlockStore(ReadingTiers):
             return None
         usage, uploads = self.remote.usage(), self._parts.uploads
         return usage if uploads is None else uploads.counted(usage)
-
-    def flush_remote(self, timeout: float = FLUSH_SECONDS) -> bool:
-        """Wait until other machines can have the pages that were stored here before the call, as
-        far as `remote_writes` says. False after `timeout` seconds, and where their store does not
-        answer. True at once without a remote tier."""
-        uploads = self._parts.uploads
-        return uploads is None or uploads.flush(timeout)
 
     def metrics(self) -> str:
         """Return this store's metrics in Prometheus' text format. Reads a file."""
@@ -561,7 +551,7 @@ class BlockStore(ReadingTiers):
             pid=os.getpid(),
             name=self.name,
             uptime_s=time.monotonic() - self.started,
-            models=self.labels,
+            models=list(self.labels),
             version=VERSION,
             service=dict(self.service),
         )

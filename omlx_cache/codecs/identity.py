@@ -7,7 +7,6 @@ out when empty. Example: `turbo-mse/1(bits=4,dim=128)#codebook=4a7696e7a40bb7e0`
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
@@ -53,10 +52,6 @@ def make_identity(
     lack."""
     text = f"{name}/{version}({_join(parameters)})"
     return f"{text}#{_join(tables)}" if tables else text
-
-
-def table_digest(table: bytes) -> str:
-    return hashlib.sha256(table).hexdigest()[:16]
 
 
 def _join(pairs: Mapping[str, object]) -> str:

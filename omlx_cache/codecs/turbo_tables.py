@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from hashlib import sha256
 from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
-
-from .identity import table_digest
 
 Table = npt.NDArray[np.float32]
 
@@ -95,7 +94,7 @@ def mixing(dim: int, seed: int) -> Table:
 def digests(dim: int, bits: int, seed: int) -> dict[str, str]:
     mixed = "signs" if is_power_of_two(dim) else "rotation"
     found = {"codebook": codebook(dim, bits), mixed: mixing(dim, seed)}
-    return {name: table_digest(table.tobytes()) for name, table in found.items()}
+    return {name: sha256(table.tobytes()).hexdigest()[:16] for name, table in found.items()}
 
 
 def _density(grid: Table, dim: int) -> Table:

@@ -95,11 +95,6 @@ class KnownNamespaces:
         self._held: weakref.WeakValueDictionary[BlockKey, Namespace] = weakref.WeakValueDictionary()
 
     @uninterrupted
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._parts)
-
-    @uninterrupted
     def add(self, namespace: Namespace) -> Namespace:
         """Note a namespace, and return the object that stands for it from now on."""
         with self._lock:
@@ -120,9 +115,6 @@ class KnownNamespaces:
     def latest(self) -> list[Namespace]:
         with self._lock:
             return [Namespace(digest, *parts) for digest, parts in self._parts.items()]
-
-    def documents(self) -> dict[BlockKey, Mapping[str, object]]:
-        return {known.digest: known.document for known in self.latest()}
 
     def _forget(self) -> None:
         """Forget old namespaces without a living object and without a page in memory."""

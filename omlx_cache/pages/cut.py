@@ -262,13 +262,10 @@ def batched(items: Iterable[T], joins: Callable[[Sequence[T], T], bool]) -> Iter
 
 
 def _are_neighbours(batch: Sequence[PageCut], cut: PageCut) -> bool:
-    return (len(batch) + 1) * cut.nbytes <= DEVICE_BATCH_BYTES and _follows(batch[-1], cut)
-
-
-def _follows(before: PageCut, cut: PageCut) -> bool:
+    before = batch[-1]
     if before.pieces is None or cut.pieces is None or before.tensors is not cut.tensors:
         return False
-    return all(
+    return (len(batch) + 1) * cut.nbytes <= DEVICE_BATCH_BYTES and all(
         len(first) == len(then) == 1
         and first[0].source == then[0].source
         and first[0].hi == then[0].lo

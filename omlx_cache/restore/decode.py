@@ -24,6 +24,7 @@ from omlx_cache.arrays.mlxio import (
     evaluate,
     name_of,
     payload_view,
+    zeros,
 )
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.policy import codec_named
@@ -324,6 +325,4 @@ def _behind(wanted: Sequence[str], stored: Sequence[str]) -> set[str]:
 
 
 def _gap(spec: TensorSpec, tokens: int) -> Array:
-    shape = list(spec.shape)
-    shape[TOKEN_AXIS] = tokens
-    return mx.zeros(shape, dtype=dtype_of(spec.dtype))
+    return zeros(with_tokens(spec.shape, tokens), spec.dtype)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from omlx_cache import reasons
+from omlx_cache.settings.sizes import duration
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import COLD, REMOTE
@@ -72,7 +73,7 @@ class ReadingGate:
             return ""
         return (
             f"{reasons.SLOWER_THAN_COMPUTING}:{tokens:,} tokens, about "
-            f"{_short(reading)} to read and {_short(computing)} to compute"
+            f"{duration(reading)} to read and {duration(computing)} to compute"
         )
 
 
@@ -100,7 +101,3 @@ class RestoreGate:
         for tier, size in read.items():
             if 2 * size >= nbytes:
                 self._gate.note_read(tier, size, seconds)
-
-
-def _short(seconds: float) -> str:
-    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

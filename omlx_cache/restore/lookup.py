@@ -94,14 +94,11 @@ class GroupPages:
         """Return how many leading tokens have pages, the last block in part."""
         return max(self._inside.get(self._gap[0], [self._gap[0] * self._size]))
 
-    def rebuilds(self, position: int) -> bool:
-        return all(self._covers(position))
-
     def needed(self, position: int) -> tuple[PageUse, ...]:
-        ends = dict.fromkeys(joined.from_iterable(self._covers(position)))
+        ends = dict.fromkeys(joined.from_iterable(self.covers(position)))
         return tuple(PageUse(*self.pages[end]) for end in ends)
 
-    def _covers(self, position: int) -> Iterator[Sequence[int]]:
+    def covers(self, position: int) -> Iterator[Sequence[int]]:
         """Yield the ends of the pages that rebuild the group; an empty part where one is
         missing."""
         if self.group.kind == "state":
@@ -164,7 +161,7 @@ class Collected:
         else:
             ends = {min(end, self.top) for pages in pickiest for end in pages.pages} - {0}
         for position in sorted(ends, reverse=True):
-            if all(pages.rebuilds(position) for pages in pickiest):
+            if all(all(pages.covers(position)) for pages in pickiest):
                 yield position
 
     def uses(self, position: int) -> dict[GroupSpec, tuple[PageUse, ...]]:

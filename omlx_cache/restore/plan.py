@@ -283,15 +283,11 @@ def _reads(
     for use in uses:
         held = use.info.held
         if held not in geometries:
-            geometries[held] = _geometry(specs, held, tracks)
+            tensors = shared_tensors(tuple(_with_tokens(s, held) if held else s for s in specs))
+            found = tuple(stretches(tensors, tracks))
+            pieces = sum(len(s.names) * (prod(s.shape[:TOKEN_AXIS]) if held else 1) for s in found)
+            geometries[held] = ReadGeometry(tensors, found, pieces)
         yield PageRead(use, geometries[held], tuple(_spans(use, wanted)))
-
-
-def _geometry(specs: Sequence[TensorSpec], held: int, tracks: Mapping[str, int]) -> ReadGeometry:
-    tensors = shared_tensors(tuple(_with_tokens(s, held) if held else s for s in specs))
-    found = tuple(stretches(tensors, tracks))
-    pieces = sum(len(s.names) * (prod(s.shape[:TOKEN_AXIS]) if held else 1) for s in found)
-    return ReadGeometry(tensors, found, pieces)
 
 
 def stretches(tensors: Iterable[TensorSpec], tracks: Mapping[str, int]) -> Iterator[Stretch]:

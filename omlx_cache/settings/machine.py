@@ -184,20 +184,23 @@ def is_auto(value: object) -> bool:
 
 
 def default_cold_dir(system: str, environ: Mapping[str, str], home: Path) -> Path:
-    """Return the system's own place for caches; it need not exist. `XDG_CACHE_HOME` counts only
-    when absolute, as the XDG specification demands."""
-    if system == "Darwin":
-        return home / "Library" / "Caches" / "omlx-cache"
-    xdg = environ.get("XDG_CACHE_HOME", "")
-    return (Path(xdg) if os.path.isabs(xdg) else home / ".cache") / "omlx-cache"
+    """Return the system's own place for caches; it need not exist."""
+    return _place(system, environ, home, "Caches", "XDG_CACHE_HOME", ".cache")
 
 
 def state_dir(system: str, environ: Mapping[str, str], home: Path) -> Path:
     """Return where this user's programs remember what outlives them; it need not exist."""
+    return _place(system, environ, home, "Application Support", "XDG_STATE_HOME", ".local/state")
+
+
+def _place(
+    system: str, environ: Mapping[str, str], home: Path, library: str, variable: str, usual: str
+) -> Path:
     if system == "Darwin":
-        return home / "Library" / "Application Support" / "omlx-cache"
-    xdg = environ.get("XDG_STATE_HOME", "")
-    return (Path(xdg) if os.path.isabs(xdg) else home / ".local" / "state") / "omlx-cache"
+        return home / "Library" / library / "omlx-cache"
+    # The XDG specification demands that only absolute paths count.
+    xdg = environ.get(variable, "")
+    return (Path(xdg) if os.path.isabs(xdg) else home / usual) / "omlx-cache"
 
 
 def expand(text: str | os.PathLike[str], home: Path) -> Path:

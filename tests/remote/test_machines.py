@@ -89,7 +89,7 @@ def test_without_a_disk_machines_share_all_the_same(server: RedisServer, tmp_pat
     one = Machine("llama", tmp_path / "a", server.url, hot_cache_only=True)
     with one.store() as store:
         one.ask(store, TOKENS)
-        assert store.flush_remote(30)
+        assert store.uploads.flush(30)
     two = Machine("llama", tmp_path / "b", server.url, hot_cache_only=True)
     with two.store() as store:
         turn = two.ask(store, TOKENS)
@@ -157,7 +157,7 @@ def test_machines_share_under_any_settings_that_are_alike(
         first = one.ask(store, TOKENS, new=2)
         second = one.ask(store, TOKENS)
         assert store.flush(30)
-        assert store.flush_remote(30)
+        assert store.uploads.flush(30)
     two = Machine("qwen3_next", tmp_path / "b", server.url, **SETTINGS[name])
     with two.store() as store:
         turn = two.ask(store, TOKENS)

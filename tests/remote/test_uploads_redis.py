@@ -28,7 +28,7 @@ with open_store(
     sys.stdin.readline()
     commit(store, Story(name, nbytes=int(size)), *numbers)
     print("stored", flush=True)
-    sent = store.flush_remote(60)
+    sent = store.uploads.flush(60)
     remote = store.stats().remote
     print(sent, remote.written_pages, remote.failed_pages, remote.dropped_pages, flush=True)
     sys.stdin.readline()

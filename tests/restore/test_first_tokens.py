@@ -125,7 +125,7 @@ def test_another_machine_restores_them(name: str, prompts: Prompts, tmp_path: Pa
         }
         with BlockStore(settings(tmp_path / "a", **options)) as store:
             prompts.ask(store, LONG)
-            assert store.flush_remote(60)
+            assert store.uploads.flush(60)
         with BlockStore(settings(tmp_path / "b", **options)) as store:
             assert prompts.missing(store, LONG) == {}
             usage = store.stats()

@@ -65,7 +65,7 @@ def machine() -> Machine:
 def test_reading_is_rejected_where_computing_is_clearly_faster(machine: Machine) -> None:
     machine.reads(1.01 * CLEARLY * SECONDS)
     assert machine.reason() == (
-        "slower_than_computing:2,048 tokens, about 2.5 s to read and 2 s to compute"
+        "slower_than_computing:2,048 tokens, about 2.52 s to read and 2 s to compute"
     )
 
 

@@ -76,7 +76,7 @@ def test_an_argument_of_another_type_or_value_is_named(
 
 def test_a_path_names_a_model(model: Any, store: BlockStore) -> None:
     request(model, PrefixCache(model, store, model_id=Path("models/mine")), PROMPT)
-    assert store.labels == ["models/mine"]
+    assert list(store.labels) == ["models/mine"]
     assert store.metrics()
 
 

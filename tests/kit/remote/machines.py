@@ -65,7 +65,7 @@ def main(url: str, directory: str, family: str, count: str, seed: str, new: str)
     machine = Machine(family, Path(directory), url)
     with machine.store() as store:
         turn = machine.ask(store, int(count), int(seed), new=int(new))
-        assert store.flush_remote(60), store.stats().remote
+        assert store.uploads.flush(60), store.stats().remote
         print(turn.cached, len(turn.answer), flush=True)
 
 
