@@ -210,7 +210,7 @@ SALTS = count()
 BLOCKS = (16, 17, 32, 48)
 
 
-class Plan(NamedTuple):
+class Feeding(NamedTuple):
     """A block size, prefill chunks, and single tokens after them; `trim` tokens go in between."""
 
     block: int
@@ -221,7 +221,7 @@ class Plan(NamedTuple):
 
 
 PLANS = st.builds(
-    Plan,
+    Feeding,
     block=st.sampled_from(BLOCKS),
     chunks=st.lists(st.integers(1, 40), min_size=1, max_size=4),
     decoded=st.one_of(st.just(0), st.integers(1, 60)),
@@ -243,7 +243,7 @@ def replay(subject: Subject, steps: list[int], position: int) -> Any:
 
 
 def serve(
-    subject: Subject, cache: PrefixCache, tokens: list[int], plan: Plan, salt: str
+    subject: Subject, cache: PrefixCache, tokens: list[int], plan: Feeding, salt: str
 ) -> list[int]:
     """One session over a prompt of the plan's chunks, its answer fed token by token.
 
@@ -284,7 +284,7 @@ def assert_same(ours: list[mx.array], theirs: list[mx.array], where: object) -> 
             assert digest([one.view(mx.uint8)]) == digest([other.view(mx.uint8)]), where
 
 
-def positions(plan: Plan, total: int) -> list[int]:
+def positions(plan: Feeding, total: int) -> list[int]:
     """Prompt lengths to ask for: around every boundary, every step's end, and the whole."""
     ends = set(range(plan.block, total + 1, plan.block)) | {total, sum(plan.chunks)}
     return sorted({p for end in ends for p in (end - 1, end, end + 1) if 1 <= p <= total})
@@ -298,12 +298,12 @@ def positions(plan: Plan, total: int) -> list[int]:
 )
 @given(plan=PLANS)
 def test_a_restored_cache_equals_the_live_one(
-    stores: dict[int, BlockStore], subject: Subject, plan: Plan
+    stores: dict[int, BlockStore], subject: Subject, plan: Feeding
 ) -> None:
     check(stores[plan.block], subject, plan)
 
 
-def check(store: BlockStore, subject: Subject, plan: Plan) -> None:
+def check(store: BlockStore, subject: Subject, plan: Feeding) -> None:
     """Serve a sequence, then compare every restore of it with a run of the same steps."""
     cache = PrefixCache(MODEL, store, make_cache=lambda: [subject.make()])
     assert cache.unsupported_reason is None
@@ -326,7 +326,7 @@ def check(store: BlockStore, subject: Subject, plan: Plan) -> None:
 
 
 def same_as_live(
-    subject: Subject, plan: Plan, steps: list[int], restored: Any, position: int
+    subject: Subject, plan: Feeding, steps: list[int], restored: Any, position: int
 ) -> None:
     """Compare what a cache holds, and what it gives for the next steps."""
     live = replay(subject, steps, position)
@@ -341,7 +341,7 @@ def same_as_live(
         assert_same(ours, feed(live, subject, start, count_), where)
 
 
-def order_is_kept(plan: Plan, steps: list[int], position: int) -> bool:
+def order_is_kept(plan: Feeding, steps: list[int], position: int) -> bool:
     """Whether a ring has the order of a run that stopped here.
 
     That is known where a step ended at a boundary or with its request. Elsewhere the order is

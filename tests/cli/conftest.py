@@ -46,7 +46,7 @@ def one_store(
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Ended:
     """How a command ended."""
 
     code: int
@@ -58,14 +58,14 @@ class Result:
         assert said in self.err
 
 
-Cli = Callable[..., Result]
+Cli = Callable[..., Ended]
 
 
 @pytest.fixture
 def cli_process(environment: dict[str, str]) -> Cli:
     """Runs `omlx-cache` with arguments in a process of its own; keywords add variables."""
 
-    def run(*arguments: str, **variables: str) -> Result:
+    def run(*arguments: str, **variables: str) -> Ended:
         ended = subprocess.run(
             [sys.executable, "-m", "omlx_cache_daemon", *arguments],
             env={**environment, **variables},
@@ -73,7 +73,7 @@ def cli_process(environment: dict[str, str]) -> Cli:
             text=True,
             timeout=60,
         )
-        return Result(ended.returncode, ended.stdout, ended.stderr)
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
 
     return run
 
@@ -87,7 +87,7 @@ def cli(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    def run(*arguments: object, **variables: str) -> Result:
+    def run(*arguments: object, **variables: str) -> Ended:
         with monkeypatch.context() as patched:
             for name, value in variables.items():
                 patched.setenv(name, value)
@@ -96,7 +96,7 @@ def cli(
             except SystemExit as ended:
                 # As --help leaves.
                 code = int(ended.code or 0)
-        return Result(code, *capsys.readouterr())
+        return Ended(code, *capsys.readouterr())
 
     return run
 

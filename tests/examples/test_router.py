@@ -13,7 +13,7 @@ import pytest
 
 from kit.forks import CAN_FORK, parent
 from kit.remote.processes import NotYet, eventually
-from kit.tinylm import Server, free_port, make_model, serve_ours
+from kit.tinylm import LmServer, free_port, make_model, serve_ours
 
 ROUTER = Path(__file__).parents[2] / "examples" / "router.py"
 STORY = "The dragon of the northern hills was old and kept a library of maps. " * 12
@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def machines(tmp_path: Path, model: Path) -> Iterator[list[Server]]:
+def machines(tmp_path: Path, model: Path) -> Iterator[list[LmServer]]:
     flags = ("--model", str(model), "--status")
     running = [serve_ours(tmp_path / name, *flags, forked=True) for name in ("one", "two")]
     yield running
@@ -79,7 +79,7 @@ class Router:
 
 
 @pytest.fixture
-def routed(tmp_path: Path, machines: list[Server]) -> Iterator[Router]:
+def routed(tmp_path: Path, machines: list[LmServer]) -> Iterator[Router]:
     router = Router(
         tmp_path, f"http://127.0.0.1:{free_port()}", *(server.url for server in machines)
     )
@@ -87,7 +87,7 @@ def routed(tmp_path: Path, machines: list[Server]) -> Iterator[Router]:
     router.close()
 
 
-def _directly(server: Server, messages: Messages) -> None:
+def _directly(server: LmServer, messages: Messages) -> None:
     """Ask a machine, and wait until it knows what it computed: it stores behind its answer."""
     body = {"messages": messages, "max_tokens": 8, "temperature": 0}
     _post(server, "/v1/chat/completions", body)
@@ -100,7 +100,7 @@ def _directly(server: Server, messages: Messages) -> None:
     eventually(known, "storing what was computed", 60)
 
 
-def _post(server: Server, path: str, body: dict[str, Any]) -> bytes:
+def _post(server: LmServer, path: str, body: dict[str, Any]) -> bytes:
     request = urllib.request.Request(
         f"{server.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -109,7 +109,7 @@ def _post(server: Server, path: str, body: dict[str, Any]) -> bytes:
 
 
 def test_a_second_turn_goes_to_the_machine_that_has_the_first(
-    machines: list[Server], routed: Router
+    machines: list[LmServer], routed: Router
 ) -> None:
     # The first machine of the list is one that nobody listens at.
     for server, text in zip(machines, (OTHER, STORY), strict=True):
@@ -126,7 +126,7 @@ def test_a_second_turn_goes_to_the_machine_that_has_the_first(
 
 
 @pytest.mark.nightly
-def test_a_machine_that_died_is_left_out(machines: list[Server], routed: Router) -> None:
+def test_a_machine_that_died_is_left_out(machines: list[LmServer], routed: Router) -> None:
     first = [{"role": "user", "content": STORY}]
     _directly(machines[0], first)
     assert routed.chat(first)[0] == machines[0].url

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kit.drive import Turn, decode, digest, feed, prefill, random_tokens, run
+from kit.drive import FedTurn, decode, digest, feed, prefill, random_tokens, run
 from omlx_cache import PrefixCache
 from omlx_cache.session import Session
 
-from .damage import Target, targets
+from .damage import Victim, targets
 
 BLOCK = 32
 PROMPT = 5 * BLOCK
@@ -41,19 +41,19 @@ class Case:
     steps: list[list[int]]
     expected: str
     first_visit: int
-    targets: list[Target]
+    targets: list[Victim]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Case":
-        found = [Target(*target) for target in fields["targets"]]
+        found = [Victim(*target) for target in fields["targets"]]
         return cls(**{**fields, "targets": found})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Continued:
     """What a request restored, and a digest of the logits that followed."""
 
     restored: int
@@ -62,7 +62,7 @@ class Answer:
     digest: str
 
 
-def ask(model: Any, cache: PrefixCache, tokens: Sequence[int]) -> Answer:
+def ask(model: Any, cache: PrefixCache, tokens: Sequence[int]) -> Continued:
     """Restore, feed the rest of the prompt and three fixed tokens; store nothing."""
     with cache.session(tokens) as session:
         # Its caches go on living; what they compute is not stored.
@@ -71,7 +71,7 @@ def ask(model: Any, cache: PrefixCache, tokens: Sequence[int]) -> Answer:
         for token in FOLLOWING:
             turn.logits.append(feed(model, session.prompt_cache, [token]))
             turn.steps.append([token])
-    return Answer(turn.cached, turn.reason, turn.steps, digest(turn.logits))
+    return Continued(turn.cached, turn.reason, turn.steps, digest(turn.logits))
 
 
 def populate(model: Any, cache: PrefixCache) -> list[Case]:
@@ -89,7 +89,9 @@ def populate(model: Any, cache: PrefixCache) -> list[Case]:
     return sorted(found, key=lambda case: POSITIONS.index(case.position))
 
 
-def _served(model: Any, cache: PrefixCache, prompt: list[int], answer: int) -> tuple[Session, Turn]:
+def _served(
+    model: Any, cache: PrefixCache, prompt: list[int], answer: int
+) -> tuple[Session, FedTurn]:
     """One request, committed; its live cache stays usable."""
     with cache.session(prompt) as session:
         turn = prefill(model, session, BLOCK)
@@ -103,7 +105,7 @@ def _continued(
     cache: PrefixCache,
     position: str,
     session: Session,
-    turn: Turn,
+    turn: FedTurn,
     suffix: list[int],
 ) -> Case:
     """Compare with the very cache that was committed, fed the same further steps."""
@@ -133,7 +135,7 @@ def _replayed(
     position: str,
     tokens: list[int],
     steps: list[list[int]],
-    came: Answer,
+    came: Continued,
     first_visit: int | None = None,
 ) -> Case:
     """Compare with a run on a fresh cache that ends its chunks where both requests did."""
@@ -147,7 +149,7 @@ def _case(
     cache: PrefixCache,
     position: str,
     tokens: list[int],
-    came: Answer,
+    came: Continued,
     expected: str,
     first_visit: int,
 ) -> Case:

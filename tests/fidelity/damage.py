@@ -23,7 +23,7 @@ NOTICED = ("corrupt", "other position")
 as a wrong writer would make it: only the logits can show that one, as all damage in memory."""
 
 
-class Target(NamedTuple):
+class Victim(NamedTuple):
     """A page that a restore uses, and a page of its group that could pass for it."""
 
     key: str
@@ -39,10 +39,10 @@ class Target(NamedTuple):
         return PageId(BlockKey(bytes.fromhex(self.donor)), self.group)
 
 
-def targets(found: Lookup, hot: HotTier) -> list[Target]:
+def targets(found: Lookup, hot: HotTier) -> list[Victim]:
     """Return, for each group, the last page of a restore that another page can stand in for."""
     metas = {meta.id: meta for meta in (entry.meta for entry in hot.entries())}
-    chosen: dict[str, Target] = {}
+    chosen: dict[str, Victim] = {}
     for location in found.pages:
         own = metas[PageId(BlockKey(bytes.fromhex(location.key)), location.group)]
         donors = [
@@ -54,12 +54,12 @@ def targets(found: Lookup, hot: HotTier) -> list[Target]:
         ]
         if donors:
             near = min(donors, key=lambda m: (abs(m.position - own.position), m.key))
-            chosen[own.group] = Target(own.key.hex(), near.key.hex(), own.group)
+            chosen[own.group] = Victim(own.key.hex(), near.key.hex(), own.group)
     return list(chosen.values())
 
 
 @contextmanager
-def in_memory(hot: HotTier, target: Target, kind: str) -> Iterator[None]:
+def in_memory(hot: HotTier, target: Victim, kind: str) -> Iterator[None]:
     """Swap a hot page's payload for inverted bits, or for another position's, and back."""
     good, donor = hot.get(target.page), hot.get(target.source)
     assert good is not None
@@ -82,7 +82,7 @@ def _replace(hot: HotTier, page: Page) -> None:
 
 
 @contextmanager
-def on_disk(directory: Path, target: Target, kind: str) -> Iterator[None]:
+def on_disk(directory: Path, target: Victim, kind: str) -> Iterator[None]:
     """Damage a page's file while no store is open, and put it back."""
     path, donor = _file(directory, target.page), _file(directory, target.source)
     good = path.read_bytes()

@@ -17,7 +17,7 @@ from kit.drive import settings
 from omlx_cache import BlockStore, PrefixCache
 
 from .cases import POSITIONS, Case, ask, populate
-from .damage import IN_MEMORY, NOTICED, ON_DISK, Target, in_memory, on_disk
+from .damage import IN_MEMORY, NOTICED, ON_DISK, Victim, in_memory, on_disk
 
 TIERS = ("hot", "cold", "new process", "hot_cache_only")
 
@@ -109,7 +109,7 @@ def disk_cells(
     return cells
 
 
-def _damage(model: Any, directory: Path, case: Case, cell: Cell, target: Target, kind: str) -> None:
+def _damage(model: Any, directory: Path, case: Case, cell: Cell, target: Victim, kind: str) -> None:
     with on_disk(directory, target, kind), BlockStore(settings(directory)) as store:
         cache = PrefixCache(model, store)
         if kind in NOTICED:
@@ -121,7 +121,7 @@ def _damage(model: Any, directory: Path, case: Case, cell: Cell, target: Target,
     _note(cell, target, kind, shown)
 
 
-def _note(cell: Cell, target: Target, kind: str, shown: bool) -> None:
+def _note(cell: Cell, target: Victim, kind: str, shown: bool) -> None:
     cell.controls += 1
     if not shown:
         cell.missed.append(f"{kind} {target.group}")

@@ -33,7 +33,7 @@ OTHERS = tuple(name for name in NAMES if name not in EVERY_RUN)
 Mixture = frozenset[str]
 
 
-class Kept(NamedTuple):
+class KeptLayers(NamedTuple):
     """What a family keeps, and how much there is to compute: layers, then parameters."""
 
     mixture: Mixture
@@ -41,13 +41,13 @@ class Kept(NamedTuple):
 
 
 @cache
-def _kept(name: str) -> Kept:
+def _kept(name: str) -> KeptLayers:
     family = zoo.FAMILIES[name]
     model = family.build(0)
     layers = make_prompt_cache(model)
     mixture = frozenset(f"{_described(layer)} of {family.dtype}" for layer in layers)
     parameters = sum(array.size for _, array in tree_flatten(model.parameters()))
-    return Kept(mixture, (len(layers), parameters))
+    return KeptLayers(mixture, (len(layers), parameters))
 
 
 def mixture(name: str) -> Mixture:

@@ -20,7 +20,7 @@ from omlx_cache.integrations.host_server import HostName, HostServer, UnusableHo
 from omlx_cache.integrations.launching import CannotRun, open_store
 
 
-class Server:
+class LaunchModule:
     """Stands for a server's `launch` module."""
 
     def __init__(self, package: str = "pytest", *needed: HostName, tested: str = ">=1") -> None:
@@ -35,12 +35,12 @@ class Server:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Server], Server]:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[LaunchModule], LaunchModule]:
     """Launches a stand-in, and gives it back."""
     monkeypatch.setenv("OMLX_CACHE_COLD_DIR", str(tmp_path))
     monkeypatch.setattr(launching, "show_logs", lambda settings: None)
 
-    def launch(server: Server) -> Server:
+    def launch(server: LaunchModule) -> LaunchModule:
         monkeypatch.setattr(launching, "find", lambda name: server)
         assert launching.launch("a-server", []) == 0
         return server
@@ -49,10 +49,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Server], S
 
 
 def test_a_server_that_is_missing_is_refused_with_the_tested_versions(
-    run: Callable[[Server], Server],
+    run: Callable[[LaunchModule], LaunchModule],
 ) -> None:
     with pytest.raises(CannotRun, match=r"pip install .*'no-such-server-at-all>=0.6.0,<0.7'"):
-        run(Server("no-such-server-at-all", tested=">=0.6.0,<0.7"))
+        run(LaunchModule("no-such-server-at-all", tested=">=0.6.0,<0.7"))
 
 
 @pytest.mark.parametrize("has_pip", [True, False], ids=["pip", "uv"])
@@ -80,18 +80,18 @@ def test_a_server_of_another_environment_is_told_how_to_have_both_in_one(
 
 
 def test_an_untested_version_runs_with_a_warning(
-    run: Callable[[Server], Server], caplog: pytest.LogCaptureFixture
+    run: Callable[[LaunchModule], LaunchModule], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert run(Server(tested="<1")).did == ["place", "main"]
+    assert run(LaunchModule(tested="<1")).did == ["place", "main"]
     assert "was not tested, versions <1 were" in caplog.text
 
 
 def test_a_server_that_lacks_a_name_runs_without_the_cache_unless_it_is_required(
-    run: Callable[[Server], Server],
+    run: Callable[[LaunchModule], LaunchModule],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lacking = Server("pytest", HostName("queue", "Queue.pond"))
+    lacking = LaunchModule("pytest", HostName("queue", "Queue.pond"))
     assert run(lacking).did == ["main"]
     assert "has no `queue.Queue.pond`: it runs with its own cache" in caplog.text
     monkeypatch.setenv("OMLX_CACHE_REQUIRE", "1")
@@ -151,9 +151,9 @@ sys.exit(launching.launch("a-server", []))
 
 
 def test_a_server_that_lacks_a_package_is_refused_in_a_line(
-    run: Callable[[Server], Server],
+    run: Callable[[LaunchModule], LaunchModule],
 ) -> None:
-    broken = Server()
+    broken = LaunchModule()
     broken.place = partial(import_module, "no_such_package")  # type: ignore[method-assign, assignment]
     with pytest.raises(CannotRun, match="a-server cannot be run: "):
         run(broken)

@@ -58,7 +58,7 @@ class OwnManager:
         self.closed = True
 
 
-class Scheduler:
+class BlockScheduler:
     """Prefills each request alone, a block at a time, and stores it on a thread when it ends: all
     its tokens, or those up to the last boundary where a layer's state cannot be cut."""
 
@@ -169,14 +169,14 @@ def model(request: pytest.FixtureRequest) -> Any:
 def test_turns_branches_and_a_restart_give_the_tokens_of_no_cache(
     model: Any, open_store: Open
 ) -> None:
-    plain = Scheduler(model, None)
+    plain = BlockScheduler(model, None)
     system = prompt_of(150)
     first = [*system, *prompt_of(30, seed=1)]
     told = plain.serve("plain", first)
     second = [*first, *told, *prompt_of(20, seed=2)]
     branch = [*system, *prompt_of(30, seed=3)]
     for again in (False, True):
-        served = Scheduler(model, open_store(worth_reading="off"))
+        served = BlockScheduler(model, open_store(worth_reading="off"))
         assert served.serve("first", first) == told
         # Afterwards the first prompt is there to its last whole block at least.
         assert served.cached_tokens == 0 if not again else served.cached_tokens >= 128
@@ -187,7 +187,7 @@ def test_turns_branches_and_a_restart_give_the_tokens_of_no_cache(
 
 
 def test_an_image_shares_what_comes_before_it_and_nothing_after(store: BlockStore) -> None:
-    served, prompt = Scheduler(zoo.build("qwen3"), store), prompt_of(200)
+    served, prompt = BlockScheduler(zoo.build("qwen3"), store), prompt_of(200)
     at = {"extra_key_token_start": 128}
     served.serve("a cat", prompt, extra_keys=("cat",), **at)
     served.serve("a dog", prompt, extra_keys=("dog",), **at)
@@ -218,7 +218,7 @@ def test_what_it_is_given_never_raises(store: BlockStore) -> None:
 
 def test_a_scheduler_that_lacks_a_name_keeps_its_own_cache(store: BlockStore) -> None:
     for name in omlx.NEEDED:
-        served = Scheduler(zoo.build("qwen3"), None)
+        served = BlockScheduler(zoo.build("qwen3"), None)
         delattr(served, name.attribute.split(".")[-1])
         before = dict(vars(served))
         assert install(served, store) is None
@@ -229,7 +229,7 @@ def test_a_version_that_restores_something_else_keeps_its_own_cache(
     store: BlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("omlx_cache.integrations.probe.is_right", lambda *_: False)
-    served = Scheduler(zoo.build("qwen3"), store)
+    served = BlockScheduler(zoo.build("qwen3"), store)
     assert served.block_aware_cache is None
     monkeypatch.setenv("OMLX_CACHE_REQUIRE", "1")
     with (
@@ -242,7 +242,7 @@ def test_a_version_that_restores_something_else_keeps_its_own_cache(
 def test_its_own_managers_are_taken_out_and_the_one_of_the_disk_is_closed(
     store: BlockStore,
 ) -> None:
-    served = Scheduler(zoo.build("qwen3"), None)
+    served = BlockScheduler(zoo.build("qwen3"), None)
     own = served.paged_ssd_cache_manager
     install(served, store)
     assert isinstance(served.block_aware_cache, OmlxPrefixCache)
@@ -277,7 +277,7 @@ def test_snapshots_are_probed_at_boundaries_and_a_lost_one_leaves_the_others(
 
 def test_under_memory_pressure_what_the_disk_has_leaves_memory(store: BlockStore) -> None:
     model, prompt = zoo.build("qwen3"), prompt_of(200)
-    served = Scheduler(model, store)
+    served = BlockScheduler(model, store)
     served.serve("first", prompt)
     assert store.flush()
     cache = served.block_aware_cache
@@ -291,7 +291,7 @@ def test_under_memory_pressure_what_the_disk_has_leaves_memory(store: BlockStore
 def test_a_store_that_does_not_end_makes_a_fetch_a_counted_miss(
     store: BlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, prompt = Scheduler(zoo.build("qwen3"), store), prompt_of(200)
+    served, prompt = BlockScheduler(zoo.build("qwen3"), store), prompt_of(200)
     served.serve("first", prompt)
     cache = served.block_aware_cache
     table, _rest = cache.fetch_cache("before", prompt)
@@ -321,7 +321,7 @@ def test_a_store_that_does_not_end_makes_a_fetch_a_counted_miss(
 def test_a_request_ends_by_its_name_with_what_is_stored_of_its_answer(
     family: str, said: int, store: BlockStore
 ) -> None:
-    served, prompt = Scheduler(zoo.build(family), store), prompt_of(200)
+    served, prompt = BlockScheduler(zoo.build(family), store), prompt_of(200)
     cache = served.block_aware_cache
     cache.fetch_cache("beside", prompt)
     served.serve("first", prompt, answer=60)

@@ -10,10 +10,10 @@ from omlx_cache import BlockStore
 from omlx_cache.integrations.omlx import OmlxPrefixCache, RestoredBlocks
 
 from .conftest import prompt_of
-from .test_omlx import BLOCK, Scheduler
+from .test_omlx import BLOCK, BlockScheduler
 
 
-class Call(NamedTuple):
+class MethodCall(NamedTuple):
     """A method: how many arguments it gets, and which by keyword, in one call or another."""
 
     arguments: int
@@ -24,19 +24,19 @@ IMAGES = {"extra_keys", "extra_key_token_start", "extra_key_ranges"}
 STORE = {"model_cache_config", "boundary_snapshots", "hot_cache_write_back", *IMAGES}
 CALLS = {
     # What the scheduler calls while it serves, and between.
-    "fetch_cache": Call(2, frozenset(IMAGES)),
-    "preload_blocks": Call(1),
-    "reconstruct_cache": Call(1, frozenset({"promote_to_hot_cache"})),
-    "store_cache": Call(3, frozenset(STORE)),
-    "release_cache": Call(1),
-    "clear_request_entry": Call(1),
-    "clear": Call(0),
-    "get_stats": Call(0),
-    "get_stats_dict": Call(0),
+    "fetch_cache": MethodCall(2, frozenset(IMAGES)),
+    "preload_blocks": MethodCall(1),
+    "reconstruct_cache": MethodCall(1, frozenset({"promote_to_hot_cache"})),
+    "store_cache": MethodCall(3, frozenset(STORE)),
+    "release_cache": MethodCall(1),
+    "clear_request_entry": MethodCall(1),
+    "clear": MethodCall(0),
+    "get_stats": MethodCall(0),
+    "get_stats_dict": MethodCall(0),
 }
 SPECPREFILL_CALLS = {
-    "restore_exact_prefix": Call(2, frozenset({"promote_to_hot_cache"})),
-    "store_exact_prefix": Call(3, frozenset({"model_cache_config"})),
+    "restore_exact_prefix": MethodCall(2, frozenset({"promote_to_hot_cache"})),
+    "store_exact_prefix": MethodCall(3, frozenset({"model_cache_config"})),
 }
 EXACT = {f"exact_prefix_{name}" for name in ("hits", "misses", "tokens_restored")}
 STATISTICS = {
@@ -60,7 +60,7 @@ def test_the_adapter_takes_each_call(name: str) -> None:
 
 
 def test_what_it_returns_has_what_is_read(store: BlockStore) -> None:
-    served, prompt = Scheduler(zoo.build("qwen3"), store), prompt_of(200)
+    served, prompt = BlockScheduler(zoo.build("qwen3"), store), prompt_of(200)
     served.serve("first", prompt)
     adapter = served.block_aware_cache
     table, rest = adapter.fetch_cache("second", prompt)

@@ -26,7 +26,7 @@ class Shifted(KVCache):
         return keys * self.shift, values
 
 
-class Counting(RotatingKVCache):
+class ShiftedRing(RotatingKVCache):
     """As of a version whose ring lies otherwise than its fields say."""
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
@@ -35,7 +35,7 @@ class Counting(RotatingKVCache):
         return given
 
 
-for kind, model in ((Shifted, KVCache()), (Counting, RotatingKVCache(32))):
+for kind, model in ((Shifted, KVCache()), (ShiftedRing, RotatingKVCache(32))):
     register_adapter(f"{__name__}.{kind.__name__}", adapter_for(model))
 
 
@@ -44,7 +44,7 @@ def test_a_version_that_keeps_what_is_known_is_right(family: str) -> None:
     assert probe.difference(model_of(family)) == ""
 
 
-@pytest.mark.parametrize("make", [Shifted, lambda: Counting(64)])
+@pytest.mark.parametrize("make", [Shifted, lambda: ShiftedRing(64)])
 def test_a_version_that_keeps_something_else_is_not(make: Callable[[], Any]) -> None:
     model = model_of("qwen3")
     assert probe.difference(model, lambda: [make() for _ in model.layers])

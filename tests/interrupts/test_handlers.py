@@ -23,12 +23,12 @@ from omlx_cache_storage.interrupts import deferred
 Handler = Callable[[int, FrameType | None], object]
 
 
-class Interrupted(Exception):
+class HandlerError(Exception):
     """What the handlers of these tests raise."""
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    raise Interrupted
+    raise HandlerError
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def test_what_a_handler_raises_comes_out_of_the_call_and_the_next_handler_runs_t
             signal.raise_signal(signal.SIGUSR2)
             signal.raise_signal(signal.SIGUSR1)
 
-    with handling(note, signal.SIGUSR2), handling(_raise), pytest.raises(Interrupted):
+    with handling(note, signal.SIGUSR2), handling(_raise), pytest.raises(HandlerError):
         both()
     assert ran == [signal.SIGUSR2]
 
@@ -164,7 +164,7 @@ def test_a_handler_that_waits_for_too_long_runs_wherever_the_thread_is(
     lock.acquire()
     with handling(_raise), deferred:
         signal.raise_signal(signal.SIGUSR1)
-        with pytest.raises(Interrupted):
+        with pytest.raises(HandlerError):
             lock.acquire(timeout=60)
 
 
@@ -205,7 +205,7 @@ def test_an_interrupt_ends_the_wait_for_a_hung_disk_and_close_goes_on(
     began = time.monotonic()
     with handling(_raise):
         sender.start()
-        with pytest.raises(Interrupted):
+        with pytest.raises(HandlerError):
             calls[call]()
     assert time.monotonic() - began < 10
     sender.join()

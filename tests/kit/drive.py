@@ -46,7 +46,7 @@ def feed(model: Any, prompt_cache: list[Any], chunk: Sequence[int]) -> mx.array:
 
 
 @dataclass
-class Turn:
+class FedTurn:
     """What one request did: the chunks fed, the logits of each, and what was stored."""
 
     cached: int
@@ -69,16 +69,16 @@ def digest(logits: Sequence[mx.array]) -> str:
     return sha.hexdigest()
 
 
-def prefill(model: Any, session: Session, step: int) -> Turn:
+def prefill(model: Any, session: Session, step: int) -> FedTurn:
     """Feed a session's remaining prompt."""
-    turn = Turn(session.cached_tokens, session.miss_reason)
+    turn = FedTurn(session.cached_tokens, session.miss_reason)
     for chunk in session.prefill_chunks(step=step):
         turn.logits.append(feed(model, session.prompt_cache, chunk))
         turn.steps.append(chunk)
     return turn
 
 
-def decode(model: Any, session: Session, turn: Turn, count: int) -> None:
+def decode(model: Any, session: Session, turn: FedTurn, count: int) -> None:
     """Feed `count` greedy tokens and record them in the session."""
     for _ in range(count):
         token = int(mx.argmax(turn.logits[-1][-1]).item())
@@ -97,7 +97,7 @@ def request(
     new: int = 0,
     commit: bool = True,
     **options: Any,
-) -> Turn:
+) -> FedTurn:
     """One whole request: restore, prefill, decode `new` greedy tokens, commit."""
     with cache.session(tokens, **options) as session:
         turn = prefill(model, session, step)

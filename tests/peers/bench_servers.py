@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / part) for part in ("", "daemon", "storage", "tests", "tests/peers")]
 
-from serving import NO_CACHE, OURS, OURS_SAYS, PEERS, Server  # noqa: E402
+from serving import NO_CACHE, OURS, OURS_SAYS, PEERS, PeerServer  # noqa: E402
 
 from kit.tinylm import make_model  # noqa: E402
 
@@ -74,7 +74,7 @@ def measure(name: str, mode: str, python: str, model: Path, asked: Sequence[Mess
     found = Measured()
     with tempfile.TemporaryDirectory() as folder:
         disk, log = Path(folder) / "disk", Path(folder) / "log"
-        server = Server(name, mode, python, model, disk, log)
+        server = PeerServer(name, mode, python, model, disk, log)
         try:
             server.ask(WARM_UP)
             for messages in asked[:-1]:
@@ -87,7 +87,7 @@ def measure(name: str, mode: str, python: str, model: Path, asked: Sequence[Mess
         if mode == OURS and OURS_SAYS not in log.read_text():
             raise RuntimeError(f"the cache is not in place:\n{log.read_text()[-2000:]}")
         found.disk = sum(f.stat().st_size for f in disk.rglob("*") if f.is_file())
-        server = Server(name, mode, python, model, disk, log)
+        server = PeerServer(name, mode, python, model, disk, log)
         try:
             server.ask(WARM_UP)
             found.restarted, text = server.ask(asked[-1])

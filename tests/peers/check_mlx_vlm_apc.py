@@ -19,7 +19,7 @@ sys.modules["mlx_lm"] = None  # type: ignore[assignment]
 
 from checking import hidden, run_checks
 from mlx_vlm import apc
-from vlm.drive import Answer, Asked, Worker
+from vlm.drive import Asked, VlmAnswer, Worker
 from vlm.models import build
 from vlm.scenarios import SCENARIOS, pictures, text
 
@@ -61,20 +61,22 @@ def ours(model: Any, store: BlockStore, **options: Any) -> Worker:
     return Worker(model, manager, ApcBatchGenerator, **options)
 
 
-def same_tokens(got: Sequence[Answer], wanted: Sequence[Answer], what: str) -> None:
+def same_tokens(got: Sequence[VlmAnswer], wanted: Sequence[VlmAnswer], what: str) -> None:
     differ = [i for i, (a, b) in enumerate(zip(got, wanted, strict=True)) if a.tokens != b.tokens]
     assert not differ, f"{what}: answers {differ} differ"
 
 
-def no_less(mine: Sequence[Answer], theirs: Sequence[Answer], what: str) -> None:
+def no_less(mine: Sequence[VlmAnswer], theirs: Sequence[VlmAnswer], what: str) -> None:
     pairs = [(a.cached, b.cached) for a, b in zip(mine, theirs, strict=True)]
     assert all(a >= b for a, b in pairs), f"{what}: {pairs}"
 
 
-def their_own(model: Any, scenario: Any, options: dict[str, Any]) -> list[Answer] | None:
+def their_own(model: Any, scenario: Any, options: dict[str, Any]) -> list[VlmAnswer] | None:
     """Return what APC answers, None where it ends in an error of its own."""
     try:
-        answers: list[Answer] = scenario(Worker(model, apc.APCManager(num_blocks=4096), **options))
+        answers: list[VlmAnswer] = scenario(
+            Worker(model, apc.APCManager(num_blocks=4096), **options)
+        )
     except RuntimeError:
         return None
     return answers

@@ -25,7 +25,7 @@ from omlx_cache.integrations.omlx import NEEDED, OmlxPrefixCache, install
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from checking import hidden, run_checks
-from driving import Answer, Loaded, loaded, prompt_of
+from driving import Loaded, PeerAnswer, loaded, prompt_of
 from omlx_driving import answer_of, answers, ask, finish, ours, request, scheduler, store_in, theirs
 
 FAMILIES = {"dense": "llama", "hybrid": "qwen3_next", "hybrid 2": "qwen3_5", "windowed": "gemma3"}
@@ -33,10 +33,10 @@ LENGTHS = {"dense": 400, "hybrid": 2100, "hybrid 2": 2100, "windowed": 600}
 """Prompts as long as a block at least, which oMLX makes larger where it has a directory."""
 SHORT = 400
 FOLDER = Path(tempfile.mkdtemp())
-Script = Callable[[Any, int], list[Answer]]
+Script = Callable[[Any, int], list[PeerAnswer]]
 
 
-def talk(serving: Any, length: int) -> list[Answer]:
+def talk(serving: Any, length: int) -> list[PeerAnswer]:
     """Four turns of a chat, three chats that begin like it, and the first prompt again."""
     prompt, given = prompt_of(length), []
     for turn in range(4):
@@ -46,7 +46,7 @@ def talk(serving: Any, length: int) -> list[Answer]:
     return given + [ask(serving, chat) for chat in (*chats, prompt_of(length))]
 
 
-def together(serving: Any, length: int) -> list[Answer]:
+def together(serving: Any, length: int) -> list[PeerAnswer]:
     """Four chats in one batch, of different lengths; then their next turns, two of which come
     while others are answered."""
     prompts = [prompt_of(length + 90 * place, place) for place in range(4)]
@@ -64,7 +64,7 @@ def together(serving: Any, length: int) -> list[Answer]:
     return [*first, *map(answer_of, requests)]
 
 
-def aborted(serving: Any, length: int) -> list[Answer]:
+def aborted(serving: Any, length: int) -> list[PeerAnswer]:
     """Clients that go away: before their prompt is computed, and while it is answered beside
     another; then all are asked."""
     prompts = [prompt_of(length, salt) for salt in (1, 2, 3)]
@@ -98,11 +98,11 @@ def compared(name: str, script: Script, *, disk: bool) -> None:
         print(f"       {where}: {restored(given)} tokens restored, its own cache {restored(own)}")
 
 
-def tokens(given: Sequence[Answer]) -> list[tuple[int, ...]]:
+def tokens(given: Sequence[PeerAnswer]) -> list[tuple[int, ...]]:
     return [answer.tokens for answer in given]
 
 
-def restored(given: Sequence[Answer]) -> int:
+def restored(given: Sequence[PeerAnswer]) -> int:
     return sum(answer.cached for answer in given)
 
 
@@ -143,18 +143,18 @@ def the_engine_serves_from_threads_of_its_own() -> None:
         assert restored(given) > 0, name
 
 
-async def _talk_to_an_engine(model: Loaded, length: int) -> list[Answer]:
+async def _talk_to_an_engine(model: Loaded, length: int) -> list[PeerAnswer]:
     """Hold the chats of `talk`, all of them at once."""
     config = SchedulerConfig(model_name="a model", paged_cache_block_size=64)
     engine = EngineCore(model.model, model.tokenizer, EngineConfig(scheduler_config=config))
     engine.scheduler._get_stop_tokens = lambda: set()
 
-    async def asked(prompt: list[int]) -> Answer:
+    async def asked(prompt: list[int]) -> PeerAnswer:
         one = request(prompt)
         uid = await engine.add_request(prompt, one.sampling_params)
         async for output in engine.stream_outputs(uid):
             last = output
-        return Answer(len(prompt), last.cached_tokens, tuple(last.output_token_ids))
+        return PeerAnswer(len(prompt), last.cached_tokens, tuple(last.output_token_ids))
 
     with store_in(Path(tempfile.mkdtemp(dir=FOLDER))) as store:
         install(engine.scheduler, store)

@@ -37,7 +37,7 @@ AGAIN = " after a restart"
 
 
 @dataclass(frozen=True)
-class Turn:
+class Reply:
     """What was answered, and how many tokens of the prompt were not computed."""
 
     text: str
@@ -56,7 +56,7 @@ class NoCache(LRUPromptCache):
 
 
 @dataclass(frozen=True)
-class Case:
+class ServedModel:
     """A model and the flags that it is served with."""
 
     name: str
@@ -68,17 +68,17 @@ class Case:
 ALONE = {"disable_batching": True}
 PACKED = {**ALONE, "kv_bits": 8, "kv_group_size": 32}
 CASES = [
-    Case("dense", "qwen3", {}, {}),
-    Case("hybrid", "qwen3_next", {}, {}),
-    Case("windowed", "ministral3", {}, {}),
-    Case("hybrid, alone", "qwen3_next", ALONE, {}),
-    Case("quantised", "qwen3", PACKED, {"head_dim": 32}),
-    Case("bounded", "qwen3", {**ALONE, "context_length": 512}, {}),
+    ServedModel("dense", "qwen3", {}, {}),
+    ServedModel("hybrid", "qwen3_next", {}, {}),
+    ServedModel("windowed", "ministral3", {}, {}),
+    ServedModel("hybrid, alone", "qwen3_next", ALONE, {}),
+    ServedModel("quantised", "qwen3", PACKED, {"head_dim": 32}),
+    ServedModel("bounded", "qwen3", {**ALONE, "context_length": 512}, {}),
 ]
 
 
 @asynccontextmanager
-async def serving(case: Case, model: Path, kind: str, home: Path) -> AsyncIterator[Any]:
+async def serving(case: ServedModel, model: Path, kind: str, home: Path) -> AsyncIterator[Any]:
     """A handler as the server starts and ends it; `home` is where its cache keeps files."""
     config = ModelEntryConfig(
         model_path=str(model), model_type="lm", prompt_cache_dir=str(home / "own"), **case.flags
@@ -103,14 +103,14 @@ def request(messages: Sequence[dict[str, str]], **options: Any) -> ChatCompletio
     )
 
 
-async def ask(handler: Any, messages: Sequence[dict[str, str]], **options: Any) -> Turn:
+async def ask(handler: Any, messages: Sequence[dict[str, str]], **options: Any) -> Reply:
     reply = await handler.generate_text_response(request(messages, **options))
     response, usage = reply["response"], reply["usage"]
     text = response if isinstance(response, str) else response["content"]
-    return Turn(text or "", usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens)
+    return Reply(text or "", usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens)
 
 
-async def converse(handler: Any, topic: str, turns: int = 3) -> list[Turn]:
+async def converse(handler: Any, topic: str, turns: int = 3) -> list[Reply]:
     """A chat that sends back what was said before."""
     messages = [{"role": "system", "content": f"{topic}. {SYSTEM}"}]
     said = []
@@ -121,7 +121,7 @@ async def converse(handler: Any, topic: str, turns: int = 3) -> list[Turn]:
     return said
 
 
-async def branch(handler: Any) -> list[Turn]:
+async def branch(handler: Any) -> list[Reply]:
     """The same beginning with two ends, then the first again."""
     begin = [{"role": "system", "content": f"branches. {SYSTEM}"}]
     ends = ["What is a tree of many words and more?", "What is a tree of no words?"]
@@ -130,7 +130,7 @@ async def branch(handler: Any) -> list[Turn]:
     ]
 
 
-async def abort(handler: Any) -> list[Turn]:
+async def abort(handler: Any) -> list[Reply]:
     """A stream that its client leaves, then the same prompt to its end, twice."""
     messages = [
         {"role": "system", "content": f"aborts. {SYSTEM}"},
@@ -146,7 +146,7 @@ async def abort(handler: Any) -> list[Turn]:
 TURNS_AT_ONCE = 2
 
 
-async def at_once(handler: Any) -> list[Turn]:
+async def at_once(handler: Any) -> list[Reply]:
     """Three conversations in one batch; without a cache one after the other, since this mlx-lm
     computes a row that joins a batch otherwise than alone."""
     chats = [converse(handler, f"chat {i}", TURNS_AT_ONCE) for i in range(3)]
@@ -155,7 +155,7 @@ async def at_once(handler: Any) -> list[Turn]:
     return [turn for chat in await asyncio.gather(*chats) for turn in chat]
 
 
-SCENARIOS: dict[str, Callable[[Any], Coroutine[Any, Any, list[Turn]]]] = {
+SCENARIOS: dict[str, Callable[[Any], Coroutine[Any, Any, list[Reply]]]] = {
     "several turns": lambda handler: converse(handler, "ships"),
     "a branch": branch,
     "an abort": abort,
@@ -164,7 +164,7 @@ SCENARIOS: dict[str, Callable[[Any], Coroutine[Any, Any, list[Turn]]]] = {
 BATCHED = "several at once"
 
 
-def compare(where: str, ours: list[Turn], theirs: list[Turn], plain: list[Turn]) -> str:
+def compare(where: str, ours: list[Reply], theirs: list[Reply], plain: list[Reply]) -> str:
     """Return the hit tokens of both; raises AssertionError for another text or fewer hits."""
     for number, (mine, turn) in enumerate(zip(ours, plain, strict=True)):
         assert mine.text == turn.text, f"{where}, turn {number}: {mine.text!r} != {turn.text!r}"
@@ -179,35 +179,38 @@ def compare(where: str, ours: list[Turn], theirs: list[Turn], plain: list[Turn])
     return " ".join(f"{count}/{total}" for count in counts)
 
 
-async def check(case: Case, root: Path) -> None:
-    """Every scenario with each cache, and once more after a restart."""
+async def check(case: ServedModel, root: Path) -> None:
+    """Every scenario with each cache, and with ours once more after a restart; with theirs of the
+    first case only, since nothing of it outlives its process."""
     model = make_model(root / "model", case.family, **case.config)
-    said: dict[str, dict[str, list[Turn]]] = {}
+    said: dict[str, dict[str, list[Reply]]] = {}
     scenarios = [name for name in SCENARIOS if not (case.flags and name == BATCHED)]
+    restarted = {OURS, THEIRS} if case is CASES[0] else {OURS}
     for kind in (NONE, THEIRS, OURS):
-        for start in ("", AGAIN)[: 1 if kind == NONE else 2]:
+        for start in ("", AGAIN) if kind in restarted else ("",):
             async with serving(case, model, kind, root / kind) as handler:
                 for name in scenarios:
                     said.setdefault(name + start, {})[kind] = await SCENARIOS[name](handler)
     for name, turns in said.items():
         where = f"{case.name}: {name}"
-        plain = said[name.removesuffix(AGAIN)][NONE]
+        first = said[name.removesuffix(AGAIN)]
+        plain, theirs = first[NONE], turns.get(THEIRS, first[THEIRS])
         if case.name == "quantised":
             # A prompt's first chunk is packed when it has been computed: where the next one begins
             # is part of what is computed, and a hit moves it, of their cache as of this one.
-            plain = turns[THEIRS]
-        line = compare(where, turns[OURS], turns[THEIRS], plain)
+            plain = theirs
+        line = compare(where, turns[OURS], theirs, plain)
         print(f"  {where}: hit tokens ours, theirs: {line}")
     again = said["several turns" + AGAIN]
     assert again[OURS][0].cached > 0.9 * again[OURS][0].prompt, again[OURS]
-    assert again[THEIRS][0].cached == 0
+    assert THEIRS not in again or again[THEIRS][0].cached == 0
 
 
 async def check_draft_model(root: Path) -> None:
     """A draft model's caches are restored with the target's. Their own cache is left out: it keeps
     them under one token more than they hold, and answers other texts from the third turn on."""
     model, draft = (make_model(root / str(seed), "qwen3", seed=seed) for seed in (1, 2))
-    case = Case("draft model", "qwen3", {"draft_model_path": str(draft)}, {})
+    case = ServedModel("draft model", "qwen3", {"draft_model_path": str(draft)}, {})
     said = []
     for kind in (NONE, OURS, OURS):
         async with serving(case, model, kind, root / kind) as handler:

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from checking import run_checks
-from serving import NO_CACHE, OURS, OURS_SAYS, Server
+from serving import NO_CACHE, OURS, OURS_SAYS, PeerServer
 
 from kit.tinylm import make_model
 
@@ -35,7 +35,7 @@ def serve(name: str, mode: str, folder: Path, model: Path) -> tuple[str, int | N
     """Return an answer, what was restored for it, and what the server logged."""
     log = folder / "log"
     log.unlink(missing_ok=True)
-    server = Server(name, mode, sys.executable, model, folder / mode, log)
+    server = PeerServer(name, mode, sys.executable, model, folder / mode, log)
     try:
         text, cached = server.answer(MESSAGES)
     finally:

@@ -23,7 +23,7 @@ from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install, launch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from checking import hidden, run_checks
-from driving import Answer, loaded, prompt_of, store_in
+from driving import PeerAnswer, loaded, prompt_of, store_in
 from vllm_driving import (
     Scenario,
     answers,
@@ -50,24 +50,24 @@ LOSSY = ("8 bits", "4 bits")
 FOLDER = Path(tempfile.mkdtemp())
 
 
-def branches(serving: Any) -> list[Answer]:
+def branches(serving: Any) -> list[PeerAnswer]:
     """Chats with one system prompt, which the engine knows the length of; then the first again."""
     system = prompt_of(600)
     chats = [[*system, *prompt_of(50, salt)] for salt in (1, 2, 3, 1)]
     return [answers(serving, [request(chat, boundary=600)])[0] for chat in chats]
 
 
-def together(serving: Any) -> list[Answer]:
+def together(serving: Any) -> list[PeerAnswer]:
     """Requests of different lengths in one batch, and then their next turns."""
     return _two_turns(lambda prompts: answers(serving, [request(one) for one in prompts]))
 
 
-def one_by_one(serving: Any) -> list[Answer]:
+def one_by_one(serving: Any) -> list[PeerAnswer]:
     """The same requests, each alone."""
     return _two_turns(lambda prompts: [ask(serving, one) for one in prompts])
 
 
-def _two_turns(serve: Callable[[list[list[int]]], list[Answer]]) -> list[Answer]:
+def _two_turns(serve: Callable[[list[list[int]]], list[PeerAnswer]]) -> list[PeerAnswer]:
     prompts = [prompt_of(120 + 90 * place, place) for place in range(4)]
     first = serve(prompts)
     longer = [
@@ -77,7 +77,7 @@ def _two_turns(serve: Callable[[list[list[int]]], list[Answer]]) -> list[Answer]
     return [*first, *serve(longer)]
 
 
-def aborted(serving: Any) -> list[Answer]:
+def aborted(serving: Any) -> list[PeerAnswer]:
     """A client goes away while its prompt is computed, another while it is answered."""
     prompt = prompt_of(1000)
     for steps, asked in ((6, request(prompt)), (30, request(prompt_of(300, 4), 200))):
@@ -91,7 +91,7 @@ def aborted(serving: Any) -> list[Answer]:
     return [ask(serving, prompt), ask(serving, prompt_of(300, 4))]
 
 
-def compared(name: str, scenario: Scenario, **options: Any) -> list[Answer]:
+def compared(name: str, scenario: Scenario, **options: Any) -> list[PeerAnswer]:
     """Run a scenario without a cache, with vllm-mlx's own and with this one; return the last."""
     family, own = MODELS[name]
     model, options = loaded(FOLDER, family), {**own, **options}
@@ -112,7 +112,7 @@ def compared(name: str, scenario: Scenario, **options: Any) -> list[Answer]:
     return given
 
 
-def same(one: Answer, other: Answer) -> bool:
+def same(one: PeerAnswer, other: PeerAnswer) -> bool:
     return one.tokens == other.tokens
 
 

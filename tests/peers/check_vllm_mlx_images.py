@@ -17,7 +17,7 @@ from typing import Any
 
 import mlx.core as mx
 from checking import hidden, run_checks
-from driving import Answer, loaded, prompt_of, store_in
+from driving import PeerAnswer, loaded, prompt_of, store_in
 from vllm_mlx.memory_cache import MemoryCacheConfig
 from vllm_mlx.mllm_batch_generator import MLLMBatchGenerator, MLLMBatchRequest
 
@@ -39,7 +39,7 @@ def generator(of: Any, cached: bool) -> Any:
     )
 
 
-def ask(serving: Any, prompt: list[int]) -> Answer:
+def ask(serving: Any, prompt: list[int]) -> PeerAnswer:
     """Serve one text request; what was restored is what the cache counted."""
 
     def saved() -> int:
@@ -63,11 +63,11 @@ def ask(serving: Any, prompt: list[int]) -> Answer:
             if response.finish_reason is not None:
                 # A whole prompt that was found is rewound by a token, which is computed.
                 cached = min(saved() - before, len(prompt) - 1)
-                return Answer(len(prompt), cached, tuple(given))
+                return PeerAnswer(len(prompt), cached, tuple(given))
     raise AssertionError("no end of an answer")
 
 
-def conversation(serving: Any) -> list[Answer]:
+def conversation(serving: Any) -> list[PeerAnswer]:
     """Two turns; then the second prompt again, and one that parts from it."""
     first = prompt_of(400)
     answers = [ask(serving, first)]

@@ -14,7 +14,7 @@ ANSWER = 12
 """Tokens that a request generates by default."""
 
 
-class Answer(NamedTuple):
+class PeerAnswer(NamedTuple):
     """What a request got: how much of its prompt came from a cache, and what was generated."""
 
     prompt: int

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import driving
-from driving import ANSWER, Answer, Loaded
+from driving import ANSWER, Loaded, PeerAnswer
 from omlx.request import Request, SamplingParams
 from omlx.scheduler import Scheduler, SchedulerConfig
 
@@ -49,12 +49,12 @@ def finish(serving: Any) -> None:
         serving.step()
 
 
-def answer_of(asked: Request) -> Answer:
+def answer_of(asked: Request) -> PeerAnswer:
     """Return what a request got that has ended."""
-    return Answer(asked.num_prompt_tokens, asked.cached_tokens, tuple(asked.output_token_ids))
+    return PeerAnswer(asked.num_prompt_tokens, asked.cached_tokens, tuple(asked.output_token_ids))
 
 
-def answers(serving: Any, prompts: Sequence[Sequence[int]]) -> list[Answer]:
+def answers(serving: Any, prompts: Sequence[Sequence[int]]) -> list[PeerAnswer]:
     """Serve requests that arrive together, to the end of all."""
     requests = [request(prompt) for prompt in prompts]
     for asked in requests:
@@ -63,7 +63,7 @@ def answers(serving: Any, prompts: Sequence[Sequence[int]]) -> list[Answer]:
     return [answer_of(asked) for asked in requests]
 
 
-def ask(serving: Any, prompt: Sequence[int]) -> Answer:
+def ask(serving: Any, prompt: Sequence[int]) -> PeerAnswer:
     """Serve one request."""
     return answers(serving, [prompt])[0]
 

@@ -83,7 +83,7 @@ PEERS = {
 }
 
 
-class Server:
+class PeerServer:
     """A server in a process group of its own, until `stop`."""
 
     def __init__(

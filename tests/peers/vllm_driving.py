@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from driving import ANSWER, Answer, Loaded, prompt_of, store_in
+from driving import ANSWER, Loaded, PeerAnswer, prompt_of, store_in
 from vllm_mlx.request import Request, SamplingParams
 from vllm_mlx.scheduler import Scheduler, SchedulerConfig
 
@@ -35,7 +35,7 @@ def scheduler(of: Loaded, **options: Any) -> Any:
     return made
 
 
-def answers(serving: Any, requests: Sequence[Request]) -> list[Answer]:
+def answers(serving: Any, requests: Sequence[Request]) -> list[PeerAnswer]:
     """Serve requests together, to the end of all."""
     cached: dict[str, int] = {}
     for asked in requests:
@@ -47,7 +47,7 @@ def answers(serving: Any, requests: Sequence[Request]) -> list[Answer]:
             if asked.request_id in serving.running and asked.request_id not in cached:
                 cached[asked.request_id] = asked.cached_tokens
     return [
-        Answer(
+        PeerAnswer(
             asked.num_prompt_tokens,
             cached.get(asked.request_id, asked.cached_tokens),
             tuple(serving.remove_finished_request(asked.request_id).output_token_ids),
@@ -56,12 +56,12 @@ def answers(serving: Any, requests: Sequence[Request]) -> list[Answer]:
     ]
 
 
-def ask(serving: Any, prompt: Sequence[int], most: int = ANSWER) -> Answer:
+def ask(serving: Any, prompt: Sequence[int], most: int = ANSWER) -> PeerAnswer:
     """Serve one request."""
     return answers(serving, [request(prompt, most)])[0]
 
 
-def conversation(serving: Any, turns: int = 3, length: int = 400) -> list[Answer]:
+def conversation(serving: Any, turns: int = 3, length: int = 400) -> list[PeerAnswer]:
     """Hold one: each prompt goes on from the answer before."""
     prompt, given = prompt_of(length), []
     for turn in range(turns):
@@ -89,4 +89,4 @@ def none(of: Loaded, **options: Any) -> Any:
     return scheduler(of, enable_prefix_cache=False, **options)
 
 
-Scenario = Callable[[Any], list[Answer]]
+Scenario = Callable[[Any], list[PeerAnswer]]

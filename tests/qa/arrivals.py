@@ -23,7 +23,7 @@ from integrations.server.playing import TOOLS, WORDS, make_chat_model
 from mlx_lm import server
 from transformers import PreTrainedTokenizerFast
 
-from kit.tinylm import Server
+from kit.tinylm import LmServer
 from kit.tinylm.process import cached_environment, start_server
 from kit.wire import exchange, request
 from omlx_cache import scope
@@ -99,7 +99,7 @@ def serve(folder: Path, most: int) -> int:
     return cli.main(["serve", "--port", "0", "--model", str(folder / "model")])
 
 
-class Conversation:
+class AgentConversation:
     """An agent's: each turn has a tool loop, and the user speaks behind it."""
 
     def __init__(self, draw: random.Random) -> None:
@@ -143,12 +143,12 @@ def campaign(count: int, seed: int, folder: Path) -> dict[bool, Counter[int]]:
     }
 
 
-def _ask_until_it_ends(to: Server, draw: random.Random) -> None:
-    talks = [Conversation(draw) for _ in range(CONVERSATIONS)]
+def _ask_until_it_ends(to: LmServer, draw: random.Random) -> None:
+    talks = [AgentConversation(draw) for _ in range(CONVERSATIONS)]
     while to.process.poll() is None:
         place = draw.randrange(CONVERSATIONS)
         if talks[place].turns == TURNS:
-            talks[place] = Conversation(draw)
+            talks[place] = AgentConversation(draw)
         talk = talks[place]
         if _ask(to.url, talk.asked(), tools=TOOLS):
             talk.messages.append({"role": "assistant", "content": "the old tests"})

@@ -40,7 +40,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DirectoryUse:
     """How one directory is used. `tight`: its budget evicts; `disturbed`: so do clears, evictions
     by request and departures from memory beside the commits."""
 
@@ -51,7 +51,7 @@ class Plan:
     options: dict[str, Any]
 
     @classmethod
-    def drawn(cls, seed: int, durability: Durability) -> "Plan":
+    def drawn(cls, seed: int, durability: Durability) -> "DirectoryUse":
         draw = random.Random(f"plan {seed}")
         tight, hot = draw.random() < 0.3, draw.choice([512, 1024, 2048]) * KIB
         options = {
@@ -91,7 +91,7 @@ class Journal:
             return len(self.entries) - 1
 
 
-class Watched(FileSystem):
+class WatchedDeletes(FileSystem):
     """Announces each page that is about to be deleted."""
 
     def __init__(self, journal: Journal) -> None:
@@ -115,17 +115,17 @@ class Unsynced(FileSystem):
         super().sync_directory(path, "none")
 
 
-class Recorded(Watched, RecordingDisk, Unsynced):
+class Recorded(WatchedDeletes, RecordingDisk, Unsynced):
     """Records what it is asked for, and announces what is deleted."""
 
 
-class Work:
+class FlushingWork:
     """Threads that commit and flush, each sequences of its own, and disturb those of others.
 
     The journal's lock does not guard `_names`: threads only append to it.
     """
 
-    def __init__(self, plan: Plan, life: int, store: BlockStore, journal: Journal) -> None:
+    def __init__(self, plan: DirectoryUse, life: int, store: BlockStore, journal: Journal) -> None:
         self._plan, self._life = plan, life
         self._store, self._journal = store, journal
         self._names: list[tuple[str, int]] = []
@@ -230,7 +230,9 @@ def cleared(entries: Sequence[Entry]) -> Iterator[Entry]:
 class Check:
     """Opens a directory as a new process would, and compares it with what a journal promises."""
 
-    def __init__(self, plan: Plan, directory: Path, journal: Journal, tally: Counter[str]) -> None:
+    def __init__(
+        self, plan: DirectoryUse, directory: Path, journal: Journal, tally: Counter[str]
+    ) -> None:
         self._plan, self._journal, self._tally = plan, journal, tally
         self._directory = directory
         self._seen: dict[tuple[str, int], bool] = {}
@@ -238,7 +240,9 @@ class Check:
 
     def run(self, *, clears: bool) -> None:
         entries = list(self._journal.entries)
-        with open_store(self._directory, Watched(self._journal), **self._plan.options) as store:
+        with open_store(
+            self._directory, WatchedDeletes(self._journal), **self._plan.options
+        ) as store:
             # The directory has been read when the writer answers.
             assert store.flush(FLUSH_SECONDS)
             for promise, is_excused in excused(entries):
@@ -285,10 +289,10 @@ class Check:
 def cut_round(seed: int, base: Path, tally: Counter[str]) -> list[str]:
     """Work on a recorded disk, and look at what power cuts leave: one at the end, which every
     promise has to survive, and some anywhere."""
-    plan, live, journal = Plan.drawn(seed, "fsync"), base / "live", Journal()
+    plan, live, journal = DirectoryUse.drawn(seed, "fsync"), base / "live", Journal()
     disk = journal.disk = Recorded(journal)
     with open_store(live, disk, **plan.options) as store:
-        Work(plan, 0, store, journal).run()
+        FlushingWork(plan, 0, store, journal).run()
         log, entries = disk.log[:], journal.entries[:]
     tally.update(entry["kind"] for entry in entries)
     faults, draw = list[str](), random.Random(f"cuts {seed}")
@@ -307,7 +311,11 @@ def cut_round(seed: int, base: Path, tally: Counter[str]) -> list[str]:
 
 def kill_round(seed: int, base: Path, tally: Counter[str]) -> list[str]:
     """Kill one process after another on a directory, and look at everything after each."""
-    plan, directory, draw = Plan.drawn(seed, "none"), base / "cold", random.Random(f"kill {seed}")
+    plan, directory, draw = (
+        DirectoryUse.drawn(seed, "none"),
+        base / "cold",
+        random.Random(f"kill {seed}"),
+    )
     journal, faults = Journal(), list[str]()
     for life in range(LIVES):
         heard, killed = _live(seed, life, directory, draw.randrange(3 * plan.threads * TURNS))
@@ -363,9 +371,9 @@ def main() -> int:
     parser.add_argument("--life", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work is not None:
-        plan, journal = Plan.drawn(args.seed, "none"), Journal(out=1)
-        with open_store(args.work, Watched(journal), **plan.options) as store:
-            Work(plan, args.life, store, journal).run()
+        plan, journal = DirectoryUse.drawn(args.seed, "none"), Journal(out=1)
+        with open_store(args.work, WatchedDeletes(journal), **plan.options) as store:
+            FlushingWork(plan, args.life, store, journal).run()
         return 0
     tally, faults = campaign(args.count, args.seed)
     for name, number in sorted(tally.items()):

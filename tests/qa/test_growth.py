@@ -21,7 +21,7 @@ from mlx_lm.generate import BatchGenerator
 
 from kit.drive import random_tokens, settings
 from kit.examples import some
-from kit.tinylm import Server, make_model, serve_ours
+from kit.tinylm import LmServer, make_model, serve_ours
 from kit.tokenizer import tokenizer
 from kit.work import resident_bytes, traced_memory
 from kit.zoo.family import FAMILIES, build_model
@@ -211,7 +211,7 @@ def traced() -> int:
 class Served:
     """A server in a process of its own, with the prompt in its cache."""
 
-    def __init__(self, server: Server, directory: Path) -> None:
+    def __init__(self, server: LmServer, directory: Path) -> None:
         self._server = server
         self._directory = directory
         self._text = random.Random(1).choices("abcdefgh", k=LENGTH - 64)

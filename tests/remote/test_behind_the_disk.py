@@ -20,7 +20,7 @@ GROUP = "window64keep0"
 SECONDS = 30.0
 
 
-class _Rig:
+class _TwoMachines:
     """Tiers of a machine, and another machine's way to the store behind them."""
 
     def __init__(self, directory: Path, policy: str) -> None:
@@ -56,8 +56,8 @@ class _Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[_Rig]:
-    made = _Rig(tmp_path, getattr(request, "param", "through"))
+def rig(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[_TwoMachines]:
+    made = _TwoMachines(tmp_path, getattr(request, "param", "through"))
     yield made
     assert made.tiers.stop_writing(SECONDS)
     assert made.remote.close(SECONDS)
@@ -65,7 +65,9 @@ def rig(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[_Rig]:
 
 
 @pytest.mark.parametrize("rig", ["lazy"], indirect=True)
-def test_a_page_that_nobody_has_asked_for_evicts_none_that_the_disk_lacks(rig: _Rig) -> None:
+def test_a_page_that_nobody_has_asked_for_evicts_none_that_the_disk_lacks(
+    rig: _TwoMachines,
+) -> None:
     far, *here = (STORY.page(number) for number in range(1, 5))
     rig.store_there(far)
     rig.tiers.hot.allow(3 * far.meta.nbytes)
@@ -79,7 +81,7 @@ def test_a_page_that_nobody_has_asked_for_evicts_none_that_the_disk_lacks(rig: _
     assert len(rig.tiers.hot.entries()) == 2
 
 
-def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) -> None:
+def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _TwoMachines) -> None:
     whole = STORY.page(1, group=GROUP)
     half = replace(STORY.meta(1, group=GROUP, held=8, nbytes=2048))
     rig.store_here(Page(half, whole.payload[:2048]))
@@ -100,7 +102,7 @@ def test_a_page_of_which_other_machines_have_more_is_read_from_there(rig: _Rig) 
     assert (here.tier, here.held) == (COLD, 16)
 
 
-def test_a_page_that_was_spoilt_here_alone_is_had_from_other_machines(rig: _Rig) -> None:
+def test_a_page_that_was_spoilt_here_alone_is_had_from_other_machines(rig: _TwoMachines) -> None:
     page = STORY.page(1)
     rig.store_here(page)
     rig.store_there(page)

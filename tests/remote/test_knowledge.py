@@ -14,7 +14,7 @@ from omlx_cache_storage.remote.knowledge import (
 SPACE = BlockKey(b"n" * 32)
 
 
-class _Rig:
+class _KnowingTier:
     def __init__(self, most: int = 100) -> None:
         self.now = 1000.0
         self.known = Knowledge(lambda: self.now, most)
@@ -36,7 +36,7 @@ def _page(number: int) -> PageId:
 
 
 def test_the_word_of_others_says_nothing_of_a_page_that_was_seen_or_lost() -> None:
-    rig = _Rig()
+    rig = _KnowingTier()
     rig.note(1)
     rig.known.note_absent([_page(2)], "remote_lost")
     assert [rig.assume(n) for n in (1, 2, 3)] == [False, False, True]
@@ -60,7 +60,7 @@ def test_the_word_of_others_says_nothing_of_a_page_that_was_seen_or_lost() -> No
 
 def test_it_remembers_the_latest_ones_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(knowledge, "MOST_TAILS", 10)
-    rig = _Rig(most=10)
+    rig = _KnowingTier(most=10)
     rig.note(*range(15))
     assert rig.has(4, 5, 14) == [False, True, True]
     assert len(rig.known) == 10

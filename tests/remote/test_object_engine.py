@@ -48,9 +48,9 @@ class Bucket(ThreadingHTTPServer):
 
     daemon_threads = False
 
-    def __init__(self, *answers: "Answer") -> None:
+    def __init__(self, *answers: "BucketSays") -> None:
         self.answers = [*answers]
-        super().__init__((LOCAL, 0), _Speaker)
+        super().__init__((LOCAL, 0), _BucketHandler)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -65,7 +65,7 @@ class Bucket(ThreadingHTTPServer):
         super().server_close()
 
 
-class Answer(NamedTuple):
+class BucketSays(NamedTuple):
     """What a bucket says; `length` is what it says of the body, None for one without end."""
 
     status: int
@@ -74,7 +74,7 @@ class Answer(NamedTuple):
     stretch: str = "bytes 0-63/64"
 
 
-class _Speaker(BaseHTTPRequestHandler):
+class _BucketHandler(BaseHTTPRequestHandler):
     server: Bucket
     protocol_version = "HTTP/1.1"
 
@@ -118,7 +118,7 @@ class _Speaker(BaseHTTPRequestHandler):
 )
 def test_a_status_has_its_word(status: int, reason: str) -> None:
     body = b"<Error><Code>SoItIs</Code></Error>"
-    with Bucket(Answer(status, body, len(body))) as bucket, engine_at(bucket.url) as engine:
+    with Bucket(BucketSays(status, body, len(body))) as bucket, engine_at(bucket.url) as engine:
         for error in (
             reason_of(engine.ping),
             reason_of(engine.look, ["a", "b"], 4),
@@ -133,22 +133,22 @@ def test_a_status_has_its_word(status: int, reason: str) -> None:
 @pytest.mark.parametrize(
     "lie",
     [
-        Answer(206, b"x" * 20, 64),
-        Answer(206, b"x" * 64, 64, "bytes 7-99999999999999/99999999999999"),
-        Answer(206, b"x" * 64, 64, "bytes 63-0/64"),
-        Answer(206, b"x" * 64, 64, "nonsense"),
-        Answer(200, b"x" * 64, 64),
-        Answer(206, b"x" * 100_000, None),
-        Answer(206, b"x" * 5000, 5000),
+        BucketSays(206, b"x" * 20, 64),
+        BucketSays(206, b"x" * 64, 64, "bytes 7-99999999999999/99999999999999"),
+        BucketSays(206, b"x" * 64, 64, "bytes 63-0/64"),
+        BucketSays(206, b"x" * 64, 64, "nonsense"),
+        BucketSays(200, b"x" * 64, 64),
+        BucketSays(206, b"x" * 100_000, None),
+        BucketSays(206, b"x" * 5000, 5000),
     ],
     ids=["short", "far", "backwards", "nonsense", "whole", "endless", "long"],
 )
 def test_a_bucket_that_lies_about_what_it_sends_gives_no_more_than_was_asked_for(
-    lie: Answer,
+    lie: BucketSays,
 ) -> None:
     part = Part("name", 0, 0, 64)
     with (
-        Bucket(lie, Answer(206, b"y" * 64, 64)) as bucket,
+        Bucket(lie, BucketSays(206, b"y" * 64, 64)) as bucket,
         engine_at(bucket.url, read_seconds=2.0) as engine,
     ):
         with suppress(RemoteError):

@@ -26,7 +26,7 @@ OPTIONS = RemoteOptions("redis://somewhere", "cpu", lookup_seconds=DEADLINE, rea
 NAMES = RemoteNames(OPTIONS.prefix, OPTIONS.architecture)
 
 
-class _Machine:
+class _Sender:
     """A directory, a tier on a store in memory, and what sends from the one to the other."""
 
     def __init__(self, directory: Path, store: MemoryStore, policy: UploadPolicy) -> None:
@@ -84,10 +84,10 @@ def one(
     tmp_path: Path,
     store: MemoryStore,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[_Machine]:
+) -> Iterator[_Sender]:
     """A machine that sends nothing yet: everything, or what the test's policy wants."""
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
-    one = _Machine(tmp_path / "cold", store, getattr(request, "param", "all"))
+    one = _Sender(tmp_path / "cold", store, getattr(request, "param", "all"))
     yield one
     one.close()
 
@@ -96,7 +96,7 @@ def _names(*numbers: int, story: Story = STORY) -> list[str]:
     return [NAMES.page(story.namespace, page) for page in story.ids(*numbers)]
 
 
-def test_a_damaged_page_is_not_sent(one: _Machine, store: MemoryStore) -> None:
+def test_a_damaged_page_is_not_sent(one: _Sender, store: MemoryStore) -> None:
     one.store(1, 2)
     for path in files_in(one.cold.directory):
         if path.name.startswith(STORY.id(1).key.hex()[:16]):
@@ -108,7 +108,7 @@ def test_a_damaged_page_is_not_sent(one: _Machine, store: MemoryStore) -> None:
 
 
 def test_a_store_that_fails_gets_everything_once_it_is_back(
-    one: _Machine, monkeypatch: pytest.MonkeyPatch
+    one: _Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one.engine.fail["*"] = "refused"
     one.store(*range(1, 41))
@@ -126,7 +126,7 @@ def test_a_store_that_fails_gets_everything_once_it_is_back(
 
 
 def test_a_page_that_is_never_taken_is_given_up_and_holds_up_no_other(
-    one: _Machine, store: MemoryStore
+    one: _Sender, store: MemoryStore
 ) -> None:
     one.store(1, 2, 3)
     tried: list[str] = []
@@ -145,7 +145,7 @@ def test_a_page_that_is_never_taken_is_given_up_and_holds_up_no_other(
 
 
 def test_what_does_not_fit_is_dropped_and_counted(
-    one: _Machine, monkeypatch: pytest.MonkeyPatch
+    one: _Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_PAGES", 10)
     one.store(*range(1, 31))
@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_dropped_and_counted(
 
 
 def test_closing_ends_in_time_and_says_that_something_was_left(
-    one: _Machine, monkeypatch: pytest.MonkeyPatch
+    one: _Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CLOSE_SECONDS", 0.2)
     one.has(*range(1, 9))
@@ -173,7 +173,7 @@ def test_closing_ends_in_time_and_says_that_something_was_left(
 
 
 @pytest.mark.parametrize("one", ["shared"], indirect=True)
-def test_what_several_begin_with_is_sent_and_nobodys_own_turns(one: _Machine) -> None:
+def test_what_several_begin_with_is_sent_and_nobodys_own_turns(one: _Sender) -> None:
     one.start()
     one.store(1, 2, 3, 4)
     one.uploads.used(STORY.ids(1, 2, 3, 4))
@@ -205,7 +205,7 @@ def test_what_is_sent_is_what_the_policy_wants_and_each_page_once(
 ) -> None:
     """A model: what is here, what was asked for since it was last sent, and what there is there."""
     store = MemoryStore()
-    one = _Machine(tmp_path / str(uuid.uuid4()), store, policy)
+    one = _Sender(tmp_path / str(uuid.uuid4()), store, policy)
     one.start()
     here: set[int] = set()
     sent: list[int] = []

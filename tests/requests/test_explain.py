@@ -19,7 +19,7 @@ OTHER = range(5000, 5300)
 MOVED = [*range(600), 9999, *range(601, 900)]
 
 
-class Known:
+class TierContents:
     """What an explainer asks: the tiers have the pages of `here` ends; `gone` ends have left."""
 
     disk_trouble, cold = "", None
@@ -56,13 +56,13 @@ class Known:
 
 
 @pytest.fixture
-def known() -> Known:
-    return Known()
+def known() -> TierContents:
+    return TierContents()
 
 
 @pytest.mark.parametrize(("stored", "reason"), [(True, "evicted"), (False, "not_stored")])
 def test_what_was_stored_and_is_forgotten_left_a_while_ago(stored: bool, reason: str) -> None:
-    known = Known(most=2)
+    known = TierContents(most=2)
     known.ask([*PROMPT[:800], *OTHER], stored=stored)
     for end in range(1, 4):
         known.leave(end)
@@ -79,7 +79,7 @@ def test_what_was_stored_and_is_forgotten_left_a_while_ago(stored: bool, reason:
     ],
 )
 def test_a_disk_that_takes_no_page_is_to_blame_for_what_memory_evicted(
-    known: Known, how: How, trouble: str, reason: str
+    known: TierContents, how: How, trouble: str, reason: str
 ) -> None:
     known.disk_trouble = "full"
     known.ask([*PROMPT[:800], *OTHER], stored=False)
@@ -94,7 +94,7 @@ def test_a_disk_that_takes_no_page_is_to_blame_for_what_memory_evicted(
 @pytest.mark.parametrize(
     ("lacking", "reason"), [("state", "snapshot_missing"), ("window", "window_not_held")]
 )
-def test_a_restore_point_that_is_missing(known: Known, lacking: str, reason: str) -> None:
+def test_a_restore_point_that_is_missing(known: TierContents, lacking: str, reason: str) -> None:
     assert known.explain("no_restore_point", lacking=lacking).reason == reason
     known.ask([*PROMPT[:600], *OTHER])
     told = known.explain("no_restore_point", lacking=lacking)
@@ -110,20 +110,22 @@ def test_a_restore_point_that_is_missing(known: Known, lacking: str, reason: str
     [("absent", "", "new_text"), ("no_restore_point", "state", "snapshot_missing")],
 )
 def test_a_prompt_that_parts_before_what_was_restored_is_not_to_blame(
-    known: Known, answer: int, met: str, lacking: str, reason: str
+    known: TierContents, answer: int, met: str, lacking: str, reason: str
 ) -> None:
     known.ask([*PROMPT[:100], 9999, *PROMPT[101:]], answer)
     told = known.explain(met, lacking=lacking)
     assert (told.reason, told.other, told.position) == (reason, None, None)
 
 
-def test_a_restore_point_that_a_template_costs_is_rewritten(known: Known) -> None:
+def test_a_restore_point_that_a_template_costs_is_rewritten(known: TierContents) -> None:
     known.ask([*PROMPT[:600], *OTHER], answer=320)
     assert known.explain("no_restore_point", lacking="state").reason == "rewritten"
 
 
 @pytest.mark.parametrize("reason", ["corrupt", "absent", "deadline"])
-def test_an_earlier_prompt_is_not_named_where_it_is_not_to_blame(known: Known, reason: str) -> None:
+def test_an_earlier_prompt_is_not_named_where_it_is_not_to_blame(
+    known: TierContents, reason: str
+) -> None:
     known.ask([*PROMPT[:600], *OTHER])
     known.leave(768)
     told = known.explain(reason)
@@ -134,7 +136,7 @@ def test_an_earlier_prompt_is_not_named_where_it_is_not_to_blame(known: Known, r
     )
 
 
-def test_what_raises_leaves_the_word(known: Known, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_raises_leaves_the_word(known: TierContents, caplog: pytest.LogCaptureFixture) -> None:
     known.chain = None
     assert known.explain("absent").reason == "absent"
     assert "not explained" in caplog.text
@@ -151,7 +153,7 @@ RESTORES = sorted(
 
 
 @pytest.mark.parametrize("reason", RESTORES)
-def test_every_reason_has_words(known: Known, reason: str) -> None:
+def test_every_reason_has_words(known: TierContents, reason: str) -> None:
     assert MISS_REASONS[reason].sentence
     shown = sentence(replace(known.explain(), reason=reason))
     restored, _, why = shown.partition(". ")
@@ -168,7 +170,7 @@ def test_one_token_was_new() -> None:
     assert " 1 was new: " in sentence(Explanation(reasons.NEW_TEXT, 687, 686))
 
 
-def test_a_log_line_has_counts_and_no_tokens(known: Known) -> None:
+def test_a_log_line_has_counts_and_no_tokens(known: TierContents) -> None:
     assert brief(known.explain()) == " (new_text)"
     known.ask([*PROMPT[:600], *OTHER])
     assert brief(known.explain()) == " (new_text: differs from request 7 at token 601)"
@@ -180,13 +182,15 @@ def test_a_log_line_has_counts_and_no_tokens(known: Known) -> None:
 
 
 @pytest.mark.parametrize("shared", [1, 7])
-def test_the_first_tokens_of_a_template_name_no_other_request(known: Known, shared: int) -> None:
+def test_the_first_tokens_of_a_template_name_no_other_request(
+    known: TierContents, shared: int
+) -> None:
     known.ask([*PROMPT[:shared], *OTHER])
     told = known.explain(restored=0)
     assert (told.reason, told.other) == ("new_text", None)
     assert brief(told) == " (new_text)"
 
 
-def test_what_is_wrong_with_tokens_is_not_in_the_log(known: Known) -> None:
+def test_what_is_wrong_with_tokens_is_not_in_the_log(known: TierContents) -> None:
     told = known.explainer.explain(None, 5, 0, "bad_tokens:got 'a secret'")
     assert (told.reason, brief(told)) == ("bad_tokens", " (bad_tokens)")

@@ -8,7 +8,7 @@ import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from kit import zoo
-from kit.drive import Turn, chunks, feed, random_tokens, request, same, settings
+from kit.drive import FedTurn, chunks, feed, random_tokens, request, same, settings
 from kit.examples import some
 from kit.remote.engines import PATIENT_SECONDS
 from kit.remote.places import STORES
@@ -55,7 +55,7 @@ class Prompts:
             assert same(turn.logits, [feed(MODEL, live, step) for step in turn.steps])
         return short
 
-    def _ask(self, store: BlockStore, count: int, **options: Any) -> Turn:
+    def _ask(self, store: BlockStore, count: int, **options: Any) -> FedTurn:
         cache = PrefixCache(MODEL, store, make_cache=self._make)
         return request(MODEL, cache, random_tokens(count, count), step=STEP, **options)
 

@@ -58,7 +58,7 @@ class Changing:
         return set()
 
 
-class Counting(RestoreGate):
+class CountingGate(RestoreGate):
     """A gate that rejects nothing, and counts how often it was asked."""
 
     asked = 0
@@ -68,7 +68,7 @@ class Counting(RestoreGate):
         return ""
 
 
-def look(view: Changing, gate: Counting | None = None) -> RestorePoint:
+def look(view: Changing, gate: CountingGate | None = None) -> RestorePoint:
     return find_restore_point(CHAIN, (PAGED,), view, limit=END, tiers=cast(Tiers, view), gate=gate)
 
 

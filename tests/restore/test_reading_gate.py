@@ -24,7 +24,7 @@ SECONDS = 2.0
 """What computing `TOKENS` takes."""
 
 
-class Machine:
+class TimedMachine:
     """A gate beside a device and tiers that take what the test says. No clock runs."""
 
     def __init__(self) -> None:
@@ -56,25 +56,25 @@ class Machine:
 
 
 @pytest.fixture
-def machine() -> Machine:
-    made = Machine()
+def machine() -> TimedMachine:
+    made = TimedMachine()
     made.compute()
     return made
 
 
-def test_reading_is_rejected_where_computing_is_clearly_faster(machine: Machine) -> None:
+def test_reading_is_rejected_where_computing_is_clearly_faster(machine: TimedMachine) -> None:
     machine.reads(1.01 * CLEARLY * SECONDS)
     assert machine.reason() == (
         "slower_than_computing:2,048 tokens, about 2.52 s to read and 2 s to compute"
     )
 
 
-def test_reading_is_admitted_where_it_is_about_as_fast(machine: Machine) -> None:
+def test_reading_is_admitted_where_it_is_about_as_fast(machine: TimedMachine) -> None:
     machine.reads(0.99 * CLEARLY * SECONDS)
     assert machine.reason() == ""
 
 
-def test_a_difference_that_nobody_notices_is_no_reason(machine: Machine) -> None:
+def test_a_difference_that_nobody_notices_is_no_reason(machine: TimedMachine) -> None:
     machine.reads(10.0)
     tokens = 16
     nbytes = int(NBYTES * (tokens * SECONDS / TOKENS + LEAST_SECONDS) / 10.0)
@@ -84,17 +84,17 @@ def test_a_difference_that_nobody_notices_is_no_reason(machine: Machine) -> None
 
 @pytest.mark.parametrize("known", ["nothing", "a model", "a link", "another model", "another tier"])
 def test_without_evidence_of_both_everything_is_read(known: str) -> None:
-    machine = Machine()
+    machine = TimedMachine()
     if known != "nothing":
         machine.compute(model="other" if known == "another model" else "m")
     if known == "a link":
-        machine = Machine()
+        machine = TimedMachine()
     if known not in ("nothing", "a model"):
         machine.reads(100.0, tier=COLD if known == "another tier" else REMOTE)
     assert machine.reason() == ""
 
 
-def test_three_reads_are_evidence_and_fewer_are_none(machine: Machine) -> None:
+def test_three_reads_are_evidence_and_fewer_are_none(machine: TimedMachine) -> None:
     for _ in range(READS - 1):
         machine.read(100.0)
         assert machine.reason() == ""
@@ -102,7 +102,7 @@ def test_three_reads_are_evidence_and_fewer_are_none(machine: Machine) -> None:
     assert machine.reason() != ""
 
 
-def test_one_slow_read_changes_nothing_and_one_fast_read_is_believed(machine: Machine) -> None:
+def test_one_slow_read_changes_nothing_and_one_fast_read_is_believed(machine: TimedMachine) -> None:
     machine.reads(0.01)
     machine.read(100.0)
     assert machine.reason() == ""
@@ -112,7 +112,7 @@ def test_one_slow_read_changes_nothing_and_one_fast_read_is_believed(machine: Ma
     assert machine.reason() == ""
 
 
-def test_one_in_eight_reads_to_try_again(machine: Machine) -> None:
+def test_one_in_eight_reads_to_try_again(machine: TimedMachine) -> None:
     machine.reads(100.0)
     turn = [False] * (PROBE_EVERY - 1) + [True]
     assert [machine.restore(100.0) for _ in range(3 * PROBE_EVERY)] == 3 * turn
@@ -123,7 +123,7 @@ WINDOW = GroupSpec("window", 2 * SIZE)
 CHAIN = KeyChain(namespace_digest({"a": 1}), as_tokens(range(BLOCKS * SIZE)), SIZE)
 
 
-class View:
+class ChainView:
     """A chain's pages: the first `hot` of a group in memory, the rest on other machines."""
 
     def __init__(self, groups: tuple[GroupSpec, ...], hot: Mapping[str, int]) -> None:
@@ -144,11 +144,11 @@ class View:
 
 def found(hot: Mapping[str, int], *groups: GroupSpec, slow: bool = True) -> RestorePoint:
     """Look up a chain of which memory has some blocks and other machines have all."""
-    machine = Machine()
+    machine = TimedMachine()
     machine.compute(1024, 0.001)
     machine.reads(100.0 if slow else 1e-4, nbytes=BLOCKS << 20)
     gate = RestoreGate(machine.gate, "m")
-    view = View(groups, hot)
+    view = ChainView(groups, hot)
     return find_restore_point(CHAIN, groups, view, limit=len(CHAIN), gate=gate)  # type: ignore[arg-type]
 
 

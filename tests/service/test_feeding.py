@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.drive import Turn
+from kit.drive import FedTurn
 from kit.remote.machines import Machine
 from kit.remote.processes import until
 from kit.remote.redis_servers import RedisServer, redis_server
@@ -67,7 +67,7 @@ def test_what_a_server_stored_another_machine_restores(
     until(lambda: len(_values(server)) == pages)
     other = _machine(tmp_path / "b", server)
     with other.store() as store:
-        turn: Turn = other.ask(store, TOKENS)
+        turn: FedTurn = other.ask(store, TOKENS)
         assert store.stats().requests.restored_remote_tokens == turn.cached == TOKENS - 1
     assert other.is_right(turn, TOKENS)
     shown = feeder.run("stats", "--format", "json", "--socket", feeder.socket).stdout

@@ -31,7 +31,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scope, "RESTORE_SECONDS", 60.0)
 
 
-class Watched:
+class FedModel:
     """A model, and the chunks that it was fed."""
 
     def __init__(self, model: Any) -> None:
@@ -44,8 +44,8 @@ class Watched:
 
 
 @pytest.fixture
-def fed(model: Any) -> Watched:
-    return Watched(model)
+def fed(model: Any) -> FedModel:
+    return FedModel(model)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def states(store: BlockStore) -> set[PageState]:
     "model", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"), indirect=True
 )
 def test_what_was_prepared_is_restored_to_its_end_and_has_the_bits_of_a_run(
-    model: Any, store: BlockStore, cache: PrefixCache, fed: Watched
+    model: Any, store: BlockStore, cache: PrefixCache, fed: FedModel
 ) -> None:
     first = request(model, cache, ASKED, step=256)
     preparation = cache.prepare(NEXT)
@@ -89,7 +89,7 @@ def test_what_was_prepared_is_restored_to_its_end_and_has_the_bits_of_a_run(
 
 @pytest.mark.usefixtures("asked")
 def test_nothing_is_prepared_of_what_is_cached_or_none(
-    model: Any, cache: PrefixCache, fed: Watched
+    model: Any, cache: PrefixCache, fed: FedModel
 ) -> None:
     for tokens in (ASKED, ASKED[:64], [], ["a"], None):
         finish(cache.prepare(tokens), fed)  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_so_many_tokens_are_prepared_at_most(model: Any, cache: PrefixCache) -> 
     "model", some(FAMILIES, "llama", "qwen3_next", "gemma3_text"), indirect=True
 )
 def test_what_is_given_up_is_restored_as_far_as_it_was_computed(
-    model: Any, store: BlockStore, cache: PrefixCache, fed: Watched
+    model: Any, store: BlockStore, cache: PrefixCache, fed: FedModel
 ) -> None:
     preparation = cache.prepare(NEXT)
     while not fed.chunks:
@@ -178,7 +178,7 @@ def test_what_it_is_restored_from_is_used_by_nobody(
 
 
 def test_nothing_is_prepared_while_memory_is_short_or_keeps_nothing(
-    model: Any, open_store: Opener, fed: Watched
+    model: Any, open_store: Opener, fed: FedModel
 ) -> None:
     store = open_store(hot_bytes=0)
     nothing = PrefixCache(model, store).prepare(NEXT)
@@ -198,7 +198,7 @@ def test_nothing_is_prepared_while_memory_is_short_or_keeps_nothing(
 
 
 def test_no_more_is_computed_than_memory_has_room_for(
-    model: Any, open_store: Opener, fed: Watched
+    model: Any, open_store: Opener, fed: FedModel
 ) -> None:
     store = open_store(hot_bytes="200KiB", queue_bytes="200KiB")
     cache = PrefixCache(model, store)
@@ -213,7 +213,7 @@ def test_no_more_is_computed_than_memory_has_room_for(
 
 @pytest.mark.parametrize("hot_cache_only", [True, False], ids=["memory", "disk"])
 def test_no_page_that_was_used_is_lost_for_a_prepared_one(
-    hot_cache_only: bool, model: Any, open_store: Opener, fed: Watched
+    hot_cache_only: bool, model: Any, open_store: Opener, fed: FedModel
 ) -> None:
     store = open_store(
         hot_bytes="600KiB", queue_bytes="600KiB", hot_cache_only=hot_cache_only, write_policy="lazy"
@@ -235,7 +235,7 @@ def test_no_page_that_was_used_is_lost_for_a_prepared_one(
 
 
 def test_in_full_memory_a_prepared_page_takes_the_place_of_one_that_the_disk_has(
-    model: Any, open_store: Opener, fed: Watched
+    model: Any, open_store: Opener, fed: FedModel
 ) -> None:
     store = open_store(hot_bytes="600KiB", queue_bytes="600KiB")
     cache = PrefixCache(model, store)
@@ -254,7 +254,7 @@ def test_in_full_memory_a_prepared_page_takes_the_place_of_one_that_the_disk_has
 @pytest.mark.parametrize("when", ["expected", "begun", "computing"])
 @pytest.mark.usefixtures("asked")
 def test_what_is_cleared_is_not_stored_again(
-    when: str, model: Any, store: BlockStore, cache: PrefixCache, fed: Watched
+    when: str, model: Any, store: BlockStore, cache: PrefixCache, fed: FedModel
 ) -> None:
     other = PrefixCache(model, store)
     preparation = cache.prepare(NEXT)
@@ -281,7 +281,7 @@ def test_what_is_cleared_is_not_stored_again(
 
 @pytest.mark.usefixtures("asked")
 def test_what_a_peer_process_clears_ends_a_preparation(
-    model: Any, store: BlockStore, cache: PrefixCache, monkeypatch: Any, fed: Watched
+    model: Any, store: BlockStore, cache: PrefixCache, monkeypatch: Any, fed: FedModel
 ) -> None:
     monkeypatch.setattr(Pace, "tokens", 32)
     assert store.flush(10)
@@ -400,7 +400,7 @@ def test_a_short_chunk_is_not_taken_for_a_slow_model(fewest: int, monkeypatch: A
 def test_where_a_chunk_takes_too_long_one_is_computed_until_requests_are_quicker(
     model: Any, smallest: int, cache: PrefixCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed, clock, late = Watched(model), time.perf_counter, 0.0
+    fed, clock, late = FedModel(model), time.perf_counter, 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + late)
 
     def slow(tokens: mx.array, cache: list[Any]) -> mx.array:
@@ -422,7 +422,7 @@ def test_where_a_chunk_takes_too_long_one_is_computed_until_requests_are_quicker
 
 @pytest.mark.usefixtures("asked")
 def test_where_a_restore_took_too_long_it_is_tried_now_and_then(
-    model: Any, cache: PrefixCache, fed: Watched
+    model: Any, cache: PrefixCache, fed: FedModel
 ) -> None:
     cache.pace.restored(300, 230.0)
     finish(cache.prepare(NEXT), fed)
@@ -435,7 +435,7 @@ def test_where_a_restore_took_too_long_it_is_tried_now_and_then(
 
 @pytest.mark.usefixtures("asked")
 def test_a_restore_takes_no_longer_than_what_it_saves(
-    model: Any, cache: PrefixCache, monkeypatch: pytest.MonkeyPatch, fed: Watched
+    model: Any, cache: PrefixCache, monkeypatch: pytest.MonkeyPatch, fed: FedModel
 ) -> None:
     monkeypatch.setattr(scope, "RESTORE_SECONDS", 0.1)
     cache.pace.took(256, 0.256)

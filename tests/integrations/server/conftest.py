@@ -12,14 +12,32 @@ from typing import Any
 
 import pytest
 
-from kit.tinylm import Server, make_model, serve_ours, serve_upstream
+from kit.tinylm import LmServer, make_model, serve_ours, serve_upstream
 
-Start = Callable[..., Server]
+Start = Callable[..., LmServer]
 SYSTEM = "You are a helpful assistant who answers briefly and to the point. " * 3
 
 
+class FailingModel:
+    """A model that raises where `fails` says so of a call's number and tokens; its caches have
+    what such a call computed."""
+
+    def __init__(self, model: Any, fails: Callable[[int, Any], bool]) -> None:
+        self._model, self.fails, self.calls = model, fails, 0
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        self.calls += 1
+        logits = self._model(inputs, **options)
+        if self.fails(self.calls, inputs):
+            raise RuntimeError("the bad token")
+        return logits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ServerReply:
     """What a server said, and how many tokens of the prompt it took from its cache."""
 
     text: str
@@ -50,9 +68,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
     """Starts servers of a model that share a cold tier, and ends those that a test left."""
-    running: list[Server] = []
+    running: list[LmServer] = []
 
-    def begin(model: str | Path, *flags: str, **variables: str) -> Server:
+    def begin(model: str | Path, *flags: str, **variables: str) -> LmServer:
         path = model if isinstance(model, Path) else models[model]
         flags = ("--model", str(path), *flags)
         running.append(serve_ours(home, *flags, forked=True, **variables))
@@ -66,7 +84,7 @@ def start(home: Path, models: dict[str, Path], forks: None) -> Iterator[Start]:
 @pytest.fixture(scope="session")
 def ours(
     models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
-) -> Iterator[Server]:
+) -> Iterator[LmServer]:
     server = serve_ours(tmp_path_factory.mktemp("o"), "--model", str(models["dense"]), forked=True)
     yield server
     assert server.stop() == 0, server.text()
@@ -75,21 +93,23 @@ def ours(
 @pytest.fixture(scope="session")
 def theirs(
     models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
-) -> Iterator[Server]:
+) -> Iterator[LmServer]:
     model = str(models["dense"])
     server = serve_upstream(tmp_path_factory.mktemp("t"), "--model", model, forked=True)
     yield server
     server.kill()
 
 
-def ask(server: Server, model: Path, messages: list[dict[str, str]], **options: Any) -> Turn:
+def ask(
+    server: LmServer, model: Path, messages: list[dict[str, str]], **options: Any
+) -> ServerReply:
     """One chat completion."""
     with server.client() as client:
         options = {"max_tokens": 16, "temperature": 0, **options}
         reply = client.chat.completions.create(model=str(model), messages=messages, **options)
     message, usage = reply.choices[0].message, reply.usage
     reasoning = getattr(message, "reasoning", None) or ""
-    return Turn(
+    return ServerReply(
         reasoning + (message.content or ""),
         usage.prompt_tokens,
         usage.prompt_tokens_details.cached_tokens,
@@ -97,8 +117,8 @@ def ask(server: Server, model: Path, messages: list[dict[str, str]], **options: 
 
 
 def converse(
-    server: Server, model: Path, topic: str, turns: int = 3, pause: float = 0.0, **options: Any
-) -> list[Turn]:
+    server: LmServer, model: Path, topic: str, turns: int = 3, pause: float = 0.0, **options: Any
+) -> list[ServerReply]:
     """A chat in which each turn sends back what was said before, after a pause."""
     messages = [{"role": "system", "content": f"{topic}. {SYSTEM}"}]
     said = []
@@ -111,7 +131,7 @@ def converse(
     return said
 
 
-def assert_same_but_cached_more(ours: list[Turn], theirs: list[Turn]) -> None:
+def assert_same_but_cached_more(ours: list[ServerReply], theirs: list[ServerReply]) -> None:
     """Equal texts for equal prompts, and no fewer cached tokens.
 
     Not of a first turn: what other tests' chats share with it, less than a block, a server has that

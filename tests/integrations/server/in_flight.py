@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kit.tinylm import Server
+from kit.tinylm import LmServer
 from kit.wire import Answer, completion, connected, exchange
 
 BLOCK = 64
@@ -67,7 +67,7 @@ def said_in(answer: Answer) -> Said:
 class Asking:
     """Asks a server from threads."""
 
-    def __init__(self, server: Server, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, server: LmServer, pool: ThreadPoolExecutor) -> None:
         self.server = server
         self._pool = pool
 
@@ -100,13 +100,13 @@ class Asking:
 
 
 @contextmanager
-def asking(server: Server) -> Iterator[Asking]:
+def asking(server: LmServer) -> Iterator[Asking]:
     with ThreadPoolExecutor(16) as pool:
         yield Asking(server, pool)
 
 
 @contextmanager
-def stream_begun(server: Server, prompt: Sequence[int]) -> Iterator[socket.socket]:
+def stream_begun(server: LmServer, prompt: Sequence[int]) -> Iterator[socket.socket]:
     """A stream that has come to its first sign of life; its client leaves at the block's end."""
     with connected(server.url, LONG) as connection:
         connection.sendall(completion(prompt=prompt, stream=True, **QUIET))

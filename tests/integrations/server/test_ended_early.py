@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.tinylm import Server, serve_ours
+from kit.tinylm import LmServer, serve_ours
 
 from .in_flight import STEP, asking, stream_begun, tokens
 
@@ -17,14 +17,14 @@ RESTED = "0 restored (0 hot, 0 cold), "
 @pytest.fixture
 def server(
     models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
-) -> Iterator[Server]:
+) -> Iterator[LmServer]:
     flags = ("--model", str(models["dense"]), "--drain-timeout", "0.01", *STEP)
     server = serve_ours(tmp_path_factory.mktemp("early"), *flags, forked=True)
     yield server
     server.kill()
 
 
-def line(server: Server) -> str:
+def line(server: LmServer) -> str:
     """The line of the one request."""
     found = re.findall(r"request(?: \d+)?: .*", server.text())
     assert len(found) == 1, found
@@ -41,7 +41,7 @@ def assert_figures_are_true(text: str, end: str) -> None:
     assert 0 < int(match[1]) < LENGTH
 
 
-def test_a_client_that_left_in_the_prefill(server: Server) -> None:
+def test_a_client_that_left_in_the_prefill(server: LmServer) -> None:
     with asking(server) as here:
         with stream_begun(server, tokens(LENGTH, 1)):
             here.until_computing(LENGTH, 8)

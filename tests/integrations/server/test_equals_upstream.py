@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kit.examples import some
-from kit.tinylm import Server, serve_ours, serve_upstream
+from kit.tinylm import LmServer, serve_ours, serve_upstream
 from kit.versions import BEFORE_0_32
 
 from .conftest import SYSTEM, Start, ask, assert_same_but_cached_more, converse, stats
@@ -13,7 +13,7 @@ from .conftest import SYSTEM, Start, ask, assert_same_but_cached_more, converse,
 
 @pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "windowed"))
 def test_a_chat_of_several_turns(
-    model: str, models: dict[str, Path], ours: Server, theirs: Server
+    model: str, models: dict[str, Path], ours: LmServer, theirs: LmServer
 ) -> None:
     mine = converse(ours, models[model], "ships")
     assert_same_but_cached_more(mine, converse(theirs, models[model], "ships"))
@@ -22,7 +22,7 @@ def test_a_chat_of_several_turns(
 
 @pytest.mark.parametrize("model", some(["dense", "windowed"], "windowed"))
 def test_a_chat_whose_next_turns_are_prepared(
-    model: str, models: dict[str, Path], start: Start, home: Path, theirs: Server
+    model: str, models: dict[str, Path], start: Start, home: Path, theirs: LmServer
 ) -> None:
     mine = converse(start(model, "--prepare=auto"), models[model], "plans", 4, pause=1.5)
     requests = stats(home)["requests"]
@@ -33,7 +33,7 @@ def test_a_chat_whose_next_turns_are_prepared(
 
 @pytest.mark.nightly
 def test_seeded_sampling_takes_the_sequential_path(
-    models: dict[str, Path], ours: Server, theirs: Server
+    models: dict[str, Path], ours: LmServer, theirs: LmServer
 ) -> None:
     options = {"temperature": 0.8, "top_p": 0.9, "seed": 11}
     mine = converse(ours, models["dense"], "seeds", **options)
@@ -43,7 +43,7 @@ def test_seeded_sampling_takes_the_sequential_path(
 
 @pytest.mark.parametrize("model", some(["windowed", "hybrid"], "hybrid"))
 def test_a_prompt_served_alone_is_kept_before_its_answer(
-    model: str, models: dict[str, Path], ours: Server, theirs: Server
+    model: str, models: dict[str, Path], ours: LmServer, theirs: LmServer
 ) -> None:
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Alone?"}]
     options = {"temperature": 0.8, "seed": 3, "max_tokens": 100}
@@ -53,7 +53,7 @@ def test_a_prompt_served_alone_is_kept_before_its_answer(
 
 
 def test_a_draft_model_restores_both_caches(
-    models: dict[str, Path], ours: Server, theirs: Server
+    models: dict[str, Path], ours: LmServer, theirs: LmServer
 ) -> None:
     """Greedy speculation gives the texts of the model alone. (Upstream's server does not, from
     the second turn on: its cache lacks the last token of the key that it is kept under.)"""
@@ -66,7 +66,7 @@ def test_a_draft_model_restores_both_caches(
 
 @pytest.mark.parametrize("model", some(["thinking", "thinking-hybrid"], "thinking"))
 def test_a_template_that_strips_reasoning_still_shares_the_rest(
-    model: str, models: dict[str, Path], ours: Server, theirs: Server
+    model: str, models: dict[str, Path], ours: LmServer, theirs: LmServer
 ) -> None:
     mine, other = ([], [])
     for server, said in ((ours, mine), (theirs, other)):

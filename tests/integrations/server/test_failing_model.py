@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kit.tinylm import Server, serve_ours
+from kit.tinylm import LmServer, serve_ours
 from kit.tinylm.saved import BAD, ODD, make_failing_model
 from kit.wire import Answer, completion, exchange
 
@@ -20,7 +20,7 @@ FAILED = "the model failed: RuntimeError: the bad token"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, forks: None) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, forks: None) -> Iterator[LmServer]:
     home = tmp_path_factory.mktemp("failing")
     model = make_failing_model(home / "model")
     server = serve_ours(home, "--model", str(model), "--trust-remote-code", forked=True)
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, forks: None) -> Iterator[Se
     assert server.stop() == 0, server.text()
 
 
-def ask(server: Server, **fields: Any) -> Answer:
+def ask(server: LmServer, **fields: Any) -> Answer:
     return exchange(server.url, completion(**fields))
 
 
@@ -45,7 +45,7 @@ def streamed(answer: Answer) -> str:
 
 
 @pytest.mark.parametrize("seed", [None, 1], ids=["in a batch", "alone"])
-def test_a_prompt_that_fails_gets_500(seed: int | None, server: Server) -> None:
+def test_a_prompt_that_fails_gets_500(seed: int | None, server: LmServer) -> None:
     bad = [*tokens(70, seed or 0), BAD, 5]
     first = ask(server, prompt=bad, seed=seed)
     assert (first.status, first.error) == (500, FAILED)
@@ -63,13 +63,13 @@ def test_a_prompt_that_fails_gets_500(seed: int | None, server: Server) -> None:
         {"logit_bias": {"5": math.nan}},
     ],
 )
-def test_what_cannot_be_computed_gets_400(wrong: dict[str, Any], server: Server) -> None:
+def test_what_cannot_be_computed_gets_400(wrong: dict[str, Any], server: LmServer) -> None:
     answer = ask(server, **{"prompt": "fine", **wrong})
     assert answer.status == 400, answer
     assert ask(server, prompt=tokens(90, 3)).status == 200
 
 
-def test_the_others_of_its_batch_go_on_as_if_nothing_had_happened(server: Server) -> None:
+def test_the_others_of_its_batch_go_on_as_if_nothing_had_happened(server: LmServer) -> None:
     """Tried again where the others were not in one batch with the one that fails."""
     alone = [text_of(ask(server, prompt=tokens(90, n), **LONG)) for n in (11, 12, 13)]
     for attempt in range(8):
@@ -84,18 +84,18 @@ def test_the_others_of_its_batch_go_on_as_if_nothing_had_happened(server: Server
     raise AssertionError("they were never computed together")
 
 
-def _stream(server: Server, number: int, begun: threading.Barrier) -> str:
+def _stream(server: LmServer, number: int, begun: threading.Barrier) -> str:
     begun.wait()
     return streamed(ask(server, prompt=tokens(90, number), stream=True, **LONG))
 
 
-def _fail(server: Server, number: int, begun: threading.Barrier) -> Answer:
+def _fail(server: LmServer, number: int, begun: threading.Barrier) -> Answer:
     begun.wait()
     return ask(server, prompt=tokens(90, number), max_tokens=9, logit_bias={str(BAD): 100.0})
 
 
 def test_a_failure_in_the_middle_of_an_answer_ends_its_stream_with_the_error(
-    server: Server,
+    server: LmServer,
 ) -> None:
     forced = {"logit_bias": {str(BAD): 100.0}, "max_tokens": 5}
     answer = ask(server, prompt=tokens(90, 60), stream=True, **forced)
@@ -107,7 +107,9 @@ def test_a_failure_in_the_middle_of_an_answer_ends_its_stream_with_the_error(
     assert ask(server, prompt=tokens(90, 62)).status == 200
 
 
-def test_what_failed_leaves_nothing_in_the_cache_that_others_would_restore(server: Server) -> None:
+def test_what_failed_leaves_nothing_in_the_cache_that_others_would_restore(
+    server: LmServer,
+) -> None:
     asked = tokens(200, 70)
     assert ask(server, prompt=[*asked, BAD, 4]).status == 500
     first = ask(server, prompt=asked, **LONG)
@@ -115,7 +117,7 @@ def test_what_failed_leaves_nothing_in_the_cache_that_others_would_restore(serve
     assert text_of(first) == text_of(other)
 
 
-def test_an_error_outside_the_model_ends_its_request_and_not_the_server(server: Server) -> None:
+def test_an_error_outside_the_model_ends_its_request_and_not_the_server(server: LmServer) -> None:
     """Too few logits for the eleven best: an error of the server's loop, between two steps."""
     odd = {"prompt": [*tokens(90, 80), ODD], "top_logprobs": 11}
     answer = ask(server, **odd)

@@ -16,36 +16,20 @@ from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.mlx_lm.served_cache import ServedPromptCache
 from omlx_cache_storage.keys import as_tokens
 
+from .conftest import FailingModel
+
 KEY = ("a model", None, None)
 STEP = 16
 FAMILIES = some(["llama", "gemma3_text", "qwen3_next"], "llama", "qwen3_next")
 SYSTEM, USER = random_tokens(100, 1), random_tokens(60, 2)
 
 
-class Failing:
-    """A model that raises at some of its calls."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self.calls = 0
-        self.fails: set[int] = set()
-
-    def __call__(self, inputs: Any, **options: Any) -> Any:
-        self.calls += 1
-        if self.calls in self.fails:
-            raise RuntimeError("no memory")
-        return self._model(inputs, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-
-class Server:
+class FlyingBatch:
     """A batch as mlx-lm's server has it: fetched for, told of, inserted at its ends."""
 
     def __init__(self, store: BlockStore, family: str, **options: Any) -> None:
         self.family, model = family, zoo.build(family)
-        self.model = Failing(model)
+        self.model = FailingModel(model, lambda calls, tokens: False)
         self.flights: Flights = store.flights
         loaded = LoadedModel(KEY, model)
         self.cache = ServedPromptCache(store, loaded, fetched=lambda found: None, **options)
@@ -79,17 +63,17 @@ class Server:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest) -> Iterator[FlyingBatch]:
     """A server of a llama, or of the test's family."""
     settings = CacheSettings(hot_cache_only=True, socket="off", block_size=32)
     with BlockStore(settings) as store:
-        server = Server(store, getattr(request, "param", "llama"))
+        server = FlyingBatch(store, getattr(request, "param", "llama"))
         yield server
         server.generator.close()
 
 
 @pytest.mark.parametrize("server", FAMILIES, indirect=True)
-def test_a_row_is_waited_for_until_what_is_shared_is_there(server: Server) -> None:
+def test_a_row_is_waited_for_until_what_is_shared_is_there(server: FlyingBatch) -> None:
     other = SYSTEM[:75] + random_tokens(40, 3)
     assert not server.waits(other)
     server.insert(SYSTEM, USER)
@@ -104,7 +88,7 @@ def test_a_row_is_waited_for_until_what_is_shared_is_there(server: Server) -> No
 
 
 @pytest.mark.parametrize("server", FAMILIES, indirect=True)
-def test_a_stop_for_others_does_not_pass_for_the_end_of_a_segment(server: Server) -> None:
+def test_a_stop_for_others_does_not_pass_for_the_end_of_a_segment(server: FlyingBatch) -> None:
     server.insert(SYSTEM, USER)
     for parts in (40, 100, 130):
         assert server.waits((SYSTEM + USER)[:parts] + random_tokens(50, parts))
@@ -114,16 +98,17 @@ def test_a_stop_for_others_does_not_pass_for_the_end_of_a_segment(server: Server
 
 
 @pytest.mark.parametrize("server", FAMILIES, indirect=True)
-def test_rows_that_begin_again_after_an_error_are_still_waited_for(server: Server) -> None:
+def test_rows_that_begin_again_after_an_error_are_still_waited_for(server: FlyingBatch) -> None:
     server.insert(SYSTEM, USER)
     server.insert(random_tokens(90, 7))
     other = (SYSTEM + USER)[:130] + random_tokens(40, 3)
     server.step()
-    server.model.fails = {server.model.calls + 2}
+    failing = server.model.calls + 2
+    server.model.fails = lambda calls, tokens: calls == failing
     while server.waits(other):
         server.step()
         assert not server.flights.idle
-    assert server.model.calls > min(server.model.fails)
+    assert server.model.calls > failing
     # At the end of a segment less than a block of what is shared is missing.
     _caches, rest = server.cache.fetch_nearest_cache(KEY, other)
     assert len(other) - len(rest) >= 100
@@ -132,7 +117,7 @@ def test_rows_that_begin_again_after_an_error_are_still_waited_for(server: Serve
     assert server.flights.idle
 
 
-def test_a_prompts_end_is_stored_behind_its_answers_first_token(server: Server) -> None:
+def test_a_prompts_end_is_stored_behind_its_answers_first_token(server: FlyingBatch) -> None:
     prompt, others = [*SYSTEM, *USER, 5, 6], [*SYSTEM, *USER, 5, 6, *random_tokens(40, 3)]
     uid = server.insert(SYSTEM, [*USER, 5, 6])
     while not (said := server.generator._rows[uid].said):
@@ -149,7 +134,7 @@ def test_a_prompts_end_is_stored_behind_its_answers_first_token(server: Server) 
 
 @pytest.mark.parametrize("answer", [1, 3])
 def test_each_segment_that_ends_near_a_prompts_end_is_a_restore_point(
-    answer: int, server: Server
+    answer: int, server: FlyingBatch
 ) -> None:
     server.insert(SYSTEM[:98], USER[:4], answer=answer)
     while server.step():
@@ -160,7 +145,7 @@ def test_each_segment_that_ends_near_a_prompts_end_is_a_restore_point(
 
 @pytest.mark.parametrize("event", ["another prompt", "removed"])
 def test_a_prompts_end_does_not_wait_for_a_token_that_comes_late(
-    event: str, server: Server
+    event: str, server: FlyingBatch
 ) -> None:
     uid = server.insert(SYSTEM, USER)
     while len(server.ends) < 2:
@@ -175,7 +160,7 @@ def test_a_prompts_end_does_not_wait_for_a_token_that_comes_late(
 
 
 @pytest.mark.parametrize("how", ["remove", "close"])
-def test_a_row_that_is_given_up_is_not_waited_for(how: str, server: Server) -> None:
+def test_a_row_that_is_given_up_is_not_waited_for(how: str, server: FlyingBatch) -> None:
     uid = server.insert(SYSTEM, USER)
     server.step()
     assert server.waits(SYSTEM + USER)
@@ -187,7 +172,7 @@ def test_a_row_that_is_given_up_is_not_waited_for(how: str, server: Server) -> N
     assert server.flights.idle
 
 
-def test_a_row_is_not_waited_for_where_it_was_restored(server: Server) -> None:
+def test_a_row_is_not_waited_for_where_it_was_restored(server: FlyingBatch) -> None:
     server.insert(SYSTEM)
     while server.step():
         pass

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kit.examples import some
-from kit.tinylm import Server, serve_ours
+from kit.tinylm import LmServer, serve_ours
 from kit.tinylm.saved import BAD, ODD, Gate, make_failing_model
 from kit.wire import completion, connected, read_answer
 
@@ -30,7 +30,7 @@ from .in_flight import (
 )
 from .test_lifetime import why_of
 
-Start = Callable[..., Server]
+Start = Callable[..., LmServer]
 
 PREFIX = tokens(640, 1)
 """It is computed for 16 seconds while the gate is closed: until the test has seen what it needs."""
@@ -75,9 +75,9 @@ def start(
     home: Path, kind: str, gated: dict[str, Path], gate: Gate, forks: None
 ) -> Iterator[Start]:
     """Starts servers of the model of a test."""
-    running: list[Server] = []
+    running: list[LmServer] = []
 
-    def begin(*flags: str) -> Server:
+    def begin(*flags: str) -> LmServer:
         flags = ("--model", str(gated[kind]), "--trust-remote-code", *STEP, *flags)
         # At that level each request that waits has a line.
         running.append(serve_ours(home, *flags, forked=True, OMLX_CACHE_LOG_LEVEL="debug"))
@@ -89,7 +89,7 @@ def start(
 
 
 @contextmanager
-def computing(server: Server, prompt: list[int] | None = None) -> Iterator[tuple[Asking, Any]]:
+def computing(server: LmServer, prompt: list[int] | None = None) -> Iterator[tuple[Asking, Any]]:
     """Ask a server from threads, which computes the first agent's prompt, or another one."""
     prompt = prompt or agent(0)
     with asking(server) as there:
@@ -98,7 +98,7 @@ def computing(server: Server, prompt: list[int] | None = None) -> Iterator[tuple
         yield there, first
 
 
-def alone(theirs: Server, model: Path, prompt: list[int]) -> str:
+def alone(theirs: LmServer, model: Path, prompt: list[int]) -> str:
     """What mlx-lm's server says to a prompt that it is asked alone."""
     with asking(theirs) as there:
         return there.ask(as_text(prompt), model=str(model)).result().text
@@ -123,7 +123,7 @@ def test_agents_with_one_new_prefix_compute_it_once(
     gate: Gate,
     home: Path,
     models: dict[str, Path],
-    theirs: Server,
+    theirs: LmServer,
 ) -> None:
     with computing(start()) as (server, first):
         others = [server.ask(agent(n)) for n in range(1, count)]
@@ -153,7 +153,7 @@ def test_chats_with_one_new_system_prompt_compute_it_once(
     gate: Gate,
     gated: dict[str, Path],
     models: dict[str, Path],
-    theirs: Server,
+    theirs: LmServer,
 ) -> None:
     """Whose segments mlx-lm stores where they end, and goes on doing so."""
 
@@ -182,7 +182,7 @@ def test_chats_with_one_new_system_prompt_compute_it_once(
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", some(KINDS, "hybrid"))
 def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
-    kind: str, start: Start, gate: Gate, models: dict[str, Path], theirs: Server
+    kind: str, start: Start, gate: Gate, models: dict[str, Path], theirs: LmServer
 ) -> None:
     gate.close(after=300)
     prompts = [agent(n) for n in range(3)]
@@ -205,7 +205,7 @@ def test_when_the_one_that_computes_is_aborted_another_goes_on_from_there(
 
 @pytest.mark.parametrize("kind", some(KINDS, "dense"))
 def test_what_was_prefilled_before_kill_9_is_restored(
-    kind: str, start: Start, gate: Gate, home: Path, models: dict[str, Path], theirs: Server
+    kind: str, start: Start, gate: Gate, home: Path, models: dict[str, Path], theirs: LmServer
 ) -> None:
     gate.close(after=520)
     flags, prompt = ("--snapshot-stride", "128"), agent(0)
@@ -257,7 +257,7 @@ def test_those_that_wait_are_cut_off_when_the_server_ends(start: Start, gate: Ga
 
 
 def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
-    start: Start, gate: Gate, models: dict[str, Path], theirs: Server
+    start: Start, gate: Gate, models: dict[str, Path], theirs: LmServer
 ) -> None:
     bad = [*agent(0), BAD, *tokens(90, 3)]
     with computing(start(), bad) as (server, first):
@@ -270,7 +270,7 @@ def test_the_error_of_the_one_that_computes_costs_those_that_wait_nothing(
             assert other.result().text == alone(theirs, models["dense"], agent(number))
 
 
-def test_a_request_that_is_refused_is_not_waited_for(ours: Server) -> None:
+def test_a_request_that_is_refused_is_not_waited_for(ours: LmServer) -> None:
     prompt = tokens(5 * BLOCK, 77)
     with asking(ours) as agents:
         before = ours.text().count(WAITS)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kit.tinylm import Server
+from kit.tinylm import LmServer
 from kit.tinylm.played import PlayedModel
 from omlx_cache.integrations.mlx_lm.reasoning import ADVICE
 
@@ -47,7 +47,7 @@ OLDER = Played("older", "<think>{}</think>", JSON)
 class PlayedChat:
     """A client. `returns` is how it sends an answer back."""
 
-    server: Server
+    server: LmServer
     model: PlayedModel
     played: Played
     returns: Callable[[Message], Message]

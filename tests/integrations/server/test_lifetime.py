@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kit.examples import some
-from kit.tinylm import Server
+from kit.tinylm import LmServer
 
 from .conftest import SYSTEM, Start, ask, cli, converse, stats, wait_until_durable
 
@@ -47,7 +47,7 @@ def test_a_signal_finishes_the_answer_and_writes_everything(
 
 
 def test_a_cancelled_stream_leaves_the_server_well(
-    ours: Server, theirs: Server, models: dict[str, Path]
+    ours: LmServer, theirs: LmServer, models: dict[str, Path]
 ) -> None:
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Cancel me."}]
     with ours.client() as client:

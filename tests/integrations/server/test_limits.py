@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.examples import some
-from kit.tinylm import Server, serve_ours
+from kit.tinylm import LmServer, serve_ours
 from kit.units import MIB
 from kit.wire import completion, exchange, request
 from omlx_cache.integrations.mlx_lm.serving import CONTEXT_TOKENS, context_of
@@ -16,7 +16,7 @@ from omlx_cache.integrations.mlx_lm.serving import CONTEXT_TOKENS, context_of
 @pytest.fixture(scope="module")
 def small(
     models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, forks: None
-) -> Iterator[Server]:
+) -> Iterator[LmServer]:
     flags = ["--max-body-bytes", "96MiB", "--max-prompt-tokens", "500"]
     flags += ["--model", str(models["dense"])]
     server = serve_ours(tmp_path_factory.mktemp("small"), *flags, forked=True)
@@ -24,14 +24,14 @@ def small(
     assert server.stop() == 0, server.text()
 
 
-def peak(server: Server) -> int:
+def peak(server: LmServer) -> int:
     """The most memory that the server's process has ever held, in bytes."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
-def reset_peak(server: Server) -> None:
+def reset_peak(server: LmServer) -> None:
     Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
 
 
@@ -41,7 +41,7 @@ needs_proc = pytest.mark.skipif(
 
 
 @needs_proc
-def test_a_body_over_the_limit_takes_no_memory(ours: Server) -> None:
+def test_a_body_over_the_limit_takes_no_memory(ours: LmServer) -> None:
     """64 MiB sent to a server whose limit is 32."""
     assert exchange(ours.url, completion(prompt="warm up")).status == 200
     reset_peak(ours)
@@ -55,7 +55,7 @@ def test_a_body_over_the_limit_takes_no_memory(ours: Server) -> None:
 @needs_proc
 @pytest.mark.parametrize("chat", some([False, True], True), ids=["text", "chat"])
 def test_a_prompt_over_the_limit_takes_its_own_size_and_a_constant(
-    chat: bool, small: Server
+    chat: bool, small: LmServer
 ) -> None:
     """64 MiB of text within the body's limit, which would be 24 GB of tokens: bytes, their text
     and the string in it, and for a chat the prompt that its template makes."""
@@ -73,7 +73,7 @@ def test_a_prompt_over_the_limit_takes_its_own_size_and_a_constant(
     assert peak(small) - before < 4.2 * 64 * MIB
 
 
-def test_a_prompt_of_just_the_limit_is_computed(small: Server) -> None:
+def test_a_prompt_of_just_the_limit_is_computed(small: LmServer) -> None:
     assert exchange(small.url, completion(prompt="a" * 500)).status == 200
     answer = exchange(small.url, completion(prompt="a" * 501))
     assert (answer.status, "has 501 tokens" in answer.error) == (400, True)
@@ -88,7 +88,7 @@ def test_a_server_without_a_model_asks_for_one(tmp_path: Path, forks: None) -> N
     assert server.stop() == 0, server.text()
 
 
-def test_the_default_is_the_context_that_the_model_names(ours: Server) -> None:
+def test_the_default_is_the_context_that_the_model_names(ours: LmServer) -> None:
     answer = exchange(ours.url, completion(prompt=[5] * 32_769), 120)
     assert answer.status == 400
     assert "has 32769 tokens, and 32768 is the most" in answer.error

@@ -13,7 +13,7 @@ from kit.examples import some
 from kit.remote.processes import NotYet, eventually
 from kit.remote.proxy import Way, proxy_to
 from kit.remote.redis_servers import RedisServer, redis_server
-from kit.tinylm import Server, serve_ours
+from kit.tinylm import LmServer, serve_ours
 from omlx_cache.control.socket_paths import socket_name
 from omlx_cache_daemon.client import Client
 
@@ -21,7 +21,7 @@ from .conftest import SYSTEM, ask
 
 BLOCK = 64
 PASSWORD = "not-to-be-seen"
-Start = Callable[..., Server]
+Start = Callable[..., LmServer]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def start(home: Path, model: Path, store: RedisServer, forks: None) -> Iterator[
     """Starts the server of a machine of some name, and ends all."""
     with ExitStack() as running:
 
-        def begin(machine: str, url: str = store.url) -> Server:
+        def begin(machine: str, url: str = store.url) -> LmServer:
             server = serve_ours(
                 home / machine,
                 "--model",
@@ -69,7 +69,7 @@ def about(topic: str) -> list[dict[str, str]]:
     ]
 
 
-def _sent(server: Server, home: Path) -> None:
+def _sent(server: LmServer, home: Path) -> None:
     """Return once all that a server has to send is sent."""
     client = Client(socket_name(home / "run", server.process.pid, 0))
     remote = client.call("stats")["remote"]
@@ -80,7 +80,7 @@ def _sent(server: Server, home: Path) -> None:
 class _Answer:
     """An answer that comes for as long as it is wanted; `count` says how much has come."""
 
-    def __init__(self, server: Server, model: Path) -> None:
+    def __init__(self, server: LmServer, model: Path) -> None:
         self.count = 0
         self._enough = threading.Event()
         self._server, self._model = server, model

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kit.examples import some
-from kit.tinylm import Server
+from kit.tinylm import LmServer
 from kit.wire import completion, connected, read_answer
 
 
 @pytest.mark.parametrize("clients", some([64, 256], 64))
-def test_none_of_many_clients_at_once_is_lost(clients: int, ours: Server) -> None:
+def test_none_of_many_clients_at_once_is_lost(clients: int, ours: LmServer) -> None:
     together = threading.Barrier(clients, timeout=60)
 
     def ask(number: int) -> int:

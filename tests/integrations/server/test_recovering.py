@@ -14,6 +14,8 @@ from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.rows import row_caches
 from omlx_cache.mlx_lm_versions import stop_options
 
+from .conftest import FailingModel
+
 BAD = 255
 PROMPTS = [[3 + (n * 11 + i * i) % 200 for i in range(20 + 9 * n)] for n in range(4)]
 TOKENS = 24
@@ -31,7 +33,7 @@ class FailingRequest:
         self.errors.append(error)
 
 
-class NoCache:
+class KeepsNothing:
     """Keeps nothing: rows are computed again from their first token on."""
 
     key = None
@@ -44,21 +46,9 @@ class NoCache:
         return None, tokens
 
 
-class Failing:
-    """A model that raises when it is fed the bad token, or at its `calls`-th call."""
-
-    def __init__(self, model: Any, calls: int = -1) -> None:
-        self._model, self._calls = model, calls
-
-    def __call__(self, inputs: Any, **options: Any) -> Any:
-        self._calls -= 1
-        logits = self._model(inputs, **options)
-        if self._calls == 0 or mx.any(inputs == BAD).item():
-            raise RuntimeError("the bad token")
-        return logits
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+def failing(model: Any, call: int = 0) -> FailingModel:
+    """Fails when it is fed the bad token, and at its `call`-th call."""
+    return FailingModel(model, lambda calls, inputs: calls == call or bool(mx.any(inputs == BAD)))
 
 
 @pytest.fixture(params=some(["qwen3", "gemma3_text", "qwen3_next"], "qwen3_next"), scope="module")
@@ -78,7 +68,7 @@ def make(request_: FailingRequest) -> Iterator[Any]:
 
     def generator(model: Any) -> ServedBatches:
         request: Any = request_
-        made.append(ServedBatches(NoCache(), lambda: request, model, prefill_step_size=16))
+        made.append(ServedBatches(KeepsNothing(), lambda: request, model, prefill_step_size=16))
         return made[-1]
 
     yield generator
@@ -113,7 +103,7 @@ def run(generator: Any, most: int = 400) -> dict[int, list[int]]:
 def test_a_bad_prompt_costs_the_others_nothing(
     position: int, model: Any, make: Any, request_: FailingRequest
 ) -> None:
-    generator = make(Failing(model))
+    generator = make(failing(model))
     uids = generator.insert(PROMPTS, [TOKENS] * 4)
     for _ in range(5):
         generator.next()
@@ -131,7 +121,7 @@ def test_a_bad_prompt_costs_the_others_nothing(
 def test_an_error_that_no_row_repeats_costs_nobody_anything(
     calls: int, model: Any, make: Any, request_: FailingRequest
 ) -> None:
-    generator = make(Failing(model, calls))
+    generator = make(failing(model, calls))
     uids = generator.insert(PROMPTS, [TOKENS] * 4)
     found = run(generator)
     assert [found[uid] for uid in uids] == expected(model)
@@ -142,7 +132,7 @@ def test_rows_that_are_removed_while_each_is_computed_alone_are_not_missed(
     model: Any, make: Any
 ) -> None:
     for gone in (0, 3):
-        generator = make(Failing(model, 6))
+        generator = make(failing(model, 6))
         uids = generator.insert(PROMPTS, [TOKENS] * 4)
         while uids[gone] not in generator._suspects[:1]:
             generator.next()
@@ -163,6 +153,6 @@ def test_a_stop_sequence_that_was_half_seen_still_stops(model: Any, make: Any) -
     first = calm.insert(PROMPTS, [TOKENS] * 4, **stopped)[0]
     ends = len(run(calm)[first])
     for calls in (5, 8, 11):
-        generator = make(Failing(model, calls))
+        generator = make(failing(model, calls))
         uid = generator.insert(PROMPTS, [TOKENS] * 4, **stopped)[0]
         assert len(run(generator)[uid]) == ends

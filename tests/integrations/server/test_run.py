@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.examples import some
-from kit.tinylm import Server, run_server
+from kit.tinylm import LmServer, run_server
 from kit.versions import BEFORE_0_32
 
 from .conftest import assert_same_but_cached_more, converse
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("forks")
 
 @pytest.mark.parametrize("model", some(["dense", "windowed", "hybrid"], "windowed"))
 def test_turns_are_restored_before_and_after_a_restart(
-    model: str, models: dict[str, Path], theirs: Server, tmp_path: Path
+    model: str, models: dict[str, Path], theirs: LmServer, tmp_path: Path
 ) -> None:
     plain = converse(theirs, models[model], "runs")
     for again in (False, True):
@@ -42,7 +42,7 @@ def test_turns_are_restored_before_and_after_a_restart(
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["windowed", "padded"])
 def test_requests_at_once_get_the_answers_of_each_alone(
-    name: str, models: dict[str, Path], theirs: Server, tmp_path: Path
+    name: str, models: dict[str, Path], theirs: LmServer, tmp_path: Path
 ) -> None:
     model, topics = models[name], ["chat" + " about it" * 9 * number for number in range(4)]
     alone = [converse(theirs, model, topic, 2, max_tokens=40) for topic in topics]

@@ -13,7 +13,7 @@ from kit.examples import some
 from kit.forks import environment, run
 from kit.remote.processes import until
 from kit.storage.mounts import small_disk
-from kit.tinylm import Server, free_port, serve_ours
+from kit.tinylm import LmServer, free_port, serve_ours
 from kit.tinylm.process import start_server
 from kit.wire import completion, exchange
 
@@ -93,7 +93,7 @@ def test_a_server_starts_without_its_disk_and_uses_it_when_it_is_back(
     place = tmp_path / "mnt"
     place.mkdir()
 
-    def serve(said: str) -> Server:
+    def serve(said: str) -> LmServer:
         server = serve_ours(
             tmp_path / "home",
             *("--model", str(models["dense"])),

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kit.tinylm import Server
+from kit.tinylm import LmServer
 
 from .conftest import Start, ask, cli
 
@@ -19,7 +19,7 @@ TOKEN = "a-token-that-nobody-shows"
 
 
 def _get(
-    server: Server,
+    server: LmServer,
     path: str,
     method: str = "GET",
     host: str | None = None,
@@ -148,6 +148,6 @@ def test_look_ups_need_the_token_and_the_status_to_be_asked_for(
     assert _look_up(server, said, Authorization=f"Bearer {TOKEN}")[0] == 200
 
 
-def _look_up(server: Server, body: object, **headers: str) -> tuple[int, dict[str, Any]]:
+def _look_up(server: LmServer, body: object, **headers: str) -> tuple[int, dict[str, Any]]:
     status, _, text = _get(server, "/lookup", "POST", body=json.dumps(body), **headers)
     return status, json.loads(text) if status == 200 else {}

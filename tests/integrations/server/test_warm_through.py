@@ -12,7 +12,7 @@ import pytest
 
 from kit.examples import some
 from kit.output import check_output
-from kit.tinylm import Server
+from kit.tinylm import LmServer
 
 from .conftest import SYSTEM, Start, ask
 from .test_warm import CHATS, chats_file, warm
@@ -22,7 +22,7 @@ def report_of(done: Any) -> Any:
     return json.loads(done.stdout)
 
 
-def port_of(server: Server) -> str:
+def port_of(server: LmServer) -> str:
     return server.url.rpartition(":")[2]
 
 

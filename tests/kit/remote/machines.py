@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kit import forks, zoo
-from kit.drive import Turn, chunks, random_tokens, request, run, same, settings
+from kit.drive import FedTurn, chunks, random_tokens, request, run, same, settings
 from kit.remote.engines import PATIENT_SECONDS
 from omlx_cache import BlockStore, PrefixCache
 
@@ -34,14 +34,14 @@ class Machine:
 
     def ask(
         self, store: BlockStore, count: int, seed: int = 1, *, new: int = 0, **options: Any
-    ) -> Turn:
+    ) -> FedTurn:
         """Carry out one request for `count` tokens drawn from a seed."""
         cache = PrefixCache(self.model, store)
         return request(
             self.model, cache, random_tokens(count, seed), step=BLOCK, new=new, **options
         )
 
-    def is_right(self, turn: Turn, count: int, seed: int = 1) -> bool:
+    def is_right(self, turn: FedTurn, count: int, seed: int = 1) -> bool:
         """True when a request gave, bit for bit, what a run without any cache gives."""
         before = chunks(random_tokens(count, seed)[: turn.cached], BLOCK)
         return same(turn.logits, run(self.model, [*before, *turn.steps]))

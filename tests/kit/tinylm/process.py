@@ -17,7 +17,7 @@ _START_SECONDS = 90.0
 
 
 @dataclass
-class Server:
+class LmServer:
     """A running server. `stop` asks it to end as a person would; `kill` gives it no chance."""
 
     process: "subprocess.Popen[str] | Forked"
@@ -49,7 +49,7 @@ class Server:
         return self.log.read_text()
 
 
-def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: str) -> Server:
+def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: str) -> LmServer:
     """Start `omlx-cache serve` with a cold tier and runtime directory under `home`.
 
     `forked` saves the imports where the system can fork after them.
@@ -59,7 +59,7 @@ def serve_ours(home: Path, *arguments: str, forked: bool = False, **variables: s
     return start_server(home / "serve.log", command, variables, forked=forked)
 
 
-def run_server(home: Path, name: str, *arguments: str) -> Server:
+def run_server(home: Path, name: str, *arguments: str) -> LmServer:
     """Start `omlx-cache run NAME`, forked where the system can do that, with a cold tier and
     runtime directory under `home`."""
     port, variables = free_port(), cached_environment(home, {})
@@ -67,7 +67,7 @@ def run_server(home: Path, name: str, *arguments: str) -> Server:
     return start_server(home / "run.log", command, variables, port, forked=True)
 
 
-def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> Server:
+def serve_upstream(home: Path, *arguments: str, forked: bool = False) -> LmServer:
     """Start mlx-lm's own server."""
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
@@ -96,7 +96,7 @@ def start_server(
     port: int | None = None,
     *,
     forked: bool = False,
-) -> Server:
+) -> LmServer:
     """Start a program; return once it answers at the port, or where its first line says."""
     with log.open("a") as stderr:
         if forked and CAN_FORK:
@@ -115,7 +115,7 @@ def start_server(
         if not line.startswith("Listening on "):
             raise AssertionError(f"the server said {line!r}\n{log.read_text()}")
         url = line.split()[-1]
-    server = Server(process, url, log)
+    server = LmServer(process, url, log)
 
     def answers() -> None:
         if process.poll() is not None:

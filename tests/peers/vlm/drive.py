@@ -14,7 +14,7 @@ from mlx_vlm.utils import StoppingCriteria
 Makes = Callable[..., Any]
 
 
-class Answer(NamedTuple):
+class VlmAnswer(NamedTuple):
     """Tokens of an answer, and how much of its prompt was restored."""
 
     tokens: list[int]
@@ -69,7 +69,7 @@ class Worker:
         )
         return int(uid)
 
-    def ask(self, *requests: Asked) -> list[Answer]:
+    def ask(self, *requests: Asked) -> list[VlmAnswer]:
         """Answer requests that arrive together."""
         generator = self.generator()
         uids = [self.insert(generator, asked) for asked in requests]
@@ -81,9 +81,9 @@ class Worker:
             for response in generated:
                 said[response.uid].append(int(response.token))
         generator.close()
-        return [Answer(said[uid], cached[uid]) for uid in uids]
+        return [VlmAnswer(said[uid], cached[uid]) for uid in uids]
 
-    def say(self, tokens: Sequence[int], **more: Any) -> Answer:
+    def say(self, tokens: Sequence[int], **more: Any) -> VlmAnswer:
         """Answer one request alone."""
         (answer,) = self.ask(Asked(tokens, **more))
         return answer

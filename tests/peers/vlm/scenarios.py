@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-from vlm.drive import Answer, Asked, Worker
+from vlm.drive import Asked, VlmAnswer, Worker
 from vlm.models import IMAGE_TOKEN, IMAGE_TOKENS
 
 TURNS = 4
-Scenario = Callable[[Worker], list[Answer]]
+Scenario = Callable[[Worker], list[VlmAnswer]]
 
 
 def text(count: int, topic: int = 0) -> list[int]:
@@ -18,7 +18,7 @@ def text(count: int, topic: int = 0) -> list[int]:
     return [(7 * i * i + i + topic * i) % 120 for i in range(count)]
 
 
-def turns(worker: Worker) -> list[Answer]:
+def turns(worker: Worker) -> list[VlmAnswer]:
     """A conversation: each prompt is the last one, its answer, and something new."""
     prompt, answers = text(100), []
     for turn in range(TURNS):
@@ -27,13 +27,13 @@ def turns(worker: Worker) -> list[Answer]:
     return answers
 
 
-def branches(worker: Worker) -> list[Answer]:
+def branches(worker: Worker) -> list[VlmAnswer]:
     """Prompts that part from one that was asked before: early, late, and inside a block."""
     root = text(200)
     return [worker.say(root)] + [worker.say(root[:n] + text(40, n)) for n in (64, 150, 199)]
 
 
-def together(worker: Worker) -> list[Answer]:
+def together(worker: Worker) -> list[VlmAnswer]:
     """Known and new prompts of different lengths that arrive at once."""
     first = worker.say(text(120))
     return [
@@ -46,7 +46,7 @@ def together(worker: Worker) -> list[Answer]:
     ]
 
 
-def while_another_answers(worker: Worker) -> list[Answer]:
+def while_another_answers(worker: Worker) -> list[VlmAnswer]:
     """A known prompt that joins a batch whose first row is in the middle of its answer."""
     known = worker.say(text(90))
     generator = worker.generator()
@@ -61,7 +61,7 @@ def while_another_answers(worker: Worker) -> list[Answer]:
         if len(uids) == 1 and len(said.get(uids[0], [])) == 5:
             uids.append(worker.insert(generator, Asked(text(90) + text(25, 8))))
     generator.close()
-    return [known] + [Answer(said[uid], cached[uid]) for uid in uids]
+    return [known] + [VlmAnswer(said[uid], cached[uid]) for uid in uids]
 
 
 def new_words_only(seen: mx.array, logits: mx.array) -> mx.array:
@@ -70,7 +70,7 @@ def new_words_only(seen: mx.array, logits: mx.array) -> mx.array:
     return mx.where(had, logits - 1e3, logits)
 
 
-def penalised(worker: Worker) -> list[Answer]:
+def penalised(worker: Worker) -> list[VlmAnswer]:
     """Prompts whose answers depend on the tokens of the prompt, not on their KV alone."""
     prompts = text(100), text(100), text(100) + text(30, 3)
     return [worker.say(prompt, processors=[new_words_only]) for prompt in prompts]
@@ -86,7 +86,7 @@ def with_picture(count: int = 60, topic: int = 0) -> list[int]:
     return words[:20] + [IMAGE_TOKEN] * IMAGE_TOKENS + words[20:]
 
 
-def pictures(worker: Worker) -> list[Answer]:
+def pictures(worker: Worker) -> list[VlmAnswer]:
     """The same words with one picture, another, none of a tenant's, and the first again."""
     prompt = with_picture()
     one, other = picture(0.1), picture(-0.7)

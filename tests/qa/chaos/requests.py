@@ -26,7 +26,7 @@ MIXTURES = {
 """The layers of models that compute nothing: what a restore must hold follows from the tokens."""
 
 
-class Asked(NamedTuple):
+class SaltedPrompt(NamedTuple):
     """A prompt and the salt that it comes under."""
 
     tokens: tuple[int, ...]
@@ -39,32 +39,32 @@ class Talk:
     def __init__(self, draw: random.Random, topic: str, longest: int = 180) -> None:
         self._draw = draw
         self._longest = longest
-        self._told: list[Asked] = []
+        self._told: list[SaltedPrompt] = []
         common = random.Random(topic)
         self._system = [common.randrange(1, 50_000) for _ in range(40)]
 
-    def next(self) -> Asked:
+    def next(self) -> SaltedPrompt:
         """Return what is asked next."""
         draw = self._draw
         known = draw.choice(self._told) if self._told else None
         kind = draw.choice(["grow", "grow", "branch", "repeat", "begin", "begin", "other salt"])
         if known is None or kind == "begin":
             shared = self._system[: draw.choice([0, 16, 37, 40])]
-            return Asked((*shared, *self._new(draw.randrange(2, 70))), draw.choice(SALTS))
+            return SaltedPrompt((*shared, *self._new(draw.randrange(2, 70))), draw.choice(SALTS))
         if kind == "repeat":
             return known
         if kind == "other salt":
-            return Asked(known.tokens, draw.choice(SALTS))
+            return SaltedPrompt(known.tokens, draw.choice(SALTS))
         start = known.tokens
         if kind == "branch":
             start = start[: draw.randrange(1, len(start) + 1)]
         tokens = (*start, *self._new(draw.randrange(1, 50)))
-        return Asked(tokens[: self._longest], known.salt)
+        return SaltedPrompt(tokens[: self._longest], known.salt)
 
     def answer(self, most: int) -> list[int]:
         return self._new(self._draw.randrange(most + 1))
 
-    def told(self, asked: Asked) -> None:
+    def told(self, asked: SaltedPrompt) -> None:
         """Remember a conversation as it is now; the oldest make room."""
         if len(asked.tokens) < self._longest:
             self._told.append(asked)
@@ -95,7 +95,7 @@ class Requester:
         self.draw = world.random("thread", thread)
         self.talk = Talk(world.random("talk", thread), f"{world.seed}:{world.number}")
         self.model = Arithmetic(MIXTURES[mixture], world.number % 3)
-        self.committed: dict[Asked, None] = {}
+        self.committed: dict[SaltedPrompt, None] = {}
         self._store: BlockStore | None = None
         self._cache: PrefixCache
         self._lost: list[Any] = []
@@ -123,7 +123,7 @@ class Requester:
             self._go_on(session, asked, tokens, self.draw.random() < 0.15)
 
     @contextlib.contextmanager
-    def _session(self, asked: Asked) -> Iterator[Session]:
+    def _session(self, asked: SaltedPrompt) -> Iterator[Session]:
         """Begin, prefetch or neither; open the session and compare what it restored."""
         world, draw = self.world, self.draw
         tokens, cache = list(asked.tokens), self.cache
@@ -167,7 +167,9 @@ class Requester:
         with session:
             yield session
 
-    def _go_on(self, session: Session, asked: Asked, tokens: list[int], breaks_off: bool) -> None:
+    def _go_on(
+        self, session: Session, asked: SaltedPrompt, tokens: list[int], breaks_off: bool
+    ) -> None:
         world, draw = self.world, self.draw
         position, caches = session.cached_tokens, session.prompt_cache
         chunks = session.prefill_chunks(step=draw.choice([7, 16, 40, 200]))
@@ -199,17 +201,17 @@ class Requester:
         allowed = min(WAITS, float(world.options.get("commit_wait_seconds", 2.0)))
         with world.timed("commit", allowed), world.interrupt():
             session.commit(release=draw.random() < 0.3)
-        told = Asked(tuple(tokens), asked.salt)
+        told = SaltedPrompt(tuple(tokens), asked.salt)
         self.committed.pop(told, None)
         self.committed[told] = None
         self.talk.told(told)
 
-    def lookup(self, asked: Asked) -> int:
+    def lookup(self, asked: SaltedPrompt) -> int:
         """Return how much of a sequence can be restored."""
         # One more token, since a session leaves the last one to be computed.
         return self.cache.lookup([*asked.tokens, 0], salt=asked.salt).cached_tokens
 
-    def restore(self, asked: Asked) -> int:
+    def restore(self, asked: SaltedPrompt) -> int:
         """Restore a sequence, waiting for the disk, and return how much of it came, all right."""
         tokens = [*asked.tokens, 0]
         with (
@@ -223,7 +225,7 @@ class Requester:
         self.world.tally.add(restored=position, sessions=1)
         return position
 
-    def store(self, asked: Asked) -> None:
+    def store(self, asked: SaltedPrompt) -> None:
         """Make a plain request: restore, compute the rest, commit."""
         turn = ask(self.model, self.cache, asked.tokens, step=64, salt=asked.salt)
         if turn.wrong:

@@ -19,7 +19,7 @@ from qa import flushes
 from . import disks, faults
 from .disks import DAMAGE, damage
 from .faults import Fault
-from .requests import MIXTURES, Asked, Requester
+from .requests import MIXTURES, Requester, SaltedPrompt
 from .world import FLUSH_SECONDS, World, roomy_options, sampled
 
 Round = Callable[[World], None]
@@ -107,7 +107,7 @@ def _recovers(world: World, main: Requester) -> None:
     # shorter than the smallest queue.
     with world.timed("flush", FLUSH_SECONDS):
         world.store.flush(FLUSH_SECONDS)
-    asked = Asked(tuple(draw.randrange(1, 50_000) for _ in range(34)), "recovery")
+    asked = SaltedPrompt(tuple(draw.randrange(1, 50_000) for _ in range(34)), "recovery")
     main.store(asked)
     with world.timed("flush", FLUSH_SECONDS):
         durable = world.store.flush(FLUSH_SECONDS)
@@ -146,7 +146,9 @@ def run_damage(world: World) -> None:
     draw = world.draw
     main = Requester(world, draw.choice(list(MIXTURES)), 0)
     chains = [
-        Asked(tuple(draw.randrange(1, 50_000) for _ in range(draw.randrange(20, 70))), str(number))
+        SaltedPrompt(
+            tuple(draw.randrange(1, 50_000) for _ in range(draw.randrange(20, 70))), str(number)
+        )
         for number in range(CHAINS)
     ]
     for _ in range(max(1, world.sessions // CHAINS)):
@@ -161,7 +163,7 @@ def run_damage(world: World) -> None:
     world.check_closed()
 
 
-def _stored(world: World, main: Requester, chains: list[Asked]) -> dict[Path, list[Path]]:
+def _stored(world: World, main: Requester, chains: list[SaltedPrompt]) -> dict[Path, list[Path]]:
     """Store what is missing of chains and return their files, by namespace: each has its own."""
     for chain in chains:
         main.store(chain)

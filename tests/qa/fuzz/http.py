@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kit.tinylm import Server, make_model, serve_ours
+from kit.tinylm import LmServer, make_model, serve_ours
 from kit.wire import Answer, completion, connected, exchange, read_answer
 from kit.work import resident_bytes
 
@@ -177,16 +177,16 @@ def _is_long(count: object) -> bool:
 
 
 @dataclass
-class Report:
+class HttpReport:
     """What was seen; `wrong` says what went wrong."""
 
     statuses: "Counter[int]" = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
-def attack(count: int, seed: int) -> Report:
+def attack(count: int, seed: int) -> HttpReport:
     """Send `count` requests to a server of a tiny model and return what was seen."""
-    report = Report()
+    report = HttpReport()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         model = make_model(home / "model", "qwen3")
@@ -196,7 +196,7 @@ def attack(count: int, seed: int) -> Report:
         try:
             # What the process loads, and keeps of memory that it once needed, is no growth.
             for sent in largest(100, seed):
-                _one(server, sent, Report())
+                _one(server, sent, HttpReport())
             before = resident_bytes(server.process.pid)
             for sent in requests(count, seed):
                 _one(server, sent, report)
@@ -218,7 +218,7 @@ def attack(count: int, seed: int) -> Report:
     return report
 
 
-def _one(server: Server, sent: Sent, report: Report) -> None:
+def _one(server: LmServer, sent: Sent, report: HttpReport) -> None:
     answer = Answer(0, {}, b"")
     try:
         with connected(server.url, SECONDS) as connection:

@@ -30,7 +30,7 @@ def _stored(number: int, space: int, nbytes: int) -> StoredPage:
     return StoredPage(SPACES[space], PageName(_page(number), b"\0" * 8, number, 1, False), nbytes)
 
 
-class Known(NamedTuple):
+class KnownPage(NamedTuple):
     """What the model knows of a page."""
 
     space: int
@@ -42,7 +42,7 @@ class ContentsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.contents = Contents()
-        self.model: dict[int, Known] = {}
+        self.model: dict[int, KnownPage] = {}
 
     @initialize(pages=st.lists(WRITES, min_size=8, max_size=20))
     def begin(self, pages: list[tuple[int, int, int, int]]) -> None:
@@ -52,7 +52,7 @@ class ContentsMachine(RuleBasedStateMachine):
     def write(self, pages: list[tuple[int, int, int, int]]) -> None:
         for number, *known in pages:
             self.pop(number)
-            self.model[number] = Known(*known)
+            self.model[number] = KnownPage(*known)
             self.contents.add(PageFile(_stored(number, *known[:2])), known[2])
 
     @rule(number=NUMBERS)
