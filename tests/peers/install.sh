@@ -14,8 +14,8 @@ install() {
     fi
     if [ "$(cat "$folder/.complete" 2>/dev/null)" != "$*" ]; then
         rm -rf "$folder"
-        "$python" -m pip --disable-pip-version-check install --quiet --only-binary :all: \
-            --no-deps --ignore-requires-python --target "$folder" "$@" >&2 || return 1
+        "$python" -m pip --disable-pip-version-check install --quiet --no-compile --only-binary \
+            :all: --no-deps --ignore-requires-python --target "$folder" "$@" >&2 || return 1
         echo "$*" > "$folder/.complete"
     fi
     echo "$folder"
