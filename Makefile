@@ -11,8 +11,9 @@ PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 EXTRAS ?=
 # More arguments for demo, test and bench: `make test ARGS="-k restart"`.
 ARGS ?=
-# Processes that run the tests; `make test WORKERS=0 ARGS=--pdb` runs them in one that can be asked.
-WORKERS ?= auto
+# Processes that run the tests, one more than cores: most tests wait for a clock, a disk or a server
+# at times. `make test WORKERS=0 ARGS=--pdb` runs them in one that can be asked.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # Tests start hundreds of processes, and each would compile every source again.
 unexport PYTHONDONTWRITEBYTECODE
