@@ -24,8 +24,8 @@ from benchmarks.arguments import at_least, file_to_write, folder
 from benchmarks.plot import log_plot
 from omlx_cache.store import READ_THREADS
 from omlx_cache.tools.bench.bed import CHAIN, Bed, hash_chain
+from omlx_cache.tools.bench.disk import RawRead
 from omlx_cache.tools.bench.figures import BLOCK_SIZE, SIZES, BenchRow, PreparedWork, beside
-from omlx_cache.tools.bench.limits import RawRead
 from omlx_cache.tools.bench.report import format_ratio, format_time
 from omlx_cache_storage.keys import as_tokens
 

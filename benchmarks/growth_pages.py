@@ -27,9 +27,8 @@ from omlx_cache.tools.bench.bed import (
     pages_of,
     touch_page,
 )
-from omlx_cache.tools.bench.disk import SCAN
+from omlx_cache.tools.bench.disk import SCAN, list_files
 from omlx_cache.tools.bench.figures import BLOCK_SIZE, BenchRow, beside, seconds
-from omlx_cache.tools.bench.limits import list_files
 from omlx_cache_daemon.changing import change_budget
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.tier import ColdTier

@@ -21,6 +21,7 @@ from omlx_cache.restore.lookup import find_restore_point
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.bed import NAMESPACE, Bed, chain_of, ends_of, pages_of, touch_page
+from omlx_cache.tools.bench.disk import RawWrite
 from omlx_cache.tools.bench.figures import (
     BLOCK_SIZE,
     SIZES,
@@ -30,7 +31,6 @@ from omlx_cache.tools.bench.figures import (
     beside,
     in_turn,
 )
-from omlx_cache.tools.bench.limits import RawWrite
 from omlx_cache_storage.cold.ledger import WAIT_SECONDS, Ledger
 from omlx_cache_storage.cold.ledger_records import Change
 from omlx_cache_storage.cold.tier import ColdTier

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.arguments import at_least, file_to_write, folder
 from omlx_cache.settings.sizes import format_size
-from omlx_cache.tools.bench.limits import can_forget, forget
+from omlx_cache.tools.bench.disk import can_forget, forget
 from omlx_cache.tools.bench.report import format_time
 
 CHILD_SECONDS = 600

@@ -55,16 +55,18 @@ def small_model() -> Any:
 def whole_settings(cold_dir: Path, nbytes: int, **changed: Any) -> CacheSettings:
     """Return settings that keep all of the KV, dense, in both tiers of `nbytes` and more, whatever
     the environment says. Raises ConfigError for a bad environment."""
-    fields: dict[str, Any] = {
-        "cold_dir": cold_dir,
-        "hot_bytes": nbytes,
-        "queue_bytes": nbytes,
-        "cold_bytes": 4 * nbytes,
-        "min_free_bytes": 0,
-        "hot_cache_only": False,
-        "write_policy": "through",
-        "codec": "dense",
-        "worth_reading": "off",
-        "socket": "off",
-    }
-    return CacheSettings(**{**fields, **changed})
+    return CacheSettings(
+        **{
+            "cold_dir": cold_dir,
+            "hot_bytes": nbytes,
+            "queue_bytes": nbytes,
+            "cold_bytes": 4 * nbytes,
+            "min_free_bytes": 0,
+            "hot_cache_only": False,
+            "write_policy": "through",
+            "codec": "dense",
+            "worth_reading": "off",
+            "socket": "off",
+            **changed,
+        }
+    )

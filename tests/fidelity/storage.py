@@ -7,7 +7,7 @@ from typing import Any
 from omlx_cache.adapters.base import STATE, GroupSpec
 from omlx_cache.commit.points import StridePolicy
 from omlx_cache.settings import CacheSettings
-from omlx_cache.tools.size.trace import trace
+from omlx_cache.tools.size_trace import trace
 
 CONTEXT = 32_768
 BLOCK: int = CacheSettings.model_fields["block_size"].default

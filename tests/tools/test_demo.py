@@ -11,9 +11,9 @@ import pytest
 from kit.output import check_output
 from kit.tinylm import make_model
 from omlx_cache.adapters.kv import KVCacheAdapter
-from omlx_cache.tools.demo import course
-from omlx_cache.tools.demo.course import make_prompts
-from omlx_cache.tools.demo.runs import DemoError
+from omlx_cache.tools import demo as course
+from omlx_cache.tools.demo import make_prompts
+from omlx_cache.tools.demo_runs import DemoError
 from omlx_cache_daemon.cli import main
 from omlx_cache_storage.hot import HotTier
 

@@ -23,9 +23,9 @@ from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.codecs.policy import CodecPolicy, LayerShape
 from omlx_cache.kv import trim_to_offset
 from omlx_cache.pages.layout import Leaf, layout_of
-from omlx_cache.tools.size import estimate as sizing
-from omlx_cache.tools.size.estimate import SizingError, caches_of, config_path, read_config
-from omlx_cache.tools.size.trace import trace
+from omlx_cache.tools import size as sizing
+from omlx_cache.tools.size import SizingError, caches_of, config_path, read_config
+from omlx_cache.tools.size_trace import trace
 from omlx_cache_daemon.cli import main
 
 GIB = 2**30
@@ -239,7 +239,7 @@ def test_the_dtype_is_the_language_models_or_assumed_with_a_note() -> None:
 @pytest.mark.nightly
 def test_where_the_system_holds_no_limit_the_child_stops_itself() -> None:
     code = (
-        "import mlx.core as mx; from omlx_cache.tools.size import trace; "
+        "import mlx.core as mx; from omlx_cache.tools import size_trace as trace; "
         "held = mx.zeros(2**20); mx.eval(held); trace.watch(2**10)"
     )
     ended = subprocess.run([sys.executable, "-c", code], check=False)

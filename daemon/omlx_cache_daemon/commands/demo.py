@@ -35,7 +35,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     check("omlx-cache demo")
     from omlx_cache.settings import CacheSettings
-    from omlx_cache.tools.demo.course import run as demonstrate
+    from omlx_cache.tools.demo import run as demonstrate
 
     least = 2 * CacheSettings().block_size
     if args.tokens is not None and args.tokens < least:

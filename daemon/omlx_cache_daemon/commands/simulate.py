@@ -151,7 +151,7 @@ def _simulated(args: argparse.Namespace) -> "tuple[list[Outcome], Shape]":
 def _shape(args: argparse.Namespace, work: "Workload") -> "Shape":
     """Return a token's bytes: as requested, from the trace, or of the usual model."""
     from omlx_cache.simulate.simulator import DEFAULT_SHAPE, SHAPES, Shape
-    from omlx_cache.tools.size.estimate import SizingError, caches_of, estimate
+    from omlx_cache.tools.size import SizingError, caches_of, estimate
 
     if args.bytes_per_token:
         return Shape(f"{args.bytes_per_token} bytes a token", args.bytes_per_token)

@@ -14,7 +14,7 @@ from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 
 if TYPE_CHECKING:
-    from omlx_cache.tools.size.estimate import Estimate, GroupEstimate
+    from omlx_cache.tools.size import Estimate, GroupEstimate
 
 _COUNT = re.compile(r"([0-9]+)([kK]?)")
 _TOTALS = ("token", "block", "key", "value", "context", "reserved")
@@ -70,7 +70,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    from omlx_cache.tools.size.estimate import caches_of, estimate
+    from omlx_cache.tools.size import caches_of, estimate
 
     caches = caches_of(args.model)
     names = CODEC_NAMES if args.codec == "all" else (args.codec,)

@@ -52,8 +52,8 @@ class Bed:
         self.size = size
         directory.parent.mkdir(parents=True, exist_ok=True)
         room = 3 * size.kv_bytes + (64 << 20)
-        changed = {"block_size": BLOCK_SIZE, "hot_bytes": room if hot else 0, **changed}
-        self.store = kind(whole_settings(directory, room, **changed))
+        fields = {"block_size": BLOCK_SIZE, "hot_bytes": room if hot else 0, **changed}
+        self.store = kind(whole_settings(directory, room, **fields))
         # Restores that are begun are measured on small machines too.
         self.store.restores.limit_bytes = room
         self.cache = PrefixCache(LayersOnly(size.layers), self.store, codec_policy=codec_policy)

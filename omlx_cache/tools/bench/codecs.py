@@ -17,8 +17,8 @@ from omlx_cache.arrays.mlxio import Array, evaluate
 from omlx_cache.codecs.identity import CODEC_NAMES, CodecName
 from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.tools.bench.bed import Bed
+from omlx_cache.tools.bench.disk import can_forget, forget
 from omlx_cache.tools.bench.figures import BenchRow, Loss, Measured, PreparedWork, Size, seconds
-from omlx_cache.tools.bench.limits import can_forget, forget
 from omlx_cache_storage.cold.page_reader import read_header
 from omlx_cache_storage.format import packing
 

@@ -1,6 +1,7 @@
 """Restores and commits beside memcpy, raw reads, mlx-lm's own files and recomputing."""
 
 import itertools
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,12 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import load_prompt_cache, make_prompt_cache, save_prompt_cache
 
-from omlx_cache.arrays.mlxio import allocate_payload
+from omlx_cache.arrays.mlxio import Array, allocate_payload, evaluate
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
 from omlx_cache.store import READ_THREADS, BlockStore
 from omlx_cache.tools.bench.bed import Bed, LayersOnly
+from omlx_cache.tools.bench.disk import RawRead, can_forget, forget
 from omlx_cache.tools.bench.figures import (
     BLOCK_SIZE,
     BenchRow,
@@ -26,10 +28,11 @@ from omlx_cache.tools.bench.figures import (
     beside,
     in_turn,
 )
-from omlx_cache.tools.bench.limits import RawRead, can_forget, concatenate, forget
 from omlx_cache.tools.small_model import VOCABULARY, small_model, whole_settings
 
 CHUNKS = 4
+LARGEST_BYTES = 1 << 30
+"""MLX's shapes are 32-bit integers."""
 
 
 def measure_restores(size: Size, directory: Path) -> Measured:
@@ -50,7 +53,7 @@ def _hot(size: Size, pages: Path) -> tuple[list[BenchRow], Peak]:
         limits: dict[str, list[Work]] = {
             "one memcpy": [partial(np.copyto, np.zeros(nbytes, np.uint8), source)],
             "one memcpy into new memory": [source.copy],
-            "one MLX concatenation": [lambda: concatenate(payloads)],
+            "one MLX concatenation": [lambda: _concatenated(payloads)],
         }
         live = bed.live_arrays()
         commit = PreparedWork(partial(bed.again, live), bed.commit)
@@ -61,6 +64,17 @@ def _hot(size: Size, pages: Path) -> tuple[list[BenchRow], Peak]:
         del live, commit
         rows += beside("restore, hot", bed.restore, size.runs, limits=limits, nbytes=nbytes)
         return rows, _peak("restore, hot", bed)
+
+
+def _concatenated(payloads: Sequence[Array]) -> list[Array]:
+    """Join pages of one size into new arrays of up to 1 GiB, on MLX's default device."""
+    each = max(1, LARGEST_BYTES // payloads[0].nbytes)
+    joined = [
+        mx.concatenate(list(payloads[start : start + each]))
+        for start in range(0, len(payloads), each)
+    ]
+    evaluate(joined)
+    return joined
 
 
 def _cold(size: Size, pages: Path, saved: Path) -> tuple[list[BenchRow], Peak]:

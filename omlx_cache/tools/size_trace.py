@@ -1,7 +1,7 @@
 """The contents of a model's caches, from mlx-lm's own class, built and called without evaluating
 it.
 
-`python -m omlx_cache.tools.size.trace MEMORY` reads a configuration from standard input, and writes
+`python -m omlx_cache.tools.size_trace MEMORY` reads a configuration from standard input, and writes
 its finding, or why there is none, as JSON.
 """
 
@@ -29,9 +29,7 @@ from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.codecs.policy import CodecPolicy, LayerShape
 from omlx_cache.pages.layout import Leaf, layout_of
 from omlx_cache.pages.tensors import part_specs
-from omlx_cache_storage.page import TensorSpec
-
-from .estimate import (
+from omlx_cache.tools.size import (
     OUT_OF_MEMORY,
     TRACED,
     Config,
@@ -40,6 +38,7 @@ from .estimate import (
     SizingError,
     TracedModel,
 )
+from omlx_cache_storage.page import TensorSpec
 
 TOKENS = 32
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")

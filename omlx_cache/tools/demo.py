@@ -18,8 +18,8 @@ from rich.table import Table
 
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
-from omlx_cache.tools.bench.limits import can_forget
-from omlx_cache.tools.demo.runs import (
+from omlx_cache.tools.bench.disk import can_forget
+from omlx_cache.tools.demo_runs import (
     CHUNK,
     Advance,
     DemoError,

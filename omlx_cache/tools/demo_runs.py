@@ -1,6 +1,6 @@
 """One request, with the cache or without.
 
-`python -m omlx_cache.tools.demo.runs` is the demo's second process, with requests on standard
+`python -m omlx_cache.tools.demo_runs` is the demo's second process, with requests on standard
 input. It knows nothing but the model, the prompts and the directory, so its restored pages come
 from the disk.
 """
@@ -23,7 +23,7 @@ from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import LONGEST_WAIT
 from omlx_cache.store import BlockStore
-from omlx_cache.tools.bench.limits import can_forget, forget
+from omlx_cache.tools.bench.disk import can_forget, forget
 from omlx_cache.tools.small_model import VOCABULARY, small_model, whole_settings
 from omlx_cache_storage.errors import CacheError
 
@@ -164,8 +164,9 @@ def demo_settings(cold_dir: Path, kv_bytes: int, **changed: Any) -> CacheSetting
     """Return settings with room for every page of the demo; raises ConfigError."""
     budget = 8 * kv_bytes + ROOM_BYTES
     queue = changed.get("hot_bytes", budget)
-    changed = {"queue_bytes": queue, "commit_wait_seconds": LONGEST_WAIT, **changed}
-    return whole_settings(cold_dir, budget, **changed)
+    return whole_settings(
+        cold_dir, budget, queue_bytes=queue, commit_wait_seconds=LONGEST_WAIT, **changed
+    )
 
 
 def demo_cache(model: Any, store: BlockStore, prompt: DemoPrompt) -> PrefixCache:
@@ -180,7 +181,7 @@ def run_in_new_process(model: str | None, requests: Sequence[Mapping[str, Any]])
     """Let a new Python process `restart` with each of the arguments, and return its runs. Raises
     DemoError with the process's last words when it fails."""
     ended = subprocess.run(
-        [sys.executable, "-m", "omlx_cache.tools.demo.runs"],
+        [sys.executable, "-m", "omlx_cache.tools.demo_runs"],
         input=json.dumps({"model": model, "requests": requests}),
         capture_output=True,
         text=True,

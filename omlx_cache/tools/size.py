@@ -77,7 +77,7 @@ def caches_of(
     if not isinstance(named, str) or not named:
         raise SizingError("the configuration names no model_type")
     # -P: the working directory may be a downloaded model's, with modules of its own.
-    command = [sys.executable, "-P", "-m", "omlx_cache.tools.size.trace", str(memory)]
+    command = [sys.executable, "-P", "-m", "omlx_cache.tools.size_trace", str(memory)]
     try:
         ended = subprocess.run(
             command,

@@ -1,1 +1,0 @@
-"""How much memory a model's KV takes, from its config.json alone."""
