@@ -12,7 +12,7 @@ import pytest
 from mlx_lm.server import process_message_content
 
 from kit.templates import MARKERS, SPECIALS, TEMPLATES, bpe_tokenizer
-from omlx_cache.integrations.mlx_lm.prediction import as_returned, predicted
+from omlx_cache.integrations.mlx_lm.preparing import as_returned, predicted
 from omlx_cache.integrations.mlx_lm.reasoning import KeptReasoning
 
 Message = dict[str, Any]

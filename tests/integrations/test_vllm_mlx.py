@@ -10,7 +10,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from kit.examples import some
 from omlx_cache import BlockStore
 from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install
-from omlx_cache.integrations.vllm_mlx.batches import follow_rows
+from omlx_cache.integrations.vllm_mlx.launch import follow_rows
 
 from .conftest import Open, model_of, prompt_of
 

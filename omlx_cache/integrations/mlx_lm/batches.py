@@ -107,8 +107,7 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
     def insert_segments(
         self, segments: Any, max_tokens: Any = None, caches: Any = None, *args: Any, **options: Any
     ) -> Any:
-        if is_old():
-            caches = [row_caches(self, row) for row in caches or [None] * len(segments)]
+        caches = [row_caches(self, row) for row in caches or [None] * len(segments)]
         uids = super().insert_segments(segments, max_tokens, caches, *args, **options)
         for inserted in list(self._unprocessed_sequences)[-len(uids) :]:
             uid, parts, most, _caches, held, *sampling, until = inserted

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from transformers.utils import chat_template_utils
 
-from omlx_cache.integrations.mlx_lm.prediction import REASONING, Message
+from omlx_cache.integrations.mlx_lm.requests import REASONING, Message
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

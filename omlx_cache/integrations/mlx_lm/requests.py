@@ -19,6 +19,10 @@ _log = logging.getLogger(__name__)
 CLIENT_LEFT = "client left"
 CUT_OFF = "cut off"
 FAILED = "failed"
+REASONING = ("reasoning", "reasoning_content", "thinking")
+"""Names under which clients send reasoning back, and templates read it."""
+
+Message = Mapping[str, Any]
 
 
 class Refused(Exception):

@@ -24,11 +24,11 @@ from omlx_cache.integrations.host_server import MLX_LM
 from omlx_cache.integrations.lanes import furthest
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.mlx_lm.models import load_default, served_as
-from omlx_cache.integrations.mlx_lm.prediction import predicted
 from omlx_cache.integrations.mlx_lm.preparing import (
     CALL_TOKENS,
     TURN_TOKENS,
     Preparing,
+    predicted,
 )
 from omlx_cache.integrations.mlx_lm.reasoning import ADVICE, KeptReasoning
 from omlx_cache.integrations.mlx_lm.requests import (

@@ -1,4 +1,9 @@
-"""`omlx-cache run vllm-mlx`, with this cache in each scheduler that it makes; and `install`."""
+"""`omlx-cache run vllm-mlx`, with this cache in each scheduler that it makes; and `install`.
+
+The rows of a batch are stored while the scheduler computes them. It stores a prompt itself after
+its first token, for some kinds of cache only, and a sequence at its end. That is too late for a
+client that disconnects, and gives a model with windows or recurrent state one restore point.
+"""
 
 import dataclasses
 import functools
@@ -6,7 +11,7 @@ import logging
 import re
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +21,8 @@ from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.integrations.host_server import VLLM_GENERATOR, VLLM_SCHEDULER
 from omlx_cache.integrations.host_server import VLLM_MLX as HOST
 from omlx_cache.integrations.launching import OpenStore, put
-from omlx_cache.integrations.vllm_mlx.batches import follow_rows
+from omlx_cache.integrations.mlx_lm.following import FollowedRows
+from omlx_cache.integrations.rows import row_caches, segments_of
 from omlx_cache.integrations.vllm_mlx.prefix_cache import MB, TieredPrefixCache
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.interrupts import uninterrupted
@@ -31,6 +37,10 @@ SIMPLE = (
     f"vllm-mlx serve without {BATCHING} has one request at a time and keeps no prefixes that this "
     f"cache could serve: add {BATCHING}"
 )
+ROWS_NEEDED = ("_prompt_batch", "_generation_batch", "_unprocessed_sequences", "insert_segments")
+
+Parts = Callable[[list[int]], Iterable[int]]
+"""Says where the parts of a prompt's chat end."""
 
 
 def place(open_store: OpenStore) -> None:
@@ -217,3 +227,93 @@ def _policy(store: BlockStore, wanted: bool, bits: int, least: int) -> CodecPoli
         _log.warning("pages are kept in 4 or 8 bits or as they are, not in %d: as they are", bits)
         return None
     return CodecPolicy("affine8" if bits == 8 else "affine4", min_quantize_tokens=least)
+
+
+def follow_rows(generator: Any, cache: TieredPrefixCache, parts: Parts) -> Any:
+    """Return the generator, whose rows are stored from now on, unless it does not say where they
+    are. Their pages are restored for single requests: so a model whose states take padding for
+    tokens computes its prompts one after the other. Call it on the model's thread."""
+    if not all(hasattr(generator, name) for name in ROWS_NEEDED):
+        _log.warning("requests are stored when they end: an unknown kind of batch generator")
+        return generator
+    if not cache.heeds_padding:
+        generator.prefill_batch_size = 1
+    rows = _Rows(generator, cache, parts)
+    generator.insert, generator.next, generator.remove = rows.insert, rows.next, rows.remove
+    weakref.finalize(generator, rows.end).atexit = False
+    return generator
+
+
+class _Rows:
+    """Follows each row from its insertion to its end, on the model's thread, which alone changes
+    `_stops`, by uid. Does not keep the generator alive, which holds its caches."""
+
+    def __init__(self, generator: Any, cache: TieredPrefixCache, parts: Parts) -> None:
+        self._generator = weakref.ref(generator)
+        self._kind: Any = type(generator)
+        self._cache = cache
+        self._parts = parts
+        self._followed = FollowedRows(cache.follow)
+        self._stops: dict[int, frozenset[int]] = {}
+
+    def insert(
+        self, prompts: Sequence[Sequence[int]], *, caches: Any = None, **options: Any
+    ) -> list[int]:
+        """Insert prompts, interrupted at their restore points, with the tokens of their caches."""
+        generator: Any = self._generator()
+        given = caches or [None] * len(prompts)
+        held = [self._cache.held_by(one) for one in given]
+        pairs = list(zip(held, map(list, prompts), strict=True))
+        stops = [self._wanted(before, prompt) for before, prompt in pairs]
+        uids: list[int]
+        try:
+            uids = self._kind.insert_segments(
+                generator,
+                [segments_of([*b, *p], len(b), s) for (b, p), s in zip(pairs, stops, strict=True)],
+                caches=[row_caches(generator, one) for one in given],
+                all_tokens=held,
+                **options,
+            )
+        except TypeError:
+            _log.exception("prompts are computed without restore points")
+            return list(self._kind.insert(generator, prompts, caches=caches, **options))
+        self._stops.update(zip(uids, map(frozenset, stops), strict=True))
+        return uids
+
+    def _wanted(self, held: list[int], prompt: list[int]) -> list[int]:
+        start, whole = len(held), [*held, *prompt]
+        try:
+            stops = self._cache.stops(whole, start, self._parts(whole))
+        except Exception:
+            _log.exception("a prompt is computed without restore points")
+            return []
+        return [stop for stop in stops if start < stop < start + len(prompt)]
+
+    def next(self) -> Any:
+        generator = self._generator()
+        prompts, generated = self._kind.next(generator)
+        try:
+            going = [response.uid for response in prompts if not response.end_of_prompt]
+            going += [response.uid for response in generated if response.finish_reason is None]
+            for uid in going:
+                self._followed.store(generator, uid, self._stops.get(uid, ()))
+            for response in generated:
+                if response.finish_reason is not None:
+                    self._forget(response.uid)
+        except Exception:
+            _log.exception("what a step computed is stored when its requests end")
+        return prompts, generated
+
+    def remove(self, uids: Sequence[int], *args: Any, **options: Any) -> Any:
+        """Drop rows; the blocks that they had completed stay stored."""
+        for uid in uids:
+            self._forget(uid)
+        return self._kind.remove(self._generator(), uids, *args, **options)
+
+    def end(self) -> None:
+        for uid in list(self._stops):
+            self._forget(uid)
+
+    def _forget(self, uid: int) -> None:
+        self._stops.pop(uid, None)
+        self._followed.end(uid)
