@@ -43,7 +43,6 @@ from omlx_cache_storage.page import PageId
 _log = logging.getLogger(__name__)
 
 MODELS = 8
-
 INSERT_SECONDS = 1.0
 """How long a fetch waits for an insert on another thread."""
 UNENDED = 64
@@ -100,7 +99,7 @@ class StoredSequences:
         """Note a sequence by its last page."""
         self._sequences[end] = _Inserted(cache_type, nbytes)
         self._sequences.move_to_end(end)
-        while len(self._sequences) > SEQUENCES:
+        if len(self._sequences) > SEQUENCES:
             self._sequences.popitem(last=False)
 
     def __len__(self) -> int:
@@ -148,11 +147,9 @@ class TieredPromptCache:
     alive. Without a store it makes one of its own, in memory only. `max_size` (sequences) and
     `max_bytes` are LRUPromptCache's; None leaves it to the store's budgets. Raises ValueError for
     `kv_bits` that MLX lacks; `fetch_nearest_cache` and `insert_cache` never raise: a failure is a
-    miss, or nothing stored.
-
-    A fetch on another thread sees the pages of an insert that has begun: that one holds `_lock`,
-    which guards `_sequences`. Mutable, by that one thread: `_known`, `_followed`, `_unended`, and
-    `last`, the request of the latest fetch.
+    miss, or nothing stored. A fetch on another thread sees the pages of an insert that has begun:
+    that one holds `_lock`, which guards `_sequences`. Mutable, by that one thread: `_known`,
+    `_followed`, `_unended`, and `last`, the request of the latest fetch.
     """
 
     insert_ends_request = True
@@ -280,7 +277,7 @@ class TieredPromptCache:
         """Return the prompt in flight that brings a block or more that is not kept yet. Any thread
         may ask."""
         found = (lane.awaited(tokens) for lane in self.lanes_of(model))
-        return next((flight for flight in found if flight is not None), None)
+        return next(filter(None, found), None)
 
     def flight(
         self, model: Any, tokens: Sequence[int], start: int, stops: Sequence[int]
@@ -400,6 +397,6 @@ class TieredPromptCache:
         kinds = [None] if self._bits is None else [self._bits, None]
         known = _Known(models, {bits: lane_of(models.kinds, bits, self._salt) for bits in kinds})
         self._known[key] = known
-        while len(self._known) > MODELS:
+        if len(self._known) > MODELS:
             self._known.popitem(last=False)
         return known
