@@ -94,7 +94,7 @@ class Begun:
         return is_same and self.pid == os.getpid() and self.scope.same_as(scope)
 
     def start(self) -> None:
-        """Begin to read, or to wait for another; returns at once, and waits for no disk."""
+        """Begin to read, or to wait for another; returns at once."""
         if self._pending is not None and self.chain is not None:
             with self._lock:
                 self._over = False
@@ -115,7 +115,6 @@ class Begun:
 
     @property
     def waited_for(self) -> int | None:
-        """The number of the request that it was held for last, None without one."""
         return None if self._wait is None else self._wait.waited_for
 
     @property
@@ -223,8 +222,7 @@ def listed(tokens: Any) -> list[Any]:
 
 
 def flat_tokens(tokens: Any, arguments: Arguments) -> Tokens:
-    """Return the tokens of any kind of sequence; an empty array, counted and logged once, for
-    anything else."""
+    """As `listed`, an array; an empty one, counted and logged once, for anything that is none."""
     try:
         return as_tokens(listed(tokens))
     except (ValueError, TypeError, OverflowError):

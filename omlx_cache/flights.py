@@ -68,7 +68,6 @@ class PromptFlight:
                 self._stops.update(positions)
 
     def end(self) -> None:
-        """Note that nothing more is computed; any number of times."""
         with self._flights.lock:
             self._flights.live.pop(self, None)
             self._flights.changed()
@@ -93,7 +92,6 @@ class PromptFlight:
         return max((stop for stop in self._stops if stop <= most), default=0)
 
     def is_ahead(self, goal: int) -> bool:
-        """True while it is worth waiting for it to get there; the lock is held."""
         is_going = time.monotonic() - self._moved < STALLED_SECONDS
         return is_going and self._refusals < REFUSALS and self._reached < goal
 
@@ -124,7 +122,7 @@ class Flights:
         self, chain: KeyChain, start: int, stops: Iterable[int] | None = None
     ) -> PromptFlight:
         """Note a prompt that is about to be computed from `start` on; it keeps restore points for
-        requests that are in a queue already."""
+        requests in a queue."""
         flight = PromptFlight(self, chain, start, stops)
         with self.lock:
             self.live[flight] = None
@@ -137,7 +135,6 @@ class Flights:
 
     @property
     def idle(self) -> bool:
-        """True while no prompt is computed."""
         return not self.live
 
     def waiters_in(self, namespace: BlockKey) -> list["QueueWait"]:
@@ -154,7 +151,7 @@ class Flights:
         self.on_change.notify_all()
 
     def shared(self, chain: KeyChain) -> int:
-        """Return how many of a prompt's tokens one that is being computed begins with."""
+        """Return how many of a prompt's tokens one in flight begins with."""
         with self.lock:
             alike = [one.tokens for one in self.live if one.namespace == chain.namespace]
         return max((shared_length(tokens, chain.tokens) for tokens in alike), default=0)
@@ -215,7 +212,6 @@ class QueueWait:
             self._seen = self._flights.state
 
     def decide(self, found: int) -> bool:
-        """Return `is_on`, now that `found` tokens can be restored."""
         self.found = found
         is_worth_it = self._is_worth_it()
         self._before = self.seconds
@@ -251,7 +247,6 @@ class QueueWait:
             self._flights.waiters.discard(self)
 
     def _is_worth_it(self) -> bool:
-        """Return whether to wait; notes for which request."""
         in_time = self.seconds < self._most_seconds
         flight = self._flights.awaited(self.chain, self.found) if in_time else None
         if flight is not None:

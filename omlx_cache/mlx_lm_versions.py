@@ -22,13 +22,11 @@ class UntestedVersion(CacheError, RuntimeError):
 
 
 def installed() -> str:
-    """Return the version of the mlx-lm that is imported or would be, empty without one."""
     loaded = getattr(sys.modules.get("mlx_lm"), "__version__", None)
     return loaded if isinstance(loaded, str) else version_of("mlx-lm")
 
 
 def check(what: str) -> None:
-    """Raise UntestedVersion, which names `what`, unless the installed mlx-lm is a tested one."""
     found = installed()
     if found and _numbers(found) >= _FIRST and _numbers(found)[:2] < _BEYOND:
         return
@@ -57,7 +55,6 @@ def is_cache(cache: Any, *names: str) -> bool:
 
 
 def quantized(prompt_cache: list[Any], group_size: int, bits: int) -> list[Any]:
-    """Return caches with an empty QuantizedKVCache for each KVCache; others stay themselves."""
     return [
         import_module(_CACHES).QuantizedKVCache(group_size, bits)
         if is_cache(cache, "KVCache")
@@ -74,7 +71,6 @@ def is_old() -> bool:
 
 
 def stop_options(stop_sequences: Any) -> dict[str, list[Any]]:
-    """Return `BatchGenerator.insert_segments`'s argument for one row's end."""
     if stop_sequences is None:
         return {}
     return {"state_machines" if is_old() else "stop_sequences": [stop_sequences]}
@@ -107,5 +103,4 @@ def _sees_images(server: Any) -> bool:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return a version's first numbers, three at most, also those of a release candidate."""
     return tuple(map(int, re.findall(r"\d+", text)[:3]))

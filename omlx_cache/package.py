@@ -22,7 +22,6 @@ def on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], ob
 
 
 def set_level(level: str) -> None:
-    """Have this project's loggers, and no other, pass on messages of a level and above."""
     import logging  # only here: the command line starts without it
 
     for name in OWN_LOGGERS:

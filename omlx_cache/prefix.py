@@ -255,7 +255,6 @@ class PrefixCache(Scopes):
 
 
 def _chain(scope: Scope, tokens: Sequence[int]) -> KeyChain | None:
-    """Return the keys of a sequence; None, counted and logged once, for tokens that are none."""
     array = flat_tokens(tokens, scope.store.arguments)
     return scope.chain(array) if scope.supported and len(array) else None
 

@@ -75,7 +75,7 @@ class Preparation:
 
     @property
     def ready(self) -> bool:
-        """True unless `step` would do nothing since the disk is still read. Cheap to poll."""
+        """True unless `step` would only wait for the disk. Cheap to poll."""
         pending = self._pending
         return pending is None or pending.ready or pending.refused
 
@@ -127,7 +127,7 @@ class Preparation:
 
     @property
     def _is_deleted(self) -> bool:
-        """True when pages were deleted on request since it was expected: some may be its own."""
+        """True when pages were deleted on request: some may be its own."""
         return self._store.deletions != self._deletions
 
     def _begin(self) -> None:
@@ -154,7 +154,7 @@ class Preparation:
         self._pending.start()
 
     def _has_room(self) -> bool:
-        """False when memory takes no block: what is restored, and a chunk, would be for nothing."""
+        """False when memory takes no block."""
         nbytes = self._scope.budgets.token_bytes * self._store.settings.block_size
         with self._store.admit(nbytes, prepared=True) as room:
             return bool(room)
@@ -211,7 +211,6 @@ class Preparation:
         return self._position + self._scope.pace.tokens
 
     def _finish(self, committer: Committer) -> None:
-        """Store the rest, and tell those whose prefix was looked up before."""
         chain, store, stop = committer.chain, self._store, self._position
         assert self._layout is not None
         self._scope.finish_unasked(committer, self._layout, LiveExtent(stop, True))

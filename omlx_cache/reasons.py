@@ -63,7 +63,6 @@ SNAPSHOT_MISSING: Final = "snapshot_missing"
 
 
 def word(reason: str) -> str:
-    """Return a reason's counter name: what stands before its details."""
     return reason.split(":", 1)[0]
 
 
@@ -182,5 +181,4 @@ MISS_REASONS = {
 
 
 def described(word: str) -> MissReason:
-    """Return a miss reason's sentence and remedy for people; the word itself for an unknown one."""
     return MISS_REASONS.get(word, MissReason(word))

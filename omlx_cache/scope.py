@@ -150,7 +150,6 @@ class Scope:
         return self.store is other.store and self._namespace.digest == other._namespace.digest
 
     def layout(self, prompt_cache: Sequence[Any]) -> Layout | None:
-        """Return the layout of caches, None for other classes or parameters than this scope's."""
         if not isinstance(prompt_cache, Sequence):
             return None
         try:
@@ -249,8 +248,7 @@ class Scope:
         return RestoreGate(gate, computed_by(self._namespace.document), probes=probes)
 
     def restore(self, chain: KeyChain, limit: int, capacity: int) -> Restored:
-        """Restore at most `limit` tokens into buffers with room for `capacity`; evaluates MLX, and
-        waits for the disk."""
+        """Restore at most `limit` tokens; evaluates MLX, and waits for the disk."""
         return self.pending(chain, limit, capacity).take(None)
 
     def committer(
@@ -269,7 +267,6 @@ class Scope:
         since_ns: int | None = None,
         prepared: int | None = None,
     ) -> Committer:
-        """Return what hands a sequence's pages to the tiers; `prepared` as for `Admission`."""
         return Committer(
             self.store,
             Admission(
@@ -335,7 +332,6 @@ class Scope:
     def finish(
         self, committer: Committer, layout: Layout, extent: LiveExtent, ended: Ended | None
     ) -> CommitResult:
-        """Have the remaining pages of a sequence stored, and note how far it went."""
         result = self.finish_unasked(committer, layout, extent, ended)
         chain, requests = committer.chain, self.store.requests
         if requests.trace is not None:
@@ -354,8 +350,8 @@ class Scope:
         return result
 
     def counted(self, finish: Callable[[], CommitResult]) -> CommitResult:
-        """Call the end of a commit, and count its stored pages. An exception is logged, and is a
-        reason to have stored nothing."""
+        """Call the end of a commit, and count it. An exception is logged, and is a reason to have
+        stored nothing."""
         began = time.perf_counter()
         try:
             result = finish()
@@ -370,8 +366,8 @@ class Scope:
         return result
 
     def log_failure(self, what: str, error: Exception) -> None:
-        """Log an exception: with its traceback, or one line the first time where the program has
-        not evaluated what another thread computes."""
+        """Log an exception: in one line where the program has not evaluated what another thread
+        computes."""
         if "in current thread" in str(error):
             advice = "evaluate on the thread that computes, or call checkpoint there"
             self.store.arguments.say("thread", f"{what}: {error} {advice}")

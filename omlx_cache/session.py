@@ -102,7 +102,6 @@ class Session:
         )
 
     def _begin(self, begun: Begun, deadline: float | None) -> None:
-        """Take the restored prefix; a failure leaves a session that restores and stores nothing."""
         scope, chain = self._scope, begun.chain
         restored = begun.take(deadline)
         point = restored.point
@@ -148,7 +147,6 @@ class Session:
 
     @property
     def tokens(self) -> list[int]:
-        """The prompt and the appended tokens."""
         return list(self._prompt_tokens)
 
     @property
@@ -386,8 +384,6 @@ class Session:
 
     @uninterrupted
     def _recorded(self, before: int) -> None:
-        """Look where the live cache is now that more tokens are recorded, and store the due
-        blocks."""
         after, committer = len(self._prompt_tokens), self._committer
         if self._progress is None or committer is None:
             self._due_at = sys.maxsize
@@ -473,7 +469,6 @@ class Session:
         return self._scope.layout(prompt_cache)
 
     def _note_end(self, call: str) -> None:
-        """Count a call that comes after the end, and log the first one."""
         if not self._finalizer.alive:
             if self._is_left:
                 self._arguments.say("end", f"{call} after the session's end: nothing is stored")

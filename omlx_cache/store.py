@@ -320,7 +320,6 @@ class BlockStore(ReadingTiers):
 
     @property
     def cold_dir(self) -> str | None:
-        """Where page files lie; None in hot_cache_only mode."""
         return None if self.cold is None else str(self.settings.cold_dir)
 
     def meta(self, page: PageId) -> PageMeta:
@@ -408,7 +407,6 @@ class BlockStore(ReadingTiers):
 
     @uninterrupted
     def records(self) -> dict[str, Sequence[Record]]:
-        """Return the records of the tiers, `hot` and `cold`, as `listing` does."""
         self.refresh()
         cold = () if self.cold is None else self.cold.records()
         return {"hot": self.hot.entries(), "cold": cold}
@@ -430,11 +428,9 @@ class BlockStore(ReadingTiers):
 
     @uninterrupted
     def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:
-        """Begin to read cold pages into free memory, in order, on a thread of the store's own."""
         return self.prefetcher.start(pages, allocate)
 
     def namespaces(self, parts: Mapping[str, object]) -> list[BlockKey]:
-        """Return the namespaces whose documents have these fields, those on the disk included."""
         known = dict(self._on_disk)
         known |= {one.digest: one.document for one in self._namespaces.latest()}
         if self.cold is not None:
@@ -518,8 +514,7 @@ class BlockStore(ReadingTiers):
         return clean
 
     def configuration(self) -> Mapping[str, object]:
-        """Return the settings with their origins, and what to know of them; waits `QUERY_SECONDS`
-        for the disk."""
+        """Return the settings with their origins, and notes; waits `QUERY_SECONDS` for the disk."""
         settings = {name: source.to_dict() for name, source in self.settings.sources().items()}
         unknown = [f"cold_dir: {self.cold_dir} does not answer"]
         notes = self._queries.ask(self.settings.notes, QUERY_SECONDS, unknown)
@@ -610,7 +605,6 @@ def _open_remote(s: CacheSettings, events: EventLog) -> "RemoteTier | None":
 
 
 def _uploads(s: CacheSettings, tiers: Tiers) -> Uploads | None:
-    """Return what sends pages to other machines, at work; None where this store sends none."""
     policy = s.remote_writes
     if tiers.remote is None or policy == "off" or policy == "service":
         return None

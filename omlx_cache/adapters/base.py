@@ -101,10 +101,8 @@ class Adapter(Protocol):
         """Return how many tokens the cache has seen, or None when the class does not say."""
 
     def arrays(self, cache: Any) -> dict[str, Array]:
-        """Return the live arrays by field name; empty when the cache is empty.
-
-        In paged and window groups the token axis is `mlxio.TOKEN_AXIS`.
-        """
+        """Return the live arrays by field name, none of an empty cache. In paged and window groups
+        the token axis is `mlxio.TOKEN_AXIS`."""
 
     def held(self, cache: Any) -> Ranges:
         """Return the tokens in the buffers, in buffer order from index 0; () for state."""

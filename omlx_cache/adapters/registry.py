@@ -160,7 +160,6 @@ def extract_row(cache: Any, slot: int) -> Any:
 
 
 def first_tokens(cache: Any, count: int) -> Any:
-    """Return a KVCache with slices of another's first tokens."""
     row = type(cache)()
     row.keys, row.values = (side[:, :, :count] for side in (cache.keys, cache.values))
     row.offset = count

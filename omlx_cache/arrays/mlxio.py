@@ -120,8 +120,8 @@ def widest(nbytes: int, offset: int) -> tuple[Any, int]:
 
 
 def has_memory_of_its_own() -> bool:
-    """True when MLX computes on a device with memory of its own: a host view of an array moves it
-    out of that."""
+    """True when MLX computes on a device with memory of its own, from which a host view moves an
+    array."""
     return not on_host() and bool(mx.cuda.is_available())
 
 
@@ -161,8 +161,7 @@ def blank_arrays(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
 
 
 def owned_zeros(specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
-    """Return evaluated zeros that own their memory, many bytes of a CPU's written by several cores;
-    callable from any thread."""
+    """Return evaluated zeros that own their memory, written by several cores; from any thread."""
     shared = on_host() and sum(spec.nbytes for spec in specs.values()) >= SHARED_BYTES
     with _dispatching:
         streams = cycle(_streams() if shared else [None])
@@ -197,14 +196,13 @@ def allocate_payload(nbytes: int) -> Array:
 
 
 def owned_copy(flat: Array) -> Array:
-    """Return a lazy copy of a flat array that shares its memory with nothing: joining with nothing
-    copies."""
+    """Return a lazy copy of a flat array: joining with nothing copies."""
     return mx.concatenate([flat, flat[:0]])
 
 
 def on_device(payload: Array) -> Array:
-    """Return a payload that the host has filled in the device's own memory, evaluated on the
-    calling thread, if the device has any."""
+    """Return a payload that the host has filled in the device's own memory, if it has any,
+    evaluated on the calling thread."""
     if not has_memory_of_its_own():
         return payload
     copy = owned_copy(payload)
@@ -213,8 +211,8 @@ def on_device(payload: Array) -> Array:
 
 
 def host_copy(payload: Any) -> Any:
-    """Return a payload's bytes where the host may read them, while it stays where it is; callable
-    from any thread."""
+    """Return a payload's bytes where the host may read them; it stays where it is; from any
+    thread."""
     if not isinstance(payload, mx.array):
         return payload
     copy = owned_copy(payload)

@@ -91,7 +91,6 @@ class CodecPolicy:
 
 
 def _choose(half: str, dim: int, dtype: mx.Dtype, seed: int) -> Codec | None:
-    """Return a codec that takes the tensor."""
     if half == "dense":
         return None
     bits = int(half[-1])
@@ -118,14 +117,14 @@ def codec_named(text: str) -> Codec:
 
 
 def warm_up(codec: Codec, dim: int, dtype: mx.Dtype) -> None:
-    """Encode and decode one token now; evaluates MLX and may block for seconds the first time, as
-    MLX keeps compiled kernels on the disk."""
+    """Encode and decode one token now; evaluates MLX, and may block for seconds the first time on a
+    machine."""
     parts = codec.encode(mx.ones((1, 1, 1, dim), dtype))
     mx.eval(codec.decode(parts, dtype))
 
 
 def is_compiled(name: CodecName) -> bool:
-    """True when MLX compiles kernels for a codec at its first use here, which takes seconds."""
+    """True when MLX compiles kernels for a codec here, which takes seconds."""
     return turbo_fused.available() and any(half.startswith("turbo") for half in HALVES[name])
 
 

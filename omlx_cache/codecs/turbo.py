@@ -109,7 +109,7 @@ def hadamard(x: mx.array) -> mx.array:
 
 
 def _encode(codec: TurboCodec, x: mx.array) -> tuple[mx.array, mx.array]:
-    """Return the norms in float32, as they are before they are stored, and the packed indices."""
+    """Return the norms in float32, before they are stored, and the packed indices."""
     tables = codec._tables
     full = x.astype(mx.float32)
     norms = mx.linalg.norm(full, axis=-1)
@@ -157,7 +157,6 @@ def _identity(codec: TurboCodec) -> str:
 
 
 def packed_words(dim: int, bits: int) -> int:
-    """Return the uint32 words that a row of `dim` values takes."""
     return -(-dim * bits // 32)
 
 
@@ -205,7 +204,6 @@ def _open_gaps(lanes: mx.array, field: int, lane: int) -> mx.array:
 
 
 def _low_fields(field: int, lane: int) -> int:
-    """Return 64 bits whose every second lane has its lowest `field` bits set."""
     return sum(((1 << field) - 1) << start for start in range(0, 64, 2 * lane))
 
 

@@ -56,7 +56,6 @@ def decode(
 
 
 def _checked(what: str, form: Form, find: Callable[[], Any]) -> Any:
-    """Return a form's kernel or None; the log has a line about one that failed."""
     if not available() or form.dim not in source.DIMS or form.bits not in source.BITS:
         return None
     with _CHECKING:
@@ -122,7 +121,6 @@ def _sample(form: Form) -> mx.array:
 
 
 def _same(ours: mx.array, plain: mx.array) -> bool:
-    """Compare bit for bit; evaluates."""
     unsigned = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}[plain.itemsize]
     equal = ours.shape == plain.shape and ours.dtype == plain.dtype
     return equal and bool(mx.array_equal(ours.view(unsigned), plain.view(unsigned)).item())

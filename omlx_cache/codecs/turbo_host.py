@@ -70,7 +70,6 @@ class HostDecoder:
         out.view(np.uint64)[...] = values.transpose(1, 2, 0)
 
     def _add(self, sums: Rows, fours: int, width: int) -> None:
-        """Take the steps of the transform whose strides are whole rows, in place."""
         step = 1
         while step < fours:
             pairs = sums.reshape(-1, 2, step * width)
@@ -82,7 +81,6 @@ class HostDecoder:
             step *= 2
 
     def _narrowed(self, sums: Rows) -> Rows:
-        """Round to the nearest of 16 bits, to an even one between two."""
         narrow = self._narrow[: sums.size]
         if not self._bfloat:
             with np.errstate(over="ignore", invalid="ignore"):

@@ -61,7 +61,7 @@ class Staging:
         self._sizes: list[int] = []
 
     def reserve(self, nbytes: int) -> bool:
-        """Reserve bytes for what is about to be made; False when the budget is spent, and after
+        """Reserve bytes before they are made; False when the budget is spent, and after
         `release`."""
         if not self._counters.take_snapshot(nbytes, self._limit):
             return False
@@ -222,7 +222,6 @@ class Admission:
         return len(pages)
 
     def add_staged(self) -> None:
-        """Store the pages that waited in staging, as far as there is room by now."""
         for page in self.take_staged():
             self.add_made(page)
 

@@ -128,7 +128,6 @@ class Budgets:
         )
 
     def _needed(self, tokens: int) -> int:
-        """Return about how many bytes one sequence takes in memory, or else on the disk."""
         in_memory = self._settings.hot_cache_only
         overhead = 0 if in_memory else FILE_BYTES
         blocks = -(-tokens // self._block)

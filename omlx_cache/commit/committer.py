@@ -109,13 +109,11 @@ class Committer:
             self._trail.follow(layout, end)
 
     def due_at(self, position: int) -> int:
-        """Return the length at which `advance` has something to do for a sequence that grows from
-        `position` on."""
+        """Return the length at which `advance` has something to do next."""
         size = self.chain.block_size
         return min((position // size + 1) * size, self._trail.due_at(size))
 
     def advance_row(self, row: Source, end: int) -> None:
-        """Store the complete blocks of one row of a batch; `row` has its tokens from `done` on."""
         self._admission.add_staged()
         self._store_blocks(row, end)
 
@@ -174,7 +172,7 @@ class Committer:
         return [e for e, info in zip(ends, found, strict=True) if info is None]
 
     def _store_blocks(self, live: Layout | Source, end: int) -> bool:
-        """Store the complete blocks of the paged group up to `end`; False when one had no room."""
+        """Store the complete blocks up to `end`; False when one had no room."""
         ends = self._unstored(end)
         if not (ends and self._has_blocks):
             self.done = max(self.done, self.chain.block_start(end + 1))
@@ -183,7 +181,7 @@ class Committer:
         return self.done >= ends[-1]
 
     def _store_paged(self, live: Layout | Source, ends: Sequence[int]) -> int:
-        """Store paged pages in order, and return the boundary before the first without room."""
+        """Store paged pages; return the boundary before the first without room."""
         extra, tags = "", DENSE
         if isinstance(live, Layout):
             leaves = live.of(PAGED)
@@ -220,8 +218,8 @@ class Committer:
             yield run
 
     def _add_run(self, cutter: Cutter, run: Sequence[_Planned]) -> int:
-        """Store pages in order, several at once where nothing hinders that; return how many until
-        one had no room."""
+        """Store pages in order, several at once where possible; return how many until one had no
+        room."""
         stored = 0
         codecs, nbytes = self._encoding(run[0].meta)
 
@@ -255,7 +253,7 @@ class Committer:
     def _store_aging(
         self, layout: Layout, group: GroupSpec, stop: int, extent: LiveExtent, exact: bool
     ) -> bool:
-        """Store a window or a state at a stop; False when the live cache does not hold it."""
+        """Store a window or a state; False when the live cache does not hold it."""
         if group.kind == "window":
             is_there = extent.overwritten <= group.window
             return is_there and self._store_window(layout, group, stop, exact)

@@ -37,7 +37,6 @@ def extent_of(layout: Layout, recorded: int) -> LiveExtent:
 
 
 def position_of(layout: Layout) -> int | None:
-    """Return where a cache is, None when its classes do not say."""
     return 0 if layout.is_empty() else layout.position()
 
 
@@ -64,7 +63,7 @@ class LiveProgress:
         self._watched = self._first_array() if position_of(layout) is None else None
 
     def seen(self, expected: int) -> int:
-        """Return where the cache is, where `expected` tokens may have been fed; 0 when unknown."""
+        """Return where the cache is after `expected` tokens; 0 when unknown."""
         return self._look(expected, expected=True) or 0
 
     def reached(self, position: int) -> int:
@@ -102,8 +101,8 @@ class LiveProgress:
             self._doubt(live if live is not None and live < after else self._trusted(live))
 
     def agreed(self) -> LiveExtent | None:
-        """Return the extent that is beyond doubt now, None when the recorded tokens and the live
-        cache did not agree the last time."""
+        """Return the extent that is beyond doubt, None when the recorded tokens and the live cache
+        did not agree the last time."""
         if self._doubtful is not None:
             return None
         return LiveExtent(self._agreed, True, self._rewound)
@@ -129,7 +128,6 @@ class LiveProgress:
             self._doubtful = position
 
     def _look(self, count: int, *, expected: bool = False) -> int | None:
-        """Return where the cache is, None when unknown; the caller means `count` tokens."""
         try:
             live = position_of(self._layout)
         except UnsupportedCache:

@@ -96,7 +96,6 @@ class KnownNamespaces:
 
     @uninterrupted
     def add(self, namespace: Namespace) -> Namespace:
-        """Note a namespace, and return the object that stands for it from now on."""
         with self._lock:
             namespace = self._held.setdefault(namespace.digest, namespace)
             self._parts[namespace.digest] = namespace.document, namespace.groups
@@ -117,7 +116,6 @@ class KnownNamespaces:
             return [Namespace(digest, *parts) for digest, parts in self._parts.items()]
 
     def _forget(self) -> None:
-        """Forget old namespaces without a living object and without a page in memory."""
         idle = [digest for digest in list(self._parts)[:-RECENT] if digest not in self._held]
         # Asked last: a namespace is released after its pages are in memory.
         in_memory = self.in_memory()
@@ -157,7 +155,6 @@ def software() -> dict[str, str]:
 
 
 def installed() -> Versions:
-    """Return the versions of the namespaces that this environment makes."""
     return versions({"format": FORMAT_VERSION, "software": software()})
 
 

@@ -17,8 +17,7 @@ Pair = Any  # keys and values, tuple[Array, Array]
 
 
 def regrow(buffer: Array | None, used: int, columns: int, like: Array) -> Array:
-    """Return a new buffer of `columns` tokens that starts with `buffer`'s first `used`; zeros
-    behind them."""
+    """Return a new buffer of `columns` tokens: `buffer`'s first `used`, then zeros."""
     batch, heads, _, dim = like.shape
     grown = mx.zeros((batch, heads, columns, dim), like.dtype)
     if buffer is not None and used > 0:

@@ -113,8 +113,6 @@ class Capacity(Independent):
         return twin
 
     def _append(self, buffers: Any, parts: Any, start: int) -> tuple[Array, ...]:
-        """Return the buffers with the parts behind their first `start` columns, longer ones where
-        there is no room."""
         end = start + parts[0].shape[2]
         if buffers is None or end > buffers[0].shape[2]:
             columns = self._columns(end)
@@ -125,7 +123,6 @@ class Capacity(Independent):
         return tuple(buffers)
 
     def _columns(self, needed: int) -> int:
-        """Return the new buffer length; warns the first time that `max_size` is exceeded."""
         self._borrowed = False
         if self.max_size is not None and needed <= self.max_size:
             return self.max_size

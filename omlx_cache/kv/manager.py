@@ -72,7 +72,6 @@ class Sequence:
         return SequenceState.FULL if self.length == self.max_len else SequenceState.ACTIVE
 
     def end_of(self, count: int) -> int:
-        """Return where `count` tokens behind the committed ones end, or raise."""
         end = self.length + count
         if end > self.max_len:
             raise SequenceTooLongError(
@@ -103,7 +102,6 @@ class Sequence:
         self._leftover = True
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens from `length` on, appended ones included."""
         if isinstance(length, bool) or not isinstance(length, int):
             raise AdvanceError(f"cannot truncate to {length!r}: give an integer")
         if not 0 <= length <= self.length:
@@ -186,7 +184,6 @@ class KVCacheManager:
         return seq_id
 
     def release_sequence(self, seq_id: int) -> None:
-        """Give the slot back; the id is invalid from here on."""
         sequence = self._sequence(seq_id)
         del self._sequences[seq_id]
         self._free_slots.add(sequence.slot)
@@ -268,7 +265,6 @@ class KVCacheManager:
         sequence.advance(counts.pop())
 
     def layer_buffers(self, layer_idx: int) -> tuple[Array, Array]:
-        """One layer of the pool, for `mx.eval`; valid until the next append."""
         return self._keys[layer_idx], self._values[layer_idx]
 
     def _sequence(self, seq_id: int) -> Sequence:
@@ -348,7 +344,6 @@ class LayerView(upstream._BaseCache):  # type: ignore[misc]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this layer in these sequences' slots: reserved, whatever is used."""
         keys, values = self._manager.layer_buffers(self._layer)
         return int(keys.nbytes + values.nbytes) // int(keys.shape[0]) * len(self._seq_ids)
 

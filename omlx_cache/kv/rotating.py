@@ -102,7 +102,6 @@ class BatchRotatingKVCache(BatchWindows):
 
     @classmethod
     def merge(cls, caches: Any) -> Any:
-        """Return one batch cache with a copy of every cache; ValueError if windows differ."""
         return merge(caches)
 
     def new_row(self) -> RotatingKVCache:

@@ -46,7 +46,6 @@ class Windowed(Independent):
         return int(super().trim(n)) if self.is_trimmable() else 0
 
     def _reserve(self, needed: int, used: int, keys: Array, values: Array) -> None:
-        """Reallocate for `needed` tokens, or the window, where there is less; keep `used` ones."""
         columns = 0 if self.keys is None else self.keys.shape[2]
         if columns < min(needed, self.max_size):
             room = self.capacity or 0
@@ -289,7 +288,6 @@ class PinnedWindows(BatchWindows):
         return found
 
     def _decode_mask(self, ends: Sequence[int], columns: int, window: int) -> Mask:
-        """Return (B, 1, columns): what each row's newest token sees, itself included."""
         positions = np.stack([self._positions(end, columns) for end in ends])[:, None]
         seen = positions >= 0
         if window < self.max_size:
@@ -355,7 +353,6 @@ class PinnedWindows(BatchWindows):
 
 
 def fill(merged: PinnedWindows, caches: Sequence[Any]) -> None:
-    """Copy rotating caches of the same max_size and keep into the rows of a new batch cache."""
     filled = [c for c in caches if c.keys is not None and c.offset > 0]
     if not filled:
         return

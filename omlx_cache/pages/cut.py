@@ -111,7 +111,7 @@ class Cutter:
         self._views: dict[tuple[int, tuple[str, ...]], list[HostView]] = {}
 
     def tokens(self, span: TokenRange) -> PageCut | None:
-        """Return the cut for the tokens of `span`, None when a tensor does not hold them all."""
+        """Return the cut for `span`, None when a tensor does not hold it all."""
         pieces: dict[tuple[Ranges, ...], Pieces] = {}
         for held in self._held:
             found = _pieces(held, span)
@@ -188,7 +188,6 @@ class Cutter:
                 self._join(run.names, pieces, flat.reshape(count, *spec.shape))
 
     def _join(self, names: tuple[str, ...], pieces: Pieces | None, target: HostView) -> None:
-        """Copy one run's pieces to where they lie in a page, its tensors along the first axis."""
         if pieces is None:
             for index, view in enumerate(self._views_of(0, names)):
                 target[index, ...] = view
@@ -209,7 +208,6 @@ class Cutter:
         return self._views[key]
 
     def _joined(self, cut: PageCut) -> Array:
-        """Return a page's payload, not evaluated."""
         runs = []
         for run, pieces in self._parts(cut):
             tensors = [self._tensor(name, pieces) for name in run.names]
@@ -250,7 +248,7 @@ class Cutter:
 
 
 def batched(items: Iterable[T], joins: Callable[[Sequence[T], T], bool]) -> Iterator[list[T]]:
-    """Yield the items in order, in batches: each item in the one before it, if it `joins` that."""
+    """Yield the items in batches: each item in the one before it, if it `joins` that."""
     batch: list[T] = []
     for item in items:
         if batch and not joins(batch, item):
@@ -282,7 +280,7 @@ def with_tokens(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def _runs(sources: Sequence[Source]) -> list[Run]:
-    """Return the runs in file order: wide items first (for alignment), then as the arrays come."""
+    """Return the runs in file order: wide items first (for alignment)."""
     found: dict[tuple[Any, tuple[int, ...], tuple[Ranges, ...]], list[str]] = {}
     for name, array in (sources[-1].arrays if sources else {}).items():
         held = tuple([source.ranges.get(name, ()) for source in sources])

@@ -107,7 +107,6 @@ def encode_page(page: Page, codecs: Mapping[str, Codec]) -> Page:
 
 
 def run_bytes() -> int:
-    """Return how many bytes of pages are best encoded together."""
     return HOST_RUN_BYTES if on_host() else DEVICE_RUN_BYTES
 
 

@@ -41,7 +41,7 @@ class Layout:
         return [leaf for leaf in self.leaves if leaf.group == group]
 
     def phases(self, group: GroupSpec) -> str:
-        """Return the JSON text of a window group's ring phases, "" when all are temporal."""
+        """Return a window group's ring phases as JSON, "" when all are temporal."""
         phases = {
             leaf.path: dict(phase)
             for leaf in self.of(group)
@@ -73,7 +73,7 @@ class Layout:
 
 
 def layout_of(prompt_cache: Sequence[Any]) -> Layout:
-    """Return the layout of a prompt cache; raises UnsupportedCache for a class without adapter."""
+    """Return the layout of a prompt cache; raises UnsupportedCache."""
     found = tuple(_leaf(path, cache) for path, cache in leaves(prompt_cache))
     described = [
         [leaf.path, layout_name(leaf.cache), leaf.adapter.config(leaf.cache)] for leaf in found

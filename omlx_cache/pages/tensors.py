@@ -59,7 +59,6 @@ def _is_sound(tag: Tag) -> bool:
 
 
 def codec_text(tags: Tags) -> str:
-    """Return what `tags_of` reads back."""
     return json.dumps(tags, sort_keys=True, separators=(",", ":")) if tags else DENSE
 
 
@@ -75,7 +74,6 @@ def live_tags(leaves: Sequence[Leaf]) -> dict[str, Tag]:
 
 
 def part_specs(spec: TensorSpec, codec: Codec) -> list[TensorSpec]:
-    """Return the parts that a codec makes of a dense tensor."""
     parts = codec.parts_spec(spec.shape, dtype_of(spec.dtype))
     return [
         TensorSpec(f"{spec.name}.{name}", name_of(part.dtype), tuple(part.shape))
@@ -209,7 +207,7 @@ def _packed_specs(
 
 
 def refuse_tensors_of_no_leaf(meta: PageMeta, members: Sequence[Leaf]) -> None:
-    """Raise ForeignPage for a page that has tensors of leaves which the layout lacks."""
+    """Raise ForeignPage for a page with tensors of other leaves."""
     prefixes = tuple(f"{leaf.path}." for leaf in members)
     others = [spec.name for spec in meta.tensors if not spec.name.startswith(prefixes)]
     if others:

@@ -72,8 +72,7 @@ class Nearest(NamedTuple):
         return self.shared == len(self.prompt.tokens)
 
     def is_alike(self, tokens: Tokens) -> bool:
-        """True when a piece of the known text comes again a little behind the place where they
-        part."""
+        """True when a piece of the known text comes again a little behind the parting."""
         start = self.shared + ALIKE_TOKENS
         piece = self.prompt.tokens[start : start + ALIKE_TOKENS]
         behind = tokens[self.shared : start + 3 * ALIKE_TOKENS]
@@ -162,7 +161,6 @@ class Explainer:
                 self._trim()
 
     def texts(self, namespace: BlockKey) -> list[Tokens]:
-        """Return the prompts of a namespace with their answers, the latest first."""
         with self._lock:
             return [p.tokens for p in reversed(self._prompts) if p.namespace == namespace]
 
@@ -196,8 +194,8 @@ class Explainer:
         reason: str | None,
         number: int | None = None,
     ) -> Explanation:
-        """Return why no more of a prompt of so many tokens was restored; with the number of its
-        request the prompt is remembered."""
+        """Return why no more of a prompt was restored; with its request's number it is
+        remembered."""
         word, _, detail = (reason or "").partition(":")
         # The detail of a prompt that was not looked up may contain a piece of it.
         told = Explanation(word or None, tokens, restored, detail="" if walked is None else detail)
@@ -215,8 +213,7 @@ class Explainer:
     def _explained(
         self, told: Explanation, walked: Walked, near: Nearest | None, prompt: Tokens
     ) -> Explanation:
-        """Return the reason that what left the tiers gives, or the nearest prompt, with the place
-        where they part."""
+        """Return the reason that what left the tiers gives, or the nearest prompt."""
         word, restored, size = told.reason, told.restored, walked.chain.block_size
         departure = self._departure(walked, restored, near, word)
         cold = self._tiers.cold
@@ -273,7 +270,6 @@ class Explainer:
     def _departure(
         self, walked: Walked, restored: int, near: Nearest | None, word: str | None
     ) -> Departure | None:
-        """Return how the deepest page left, of the pages that might have helped."""
         chain, size = walked.chain, walked.chain.block_size
         ends, groups = {(restored // size + 1) * size}, walked.groups[:1]
         if word == reasons.NO_RESTORE_POINT:

@@ -102,7 +102,7 @@ def sentence(told: Explanation, record: RequestRecord | None = None) -> str:
 
 
 def brief(told: Explanation) -> str:
-    """Return the reason for a log line, in parentheses: words and counts, nothing of the text."""
+    """Return the reason for a log line, in parentheses: nothing of the text."""
     if told.reason is None:
         return ""
     said = ", ".join(filter(None, (_relation(told, ""), told.detail)))
@@ -140,8 +140,6 @@ def clock(seconds: float) -> str:
 
 
 def _relation(told: Explanation, form: str) -> str:
-    """Return how a prompt is related to another one, "" where none is known; the number of a token
-    in that form."""
     if told.position is None:
         return ""
     if told.position == told.tokens:

@@ -64,7 +64,6 @@ class AskedRequest:
 
     @uninterrupted
     def restored(self, tokens: int, cold: int, seconds: float, reason: str | None) -> None:
-        """Note the restored tokens, explain why they are not more, and count them."""
         walked, self.walked = self.walked, None
         if self._log.trace is not None and walked is not None:
             self.chain = walked.chain
@@ -104,7 +103,6 @@ class AskedRequest:
 
     @uninterrupted
     def explain(self, reason: str, detail: str) -> None:
-        """Say more of why no more was restored, if that is the reason."""
         with self._log.lock:
             if self.explanation is not None and self.explanation.reason == reason:
                 self.explanation = replace(self.explanation, detail=detail)
@@ -133,7 +131,6 @@ class AskedRequest:
         self._note(first_token_seconds=seconds)
 
     def begin_chunk(self, position: int) -> None:
-        """Say that the prompt's tokens from `position` on are fed from now on."""
         self._fed = position, time.perf_counter()
 
     def end_chunk(self, position: int = sys.maxsize) -> None:
@@ -150,7 +147,6 @@ class AskedRequest:
 
     @uninterrupted
     def waited(self, seconds: float, number: int | None) -> None:
-        """Note that it waited for another request's blocks; None where that has no number."""
         self._note(held_seconds=self.record.held_seconds + seconds, waited_for=number)
         self._work.held(seconds)
         if seconds > 0:
@@ -205,8 +201,6 @@ class RequestLog:
 
     @uninterrupted
     def ask(self, namespace: str, document: Mapping[str, object], tokens: int) -> AskedRequest:
-        """Begin the record of a request for a prompt of so many tokens; `document` describes the
-        namespace."""
         label = str(document.get("label", ""))
         work = self.counters.work.request(computed_by(document), label)
         with self.lock:
@@ -242,8 +236,7 @@ class RequestLog:
         return page
 
     def wait_until_told(self, timeout: float) -> None:
-        """Block until a reader that follows the requests has the ends of the last ones, for a
-        second or `timeout` at most."""
+        """Block until a reader that follows the requests has the last ends, a second at most."""
         if time.monotonic() - self._followed < FOLLOWED_SECONDS:
             told = turn_of(self._asked, lambda: not self.untold)
             wait_in_turns(told, min(timeout, FOLLOWED_SECONDS))
@@ -265,8 +258,8 @@ class RequestLog:
 
     @uninterrupted
     def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> None:
-        """Note that a sequence was handed to the tiers up to `end`. Of a request that is in flight
-        the trace will have it with all of its keys."""
+        """Note that a sequence was handed to the tiers. Of a request in flight the trace will have
+        it with all of its keys."""
         if self.trace is not None and not any(a.chain is chain for a in self.latest()):
             self.trace.add_stored(chain, end)
         self.explainer.store(chain.namespace, chain.tokens, end, skipped)
@@ -290,7 +283,6 @@ Decoder = Callable[[list[int], str], str | None]
 
 
 def decoded(decoder: Decoder | None, tokens: list[int], model: str) -> str | None:
-    """Return tokens as text, None when there is no decoder or it fails; never raises."""
     try:
         text = None if decoder is None else decoder(tokens, model)
     except Exception as error:
@@ -310,8 +302,8 @@ def answer(log: RequestLog, decoder: Decoder | None, last: int, number: int | No
 
 
 def explained(log: RequestLog, limit: int) -> list[ExplainedRequest]:
-    """Return the latest requests, newest first, each with its `why` in words that show nothing of
-    its text, neither as tokens."""
+    """Return the latest requests, newest first, each with its `why`, which shows nothing of its
+    text."""
     return [_explained(asked) for asked in reversed(log.latest()[-limit:])]
 
 

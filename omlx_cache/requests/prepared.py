@@ -31,8 +31,8 @@ class PreparedSequences:
         self._latest: deque[_Prepared] = deque(maxlen=REMEMBERED)
 
     def add(self, chain: KeyChain, start: int, end: int) -> None:
-        """Note that the tokens from `start` to `end` of a sequence were prepared; one that goes on
-        after an interruption is one sequence."""
+        """Note that the tokens from `start` to `end` were prepared; one that goes on after an
+        interruption is one sequence."""
         tokens = compact(chain.tokens[:end])
         with self._lock:
             for one in [*self._latest]:
@@ -45,8 +45,8 @@ class PreparedSequences:
                 self._latest.popleft()
 
     def ask(self, chain: KeyChain, restored: int) -> int:
-        """Note what was restored of a prompt, and return how many tokens of it were prepared and
-        restored for the first time."""
+        """Note what was restored of a prompt; return the prepared tokens that were restored
+        first."""
         first = 0
         with self._lock:
             for one in self._latest:
@@ -57,7 +57,7 @@ class PreparedSequences:
         return first
 
     def unasked(self, last: int) -> bool:
-        """True when there were so many, and nothing was asked for of the `last` ones."""
+        """True when nothing was asked for of the `last` ones, and there were so many."""
         with self._lock:
             latest = list(self._latest)[-last:]
         return len(latest) == last and not any(one.asked for one in latest)

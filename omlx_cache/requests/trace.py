@@ -82,7 +82,6 @@ class RequestTrace:
         self._queue({}, "stored", chain, end)
 
     def note_size(self, namespace: BlockKey, bytes_per_token: int) -> None:
-        """Note the bytes of a token of a namespace, in the layers that keep all of them."""
         if bytes_per_token and (namespace in self._sizes or len(self._sizes) < NAMESPACES):
             self._sizes[namespace] = bytes_per_token
 
@@ -121,7 +120,7 @@ class RequestTrace:
             self._room.release()
 
     def _append(self, line: str) -> bool:
-        """Write a line in one piece; False when the file is full. Raises OSError."""
+        """Write a line in one piece; False when the file is full."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self.path, flags | os.O_NONBLOCK, 0o600)
         try:
@@ -144,7 +143,6 @@ class RequestTrace:
             os.close(fd)
 
     def _leave_out(self, why: str) -> None:
-        """Say once that requests are missing in the file."""
         said, self._said = self._said, True
         if not said:
             _log.warning("requests are not added to the trace %s: %s", self.path, why)

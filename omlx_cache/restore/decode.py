@@ -118,7 +118,6 @@ def decode_into(
     stops = dict(zip(stored, accumulate(spec.nbytes for spec in stored), strict=True))
 
     def view(spec: TensorSpec) -> HostView:
-        """Return a stored tensor as (rows, tokens, ...)."""
         stop = stops[spec]
         flat: HostView = payload[stop - spec.nbytes : stop].view(carrier(spec.dtype))
         return flat.reshape(-1, *spec.shape[TOKEN_AXIS:])
@@ -209,7 +208,6 @@ class Columns:
         return made
 
     def _join(self, index: int, first: int, stop: int, before: int, after: int) -> Array:
-        """Join the tensors [first, stop) of a block, which become the first axis."""
         head = self._sources[0][2][index]
         rows = (stop - first) * prod(head.shape[:TOKEN_AXIS])
         width = head.nbytes // prod(head.shape[: TOKEN_AXIS + 1])
@@ -315,8 +313,6 @@ def _converted_of(
 
 
 def _behind(wanted: Sequence[str], stored: Sequence[str]) -> set[str]:
-    """Return the stored tensors that targets are made of: themselves, their parts, or their
-    whole."""
     known = set(stored)
     bases = {name.rpartition(".")[0] for name in wanted}
     own = {name for name in wanted if name in known}

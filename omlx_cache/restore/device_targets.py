@@ -74,7 +74,6 @@ class DeviceTargets(Targets):
             self._join_plain()
 
     def aside(self) -> dict[PageId, Page]:
-        """Return the pages that were taken and are not in their places yet."""
         return {read.use.page: page for read, page in (*self._plain, *self._encoded)}
 
     def arrays(self) -> dict[str, Array]:
@@ -123,7 +122,6 @@ class DeviceTargets(Targets):
         evaluate(changed)
 
     def _group(self, names: Names) -> Array:
-        """Return the rows of targets that lie side by side; zeros at first."""
         if names not in self._groups:
             spec = self.plan.targets[names[0]]
             carried, each = widest(_width(spec.shape, spec.dtype), 0)
@@ -144,7 +142,6 @@ class DeviceTargets(Targets):
         return made
 
     def _take_whole(self, read: PageRead, page: Page) -> None:
-        """Take owned copies of the tensors of a snapshot; the page is not pinned."""
         if not is_direct(read, page.meta):
             raise PageFailed(read.use.page, ForeignPage("a snapshot is encoded"), joins=True)
         # The page is not pinned.
@@ -194,7 +191,6 @@ def _joined(stretch: Stretch, span: Span, payloads: Sequence[Array]) -> Array:
 
 
 def _width(shape: tuple[int, ...], dtype: str) -> int:
-    """Return the bytes of one token in one row."""
     return prod(shape[TOKEN_AXIS + 1 :]) * ITEM_BYTES[dtype]
 
 

@@ -50,7 +50,7 @@ class ReadingGate:
 
     @uninterrupted
     def probe(self) -> bool:
-        """Note a restore that would be rejected; return whether it reads in spite of that."""
+        """Note a rejection; return whether it reads in spite of that."""
         with self._lock:
             self._rejected = (self._rejected + 1) % PROBE_EVERY
             return self._rejected == 0

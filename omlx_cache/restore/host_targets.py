@@ -118,7 +118,7 @@ class HostTargets(Targets):
             self._guard.wait_for(lambda: self._copying == 0)
 
     def arrays(self) -> dict[str, Array]:
-        """Return the targets; what no page of the plan fills is zeros. Every page must be in."""
+        """Return the targets, zeros where no page goes. Every page must be in."""
         for name, gaps in self.gaps().items():
             for gap in gaps:
                 self._views[name][:, :, gap] = 0
@@ -128,7 +128,6 @@ class HostTargets(Targets):
 
 
 def _rows(view: HostView, part: tuple[int, ...], start: int) -> list[memoryview]:
-    """Return where a page's tensor goes: all of a target, or a run in each of its rows."""
     flat: Any = view.reshape(-1).view(np.uint8)
     target = memoryview(flat)
     if view.shape == part:

@@ -57,7 +57,6 @@ class RestorePoint:
         return [use.page for use in sorted(self.all_uses, key=lambda use: use.info.position)]
 
     def bytes_to_read(self) -> Counter[str]:
-        """The bytes that are not in memory, by tier."""
         nbytes: Counter[str] = Counter()
         for use in self.all_uses:
             if not use.info.in_memory:
@@ -91,7 +90,6 @@ class GroupPages:
             self._inside.setdefault(end // size, []).append(end)
 
     def reach(self) -> int:
-        """Return how many leading tokens have pages, the last block in part."""
         return max(self._inside.get(self._gap[0], [self._gap[0] * self._size]))
 
     def needed(self, position: int) -> tuple[PageUse, ...]:
@@ -132,7 +130,6 @@ class GroupPages:
             yield [span.stop]
 
     def _covering(self, start: int, stop: int) -> int | None:
-        """Return where a page ends that covers [start, stop) of one block."""
         block = start // self._size
         ends = (stop, (block + 1) * self._size, *self._inside.get(block, ()))
         return next((end for end in ends if end >= stop and self._from(end) <= start), None)
@@ -153,7 +150,6 @@ class Collected:
         self.position = next(self.positions(), 0)
 
     def positions(self) -> Iterator[int]:
-        """Yield the positions that can be restored, the longest first."""
         # Windows and states first: where they were evicted they say so at once.
         pickiest = list(self.found.values())[::-1]
         if STATE in self.found:
@@ -263,8 +259,6 @@ def first_pages(chain: KeyChain, groups: Iterable[GroupSpec]) -> list[PageId]:
 
 
 def _reason(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> str:
-    """Return what hides the deepest stored page, `trouble` with other machines, or that there is
-    nothing."""
     ends = [(walked.absent[page], why) for page, why in hidden.items()]
     end, why = max(ends, default=(0, ""))
     if end > walked.position:
@@ -298,7 +292,6 @@ def collect(
     size, blocks = chain.block_size, len(chain) // chain.block_size
 
     def note(group: GroupSpec, ends: Sequence[int], keys: Sequence[BlockKey]) -> int:
-        """Note the pages of a group that exist, blocks up to the first gap; return how many."""
         pages, there = list(map(PageId, keys, repeat(group.name))), found[group].pages
         before = len(there)
         for end, page, one in zip(ends, pages, view.find_all(pages), strict=True):

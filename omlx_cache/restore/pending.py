@@ -39,7 +39,6 @@ class Restored:
 
 
 def missed(reason: str | None) -> RestorePoint:
-    """Return the point of a request of which nothing is restored."""
     return RestorePoint(0, {}, reason, 0)
 
 
@@ -76,8 +75,8 @@ class PendingRestore:
 
     @uninterrupted
     def start(self) -> None:
-        """Let the reading of what `look` found begin in its turn; returns at once, reads nothing.
-        Without effect while it is started."""
+        """Let the reading of what `look` found begin in its turn; returns at once. Without effect
+        while it is started."""
         if self._ahead is None:
             if self._looked is None:
                 self.look()
@@ -190,7 +189,6 @@ def rebuild(plan: Plan, arrays: Mapping[str, Array]) -> None:
 
 
 def _restored(prompt_cache: list[Any], point: RestorePoint, read: set[PageId]) -> Restored:
-    """Return the result of a restore; the first group's pages tell which tier gave the tokens."""
     position, first = point.position, next(iter(point.uses), PAGED).name
     total, local = 0, position
     tokens, nbytes = Counter[str](), Counter[str]()

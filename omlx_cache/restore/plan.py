@@ -173,7 +173,6 @@ def batches(
 
 
 def _continues(before: PageRead, read: PageRead) -> bool:
-    """True when a page goes, as a whole, to where one of the same geometry ends."""
     held = read.use.info.held
     return (
         read.geometry is before.geometry
@@ -207,8 +206,8 @@ class Targets:
         self.filled |= {read.use.page: read.use.info for read in reads}
 
     def gaps(self) -> dict[str, list[slice]]:
-        """Return, by kept buffer, where no page of the plan puts a token: room to grow must not
-        show tokens of a longer plan."""
+        """Return, by kept buffer, where the plan puts no token: room to grow must not show tokens
+        of a longer plan."""
         spans: dict[int, list[Span]] = {}
         for read in self.plan.reads:
             for span in read.spans:
@@ -252,7 +251,6 @@ def _is_encoding(stored: Tensors, expected: Tensors, plain: bool) -> bool:
 
 
 def _paths(specs: Iterable[TensorSpec]) -> set[tuple[str, ...]]:
-    """Return the leaves that tensors belong to: the numbers that names begin with."""
     return {tuple(takewhile(str.isdecimal, spec.name.split("."))) for spec in specs}
 
 

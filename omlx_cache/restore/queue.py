@@ -85,7 +85,6 @@ class BackgroundReading(Reading):
         self.pass_turn()
 
     def answers(self, read: Future[Any]) -> bool:
-        """Wait for a read for as long as a request wants it."""
         assert isinstance(read, Read)
         while not done_within(read, min(LOOK_SECONDS, self.walk.left)):
             if not self.walk.left:
@@ -125,18 +124,15 @@ class RestoreQueue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes granted now."""
         self.settle()
         with self._lock:
             return sum(ahead.needs or 0 for ahead in self._waiting if ahead.admitted)
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that were ever granted at once."""
         return self._peak
 
     def add(self, ahead: BackgroundReading) -> None:
-        """Let a restore begin when its turn comes and there is room; returns at once."""
         self.settle()
         with self._lock:
             if self._closed:
@@ -149,13 +145,12 @@ class RestoreQueue:
 
     def take(self, ahead: BackgroundReading) -> bool:
         """Count a restore's bytes no longer: they are the live request's now. False if it was not
-        admitted: it is restored on the spot."""
+        admitted."""
         with self._lock:
             self._leave(ahead)
             return not ahead.refused and (ahead.admitted or ahead.ended.is_set())
 
     def drop(self, ahead: BackgroundReading) -> None:
-        """Give a restore's bytes back; any number of times."""
         with self._lock:
             # No worker will end it: a caller that waits for it must not wait for ever.
             ahead.ended.set()
@@ -193,7 +188,6 @@ class RestoreQueue:
         return not ahead.ended.is_set()
 
     def pass_turn(self, ahead: BackgroundReading) -> None:
-        """Let another restore read beside this one, which has ended, is slow, or reads its last."""
         with self._lock:
             if self._reader is ahead:
                 self._reader = None

@@ -160,7 +160,6 @@ class Reading:
         self.walk.models = dict(other.walk.models)
 
     def close(self) -> None:
-        """Read no more, and release what came; any thread, any number of times."""
         self.closed = True
         self.targets, self.arrived = None, {}
 
@@ -205,8 +204,6 @@ class Reading:
     def _begin_targets(
         self, plan: Plan, held: Collection[PageId]
     ) -> HostTargets | DeviceTargets | None:
-        """Return the buffers to fill, with what earlier ones share with them; None to stage
-        pages."""
         before, host = self.targets, on_host()
         if self.is_ahead and not host:
             return None
@@ -299,7 +296,6 @@ class Reading:
         return Closed() if self.closed else PageFailed(page, self.walk.source.unanswered(page))
 
     def _meta_of(self, page: PageId) -> PageMeta:
-        """Return a page's header, from the disk unless that hangs; raises PageFailed."""
         if page in self._held:
             return self._held[page].meta
         try:
@@ -313,8 +309,7 @@ class Reading:
             raise PageFailed(page, error) from error
 
     def _hold(self, point: RestorePoint) -> dict[PageId, Page]:
-        """Return the pages of a point that arrived or are in memory; references keep them from
-        eviction."""
+        """Return the pages of a point that arrived or are in memory; references keep them."""
         found: dict[PageId, Page] = {}
         for use in point.all_uses:
             page = self._in_memory(use.page)

@@ -161,7 +161,6 @@ class Walk:
 
 
 def _phases(meta: PageMeta) -> dict[str, Phase]:
-    """Return the ring phases that a page carries, by leaf; raises PageFailed."""
     if not meta.extra:
         return {}
     try:
@@ -245,7 +244,6 @@ def _pages(found: Collected, position: int) -> list[PageUse]:
 
 
 def _count(found: Collected, position: int, limit_bytes: int) -> int:
-    """Return how many shallower points a chain is worth."""
     nbytes = {g: sum(u.info.nbytes for u in uses) for g, uses in found.uses(position).items()}
     whole = sum(nbytes.values())
     each = sum(size for group, size in nbytes.items() if group.kind != "paged")

@@ -52,8 +52,8 @@ def free_share(total: int) -> int:
 
 
 def restore_share(machine: Machine) -> int:
-    """Return what restores that were begun ahead of their sessions may take together; a longer
-    prefix is read when its session begins."""
+    """Return what restores that were begun ahead may take; a longer prefix is read when its session
+    begins."""
     return machine.memory_bytes // MEMORY_SHARE
 
 
@@ -70,8 +70,7 @@ def memory_to_leave(machine: Machine) -> int:
 
 
 def history_share(machine: Machine) -> int:
-    """Return the bytes for tokens of recent prompts and answers, with which `omlx-cache why`
-    compares."""
+    """Return the bytes for tokens of recent prompts, with which `omlx-cache why` compares."""
     return min(machine.memory_bytes // 1024, HISTORY_CAP)
 
 

@@ -144,8 +144,8 @@ def cgroup_limit(root: Path = _ROOT) -> int | None:
 
 
 def memory_groups(root: Path = _ROOT) -> list[Path]:
-    """Return where version 1 and 2 of this process's control groups may have memory limits; not all
-    of the files exist."""
+    """Return where control groups of versions 1 and 2 may say limits; not all of the files
+    exist."""
     lines = text_of(root / "proc/self/cgroup").splitlines()
     return [path for line in lines for path in _limit_files(line, root / "sys/fs/cgroup")]
 
@@ -172,7 +172,6 @@ def read_limit(path: Path) -> int | None:
 
 
 def text_of(path: Path) -> str:
-    """Return what a file of the system says, nothing where it says nothing."""
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -184,12 +183,11 @@ def is_auto(value: object) -> bool:
 
 
 def default_cold_dir(system: str, environ: Mapping[str, str], home: Path) -> Path:
-    """Return the system's own place for caches; it need not exist."""
     return _place(system, environ, home, "Caches", "XDG_CACHE_HOME", ".cache")
 
 
 def state_dir(system: str, environ: Mapping[str, str], home: Path) -> Path:
-    """Return where this user's programs remember what outlives them; it need not exist."""
+    """Return where this user's programs remember what outlives them."""
     return _place(system, environ, home, "Application Support", "XDG_STATE_HOME", ".local/state")
 
 
@@ -214,7 +212,7 @@ def expand(text: str | os.PathLike[str], home: Path) -> Path:
 
 
 def cold_dir_from_environment(system: str, environ: Mapping[str, str], home: Path) -> Path:
-    """Return the cold directory that `CacheSettings()` would choose; raises ValueError for ''."""
+    """Return the cold directory that `CacheSettings()` would choose."""
     given = environ.get(COLD_DIR_VARIABLE)
     if given is None or is_auto(given):
         return default_cold_dir(system, environ, home)

@@ -294,7 +294,6 @@ class CacheSettings(RemoteSettings):
         self._removed = warnings
 
     def sources(self) -> dict[str, SettingSource]:
-        """Return every setting with its value and where it came from, in field order."""
         return {name: self._source(name) for name in SETTING_NAMES}
 
     @property
@@ -306,15 +305,12 @@ class CacheSettings(RemoteSettings):
         return name in self._given
 
     def warnings(self) -> list[str]:
-        """Return what a store that opens with these values warns of."""
         return self.removals() + self.empty_budgets()
 
     def removals(self) -> list[str]:
         return list(self._removed)
 
     def notes(self) -> list[str]:
-        """Return what a person should know of these values: removed, ignored and suspicious
-        ones."""
         found = [
             f"{self._given[name][0]} is ignored: hot_cache_only keeps everything in memory"
             for name in _OF_THE_DISK
@@ -330,8 +326,7 @@ class CacheSettings(RemoteSettings):
         return found + self.unusable_directory()
 
     def unusable_directory(self) -> list[str]:
-        """Return why the cold directory, as it is now, will be refused; nothing when it will not.
-        Reads the disk."""
+        """Return why the cold directory, as it is now, will be refused. Reads the disk."""
         trouble = self.cold_dir_trouble()
         return [f"cold_dir: {trouble}, so nothing will be kept on disk"] if trouble else []
 
@@ -350,7 +345,6 @@ class CacheSettings(RemoteSettings):
         return self.cold_dir == self.machine.default_cold_dir
 
     def empty_budgets(self) -> list[str]:
-        """Return which budgets are so small that no page of any model is kept."""
         empty = not (self.hot_bytes or self.queue_bytes)
         if self.hot_cache_only:
             return ["hot_bytes is 0 and hot_cache_only is set: nothing will be kept"] * empty
@@ -379,7 +373,6 @@ class CacheSettings(RemoteSettings):
         return max(cold_share(free, used_bytes), used_bytes - lacking)
 
     def least_free(self) -> int:
-        """Return what stays free of the cold directory's disk, which may be mounted only now."""
         if self.hot_cache_only or not self.is_derived("min_free_bytes"):
             return self.min_free_bytes
         return free_share(self.machine.disk(self.cold_dir).total)

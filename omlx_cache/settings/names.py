@@ -131,8 +131,6 @@ def refuse_unknown(
 
 
 def refusal(kind: str, name: str, known: Sequence[str], otherwise: str = "") -> str:
-    """Return what a person is told of a name that is not known: that, and the one like it, or
-    `otherwise`."""
     from difflib import get_close_matches  # only a refusal pays for it
 
     by_upper = {candidate.upper(): candidate for candidate in known}

@@ -64,7 +64,6 @@ def _parse_text(text: str) -> int:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 page`, `1,024 pages`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 

@@ -57,7 +57,6 @@ def lower(value: object) -> object:
 
 
 def said(value: object) -> str:
-    """Return the text that a value is, "off" for none; raises ValueError for what is no text."""
     given = value.get_secret_value() if isinstance(value, SecretStr) else value
     if given is None or lower(given) in ("", "off"):
         return "off"
@@ -109,7 +108,6 @@ def _line(
 
 
 def render(name: str, value: object) -> str:
-    """Return a value as it could be set again, sizes in binary units."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, SecretStr):

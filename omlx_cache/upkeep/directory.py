@@ -50,7 +50,6 @@ class Allowance(NamedTuple):
         return f"the directory's budget, set by {WORDS[self.set_by or 'store']}"
 
     def shown(self, setting: Mapping[str, object]) -> dict[str, object]:
-        """Return `cold_bytes` of a configuration with the budget in place of a derived value."""
         if self.given_bytes is not None:
             return dict(setting)
         # A share of the disk's free space counts the cache's own bytes as free.
@@ -125,7 +124,6 @@ class ReuseKeeper:
         self._thread.stop(max(0.0, deadline - time.monotonic()))
 
     def _keep(self, seconds: float) -> bool:
-        """Have the thread write the news, and wait for it for so long; False without news."""
         if self._cold_dir is None or self._news() == self._known:
             return False
         self._thread.ask(partial(self._write, self._cold_dir), seconds, None)

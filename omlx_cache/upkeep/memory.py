@@ -48,7 +48,6 @@ class MemoryFigures(NamedTuple):
 
 
 def level_of(figures: MemoryFigures, wanted_bytes: int) -> Level:
-    """Return how short memory is when `wanted_bytes` of it should stay free."""
     if figures.verdict is not None:
         return figures.verdict
     free = figures.free_bytes
@@ -62,7 +61,6 @@ def level_of(figures: MemoryFigures, wanted_bytes: int) -> Level:
 
 
 def reader() -> Callable[[], MemoryFigures]:
-    """Return what reads this platform's figures; it raises nothing."""
     return Darwin() if sys.platform == "darwin" else Linux()
 
 
@@ -115,7 +113,6 @@ class Relief:
         self._plentiful_since = clock()
 
     def step(self, figures: MemoryFigures) -> int:
-        """Act on the platform's figures; return the bytes that were freed."""
         level, given = level_of(figures, self.wanted_bytes), 0
         if level is Level.NORMAL:
             self._grow(figures)

@@ -123,7 +123,6 @@ class UpkeepThread:
                 self._thread = thread
 
     def forget(self, store: StoreParts) -> None:
-        """Look after a store no longer; the thread ends with the last one."""
         with self._lock:
             self._stores.discard(store)
         self._lost.put(None)
@@ -133,8 +132,7 @@ class UpkeepThread:
         self._lost.put(store)
 
     def close_lost(self, timeout: float) -> None:
-        """Close the stores that were lost and are not closed yet, within `timeout` seconds in all;
-        for the end of the process."""
+        """Close the lost stores, within `timeout` seconds in all; for the end of the process."""
         deadline = time.monotonic() + timeout
         with self._lock:
             stores = list(self._stores)
@@ -193,8 +191,7 @@ class UpkeepThread:
 
 
 def release_freed_memory() -> None:
-    """Have MLX's allocator and the C library return their spare memory to the system, on any
-    thread."""
+    """Have MLX's allocator and the C library return their spare memory, on any thread."""
     mx.clear_cache()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
