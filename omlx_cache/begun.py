@@ -35,11 +35,8 @@ class Begun:
 
     `start` reads the prefix into buffers of its own, within the memory of all waiting restores.
     While another request computes a block or more beyond it, it is `held`, and nothing is read.
-    `cancel`, or losing the object, releases the memory. Nothing raises: tokens that are none, and
-    models that are not supported, are ready at once, and their session says why nothing was
-    restored.
-
-    `priority` says how early its pages are evicted; an invalid one counts as normal.
+    `cancel`, or losing the object, releases the memory. Nothing raises: invalid tokens and
+    unsupported models are ready at once, and their session says why nothing was restored.
 
     `_lock` guards `_began`, `stamp`, `_over` (no thread looks again) and `_wait`, which `start`
     begins; no thread reads a payload or waits under it.

@@ -27,9 +27,8 @@ class PromptFlight:
 
     `stops` are where windows and recurrent state will be kept, None when the prompt can be restored
     at any block. Its owner asks for `take_wanted` before each chunk, and stops there too; it ends
-    when its owner says so, or loses it. It belongs to the thread that began it. Any thread may
-    call; the flights' lock guards everything mutable but `number`, its request's, which the owner
-    sets once.
+    when its owner says so, or loses it. Any thread may call; the flights' lock guards everything
+    mutable but `number`, its request's, which the owner sets once.
     """
 
     def __init__(
@@ -177,9 +176,9 @@ class QueueWait:
     """Whether one request waits in its queue for blocks that another one computes, and how long.
 
     `is_on` while it is better not to begin; in all for `flights.wait_seconds`, or until `give_up`.
-    `found` tokens of its prompt can be restored by now; `waited_for` is the number of the latest
-    request that it waited for. Its owner's lock guards it; the flights' lock guards `has_news`:
-    since `mark` a request has computed tokens that may take this one a block or more beyond.
+    `found` tokens of its prompt can be restored by now; `waited_for` is the latest request that it
+    waited for. Its owner's lock guards it; the flights' lock guards `has_news`: since `mark` a
+    request has computed tokens that may take this one a block or more beyond.
     """
 
     def __init__(self, flights: Flights, chain: KeyChain) -> None:

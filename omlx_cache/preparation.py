@@ -37,13 +37,13 @@ class Preparation:
     Its end becomes a restore point, and so does the place where it is given up. Its pages are
     evicted first, evict only pages that the disk has, and reach the disk when a request uses them.
     While the system is short of memory nothing is prepared, nor where a step would take too long.
-    After a deletion on request nothing of it is stored, and it ends. `source` is the chain that it
-    is restored from, which may part from it later, and how far that is the same and can be
-    restored; without one its own is looked up.
+    After a deletion on request it ends, and stores nothing. `source` is the chain that it is
+    restored from, which may part from it later, and how far that is the same and can be restored;
+    without one its own is looked up.
 
     Mutable by that thread: `computed` (tokens so far), `is_over`, `reason` (why it ended early,
-    perhaps with details after a colon; else ""), `_position` (tokens that are there), `_pending`,
-    which is being read, and then `_committer` and `_layout`, of the caches that hold them.
+    perhaps with details after a colon), `_position` (tokens that are there), `_pending`, which is
+    being read, and then `_committer` and `_layout`.
     """
 
     def __init__(

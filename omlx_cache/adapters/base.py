@@ -1,5 +1,5 @@
-"""The adapter protocol: the cache's view of one class of live cache, which is cut and rebuilt by
-its named arrays and the order of the tokens in their buffers (`TokenRange`s, index 0 first)."""
+"""The adapter protocol: a live cache is cut and rebuilt by its named arrays and the order of the
+tokens in their buffers (`TokenRange`s, index 0 first)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""Which adapter reads which cache class: by the class's full name, so nothing is imported. A
-subclass is not covered by its base's entry: it may hold state that the base's adapter would not
-see."""
+"""Which adapter reads which cache class, by the class's full name, so that nothing is imported. A
+subclass may hold state that its base's adapter would not see: it needs an entry."""
 
 import copy
 import sys

@@ -1,9 +1,9 @@
 """mlx-vlm's TurboQuantKVCache, packed norms and indices, kept as they are: no dense detour.
 
-mlx-vlm need not be installed: the class is recognised by name, its state by structure. The packed
+The class is recognised by name, its state by structure: mlx-vlm need not be installed. The packed
 state says neither the head dim nor the rotation, and one release changed the rotation without a
-trace. So the dim is read from the live codec, never inferred, and the live tables are compared with
-ours; what differs is refused with a reason.
+trace. So the live codec's dim is read, and the live tables are compared with ours; what differs is
+refused with a reason.
 """
 
 from collections.abc import Mapping

@@ -3,14 +3,13 @@
 A host view is a NumPy array over an evaluated array's own memory. While it lives, MLX sees the
 buffer as shared, so views are taken, used and dropped inside one function.
 
-Memory that is about to be overwritten ("blank"): MLX zeroes new memory, which costs as much as the
-copy that follows. Its safetensors loader does not, with a file object that leaves the memory as it
-is. But a stream then waits for the interpreter's lock, and `mx.clear_cache` holds that lock while
-it waits for all streams: a process whose model is fed meanwhile stands still for ever. So a small
-array of bytes is copied from NumPy's memory, which has anything in it: MLX does that on the spot.
-Large ones are zeroed by several streams: one core writes new memory at a fraction of what the
-machine can. The thread that asks allocates it, since the system's allocator keeps other threads'
-memory for those threads.
+MLX zeroes new memory, which costs as much as the copy that follows. Its safetensors loader need
+not, but with a file object a stream waits for the interpreter's lock, and `mx.clear_cache` holds
+that lock while it waits for all streams: a process whose model is fed meanwhile stands still for
+ever. So a small "blank" array of bytes is copied from NumPy's memory, which has anything in it: MLX
+does that on the spot. Large ones are zeroed by several streams: one core writes new memory at a
+fraction of what the machine can. The thread that asks allocates it, since the system's allocator
+keeps other threads' memory for those threads.
 """
 
 import os

@@ -2,12 +2,11 @@
 
 Per vector of `dim` elements the parts keep a float16 norm and `dim * bits` bits of indices, laid
 out as mlx-vlm's `TurboQuantMSEState`. Source: arXiv 2504.19874; the stored norm is divided by the
-norm of the rounded vector (vLLM's `_nc` presets do so). That keeps a second encoding from shrinking
-the vector and costs the reader nothing.
+norm of the rounded vector (vLLM's `_nc` presets do so), which keeps a second encoding from
+shrinking the vector.
 
-Index i of a vector occupies bits [i*b, i*b + b) of its stream; word w holds stream bits
-[32w, 32w + 32). All machines that MLX runs on are little-endian, so bytes and words agree. Packing
-is three shifts and masks for eight values in a 64-bit register, whatever `bits` is.
+Index i of a vector occupies bits [i*b, i*b + b) of its stream; word w holds stream bits [32w, 32w +
+32), little-endian. Packing is three shifts and masks for eight values in a 64-bit register.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The constants of TurboQuant-MSE: codebook, signs and dense rotation, cached; and the rounding of
-coordinates to a codebook's levels.
+"""The constants of TurboQuant-MSE, and the rounding of coordinates to a codebook's levels.
 
 They follow the dialect of mlx-vlm 0.4.4 and later bit for bit, including its float32 arithmetic and
-its early stop: stored indices mean nothing without the same tables. Their digests are part of the
+its early stop: stored indices mean nothing without the same tables, whose digests are part of the
 codec's identity. Source of the algorithm: arXiv 2504.19874.
 """
 
@@ -130,9 +129,8 @@ class Rounder:
 
     A search would branch, and comparing with each of fifteen boundaries takes thirty kernels on a
     GPU, which fused take half a minute to compile on CUDA. So the range is cut into 256 equal
-    slots, narrow enough to hold one boundary at most. The slot says how many boundaries lie below
-    it, and one comparison decides whether its own boundary does. Scaling is monotone in float32, so
-    it is exact.
+    slots, each with one boundary at most. The slot says how many boundaries lie below it, and one
+    comparison decides about its own. Scaling is monotone in float32, so it is exact.
     """
 
     def __init__(self, boundaries: Table) -> None:

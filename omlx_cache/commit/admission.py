@@ -1,5 +1,5 @@
-"""How a sequence's pages get into the tiers, within the budget: room first, then the page; and how
-much an open session stages beside the live cache."""
+"""How a sequence's pages get into the tiers: room first, then the page; and how much an open
+session stages beside the live cache."""
 
 import threading
 import time
@@ -95,14 +95,14 @@ class Admission:
     it while it grew. Until `finish` nothing waits. Then pages without room wait for the writer,
     `wait_seconds` in all, and while it progresses.
 
-    `priority` is the sequence's. One that is `prepared`, since memory had seen so many deletions,
-    has no use yet: its pages stay at `stamp`, evict only pages that the disk has, reach the disk
-    when they are used, and are not stored after another deletion. Others have used those of its
-    pages whose stamp is later than `since_ns`, by default `stamp`.
+    One that is `prepared`, since memory had seen so many deletions, has no use yet: its pages stay
+    at `stamp`, evict only pages that the disk has, reach the disk when they are used, and are not
+    stored after another deletion. Others have used those of its pages whose stamp is later than
+    `since_ns`, by default `stamp`.
 
-    Mutable: `_own` (the sequence's pages, which make room for each other last), `new` (those of
-    them that it stored), `_staged` (those that wait for room), `finishing`, `lack` (why the latest
-    page without room had none), `_stamp`, `_deadline`, `skipped` and the sums.
+    Mutable: `_own` (the sequence's pages, which make room for each other last), `new` (those that
+    it stored), `_staged` (those that wait for room), `finishing`, `lack` (why the latest page
+    without room had none), `_stamp`, `_deadline`, `skipped` and the sums.
     """
 
     def __init__(

@@ -30,12 +30,12 @@ class Fit(NamedTuple):
 
 
 class Budgets:
-    """Learns a model's page size from its commits, and logs each budget that is too small for a
-    page, or for a sequence that came, once.
+    """Learns a model's page size from its commits, and logs once each budget that is too small for
+    a page, or for a sequence that came.
 
     Mutable by the model's thread: `_block_bytes` (of the pages that every token needs),
-    `_point_bytes` (of a restore point's other pages, by group), and `told`: the settings that were
-    logged, each with the model, which budgets share. Others may read `fit`.
+    `_point_bytes` (of a restore point's other pages, by group), and `told`, which budgets share:
+    the settings that were logged, each with the model. Others may read `fit`.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Handing a sequence's pages to the tiers: while it is computed, and the last ones at its end.
 
-`advance` stores new pages and never waits. The live cache still holds a page that the tiers reject,
-so it is tried again at the next call. Windows and recurrent state move on: they are cut at the
-policy's stops and wait in staging. `finish` stores the other pages, and may wait for the writer.
-Pages without room are then the deep end, dropped and counted.
+`advance` never waits. The live cache still holds a page that the tiers reject, so it is tried again
+at the next call. Windows and recurrent state move on: they are cut at the policy's stops and wait
+in staging. `finish` may wait for the writer. Pages without room are then the deep end, dropped and
+counted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

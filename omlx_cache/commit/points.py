@@ -1,5 +1,5 @@
-"""Restore points: the positions of a prompt that deserve one, for windows and recurrent state; the
-pages that a restore uses, the superseded ones, and the tokens that windows need."""
+"""Restore points: the positions of a prompt that deserve one, the pages of one, the superseded
+pages, and the tokens that windows need."""
 
 import sys
 from collections import defaultdict

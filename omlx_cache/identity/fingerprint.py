@@ -1,8 +1,8 @@
 """Which model computed the KV: a digest over its code, its configuration and its weights.
 
 In memory every parameter contributes its name, dtype, shape and values, beyond 1 MiB evenly spaced
-samples. On disk the configuration, the safetensors headers and samples of their data do, so that an
-8B model takes milliseconds.
+samples. On disk the configuration, the safetensors headers and samples do: milliseconds for an 8B
+model.
 """
 
 import hashlib

@@ -1,6 +1,5 @@
-"""The namespace document: everything that makes KV incompatible, and its digest; the versions that
-are installed here; and the namespaces that a process has use for. Read without NumPy or MLX, so
-that a command may ask for them."""
+"""The namespace document: everything that makes KV incompatible, and its digest; the installed
+versions; and the namespaces that a process has use for. Read without NumPy or MLX."""
 
 import hashlib
 import json
@@ -83,8 +82,8 @@ class KnownNamespaces:
     A page's document is written with the first page of its namespace, which may be long after its
     session. A forgotten namespace has its document on the disk, or no page at all. Any thread may
     call. `in_memory` names the namespaces that memory has pages of. `_lock` guards `_parts` (the
-    document and the groups of each, the latest last) and `_limit`, and is taken before memory's
-    own. `_held`, the objects that stand for them, guards itself.
+    document and groups of each, the latest last) and `_limit`, and is taken before memory's own.
+    `_held`, the objects that stand for them, guards itself.
     """
 
     def __init__(self, in_memory: Callable[[], Collection[BlockKey]] = tuple) -> None:

@@ -317,9 +317,8 @@ class LayerView(upstream._BaseCache):  # type: ignore[misc]
     """A cache in mlx-lm's sense, with no memory of its own.
 
     One sequence: offsets, masks and results are KVCache's. Several: row i of the batch is sequence
-    i, each at its own position; rows shorter than the longest are masked. The sequences advance
-    when the last layer has appended, whatever the layers' order. Trimming, and discarding padding
-    at a row's end, goes through `manager.truncate`: it concerns all layers at once.
+    i at its own position; rows shorter than the longest are masked. The sequences advance when the
+    last layer has appended. `manager.truncate` trims all layers at once.
     """
 
     def __init__(self, manager: "KVCacheManager", seq_ids: tuple[int, ...], layer: int) -> None:

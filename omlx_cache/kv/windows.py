@@ -1,14 +1,11 @@
 """The common part of a window and its batches, and the windows of several sequences in one buffer.
 
 `BatchWindows` are laid out as upstream does: columns are shared by all rows, padding is on the
-left, and no first tokens stay. Those lie in other columns in every row: `PinnedWindows` are for
-them.
-
-Every row of these is laid out as RotatingKVCache lays out one sequence: the token at position p is
-in column p while p < max_size, then in column keep + (p - keep) % (max_size - keep). Rows are
-aligned at the front and have their own write position. So there is no padding to move, and a row's
-tokens do not depend on the others. Counts, places of tokens and masks are host arithmetic: nothing
-here waits for the device.
+left, and no first tokens stay. `PinnedWindows` are for those: every row is laid out as
+RotatingKVCache lays out one sequence, the token at position p in column p while p < max_size, then
+in column keep + (p - keep) % (max_size - keep). Rows are aligned at the front and have their own
+write position: there is no padding to move, and a row's tokens do not depend on the others. Counts,
+places and masks are host arithmetic: nothing here waits for the device.
 """
 
 from abc import abstractmethod

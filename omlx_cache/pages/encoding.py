@@ -1,5 +1,5 @@
-"""Codecs on pages: what a policy encodes, the encoded page, the writer's own encoding before the
-disk, and kernels that are compiled before a request needs them."""
+"""Codecs on pages: the encoded page, the writer's own encoding before the disk, and kernels that
+are compiled before a request needs them."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,6 +1,5 @@
 """Finds why no more of a prompt was restored: from the lookup, the pages that left the tiers, and
-the tokens of recent prompts, which are in memory only. It runs on the path of a request, so in
-bounded time."""
+the tokens of recent prompts. It runs on the path of a request, so in bounded time."""
 
 import logging
 import threading

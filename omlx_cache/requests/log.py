@@ -36,11 +36,11 @@ FOLLOWED_SECONDS = 1.0
 class AskedRequest:
     """One request, noted while it goes on; any thread may call, and no method raises.
 
-    The log's lock guards `record`, and `explanation` (why no more was restored; None before
-    `restored`), which are replaced. The thread that looks up sets two fields before `restored`:
-    `walked`, the keys along which the prompt was looked up, and the `remote_tokens` that other
-    machines gave. Before `ended` it sets `how_ended`, for the trace. `chain`, `_began`, `_told`
-    (when its progress was logged) and `_fed`, where a chunk began and when, are its own.
+    The log's lock guards `record`, and `explanation` (None before `restored`), which are replaced.
+    The thread that looks up sets two fields before `restored`: `walked`, the keys along which the
+    prompt was looked up, and `remote_tokens`; before `ended`, for the trace, `how_ended`. `chain`,
+    `_began`, `_told` (when its progress was logged) and `_fed`, where a chunk began and when, are
+    its own.
     """
 
     def __init__(self, log: "RequestLog", record: RequestRecord, work: RequestWork) -> None:
