@@ -231,7 +231,7 @@ def test_more_than_the_budget_is_told_with_the_command_that_helps(cli: Cli, cold
     ended = cli(*finding.remedy.split()[1:], "--yes")
     assert ended.code == 0, ended.err
     assert [one.found for one in _found(cold)] == [small.found]
-    assert cli("quota", "0").code == 0
+    assert cli("quota", "0", "--yes").code == 0
     context = _context(cold)
     assert examine(context, (machine.settings,)) == []
     assert "the budget (0 B) has room for fewer than 8 pages" in examine(context, INSIDE)[0].found

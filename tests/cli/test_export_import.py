@@ -182,7 +182,7 @@ def test_what_the_budget_has_no_room_for_is_counted(
     cli: Cli, cold_dir: Path, archive: Path, here: Path
 ) -> None:
     assert cli("export", "-o", archive).code == 0
-    assert cli("quota", "200KiB", "--cold-dir", here).code == 0
+    assert cli("quota", "200KiB", "--yes", "--cold-dir", here).code == 0
     result = cli("import", archive, "--cold-dir", here, "--format", "json")
     assert result.code == 1
     said = json.loads(result.out)

@@ -94,7 +94,7 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
         ("auto", Budget(0, "free space"), "it stays at 0 B until one is left"),
         ("1PiB", Budget(2**50, "quota"), "omlx-cache: the disk has "),
     ):
-        ended = cli("quota", amount)
+        ended = cli("quota", amount, *(["--yes"] if amount == "0" else []))
         assert (ended.code, read_budget(cold_dir)) == (0, expected)
         assert says in ended.err
         assert ("are evicted, used longest ago first" in ended.err) == (amount == "0")
@@ -113,6 +113,7 @@ def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -
         (["10MiB", "--pin", "llama"], 2, "not allowed with"),
         (["--pin", "nobody"], 1, "no namespace begins with nobody; there are pages of "),
         (["--pin", "ff" * 32, "--as", "key"], 1, "no block's key begins"),
+        (["100KiB"], 2, "omlx-cache quota 100kib --yes --cold-dir "),
         (["--for", "7d"], 2, "--for says how long --pin lasts"),
         (["--pin", "llama", "--for", "soon"], 2, "not a period"),
         (["--pin", ""], 2, "names nothing"),
@@ -166,7 +167,7 @@ def test_a_full_disk_takes_another_budget(cli: Cli, tmp_path: Path, nbytes: int)
             (disk.path / "film.mov").write_bytes(bytes(1 << 20))
         pinned = cli("quota", "--pin", Story().namespace.hex(), "--cold-dir", place)
         assert (pinned.code, "rm --to SIZE makes room" in pinned.err) == (1, True)
-        assert cli("quota", nbytes, "--cold-dir", place).code == 0
+        assert cli("quota", nbytes, "--yes", "--cold-dir", place).code == 0
         assert read_budget(place) == Budget(nbytes, "quota")
 
 
@@ -183,7 +184,7 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     one = embed(OMLX_CACHE_COLD_DIR=str(tmp_path / "one"))
     assert _asked(one, "x")
     half = disk_usage(tmp_path / "one") // 2
-    result = cli("quota", str(half))
+    result = cli("quota", str(half), "--yes")
     assert "evicted, used longest ago first: within seconds" in result.err
     _, limit, used = _asked(one)
     assert limit == half >= used
@@ -290,7 +291,7 @@ def test_rm_by_use_leaves_what_is_pinned_and_says_how_much(
         (["10", "GiB"], "", 10 << 30),
     ],
 )
-def test_on_a_terminal_it_asks_before_most_pages_are_evicted(
+def test_on_a_terminal_it_asks_before_pages_are_evicted(
     environment: dict[str, str],
     cold_dir: Path,
     size: list[str],

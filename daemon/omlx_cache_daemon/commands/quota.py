@@ -71,9 +71,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="PERIOD",
         help="how long a pin lasts (7d, 12h; default: until --unpin)",
     )
-    parser.add_argument(
-        "--yes", action="store_true", help="do not ask before most of the pages are evicted"
-    )
+    parser.add_argument("--yes", action="store_true", help="do not ask before pages are evicted")
     add_kind(parser, with_key=True)
     add_source_options(parser, "this directory, not that of the running stores")
 
@@ -94,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     from omlx_cache_daemon.quotas import change, described, unpin
 
     if amount:
-        if wanted is not None and not args.yes and not _may_evict(directory, wanted):
+        if wanted is not None and not args.yes and not _may_evict(directory, wanted, amount):
             return FAILURE
         change(directory, wanted)
     if args.pin is not None and target is not None:
@@ -115,15 +113,23 @@ def _budget(given: str) -> int:
         raise UsageError(f"{given!r}: {error}; allowed: {SIZE_FORMS}, or auto") from None
 
 
-def _may_evict(directory: Path, wanted: int) -> bool:
-    """Ask before a budget evicts most of the pages; True where nobody can be asked."""
-    if not directory.is_dir() or not sys.stdin.isatty():
+def _may_evict(directory: Path, wanted: int, amount: str) -> bool:
+    """Ask before a budget evicts pages; raises UsageError where nobody can be asked."""
+    if not directory.is_dir():
         return True
-    from omlx_cache_daemon.offline_files import Files
+    from omlx_cache_daemon.quotas import described
 
-    used = sum(page.stored.cost for page in Files(directory).entries())
-    evicted = f"{quantity('bytes', max(0, used - wanted))} of {quantity('bytes', used)}"
-    return used <= 2 * wanted or confirmed(f"Evict {evicted} in {directory}", "nothing was changed")
+    state = described(directory)
+    used = count_of(state, "used_bytes")
+    if not state["page_bytes"] or used <= wanted:
+        return True
+    evicted = f"{quantity('bytes', used - wanted)} of {quantity('bytes', used)}"
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"this evicts {evicted} in {directory}, and a question needs a terminal: "
+            f"omlx-cache quota {amount} --yes --cold-dir {directory}"
+        )
+    return confirmed(f"Evict {evicted} in {directory}", "nothing was changed")
 
 
 def _pin(directory: Path, target: Target, period: float | None) -> None:
