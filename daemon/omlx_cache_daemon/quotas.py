@@ -14,7 +14,7 @@ from omlx_cache_daemon.offline_files import Files, reading
 from omlx_cache_daemon.targets import Target
 from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
-from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.disk import DISK
 from omlx_cache_storage.cold.root import refuse_foreign
 from omlx_cache_storage.cold.small_files import PINS, read_budget, read_pins
 from omlx_cache_storage.documents import label
@@ -30,7 +30,7 @@ def described(cold_dir: Path) -> Map:
     that all pins may take. Opens no page; raises NobodyThere without a directory."""
     pages = Files(cold_dir).entries()
     with reading(cold_dir):
-        budget, pins = read_budget(cold_dir), read_pins(cold_dir)
+        budget, pins, spare = read_budget(cold_dir), read_pins(cold_dir), DISK.spare_files(cold_dir)
         used = Footprint(root_bytes(cold_dir))
         for page in pages:
             used.add(page.namespace, page.page.key, page.stored.nbytes)
@@ -46,6 +46,7 @@ def described(cold_dir: Path) -> Map:
             "pinned_pages": len(kept),
             "pinned_bytes": sum(page.stored.cost for page in kept),
             "pinned_limit_bytes": None if budget is None else budget.nbytes // SHARE,
+            "lacks_files": spare is not None and spare <= 0,
             "pins_readable": PINS.is_readable(cold_dir),
             "pins": [_row(cold_dir, *one) for one in zip(pins, each, strict=True)],
         }
@@ -54,7 +55,7 @@ def described(cold_dir: Path) -> Map:
 def change(cold_dir: Path, nbytes: int | None) -> None:
     """Change the budget of a directory that exists; None leaves it to the stores. Raises
     CommandError, ChangeRefused, and DirectoryGone for one that is no cache's."""
-    refuse_foreign(cold_dir, FileSystem())
+    refuse_foreign(cold_dir, DISK)
     with reading(cold_dir):
         change_budget(cold_dir, lambda known: _resized(known, nbytes))
 

@@ -423,10 +423,11 @@ METRICS: Final = (
         f"{PREFIX}cold_room",
         "gauge",
         "Whether the disk has room: 1 for ok, for short (less free than min_free_bytes, so pages "
-        "are evicted) or for rationed (daily_write_bytes is spent).",
+        "are evicted), for inodes (hardly a file left) or for rationed (daily_write_bytes is "
+        "spent).",
         {"": "cold.room"},
         "state",
-        ("ok", "short", "rationed"),
+        ("ok", "short", "inodes", "rationed"),
     ),
     Metric(
         f"{PREFIX}memory_pressure",

@@ -73,6 +73,7 @@ def test_the_answer_of_another_version_is_one_line(
         ("COLD", replace(COLD, own_limit_bytes=512), "1 KiB / 2 KiB (own: 512 B)"),
         ("COLD", replace(COLD, state="unavailable: it is not yours"), "off"),
         ("COLD", replace(COLD, state="full", room="short"), "1 KiB / 2 KiB (full)"),
+        ("COLD", replace(COLD, state="full", room="inodes"), "1 KiB / 2 KiB (no inodes)"),
         ("COLD", replace(COLD, room="short"), "1 KiB / 2 KiB (short)"),
         ("COLD", replace(COLD, state="failing: Read-only file system"), "1 KiB / 2 KiB (failing)"),
     ],

@@ -18,6 +18,7 @@ from kit.terminals import on_terminal
 from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.changing import change_pins
 from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.small_files import read_budget, read_pins, write_budget
 
 from .conftest import Cli
@@ -82,6 +83,14 @@ def test_it_shows_the_budget_who_set_it_and_what_is_used(cli: Cli, cold_dir: Pat
     tier = open_cold(cold_dir, LIMIT)
     assert disk_usage(cold_dir) <= state["used_bytes"] == tier.usage().nbytes
     tier.close()
+
+
+def test_a_disk_without_files_is_told_although_bytes_are_free(
+    cli: Cli, cold_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSystem, "spare_files", lambda self, path: 0)
+    assert _state(cli("quota", "--format", "json"))["lacks_files"]
+    assert "hardly a file (inode) left" in cli("quota").out
 
 
 def test_a_size_is_the_budget_until_it_is_given_back(cli: Cli, cold_dir: Path) -> None:

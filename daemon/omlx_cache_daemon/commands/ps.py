@@ -39,8 +39,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "memory and disk hold, and the budget. The budget of the disk counts for all processes of "
         "the directory; `own` is a smaller limit of this store. `full` and `failing` are disks "
         "that take no page, `off` is one that cannot be used. `short` is one with too little free, "
-        "`rationed` one with daily_write_bytes spent. REMOTE shows the kind of remote store and "
-        "its state.",
+        "`no inodes` one with hardly a file left, `rationed` one with daily_write_bytes spent. "
+        "REMOTE shows the kind of remote store and its state.",
     )
     parser.add_argument(
         "--watch",
@@ -137,7 +137,9 @@ def _held(holding: Document | None) -> str | None:
     shown = format_size(holding["bytes"])
     if limit := holding["limit_bytes"]:
         shown += f" / {format_size(limit)}"
-    word = holding.get("room", "ok") if state == "ok" else state
+    room = holding.get("room", "ok")
+    # More than "full" says: bytes may be free.
+    word = "no inodes" if room == "inodes" else room if state == "ok" else state
     if word != "ok":
         shown += f" ({word})"
     own = holding.get("own_limit_bytes")

@@ -30,6 +30,8 @@ from omlx_cache_storage.stats import Stats
 
 _ROOM = {
     "short": "; the disk is short of free space: see omlx-cache doctor",
+    "inodes": "; it has hardly a file (inode) left, however many bytes are free: see omlx-cache "
+    "doctor",
     "rationed": "; daily_write_bytes is spent: new pages stay in memory",
 }
 

@@ -69,9 +69,9 @@ class Evictor(DirectoryPart):
 
     The index's lock guards `own_limit` (where this process stops writing), `impatience` (how many
     callers want no page spared for its age) and the counts. The thread that writes owns `is_short`
-    (the disk had too little free when it was last asked). While the process `waits`, since it may
-    not stay, no budget of its own evicts or is written; any thread may change that, and the next
-    `settle` goes by it.
+    (the disk had too little free when it was last asked) and `lacks_files` (that was files, not
+    bytes). While the process `waits`, since it may not stay, no budget of its own evicts or is
+    written; any thread may change that, and the next `settle` goes by it.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Evictor(DirectoryPart):
         self.min_free = min_free
         self.own_limit: int | None = None
         self.impatience = 0
-        self.waits = self.is_short = False
+        self.waits = self.is_short = self.lacks_files = False
         self.peak = 0
         self.evicted = 0
         self.refused = 0
@@ -306,8 +306,8 @@ class Evictor(DirectoryPart):
         that it has a quarter or a few files more than that. Raises OSError."""
         was_short = self.is_short
         least, fewest = (self.min_free * 5 // 4, _FEW_FILES) if was_short else (self.min_free, 1)
-        lacks_files = spare is not None and spare < fewest
-        self.is_short = lacks_files or free < least
+        self.lacks_files = spare is not None and spare < fewest
+        self.is_short = self.lacks_files or free < least
         if self.is_short and not was_short:
             what = (
                 f"{format_size(free)} free, less than min_free_bytes "
@@ -320,7 +320,10 @@ class Evictor(DirectoryPart):
             _log.warning(
                 "the disk of %s has %s: pages are evicted until there is enough; see "
                 "`omlx-cache doctor`",
-                *(self._index.directory, "hardly a file (inode) left" if lacks_files else what),
+                *(
+                    self._index.directory,
+                    "hardly a file (inode) left" if self.lacks_files else what,
+                ),
             )
         elif was_short and not self.is_short:
             _log.warning(

@@ -385,13 +385,9 @@ class ColdTier(LocalTier[PageFile]):
     @property
     def room(self) -> str:
         day = self._writing.daily_writes
-        return (
-            "short"
-            if self.evictor.is_short
-            else "rationed"
-            if day is not None and day.is_spent
-            else "ok"
-        )
+        if self.evictor.is_short:
+            return "inodes" if self.evictor.lacks_files else "short"
+        return "rationed" if day is not None and day.is_spent else "ok"
 
     @property
     def trouble(self) -> str:

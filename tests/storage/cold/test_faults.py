@@ -107,7 +107,7 @@ def test_a_disk_without_files_is_said_once(
     story = Story()
     tier = open_cold(tmp_path, fs=disk, min_free_bytes=1)
     assert _write(tier, story, 1)
-    for spare, room in ((0, "short"), (0, "short"), (1, "short"), (99, "ok"), (99, "ok")):
+    for spare, room in ((0, "inodes"), (0, "inodes"), (1, "inodes"), (99, "ok"), (99, "ok")):
         monkeypatch.setattr(disk, "spare_files", lambda path, spare=spare: spare)
         tier.keep_free()
         assert tier.usage().room == room
