@@ -29,7 +29,6 @@ from omlx_cache_storage.arguments import is_whole
 from omlx_cache_storage.eviction.order import ENDED, Ended, is_ended
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
-from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
 
@@ -75,12 +74,11 @@ class Session:
         self._is_left = False
         self._due_at = 0
         self.asked = scope.ask(self._prompt_length)
-        self._counters.add(live_sessions=1)
         self._finalizer = weakref.finalize(
             # It may run anywhere, under any lock.
             self,
             self._counters.defer,
-            partial(_finish, self._staging, self._counters, self.asked, 0),
+            partial(_finish, self._staging, self.asked, 0),
         )
         began = time.perf_counter()
         try:
@@ -491,14 +489,13 @@ class Session:
         self._due_at = 0
         if self._finalizer.detach() is not None:
             answered = len(self._prompt_tokens) - self._prompt_length
-            _finish(self._staging, self._counters, self.asked, answered)
+            _finish(self._staging, self.asked, answered)
 
     def evaluate(self) -> None:
         """Evaluate the live cache and no logits: after each chunk of a prefill."""
         evaluate([cache.state for cache in self.prompt_cache])
 
 
-def _finish(staging: Staging, counters: Counters, asked: AskedRequest, answered: int) -> None:
+def _finish(staging: Staging, asked: AskedRequest, answered: int) -> None:
     asked.ended(answered)
     staging.release()
-    counters.add(live_sessions=-1)

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -450,7 +451,9 @@ class BlockStore(ReadingTiers):
             hot=self.hot.usage(),
             cold=None if self.cold is None else self.cold.usage(),
             writer=None if self.writer is None else self.writer.usage(),
-            requests=self.counters.requests(),
+            requests=replace(
+                self.counters.requests(), live_sessions=len(self.requests.in_flight())
+            ),
             snapshots=self.counters.snapshots(self.snapshot_bytes),
             memory=self._relief.usage,
             histograms=self.events.timings.observed(),

@@ -244,6 +244,10 @@ class RequestLog:
     def records(self, after: int = 0) -> list[RequestRecord]:
         return [asked.record for asked in self.latest() if asked.record.number > after]
 
+    def in_flight(self) -> list[RequestRecord]:
+        """Return the records of the requests that have not ended, oldest first."""
+        return [record for record in self.records() if record.total_seconds is None]
+
     def latest(self) -> list[AskedRequest]:
         with self.lock:
             return list(self._latest)

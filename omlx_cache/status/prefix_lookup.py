@@ -84,7 +84,7 @@ def _described(namespace: Namespace) -> dict[str, object]:
 
 def _busy(store: Answering) -> dict[str, Any]:
     """Return who answers, and how many requests it is at."""
-    at_work = [record for record in store.requests.records() if record.total_seconds is None]
+    at_work = store.requests.in_flight()
     known = store.identity()
     return {
         "pid": known.pid,

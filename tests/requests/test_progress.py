@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kit.drive import random_tokens, request
-from omlx_cache import PrefixCache
+from omlx_cache import BlockStore, PrefixCache
 
 
 def test_a_long_prompt_says_how_far_it_is(
@@ -20,3 +20,10 @@ def test_a_long_prompt_says_how_far_it_is(
         request(model, cache, random_tokens(96, int(pause)), step=32)
     said = [line for line in caplog.messages if "so far" in line]
     assert said == [f"request 2: {done} of 96 tokens computed so far" for done in (32, 64)]
+
+
+def test_a_request_that_a_batch_computes_is_live_without_a_session(store: BlockStore) -> None:
+    asked = store.requests.ask("", {}, 300)
+    assert store.stats().requests.live_sessions == 1
+    asked.ended(0)
+    assert store.stats().requests.live_sessions == 0

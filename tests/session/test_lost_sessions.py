@@ -14,12 +14,16 @@ from omlx_cache_storage.keys import KeyChain
 PROMPT = random_tokens(320, 1)
 
 
-@pytest.mark.parametrize("whose", ["counters", "flights"])
+@pytest.mark.parametrize("whose", ["counters", "flights", "requests"])
 def test_a_session_in_a_cycle_is_collected_while_a_lock_is_held(
     cache: PrefixCache, whose: str
 ) -> None:
     """The collector runs in whatever thread allocates, also in one that holds a lock."""
-    lock = {"counters": cache.store.counters._lock, "flights": cache.store.flights.lock}[whose]
+    lock = {
+        "counters": cache.store.counters._lock,
+        "flights": cache.store.flights.lock,
+        "requests": cache.store.requests.lock,
+    }[whose]
     cycle: list[object] = [cache.session(PROMPT)]
     cycle.append(cycle)
     collected = threading.Event()
