@@ -78,13 +78,18 @@ def load_default(provider: Any) -> None:
                 raise FileNotFoundError(f"{place} is no model folder: it has no config.json")
         provider.load_default()
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        why = first_line(error)
         if isinstance(error, LocalEntryNotFoundError):
             reached = "there is no such folder here, and the Hugging Face hub cannot be reached"
-            lines = [f"{reached} ({lines[0].removeprefix('Got: ')})"]
+            why = f"{reached} ({why.removeprefix('Got: ')})"
         adapter = f" with adapter {flags.adapter_path}" if flags.adapter_path else ""
         draft = f" with draft model {flags.draft_model}" if flags.draft_model else ""
-        raise CannotLoad(f"cannot load {flags.model}{adapter}{draft}: {lines[0]}") from error
+        raise CannotLoad(f"cannot load {flags.model}{adapter}{draft}: {why}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def served_as(key: Any, name: object) -> bool:

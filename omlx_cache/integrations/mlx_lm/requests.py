@@ -37,6 +37,12 @@ class BadRequest(Refused):
     status = 400
 
 
+class NotServed(Refused):
+    """The model that the client named cannot be loaded; the text names one that can."""
+
+    status = 404
+
+
 class TooLarge(Refused):
     """The text names the flag that allows more."""
 

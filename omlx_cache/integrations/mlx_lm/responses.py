@@ -23,7 +23,12 @@ from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.integrations.host_server import MLX_LM
 from omlx_cache.integrations.lanes import furthest
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
-from omlx_cache.integrations.mlx_lm.models import load_default, served_as
+from omlx_cache.integrations.mlx_lm.models import (
+    first_line,
+    load_default,
+    model_name,
+    served_as,
+)
 from omlx_cache.integrations.mlx_lm.preparing import (
     CALL_TOKENS,
     TURN_TOKENS,
@@ -37,6 +42,8 @@ from omlx_cache.integrations.mlx_lm.requests import (
     FAILED,
     BadRequest,
     EarlyContext,
+    NotServed,
+    Refused,
     SentAnswer,
     ServedRequest,
     Unavailable,
@@ -139,10 +146,25 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                     )
                     answers = self._in_turn(served, early, answer, progress_callback)
                     return early, self._measured(served, answers)
-            context, answers = answer()
+            try:
+                context, answers = answer()
+            except Exception as error:
+                self._check_served(generation_args.model.model, error)
+                raise
             return context, self._measured(served, answers)
         finally:
             self.coming.discard(threading.get_ident())
+
+    def _check_served(self, name: str, error: Exception) -> None:
+        """Log a request for another model, which ended in an error of no request's, and raise
+        NotServed."""
+        default = self.cli_args.model
+        if isinstance(error, Refused) or served_as(default, name):
+            return
+        here = f"this server has {model_name(default)}" if default else "/v1/models lists some"
+        refused = NotServed(f"the model {name!r:.99} cannot be loaded; {here}")
+        _log.warning("a request failed: %s (%s)", refused, first_line(error))
+        raise refused from error
 
     def _is_known(self, request: Any, args: Any) -> bool:
         """True for a request without images to the model that is loaded, as far as is known."""

@@ -52,6 +52,14 @@ def test_a_body_over_the_limit_takes_no_memory(ours: LmServer) -> None:
     assert peak(ours) - before < 4 * MIB
 
 
+def test_a_model_that_is_not_there_is_named_with_the_one_that_is(small: Server) -> None:
+    answer = exchange(small.url, completion(prompt="hello", model="gpt-4"))
+    said = "the model 'gpt-4' cannot be loaded; this server has dense"
+    assert (answer.status, answer.error) == (404, said)
+    assert f"a request failed: {said} (" in small.text()
+    assert exchange(small.url, completion(prompt="hello")).status == 200
+
+
 @needs_proc
 @pytest.mark.parametrize("chat", some([False, True], True), ids=["text", "chat"])
 def test_a_prompt_over_the_limit_takes_its_own_size_and_a_constant(
