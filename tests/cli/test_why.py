@@ -27,3 +27,13 @@ def test_why_as_json_is_what_the_store_knows(cli: Cli, start_store: StartStore) 
     assert (unknown.code, unknown.out) == (1, "")
     assert unknown.err.startswith("omlx-cache: there is no request 99 among the latest")
     assert cli("why", "3", "--last", "2").code == cli("why", "0").code == 2
+
+
+def test_of_several_stores_the_latest_request_counts(cli: Cli, start_store: StartStore) -> None:
+    one, two = start_store(), start_store("two")
+    assert len(json.loads(cli("why", "--format", "json").out)["requests"]) == 1
+    told = cli("why", "3")
+    told.assert_refused(2, f"omlx-cache why 3 --pid {one.pid}")
+    assert f"omlx-cache why 3 --pid {two.pid}" in told.err
+    assert cli("why", "3", "--pid", one.pid).code == 0
+    assert cli("why", "99").code == 1

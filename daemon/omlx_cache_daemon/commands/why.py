@@ -7,10 +7,11 @@ from omlx_cache.control.request_replies import ExplainedRequest, WhyReply
 from omlx_cache.reasons import CORRUPT, described
 from omlx_cache.requests.explanation import DELETED, clock
 from omlx_cache_daemon.argument_types import positive_count
-from omlx_cache_daemon.client import as_answer
-from omlx_cache_daemon.errors import OK, CommandError
+from omlx_cache_daemon.client import Client, as_answer
+from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.render import print_answer, text
-from omlx_cache_daemon.stores import add_store_options, the_one
+from omlx_cache_daemon.stores import add_store_options, chosen
+from omlx_cache_daemon.watching import StoreQuestion, say_who_is_silent
 
 _REMEDIES = {
     DELETED: "nothing to do: `omlx-cache rm` or a program deleted it; it is stored again",
@@ -23,9 +24,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "why",
         description="Shows how much of a request's prompt was restored, and why no more. Without "
-        "a number it is the last request; a server's log and `omlx-cache log` have the numbers. "
-        "Only prompts of one model and salt are compared. Their tokens are only in the memory of "
-        "the server's process.",
+        "a number it is the last request, of several stores the latest of all; a server's log and "
+        "`omlx-cache log` have the numbers. Only prompts of one model and salt are compared. Their "
+        "tokens are only in the memory of the server's process.",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("request", type=positive_count, nargs="?", metavar="REQUEST_NUMBER")
@@ -34,8 +35,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    asked = the_one(args).call("why", last=args.last or 1, number=args.request)
-    reply = as_answer(WhyReply, asked)
+    replies = StoreQuestion(lambda store: _ask(store, args), args.timeout).ask(chosen(args))
+    say_who_is_silent(replies)
+    known = [one for one in replies if one.answer and one.answer.requests]
+    if len(known) > 1 and args.request is not None:
+        lines = [f"  omlx-cache why {args.request} --pid {one.store.pid}" for one in known]
+        raise UsageError("\n".join(["several stores have a request of this number:", *lines]))
+    answers = [one.answer for one in known or replies if one.answer]
+    reply = max(answers, key=lambda one: one.requests[-1].asked_at if one.requests else 0.0)
     if not reply.requests and args.request is not None:
         raise CommandError(
             f"there is no request {args.request} among the latest that the process remembers; "
@@ -44,6 +51,11 @@ def run(args: argparse.Namespace) -> int:
     shown = "\n".join(map(_shown, reply.requests)) or "no request yet\n"
     print_answer(args.format == "json", reply, shown)
     return OK
+
+
+def _ask(store: Client, args: argparse.Namespace) -> WhyReply:
+    asked = store.call("why", last=args.last or 1, number=args.request)
+    return as_answer(WhyReply, asked)
 
 
 def _shown(request: ExplainedRequest) -> str:
