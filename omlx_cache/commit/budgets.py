@@ -116,15 +116,17 @@ class Budgets:
             known = f"is too small for windows and states of {self._label} beside its blocks"
         else:
             return
-        needed = self._needed(tokens)
-        called, raised = name, f"{name}={enough(needed)}"
-        if name == "cold_bytes" and size != own.cold_bytes:
-            # The directory's budget counts, not this process's own setting.
-            called, raised = "the directory's budget", f"`omlx-cache quota {enough(needed)}`"
+        needed = enough(self._needed(tokens))
+        called, helps = name, f"{name}={needed}"
+        if name == "cold_bytes":
+            helps = f"{needed}: `omlx-cache doctor` says what budget holds all"
+            if size != own.cold_bytes:
+                # The directory's budget counts, not this process's own setting.
+                called = "the directory's budget"
         self._tell(
             name,
             f"{called} ({format_size(size)}) {known}: of a sequence of {tokens} tokens "
-            f"the end is not kept; {raised} would hold it",
+            f"the end is not kept; it needs {helps}",
         )
 
     def _needed(self, tokens: int) -> int:

@@ -89,7 +89,7 @@ def test_the_directorys_budget_counts_where_it_is_less_than_this_process_was_tol
     _run(tmp_path / "kv", (TOKENS, TOKENS), **fields)
     (text,) = [text for text in _said(caplog) if "holds about" in text]
     assert text.startswith("the directory's budget (256 KiB) holds about ")
-    advice = re.search(r"`omlx-cache quota (\S+)` would hold it$", text)
+    advice = re.search(r"; it needs (\S+): `omlx-cache doctor` says", text)
     assert advice, text
     set_budget(tmp_path / "kv", Budget(parse_size(advice[1]), "quota"))
     caplog.clear()
@@ -109,7 +109,7 @@ def test_the_size_that_is_named_holds_the_sequence(
     small = (80 if memory_only else 192) * 1024
     _run(tmp_path / "small", (TOKENS,), **fields, **{name: small})
     (text,) = _said(caplog)
-    advice = re.search(rf"; {name}=(\S+) would hold it$", text)
+    advice = re.search(r"; it needs (?:hot_bytes=)?([^ :]+)", text)
     assert advice, text
     assert parse_size(advice[1]) < 10 * 2**20, "no more than is needed, about"
     caplog.clear()

@@ -17,11 +17,13 @@ from omlx_cache.control.cold_files import ROOT_FILES, root_bytes
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.listing import Footprint
 from omlx_cache.control.replies import ProcessRow
+from omlx_cache.control.request_replies import RecordPage
+from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError, refuse_unknown
 from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES
 from omlx_cache_daemon.checking import Checked
-from omlx_cache_daemon.client import Client, Map, as_map, count_of
+from omlx_cache_daemon.client import Client, Map, as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.stores import running, services
 from omlx_cache_storage.cold.budget import Budget
@@ -45,13 +47,15 @@ SET_ASIDE = ".unreadable"
 
 @dataclass(slots=True)
 class Census:
-    """Pages and their bytes, in all and by namespace, and the latest time of one; files that dead
+    """Pages and their bytes, in all and by namespace, the tokens whose keys and values these have
+    (of a namespace's largest layer group), and the latest time of one; files that dead
     writers `left` and how many others are `writing`; what stores pass over (`ignored`), what is no
     cache's (`foreign`) and shards without anything in them (`empty`)."""
 
     pages: int = 0
     nbytes: int = 0
     by_namespace: Counter[BlockKey] = field(default_factory=Counter)
+    tokens: Counter[BlockKey] = field(default_factory=Counter)
     latest_ns: int = 0
     writing: int = 0
     left: list[str] = field(default_factory=list)
@@ -65,8 +69,12 @@ def take_census(directory: Path, fs: FileSystem) -> Census:
     known = take_inventory(directory, fs)
     census = Census(len(known.pages), writing=len(known.under_way))
     used = Footprint(root_bytes(directory, fs))
+    held = Counter[tuple[BlockKey, str]]()
     for page, time_ns in known.pages:
         used.add(page.namespace, page.name.id.key, page.nbytes)
+        group = page.namespace, page.name.id.group
+        held[group] += page.name.held
+        census.tokens[page.namespace] = max(census.tokens[page.namespace], held[group])
         census.by_namespace[page.namespace] += page.nbytes + ENTRY_BYTES
         census.latest_ns = max(census.latest_ns, time_ns)
     census.nbytes = used.nbytes
@@ -153,7 +161,8 @@ class Finding:
 class AskedProcess:
     """A store, or a service, with what it says of itself; `error` says why that is nothing.
     `unbacked`: pages that its memory takes for written, and the disk does not have. Its `stats` and
-    `settings`, by name, are empty where it does not know the question."""
+    `settings`, by name, and `requests`, the latest, are empty where it does not know the question.
+    """
 
     store: Client
     row: ProcessRow | None = None
@@ -161,6 +170,7 @@ class AskedProcess:
     error: str | None = None
     stats: Map = field(default_factory=dict)
     settings: Map = field(default_factory=dict)
+    requests: Sequence[RequestRecord] = ()
 
     def part(self, name: str) -> Map:
         """Return a part of its figures, empty for one that it has not."""
@@ -200,6 +210,7 @@ def ask(store: Client) -> AskedProcess:
     client, unbacked = store.within(ASK_SECONDS), 0
     settings: Map = {}
     stats: Map = {}
+    requests: Sequence[RequestRecord] = ()
     try:
         row = client.process()
         # An earlier version does not know the question.
@@ -209,9 +220,10 @@ def ask(store: Client) -> AskedProcess:
         with contextlib.suppress(ControlError):
             unbacked = count_of(as_map(client.call("compare")), "unbacked")
             stats = as_map(client.call("stats"))
+            requests = as_answer(RecordPage, client.call("requests", after=0)).records
     except (CommandError, ControlError) as error:
         return AskedProcess(store, error=str(error))
-    return AskedProcess(store, row, unbacked, stats=stats, settings=settings)
+    return AskedProcess(store, row, unbacked, stats=stats, settings=settings, requests=requests)
 
 
 @dataclass

@@ -3,11 +3,12 @@ is."""
 
 import random
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 
 from omlx_cache import reasons
-from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES, counted, format_size
+from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES, counted, duration, format_size
 from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
 from omlx_cache_daemon.client import count_of
 from omlx_cache_daemon.doctor.examination import (
@@ -28,7 +29,8 @@ from omlx_cache_storage.cold.catalog import (
     walk_shard,
 )
 from omlx_cache_storage.documents import as_versions, label, versions
-from omlx_cache_storage.format.names import ENTRY_BYTES, StoredPage
+from omlx_cache_storage.format.names import BUDGET_FILE, ENTRY_BYTES, StoredPage
+from omlx_cache_storage.keys import BlockKey
 
 _OF_A_SHARD = 4
 _LOOKS = 3
@@ -42,6 +44,9 @@ _PAGES_OF_A_PROMPT = 8
 """A budget for fewer pages keeps hardly a prompt."""
 _EVICTED = 4
 """So many requests that miss evicted pages are no chance."""
+_LATELY_SECONDS = 600.0
+_MARGIN = 1.25
+"""For what conversations grow by, and for pages of branches that nobody continues."""
 
 
 def read_all(context: Context, bytes_per_second: int) -> Iterator[int]:
@@ -142,7 +147,12 @@ def _for_a_prompt(context: Context, budget: Budget) -> Iterator[Finding]:
 
 
 def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Iterator[Finding]:
-    given, evicted = process.given("cold_bytes") or 0, process.missed(reasons.EVICTED)
+    given, now = process.given("cold_bytes") or 0, time.time()
+    changed = (context.directory / BUDGET_FILE).stat().st_mtime
+    since = max(changed, now - _LATELY_SECONDS)
+    missed = [one for one in process.requests if one.reason == reasons.EVICTED]
+    evicted = sum(one.asked_at >= since for one in missed)
+    longest = max(_conversations(context, [process]), default=0)
     if budget.set_by == "quota" and 2 * budget.nbytes <= given:
         yield Finding(
             "warning",
@@ -151,28 +161,65 @@ def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Ite
             "pages leave sooner than those who set it up expect",
             f"omlx-cache quota auto {context.option} goes by what it was given",
         )
+    elif longest > budget.nbytes:
+        yield Finding(
+            "warning",
+            f"one conversation of {process} takes about {format_size(longest)}, and the budget is "
+            f"{format_size(budget.nbytes)}",
+            "its end is not kept, and is computed again at each request",
+            _larger(context, budget.nbytes, given),
+        )
     elif evicted >= _EVICTED and context.census.nbytes * 10 >= budget.nbytes * 9:
         yield Finding(
             "warning",
-            f"{counted(evicted, 'request')} of {process} missed pages that had been evicted, "
-            f"and the budget ({format_size(budget.nbytes)}) is full",
+            f"{counted(evicted, 'request')} of {process} in the last {duration(now - since)} "
+            f"missed pages that had been evicted, and the budget ({format_size(budget.nbytes)}) "
+            "is full",
             "the conversations that go on at once need more than it holds, and evict each "
             "other's pages",
-            _larger(context, budget.nbytes)
-            or "let fewer conversations go on at once, or use a larger disk (omlx-cache export, "
-            "and import there): this one has no room for a larger budget",
+            _larger(context, budget.nbytes, given),
         )
 
 
-def _larger(context: Context, limit: int) -> str:
-    """Return the command for twice the budget, or for what the disk has room for; "" where that is
-    hardly more than now."""
-    most = context.room_bytes
+def _conversations(context: Context, processes: Iterable[AskedProcess]) -> list[int]:
+    """Return about how many bytes each conversation takes that processes were asked for lately. A
+    request continues the longest one that its prompt may begin with, if that is half of it."""
+    lengths = defaultdict[BlockKey, list[int]](list)
+    for one in (one for process in processes for one in process.requests):
+        if one.asked_at >= time.time() - _LATELY_SECONDS:
+            known = lengths[BlockKey(bytes.fromhex(one.namespace))]
+            before = [n for n in known if one.prompt_tokens // 2 <= n <= one.prompt_tokens]
+            if before:
+                known.remove(max(before))
+            known.append(one.prompt_tokens + one.generated_tokens)
+    census = context.census
+    return [
+        length * census.by_namespace[namespace] // census.tokens[namespace]
+        for namespace, known in lengths.items()
+        for length in known
+        if census.tokens[namespace]
+    ]
+
+
+def _larger(context: Context, limit: int, given: int = 0) -> str:
+    """Return the command for a budget that holds the conversations of lately beside the pins, or
+    for what the disk has room for; where nothing tells, twice as much. `given`: the limit of a
+    process's own."""
+    most, pinned = context.room_bytes, count_of(described(context.directory), "pinned_bytes")
+    own = context.census.nbytes - context.census.by_namespace.total()
+    needed = own + pinned + int(_MARGIN * sum(_conversations(context, context.users)))
+    if needed <= limit:
+        needed = 2 * limit
+    if min(needed, most) * 10 <= limit * 11:
+        return (
+            "let fewer conversations go on at once, or use a larger disk (omlx-cache export, and "
+            "import there): this one has no room for a larger budget"
+        )
+    size = format_size(min(needed, most))
+    restart = f"; then restart it with cold_bytes {size}, too" if given else ""
     return (
-        f"omlx-cache quota {format_size(min(2 * limit, most))} {context.option}; the disk has room "
-        f"for {format_size(most)}"
-        if most * 10 > limit * 11
-        else ""
+        f"omlx-cache quota {size} {context.option}{restart}; the conversations that go on want "
+        f"about {format_size(needed)}, and the disk has room for {format_size(most)}"
     )
 
 
@@ -201,13 +248,12 @@ def pins(context: Context) -> Iterator[Finding]:
     state = described(context.directory)
     kept, limit = count_of(state, "pinned_bytes"), state["bytes"]
     if isinstance(limit, int) and kept * 4 >= limit > 0:
-        larger = _larger(context, limit)
         yield Finding(
             "warning" if context.census.nbytes * 10 >= limit * 9 else "note",
             f"pins keep {quantity('bytes', kept)} of the budget of {quantity('bytes', limit)}",
             "all other prompts share the rest, and are evicted sooner",
-            f"omlx-cache quota {context.option} shows the pins, and --unpin NAME ends one"
-            + (f"; to keep them: {larger}" if larger else ""),
+            f"omlx-cache quota {context.option} shows the pins, and --unpin NAME ends one; to keep "
+            f"them: {_larger(context, limit)}",
         )
 
 
