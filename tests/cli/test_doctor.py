@@ -4,6 +4,7 @@ mends what is safe to mend; with --all it reads every page."""
 import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,11 @@ from kit.output import check_output
 from kit.status import process_row
 from kit.storage import FaultyDisk, Story, commit_to_disk, files_in, flip, open_store
 from kit.storage.mounts import small_disk
+from kit.storage.pages import BLOCK
 from kit.units import KIB
 from omlx_cache.control.replies import ColdHolding
+from omlx_cache.reasons import EVICTED, NOT_STORED
+from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache.settings.machine import state_dir
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.doctor import examination, machine, pages
@@ -457,6 +462,15 @@ def test_a_store_that_has_not_tried_a_disk_with_room_again_is_only_a_note(
     assert ("has room now" in finding.found) == (severity == "note")
 
 
+def test_a_lost_disk_is_one_finding(cold: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = cold / "gone" / "below"
+    process = _asked(missing, state="unavailable: gone")
+    monkeypatch.setattr(examination, "asked", lambda: [process])
+    found = json.loads(cli("doctor", "--format", "json").out)["findings"]
+    about = [one["check"] for one in found if one["check"] in ("directory", "disks of stores")]
+    assert about == ["directory"]
+
+
 def test_what_keeps_a_store_from_writing_is_told(cold: Path) -> None:
     figures = {"nbytes": 9, "own_limit_bytes": 8, "corrupt_pages": 2, "rationed_pages": 3}
     figures |= {"day_written_bytes": 29, "day_limit_bytes": 30}
@@ -478,30 +492,59 @@ def test_a_quota_of_less_than_a_server_was_given_is_told(cli: Cli, cold: Path) -
         assert [one.check for one in found] == ["budget"] * count
 
 
+def _requests(count: int, at: float = math.inf, reason: str = EVICTED) -> list[RequestRecord]:
+    """Requests of as many conversations, each as long as all pages."""
+    namespace, tokens = Story().namespace.hex(), PAGES * BLOCK
+    one = RequestRecord(1, at, namespace, "m", "", tokens, generated_tokens=1, reason=reason)
+    return [one] * count
+
+
 def test_a_full_budget_whose_pages_are_missed_is_told_with_a_larger_one(
     cli: Cli, cold: Path
 ) -> None:
     used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
-    for budget, evicted, count in ((used, 4, 1), (used, 3, 0), (2 * used, 4, 0)):
+    before = time.time() - 9
+    for budget, requests, count in (
+        (used, _requests(4), 1),
+        (used, _requests(3), 0),
+        (used, _requests(9, before), 0),
+        (2 * used, _requests(4), 0),
+    ):
         assert cli("quota", str(budget), "--yes").code == 0
-        stats = {"requests": {"misses": {"evicted": evicted}}}
-        context = Context(cold, [_asked(cold, stats=stats)])
+        context = Context(cold, [_asked(cold, requests=requests)])
         assert context.exists
         found = examine(context, (pages.budget,))
         assert ["missed pages that had been evicted" in one.found for one in found] == [
             True
         ] * count
         assert all(cli(*one.remedy.split("; ")[0].split()[1:]).code == 0 for one in found)
+        if count:
+            wanted = json.loads(cli("quota", "--format", "json").out)["bytes"]
+            assert 3 * used < wanted < 5 * used
+
+
+def test_a_conversation_that_the_budget_cannot_hold_is_told(cli: Cli, cold: Path) -> None:
+    used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
+    assert cli("quota", str(used), "--yes").code == 0
+    (one,) = _requests(1, reason=NOT_STORED)
+    turns = [replace(one, prompt_tokens=one.prompt_tokens * n // 4) for n in (3, 4, 5, 6)]
+    context = Context(cold, [_asked(cold, requests=turns)])
+    assert context.exists
+    (finding,) = examine(context, (pages.budget,))
+    assert "one conversation of " in finding.found
+    assert cli(*finding.remedy.split("; ")[0].split()[1:]).code == 0
+    wanted = json.loads(cli("quota", "--format", "json").out)["bytes"]
+    assert 1.3 * used < wanted < 1.8 * used
 
 
 def test_no_more_is_proposed_than_the_disk_has_room_for(cli: Cli, cold: Path) -> None:
     used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
     assert cli("quota", str(used), "--yes").code == 0
-    disk, stats = FaultyDisk(), {"requests": {"misses": {"evicted": 4}}}
+    disk = FaultyDisk()
     # Beside the cache the disk has as much room again, half of that, none, or less than none.
     for free, most in ((2 * used, 2 * used), (used // 2, used * 3 // 2), (0, 0), (-used, 0)):
         disk.free_bytes = lambda path, free=free: free  # type: ignore[method-assign,misc]
-        context = Context(cold, [_asked(cold, stats=stats)], disk)
+        context = Context(cold, [_asked(cold, requests=_requests(4))], disk)
         assert context.exists
         (finding,) = examine(context, (pages.budget,))
         assert finding.remedy.startswith("omlx-cache quota ") == (most > 0)
@@ -519,7 +562,11 @@ def test_a_smaller_budget_is_proposed_where_other_files_take_too_little(
     assert cli("quota", str(4 * used), "--yes").code == 0
     disk = FaultyDisk()
     disk.free_bytes = lambda path: used  # type: ignore[method-assign]
-    for others, remedy in ((0, "omlx-cache quota "), (5 * used, "free room on the disk: du ")):
+    for others, remedy in (
+        (0, "omlx-cache quota "),
+        (used // 10, "omlx-cache quota "),
+        (5 * used, "free room on the disk: du "),
+    ):
         disk.taken_bytes = lambda path, n=others: used + n  # type: ignore[method-assign,misc]
         (finding,) = _found(cold, disk)
         assert (finding.check, finding.remedy.startswith(remedy)) == ("free space", True)

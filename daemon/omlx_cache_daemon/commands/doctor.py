@@ -90,7 +90,6 @@ def run(args: argparse.Namespace) -> int:
     from omlx_cache_daemon.doctor.examination import Context, asked, examine, in_order, name_of
     from omlx_cache_daemon.doctor.machine import MACHINE, versions
     from omlx_cache_daemon.doctor.pages import PAGES
-    from omlx_cache_daemon.offline_files import root_of
 
     processes, inside = asked(), (*DIRECTORY, versions, *PAGES)
     contexts = [
@@ -100,10 +99,9 @@ def run(args: argparse.Namespace) -> int:
     was_interrupted = args.all and not _read_all(contexts, args)
     found = examine(contexts[0], MACHINE)
     for context in contexts:
-        # Of one whose disk is away, the checks would look at the disk below.
-        is_away = root_of(context.directory).unmounted()
-        found += examine(context, PLACE[:1] if is_away else PLACE)
-        found += examine(context, inside if context.exists and not is_away else ())
+        lost = examine(context, PLACE[:1])
+        wanted = (*PLACE[1:], *(inside if context.exists else ()))
+        found += lost or examine(context, wanted)
     if args.fix:
         for finding in found:
             finding.mend()

@@ -12,7 +12,7 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_daemon.doctor.examination import SET_ASIDE, Context, Finding
-from omlx_cache_daemon.doctor.machine import PRIVATE, close
+from omlx_cache_daemon.doctor.machine import PRIVATE, close, disks_of_stores
 from omlx_cache_daemon.offline_files import root_of
 from omlx_cache_storage.breaker import NO_ROOM
 from omlx_cache_storage.cold.catalog import namespace_directories
@@ -23,6 +23,8 @@ from omlx_cache_storage.cold.small_files import BUDGET, PINS, temporary_name
 from omlx_cache_storage.format.names import BUDGET_FILE, LEDGER_FILE, PINS_FILE
 from omlx_cache_storage.private import is_private, trouble
 
+_OWN_SHARE = 20
+"""Of a disk, the part that deleting files may not free."""
 _NOTHING = "nothing is kept on the disk"
 _ANOTHER = "set cold_dir to another place (omlx-cache config shows who sets it), and restart"
 _ELSEWHERE = "omlx-cache export, and import on a disk of this machine"
@@ -79,12 +81,14 @@ def free_space(context: Context) -> Iterator[Finding]:
     """The disk has what is to stay free, and the budget can be reached."""
     least, spare, there = context.min_free, context.spare_bytes, context.place
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
-    others = max(0, context.fs.taken_bytes(there) - context.census.nbytes)
+    taken = context.fs.taken_bytes(there)
+    others = max(0, taken - context.census.nbytes)
     remedy = (
         f"free room on the disk: du -axh {context.fs.mount_point(there)} | grep -vF "
         f"{context.directory}/ | sort -h | tail. If it fills again, a program goes on writing: lsof"
     )
-    if others < max(-spare, lacking):
+    # A file system's own structures count as others' bytes.
+    if others < max(-spare, lacking, (taken + context.fs.free_bytes(there)) // _OWN_SHARE):
         size = format_size(max(0, context.room_bytes))
         remedy = (
             f"omlx-cache quota {size} {context.option}; or a larger disk, or less min_free_bytes"
@@ -314,8 +318,9 @@ def _set_aside(path: Path) -> str:
     return f"set aside as {aside.name} ({format_size(aside.lstat().st_size)})"
 
 
-PLACE = (directory, file_system, free_space, inodes)
-"""What is about a directory that may not be there yet."""
+PLACE = (directory, disks_of_stores, file_system, free_space, inodes)
+"""What is about a directory that may not be there yet. After a finding of the first of these the
+others would look at the disk below."""
 DIRECTORY = (
     permissions, writable, times, budget_file, pins_file, passed_over, leftovers, foreign_files,
 )  # fmt: skip

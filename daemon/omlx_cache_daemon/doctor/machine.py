@@ -202,19 +202,14 @@ def answers(context: Context) -> Iterator[Finding]:
 
 def disks_of_stores(context: Context) -> Iterator[Finding]:
     """Every store has the use of its disk."""
-    for process in context.processes:
+    spare = context.spare_bytes
+    for process in context.users:
         cold = None if process.row is None else process.row.cold
-        there = Context(Path(process.cold_dir or os.curdir), [process], context.fs)
-        if (
-            cold is not None
-            and cold.state == "full"
-            and there.spare_bytes > 0
-            and not there.lacks_files
-        ):
+        if cold is not None and cold.state == "full" and spare > 0 and not context.lacks_files:
             yield Finding(
                 "note",
                 f"{process} takes its disk for full, which has room now: "
-                f"{format_size(there.spare_bytes)} beyond min_free_bytes",
+                f"{format_size(spare)} beyond min_free_bytes",
                 "it works from memory until it tries again, within a minute",
                 "wait a minute. If it stays so, the budget has no room: omlx-cache quota",
             )
@@ -351,6 +346,6 @@ def _remove(left: list[Path]) -> str:
 
 MACHINE = (
     variables, settings, packages, clock, memory, descriptors, runtime_directory, sockets, answers,
-    disks_of_stores, writes_of_stores, memory_and_disk, remotes_of_stores, histories,
+    writes_of_stores, memory_and_disk, remotes_of_stores, histories,
 )  # fmt: skip
 """What is about the machine and its processes."""
