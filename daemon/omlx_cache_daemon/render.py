@@ -150,8 +150,6 @@ def text(value: object) -> str:
     """Return one line of printable text for any value that a store sends."""
     if value is None:
         return "-"
-    if isinstance(value, bytes):
-        return value.hex()
     if isinstance(value, Mapping):
         return ", ".join(f"{text(key)} {text(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):

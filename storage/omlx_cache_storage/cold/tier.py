@@ -385,9 +385,15 @@ class ColdTier(LocalTier[PageFile]):
     @property
     def room(self) -> str:
         day = self._writing.daily_writes
-        if self.evictor.is_short:
-            return "inodes" if self.evictor.lacks_files else "short"
-        return "rationed" if day is not None and day.is_spent else "ok"
+        return (
+            "inodes"
+            if self.evictor.lacks_files
+            else "short"
+            if self.evictor.is_short
+            else "rationed"
+            if day is not None and day.is_spent
+            else "ok"
+        )
 
     @property
     def trouble(self) -> str:
