@@ -39,7 +39,8 @@ class ColdUsage:
     `ok`; `short` while the disk has less free than it is to keep free, so that pages are evicted;
     `inodes` while it has hardly a file left; `rationed` in an hour in which the day's writes were
     found to be spent. `refused_pages` were worth less than all pages there, or would have evicted
-    others that were used less than `patience_seconds` ago. `ignored_files` belong to other users or may be changed by them.
+    others that were used less than `patience_seconds` ago. `ignored_files` belong to other users or
+    may be changed by them.
     `rewritten_bytes` are those of `written_bytes` whose page the disk had had before. With
     `daily_write_bytes` set, `day_written_bytes` of `day_limit_bytes` were written in 24 hours, by
     every process, and this one was refused room `rationed_pages` times. `set_by` says where the

@@ -52,7 +52,7 @@ def test_a_body_over_the_limit_takes_no_memory(ours: LmServer) -> None:
     assert peak(ours) - before < 4 * MIB
 
 
-def test_a_model_that_is_not_there_is_named_with_the_one_that_is(small: Server) -> None:
+def test_a_model_that_is_not_there_is_named_with_the_one_that_is(small: LmServer) -> None:
     answer = exchange(small.url, completion(prompt="hello", model="gpt-4"))
     said = "the model 'gpt-4' cannot be loaded; this server has dense"
     assert (answer.status, answer.error) == (404, said)
