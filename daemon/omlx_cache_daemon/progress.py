@@ -47,8 +47,16 @@ class Progress:
         self._done = done
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, counted=self._counted())
-        elif self._shown:
-            self._tell_tenths()
+            return
+        tenth = min(10, 10 * done // self._total) if self._total > 0 else 0
+        if self._shown and tenth > self._tenth:
+            self._tenth = tenth
+            try:
+                sys.stderr.write(f"{self._title}: {10 * tenth} % ({self._counted()})\n")
+                sys.stderr.flush()
+            except OSError:
+                # No reader is left: the work goes on.
+                self._shown = False
 
     def _new_bar(self) -> "Bar":
         # Only here: rich takes longer to import than most commands run.
@@ -70,15 +78,3 @@ class Progress:
         """Return `3 of 10 prompts`, or `1.2 GiB of 4 GiB`."""
         amounts = " of ".join(quantity(self._unit, n) for n in (self._done, self._total))
         return amounts if self._unit == "bytes" else f"{amounts} {self._unit}"
-
-    def _tell_tenths(self) -> None:
-        """Write a line for each tenth."""
-        tenth = min(10, 10 * self._done // self._total) if self._total > 0 else 0
-        if tenth > self._tenth:
-            self._tenth = tenth
-            try:
-                sys.stderr.write(f"{self._title}: {10 * tenth} % ({self._counted()})\n")
-                sys.stderr.flush()
-            except OSError:
-                # No reader is left: the work goes on.
-                self._shown = False

@@ -191,7 +191,9 @@ class ApiServer(ThreadingMixIn, TCPServer):
         )
         with self._changed:
             if len(self._open) >= self._most:
-                self._cut_slowest()
+                slow = [one for one in self._open if self._open[one].state != "answering"]
+                if slow:
+                    self._cut(min(slow, key=lambda one: _CUT_FIRST.index(self._open[one].state)))
                 self._changed.wait_for(lambda: len(self._open) < self._most, PLACE_SECONDS)
             has_place = not self._closed and len(self._open) < self._most
             if has_place:
@@ -233,11 +235,6 @@ class ApiServer(ThreadingMixIn, TCPServer):
 
     def _answered(self, path: str) -> int:
         return sum(c.path == path and c.state == "answering" for c in self._open.values())
-
-    def _cut_slowest(self) -> None:
-        slow = [one for one in self._open if self._open[one].state != "answering"]
-        if slow:
-            self._cut(min(slow, key=lambda one: _CUT_FIRST.index(self._open[one].state)))
 
     def _cut(self, connection: Any) -> None:
         """End a connection: whatever its thread waits for, it waits no more."""

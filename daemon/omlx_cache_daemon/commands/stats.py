@@ -7,7 +7,7 @@ from typing import Any
 
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.argument_types import positive_number
-from omlx_cache_daemon.client import Client, Map, as_answer
+from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, time_saved, total
 from omlx_cache_daemon.render import (
@@ -21,7 +21,6 @@ from omlx_cache_daemon.render import (
 from omlx_cache_daemon.stores import add_store_options, chosen, the_one
 from omlx_cache_daemon.watching import (
     StoreQuestion,
-    StoreReply,
     say_who_is_silent,
     until_interrupted,
 )
@@ -66,7 +65,17 @@ def run(args: argparse.Namespace) -> int:
     say_who_is_silent(replies)
     known = [reply for reply in replies if reply.answer is not None]
     sums = total([reply.answer[1:] for reply in known])
-    each = {"processes": [*map(_process, replies)], "total": sums.to_dict()}
+    processes = [
+        {
+            "pid": reply.store.pid,
+            "title": reply.answer.title if reply.answer else "store",
+            "socket": str(reply.store.path),
+            "error": reply.error,
+            "stats": reply.answer and reply.answer.stats.to_dict(),
+        }
+        for reply in replies
+    ]
+    each = {"processes": processes, "total": sums.to_dict()}
     parts = [_brief(sums), *([_all(sums)] if args.all else [])]
     if args.all and len(known) > 1:
         parts += [
@@ -75,17 +84,6 @@ def run(args: argparse.Namespace) -> int:
         ]
     print_answer(as_json, each if len(replies) > 1 else each["total"], "\n".join(parts))
     return OK
-
-
-def _process(reply: StoreReply) -> Map:
-    known = reply.answer
-    return {
-        "pid": reply.store.pid,
-        "title": known.title if known else "store",
-        "socket": str(reply.store.path),
-        "error": reply.error,
-        "stats": known and known.stats.to_dict(),
-    }
 
 
 def _brief(stats: Stats) -> str:

@@ -181,10 +181,6 @@ class AskedProcess:
         known = as_map(self.settings.get(setting) or {"kind": "derived"})
         return None if known["kind"] == "derived" else count_of(known, "value")
 
-    def missed(self, reason: str) -> int:
-        """Return how many of its requests missed pages for a reason."""
-        return count_of(as_map(self.part("requests").get("misses") or {}), reason)
-
     @property
     def pid(self) -> int | None:
         return self.store.pid if self.row is None else self.row.pid

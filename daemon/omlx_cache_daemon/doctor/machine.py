@@ -24,7 +24,7 @@ from omlx_cache.settings.derived import memory_to_leave
 from omlx_cache.settings.machine import probe, text_of
 from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache.upkeep.memory import Level, level_of, reader
-from omlx_cache_daemon.client import count_of
+from omlx_cache_daemon.client import as_map, count_of
 from omlx_cache_daemon.doctor.examination import Context, Finding
 from omlx_cache_daemon.render import quantity
 from omlx_cache_storage.documents import MLX, MLX_LM, as_versions
@@ -287,7 +287,8 @@ def remotes_of_stores(context: Context) -> Iterator[Finding]:
 def histories(context: Context) -> Iterator[Finding]:
     """Clients send histories back as they were."""
     for process in context.processes:
-        if diverged := process.missed(reasons.DIVERGED):
+        misses = as_map(process.part("requests").get("misses") or {})
+        if diverged := count_of(misses, reasons.DIVERGED):
             yield Finding(
                 "note",
                 f"{counted(diverged, 'request')} of {process} parted from an earlier prompt at one "
@@ -295,7 +296,7 @@ def histories(context: Context) -> Iterator[Finding]:
                 "everything behind that place is computed again",
                 "omlx-cache log has them as diverged; omlx-cache why NUMBER shows the place",
             )
-        if rewritten := process.missed(reasons.REWRITTEN):
+        if rewritten := count_of(misses, reasons.REWRITTEN):
             advice = "omlx-cache why shows where they part"
             flags = None if process.row is None else process.row.service.get("flags")
             if not isinstance(flags, list) or "keep_reasoning" not in flags:
