@@ -3,7 +3,7 @@ sentences of miss reasons for people."""
 
 from typing import Final, NamedTuple
 
-from omlx_cache_storage.remote import reasons as remote
+from omlx_cache_storage import errors
 
 ABSENT: Final = "absent"
 """The next block was never stored, or was evicted."""
@@ -130,40 +130,40 @@ MISS_REASONS = {
         "the disk has more, and to read that takes longer than to compute it",
         "nothing to do: it is read again when that is quicker, and always with worth_reading=off",
     ),
-    remote.TIMEOUT: MissReason(
+    errors.REMOTE_TIMEOUT: MissReason(
         "the store that machines share did not answer in the time that a request may wait for it",
         "`omlx-cache doctor --remote` measures the way there; more remote_lookup_seconds lets "
         "requests wait longer",
     ),
-    remote.UNREACHABLE: MissReason(
+    errors.REMOTE_UNREACHABLE: MissReason(
         "nobody answered at the store that machines share, or the connection broke",
         "see that the store runs and is reached: `omlx-cache doctor --remote` measures the way "
         "there",
     ),
-    remote.DENIED: MissReason(
+    errors.REMOTE_DENIED: MissReason(
         "the store that machines share did not let this machine in",
         "check remote_password, the user in the address, and its rights: "
         "`omlx-cache doctor --remote`",
     ),
-    remote.THROTTLED: MissReason(
+    errors.REMOTE_THROTTLED: MissReason(
         "the store that machines share is asked too much, or is not ready",
         "ask it less: remote_writes=reused or shared; or give it more to work with",
     ),
-    remote.FAILED: MissReason(
+    errors.REMOTE_FAILED: MissReason(
         "the store that machines share could not do what it was asked; the log has it",
         "`omlx-cache doctor --remote` says what it answers",
     ),
-    remote.RESTING: MissReason(
+    errors.REMOTE_RESTING: MissReason(
         "the store that machines share failed a moment ago, and the tier backs off",
         "nothing: it is tried again by itself; `omlx-cache stats` shows why, and "
         "`omlx-cache doctor --remote` what helps",
     ),
-    remote.LOST: MissReason(
+    errors.REMOTE_LOST: MissReason(
         "the store that machines share had the page when it was asked, and not any more when the "
         "page was read",
         "more memory for the store (maxmemory), or fewer pages: remote_writes=reused or shared",
     ),
-    remote.FOREIGN: MissReason(
+    errors.REMOTE_FOREIGN: MissReason(
         "the store that machines share has pages that another secret vouches for, or none does",
         "give all machines the same remote_secret and remote_encrypt, or this one a prefix= of its "
         "own in the URL",

@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping
 from typing import Final, Literal, NamedTuple
 
 from omlx_cache import reasons
-from omlx_cache_storage.remote import reasons as remote_reasons
+from omlx_cache_storage import errors
 from omlx_cache_storage.stats import KINDS
 
 PREFIX: Final = "omlx_cache_"
 Kind = Literal["counter", "gauge"]
 REMOTE_REASONS: Final = frozenset(
-    word for name, word in vars(remote_reasons).items() if name.isupper() and isinstance(word, str)
+    {*errors.REMOTE_WORDS.values(), errors.REMOTE_LOST, errors.REMOTE_FOREIGN}
 )
 REASONS: Final = REMOTE_REASONS | {
     word for name, word in vars(reasons).items() if name.isupper() and isinstance(word, str)

@@ -104,58 +104,52 @@ class Health:
 
     def __init__(self) -> None:
         self._unreadable: OrderedDict[PageId, CircuitBreaker] = OrderedDict()
-        self._reads = CircuitBreaker()
+        self.reads = CircuitBreaker()
         self._blames_disk = False
         self._read_error = ""
-        self._write_error = ""
-        self._opening = ""
+        self.write_error = ""
+        self.opening = ""
 
     @property
     def state(self) -> str:
-        return self._opening or self._write_error or self._read_error or "ok"
-
-    def begin_open(self) -> None:
-        self._opening = OPENING
+        return self.opening or self.write_error or self._read_error or "ok"
 
     @property
     def refuses_writes(self) -> bool:
         """True from a failed write until the next one that succeeds, and without the directory."""
-        return bool(self._write_error) or self._opening.startswith(UNAVAILABLE)
+        return bool(self.write_error) or self.opening.startswith(UNAVAILABLE)
 
     @property
     def hides_pages(self) -> bool:
-        return bool(self._unreadable) or self._reads.is_open
+        return bool(self._unreadable) or self.reads.is_open
 
     def is_hidden(self, page: PageId) -> bool:
         known = self._unreadable.get(page)
-        return self._reads.is_open or (known is not None and known.is_open)
+        return self.reads.is_open or (known is not None and known.is_open)
 
     def is_unreadable(self, page: PageId) -> bool:
         """True when a page could not be read and was not read or written since. True for all pages
         when reads fail one after the other: a page that is computed again is then better written
         again."""
-        return page in self._unreadable or (self._reads.tripped and self._blames_disk)
+        return page in self._unreadable or (self.reads.tripped and self._blames_disk)
 
     def begin_read(self, page: PageId) -> bool:
-        """Return whether a page may be opened now; with True, `end_read`, `leave_read` or
+        """Return whether a page may be opened now; with True, `end_read`, `reads.left` or
         `fail_read` must follow."""
-        return not self.is_hidden(page) and self._reads.enter()
+        return not self.is_hidden(page) and self.reads.enter()
 
     def end_read(self, page: PageId, *, whole: bool) -> None:
         """Note a read that worked; one that was not `whole` says little of the page."""
-        self._reads.succeeded(sure=whole)
+        self.reads.succeeded(sure=whole)
         if whole:
             self.forget(page)
             self._read_error = ""
-
-    def leave_read(self) -> None:
-        self._reads.left()
 
     def fail_read(self, page: PageId, error: OSError) -> bool:
         """Note a failed read; True when the page itself is to blame, so that it must be written
         again."""
         self._read_error = _failing(error)
-        self._reads.failed()
+        self.reads.failed()
         self._blames_disk = error.errno not in SHORTAGES
         if self._blames_disk:
             known = self._unreadable.pop(page, None)
@@ -169,27 +163,21 @@ class Health:
         self._unreadable.pop(page, None)
 
     def end_write(self) -> None:
-        self._write_error = ""
+        self.write_error = ""
         if self._blames_disk:
-            self._reads.ask_again()
+            self.reads.ask_again()
         else:
             # A process that had a descriptor and memory to write has them to read.
-            self._reads.succeeded(sure=False)
-        if not self._reads.tripped:
+            self.reads.succeeded(sure=False)
+        if not self.reads.tripped:
             self._read_error = ""
 
     def fail_write(self, error: OSError) -> None:
-        self._write_error = _failing(error)
-
-    def fill_up(self) -> None:
-        self._write_error = "full"
+        self.write_error = _failing(error)
 
     def fail_open(self, error: OSError) -> None:
         place = f"{error.filename}: " if error.filename else ""
-        self._opening = f"{UNAVAILABLE}{place}{error.strerror or error}"
-
-    def end_open(self) -> None:
-        self._opening = ""
+        self.opening = f"{UNAVAILABLE}{place}{error.strerror or error}"
 
 
 def _failing(error: OSError) -> str:

@@ -1,4 +1,7 @@
-"""The errors that cross module borders; each says what was expected and what was found."""
+"""The errors that cross module borders, each with what was expected and what was found; and the
+words for why a remote store gave nothing, which `omlx_cache/reasons.py` explains."""
+
+from typing import Final, Literal
 
 _LONGEST = 500
 
@@ -58,3 +61,30 @@ class UndecodablePage(PageError):
     later version of the format or of a packing wrote it. It stays where it is."""
 
     reason = "undecodable"
+
+
+Trouble = Literal["refused", "timeout", "auth", "throttled", "lost", "full", "error", "resting"]
+"""Why an engine did not answer. `auth`: not let in; `throttled`: told to slow down; `lost`: the
+connection broke, or the answer did; `full`: no memory or space left; `resting`: it was not
+asked."""
+
+REMOTE_TIMEOUT: Final = "remote_timeout"
+REMOTE_UNREACHABLE: Final = "remote_unreachable"
+REMOTE_DENIED: Final = "remote_denied"
+REMOTE_THROTTLED: Final = "remote_throttled"
+REMOTE_FAILED: Final = "remote_failed"
+REMOTE_RESTING: Final = "remote_resting"
+REMOTE_LOST: Final = "remote_lost"
+REMOTE_FOREIGN: Final = "remote_foreign"
+"""It has the page, as this machine's secret does not vouch for it: another one does, or none."""
+
+REMOTE_WORDS: dict[Trouble, str] = {
+    "refused": REMOTE_UNREACHABLE,
+    "lost": REMOTE_UNREACHABLE,
+    "timeout": REMOTE_TIMEOUT,
+    "auth": REMOTE_DENIED,
+    "throttled": REMOTE_THROTTLED,
+    "full": REMOTE_FAILED,
+    "error": REMOTE_FAILED,
+    "resting": REMOTE_RESTING,
+}

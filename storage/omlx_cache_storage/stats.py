@@ -6,8 +6,8 @@ Units are in the names; everything counts from the store's start, except the pre
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.measures import Histogram, WorkMeter
@@ -298,33 +298,18 @@ class Counters:
         self._run_deferred()
         work = self.work.totals()
         with self._lock:
-            sums = self._sums
-            return RequestStats(
-                sessions=sums["sessions"],
+            sums: dict[str, Any] = {one.name: self._sums[one.name] for one in fields(RequestStats)}
+            sums.update(
                 # A store has the log of requests, which knows.
                 live_sessions=0,
-                commits=sums["commits"],
-                asked_tokens=sums["asked_tokens"],
-                restored_tokens=sums["restored_tokens"],
-                restored_hot_tokens=sums["restored_hot_tokens"],
-                restored_cold_tokens=sums["restored_cold_tokens"],
                 restore_seconds=work.restore_seconds,
-                commit_seconds=sums["commit_seconds"],
-                prefilled_tokens=sums["prefilled_tokens"],
                 prefill_seconds=work.prefill_seconds,
                 saved_seconds=work.saved_seconds,
                 prefill_tokens_per_second=dict(work.tokens_per_second),
-                stored_pages=sums["stored_pages"],
-                stored_bytes=sums["stored_bytes"],
-                rejected_pages=sums["rejected_pages"],
                 misses=dict(self._misses),
                 skips=dict(self._skips),
-                ignored_hints=sums["ignored_hints"],
-                restored_remote_tokens=sums["restored_remote_tokens"],
-                prepared_tokens=sums["prepared_tokens"],
-                prepared_asked_tokens=sums["prepared_asked_tokens"],
-                tokenizer_differences=sums["tokenizer_differences"],
             )
+        return RequestStats(**sums)
 
     def snapshots(self, limit_bytes: int) -> SnapshotStats:
         self._run_deferred()

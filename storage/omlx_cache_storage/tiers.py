@@ -1,5 +1,5 @@
 """The tiers together: where a page is found, how it is admitted, written, used again and dropped.
-One way in (`admit` or `reserve`, then `put`) and one way out (`find`, then `held` or `reading`)."""
+One way in (`admit` or `reserve`, then `put`), one way out (`find`, then `held` or `reading`)."""
 
 import sys
 import time

@@ -7,10 +7,10 @@ import pytest
 
 from kit.remote import MemoryEngine
 from kit.storage import Story, read_cold
+from omlx_cache_storage import errors
 from omlx_cache_storage.errors import PageUnreadable
 from omlx_cache_storage.io_threads import note_answer
 from omlx_cache_storage.page import Placed
-from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import Part, RemoteOptions
 from omlx_cache_storage.remote.tier import HANGING, RemoteTier
 
@@ -78,5 +78,5 @@ def test_a_large_value_that_comes_slowly_is_waited_for_and_one_that_brings_nothi
     rig.each = slowly
     assert rig.take(1) == bytes(STORY.page(1).payload)
     assert rig.usage().errors == {}
-    with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
+    with pytest.raises(PageUnreadable, match=errors.REMOTE_TIMEOUT):
         rig.take(2)

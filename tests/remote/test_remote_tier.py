@@ -10,7 +10,7 @@ from kit.remote import MemoryEngine, MemoryStore
 from kit.remote.asking import inquiry
 from kit.remote.processes import until
 from kit.storage import Story, read_cold
-from omlx_cache_storage import breaker
+from omlx_cache_storage import breaker, errors
 from omlx_cache_storage.breaker import FAILURES
 from omlx_cache_storage.errors import (
     CorruptPage,
@@ -18,7 +18,6 @@ from omlx_cache_storage.errors import (
 )
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.page import PageId, Placed
-from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions, Trouble
 from omlx_cache_storage.remote.lookups import Asked
 from omlx_cache_storage.remote.tier import RemoteTier
@@ -137,10 +136,10 @@ def test_a_look_up_that_is_late_costs_its_deadline_and_becomes_known_all_the_sam
     _write(one, 1, 2)
     with two.engine.hanging("look"):
         began = time.monotonic()
-        assert two.about(2) == Asked(False, reasons.TIMEOUT)
+        assert two.about(2) == Asked(False, errors.REMOTE_TIMEOUT)
         assert time.monotonic() - began < DEADLINE / 2
         # Who asks the same again is not held up once more.
-        assert two.about(2).trouble in (reasons.TIMEOUT, reasons.RESTING)
+        assert two.about(2).trouble in (errors.REMOTE_TIMEOUT, errors.REMOTE_RESTING)
         assert two.usage().late_lookups == 1
     until(lambda: two.has(1, 2) == [True, True])
     assert two.usage().state == "ok"
@@ -149,13 +148,13 @@ def test_a_look_up_that_is_late_costs_its_deadline_and_becomes_known_all_the_sam
 @pytest.mark.parametrize(
     ("trouble", "word"),
     [
-        ("refused", reasons.UNREACHABLE),
-        ("lost", reasons.UNREACHABLE),
-        ("timeout", reasons.TIMEOUT),
-        ("auth", reasons.DENIED),
-        ("throttled", reasons.THROTTLED),
-        ("full", reasons.FAILED),
-        ("error", reasons.FAILED),
+        ("refused", errors.REMOTE_UNREACHABLE),
+        ("lost", errors.REMOTE_UNREACHABLE),
+        ("timeout", errors.REMOTE_TIMEOUT),
+        ("auth", errors.REMOTE_DENIED),
+        ("throttled", errors.REMOTE_THROTTLED),
+        ("full", errors.REMOTE_FAILED),
+        ("error", errors.REMOTE_FAILED),
     ],
 )
 def test_a_store_that_refuses_is_a_miss_with_a_reason_then_left_alone_then_used_again(
@@ -165,12 +164,12 @@ def test_a_store_that_refuses_is_a_miss_with_a_reason_then_left_alone_then_used_
     _write(one, 1, 2)
     two.engine.fail["*"] = trouble
     assert [two.about(2).trouble for _ in range(FAILURES + 1)] == [word] * FAILURES + [
-        reasons.RESTING
+        errors.REMOTE_RESTING
     ]
     assert two.usage().errors == {word: FAILURES}
     looks = two.engine.calls["look"]
     for _ in range(5):
-        assert two.about(2) == Asked(False, reasons.RESTING)
+        assert two.about(2) == Asked(False, errors.REMOTE_RESTING)
     assert two.engine.calls["look"] == looks
     two.engine.fail.clear()
     two.ask_again()
@@ -188,14 +187,16 @@ def test_pages_of_a_store_that_is_left_alone_are_not_found_and_it_is_said_why(
     tail = STORY.page(3, tail=5)
     assert one.store.write(tail) == "written"
     with one.engine.hanging("read", "ping"):
-        with pytest.raises(PageUnreadable, match=reasons.TIMEOUT):
+        with pytest.raises(PageUnreadable, match=errors.REMOTE_TIMEOUT):
             one.get(STORY.id(1))
         # A read that stalled is enough.
         assert one.has(1, 2) == [False, False]
         assert one.tails_of([tail.meta.parent]) == set()
-        assert one.hidden(STORY.ids(1, 2, 5)) == dict.fromkeys(STORY.ids(1, 2), reasons.RESTING)
+        assert one.hidden(STORY.ids(1, 2, 5)) == dict.fromkeys(
+            STORY.ids(1, 2), errors.REMOTE_RESTING
+        )
         reads = one.engine.calls["read"]
-        with pytest.raises(PageUnreadable, match=reasons.RESTING):
+        with pytest.raises(PageUnreadable, match=errors.REMOTE_RESTING):
             one.get(STORY.id(1))
         with pytest.raises(RemoteError, match="backs off"):
             one.store.write(STORY.page(4))
@@ -221,10 +222,10 @@ def test_a_page_evicted_between_look_up_and_read_is_a_miss_and_asked_for_again(
     two.about(3)
     one.engine.store.evict(STORY.id(2).key.hex())
     assert two.get(STORY.id(1)) == STORY.page(1).payload
-    with pytest.raises(PageUnreadable, match=reasons.LOST):
+    with pytest.raises(PageUnreadable, match=errors.REMOTE_LOST):
         two.get(STORY.id(2))
     assert two.has(1, 2, 3) == [True, False, True]
-    assert two.hidden(STORY.ids(2)) == {STORY.id(2): reasons.LOST}
+    assert two.hidden(STORY.ids(2)) == {STORY.id(2): errors.REMOTE_LOST}
     assert (two.usage().lost_pages, two.usage().bad_pages, two.resting) == (1, 0, "")
     _write(one, 2)
     two.now += 1.1
@@ -282,8 +283,8 @@ def test_a_stranger_without_the_secret_plants_nothing_and_destroys_nothing(
 ) -> None:
     ours, stranger = machines(), machines(secret=b"what a stranger made up")
     _write(ours, 1)
-    assert stranger.about(1) == Asked(False, reasons.FOREIGN)
-    assert stranger.hidden(STORY.ids(1, 2)) == {STORY.id(1): reasons.FOREIGN}
+    assert stranger.about(1) == Asked(False, errors.REMOTE_FOREIGN)
+    assert stranger.hidden(STORY.ids(1, 2)) == {STORY.id(1): errors.REMOTE_FOREIGN}
     assert stranger.usage().bad_pages == 1
     assert stranger.store.write(STORY.page(1)) == "refused"
     assert stranger.store.present([Placed(STORY.namespace, STORY.id(1))]) == [None]

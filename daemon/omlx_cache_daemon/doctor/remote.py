@@ -18,9 +18,9 @@ from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.figures import ask_figures, total
 from omlx_cache_daemon.stores import running
 from omlx_cache_daemon.watching import StoreQuestion
+from omlx_cache_storage.errors import Trouble
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions
-from omlx_cache_storage.remote.reasons import Trouble
 from omlx_cache_storage.remote.tier import open_engine
 
 _KIND = "doctor"

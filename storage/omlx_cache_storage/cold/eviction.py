@@ -130,8 +130,7 @@ class Evictor(DirectoryPart):
         self.peak = max(self.peak, self.used_bytes())
 
     def places_of(self, writing: Writing) -> int:
-        wanted = writing.wanted
-        return self._files.places_bytes(wanted.namespace, wanted.shard, writing.described)
+        return self._files.places_bytes(writing.wanted, writing.described)
 
     def reserve(self, writing: Writing, page: StoredPage) -> None:
         """Count a page, as large as there is room for it now, in place of its former reservation;
@@ -201,7 +200,7 @@ class Evictor(DirectoryPart):
         with self._index.lock:
             # An evicted page whose file could not be deleted still takes room.
             if not victims.enough or self.lacks(nbytes) > 0:
-                self._index.health.fill_up()
+                self._index.health.write_error = "full"
                 return "full"
         return None
 

@@ -95,8 +95,8 @@ class PageFiles:
         known = self.counted.get(os.path.join(self._root, namespace.hex(), NAMESPACE_FILE))
         return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known.cost
 
-    def places_bytes(self, namespace: BlockKey, shard: str, described: int) -> int:
-        return sum(self._places(namespace, shard, described).values())
+    def places_bytes(self, page: StoredPage, described: int) -> int:
+        return sum(self._places(page.namespace, page.shard, described).values())
 
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
         """Count the directories and documents around a page's file: a process has made them, or is

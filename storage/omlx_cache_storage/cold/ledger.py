@@ -269,7 +269,8 @@ class Ledger:
     def append(self, changes: Iterable[Change]) -> None:
         """Append changes for all peer processes; the directory is held. A reader that has not
         followed to the end reads its own changes, too."""
-        data = b"".join(map(_frame, map(encode, changes)))
+        records = map(encode, changes)
+        data = b"".join(_FRAME.pack(len(raw), xxhash.xxh32_intdigest(raw)) + raw for raw in records)
         with self._reading:
             header = self._header()
             followed = header == self._at
@@ -334,10 +335,6 @@ def _spans(ring: int, head: int, length: int) -> list[tuple[int, int]]:
     first = min(length, ring - at)
     both = (HEADER_BYTES + at, first), (HEADER_BYTES, length - first)
     return [span for span in both if span[1]]
-
-
-def _frame(record: bytes) -> bytes:
-    return _FRAME.pack(len(record), xxhash.xxh32_intdigest(record)) + record
 
 
 def _frames(data: bytes) -> list[bytes] | None:

@@ -100,7 +100,7 @@ class Opening(DirectoryPart):
         try:
             if self._sharing.follows and self._files.is_ours():
                 with self._index.lock:
-                    self._index.health.end_open()
+                    self._index.health.opening = ""
             else:
                 self._read_anew()
         except OSError as error:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from omlx_cache_storage.breaker import OPENING
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.contents import Contents, PageFile
 from omlx_cache_storage.cold.deletion import Cleared, Deleter
@@ -20,7 +21,7 @@ from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.page_reader import PageReader, open_page
 from omlx_cache_storage.cold.page_writer import PageWriter
 from omlx_cache_storage.cold.root import Root
-from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
+from omlx_cache_storage.cold.shared_limits import DailyWrites, DailyWriteUsage, SharedLimits
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.documents import format_size
 from omlx_cache_storage.errors import (
@@ -194,7 +195,7 @@ class ColdTier(LocalTier[PageFile]):
             raise
         finally:
             with self._index.lock:
-                self._index.health.leave_read()
+                self._index.health.reads.left()
 
     def unanswered(self, page: PageId) -> None:
         """Note an abandoned read as a failed one: it may end later."""
@@ -274,7 +275,7 @@ class ColdTier(LocalTier[PageFile]):
         """
         self._limits.budget_of = budget
         with self._index.lock:
-            self._index.health.begin_open()
+            self._index.health.opening = OPENING
         with contextlib.suppress(OSError):
             self._opening.load()
         if self._writing.daily_writes is not None:
@@ -359,7 +360,8 @@ class ColdTier(LocalTier[PageFile]):
         return evicted if (spare() or 0) > before else 0
 
     def usage(self) -> ColdUsage:
-        day = None if self._writing.daily_writes is None else self._writing.daily_writes.usage()
+        daily = self._writing.daily_writes
+        day = DailyWriteUsage(0, 0, 0) if daily is None else daily.usage()
         with self._index.lock:
             self.evictor.note_peak()
             return ColdUsage(
@@ -375,9 +377,9 @@ class ColdTier(LocalTier[PageFile]):
                 state=self._index.health.state,
                 written_bytes=self._writing.written,
                 rewritten_bytes=self._writing.rewritten,
-                rationed_pages=0 if day is None else day.rationed_pages,
-                day_written_bytes=0 if day is None else day.written_bytes,
-                day_limit_bytes=0 if day is None else day.limit_bytes,
+                rationed_pages=day.rationed_pages,
+                day_written_bytes=day.written_bytes,
+                day_limit_bytes=day.limit_bytes,
                 patience_seconds=self._index.contents.policy.patience_ns / 1e9,
                 room=self.room,
             )

@@ -14,11 +14,10 @@ from importlib.util import find_spec
 from typing import NamedTuple, Protocol, TypeVar
 
 from omlx_cache_storage.breaker import CircuitBreaker
-from omlx_cache_storage.errors import CacheError
+from omlx_cache_storage.errors import CacheError, Trouble
 from omlx_cache_storage.io_threads import ReaderPool, result_along
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.address import PREFIX, TTL_SECONDS, RemoteAddress
-from omlx_cache_storage.remote.reasons import Trouble
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

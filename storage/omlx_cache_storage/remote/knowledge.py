@@ -5,10 +5,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from omlx_cache_storage import errors
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import PageId, PageInfo, Tail
-from omlx_cache_storage.remote import reasons
 
 KNOWN_SECONDS = 300.0
 ABSENT_SECONDS = 1.0
@@ -16,7 +16,7 @@ ABSENT_SECONDS = 1.0
 SHUNNED_SECONDS = 300.0
 """How long the tier backs off from a page that turned out to be another one, damaged, or
 missing."""
-SPOILT = (CorruptPage.reason, reasons.LOST)
+SPOILT = (CorruptPage.reason, errors.REMOTE_LOST)
 """Words for pages of which the store had another value than it should."""
 MOST_PAGES = 200_000
 """Some 100 MB."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
+from omlx_cache_storage import errors
 from omlx_cache_storage.interrupts import done_within, uninterrupted
 from omlx_cache_storage.io_threads import ReaderPool
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, PageId, PageInfo, Placed, Tail
-from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import known_error
 from omlx_cache_storage.remote.envelope import TAILS, parse_tails
 from omlx_cache_storage.remote.store import RemoteStore
@@ -81,24 +81,24 @@ class Lookups:
             future = self._in_flight.get(same)
             if future is None:
                 if len(self._in_flight) >= MOST_IN_FLIGHT:
-                    return Asked(False, reasons.TIMEOUT)
+                    return Asked(False, errors.REMOTE_TIMEOUT)
                 try:
                     future = self._in_flight[same] = self._pool.submit(self._answer, inquiry)
                 except RuntimeError:
-                    return Asked(False, reasons.UNREACHABLE)
+                    return Asked(False, errors.REMOTE_UNREACHABLE)
                 future.add_done_callback(lambda _: self._in_flight.pop(same, None))
         seconds = self._lookup_seconds if timeout is None else min(self._lookup_seconds, timeout)
         try:
             if done_within(future, seconds):
                 return future.result(0)
         except CancelledError:
-            return Asked(False, reasons.UNREACHABLE)
+            return Asked(False, errors.REMOTE_UNREACHABLE)
         if timeout == 0:
             return Asked(False)
         # Counted once; no later caller joins the inquiry.
         if seconds == self._lookup_seconds and self._in_flight.pop(same, None) is not None:
             self._store.note_late_lookup()
-        return Asked(False, reasons.TIMEOUT)
+        return Asked(False, errors.REMOTE_TIMEOUT)
 
     def close(self, timeout: float) -> bool:
         """Begin no more, and wake who waits; False when one hangs for longer."""
@@ -110,8 +110,8 @@ class Lookups:
         try:
             asking.run()
         except Exception as error:
-            asking.trouble = reasons.WORDS[known_error(error).reason]
-            if asking.trouble == reasons.RESTING:
+            asking.trouble = errors.REMOTE_WORDS[known_error(error).reason]
+            if asking.trouble == errors.REMOTE_RESTING:
                 return Asked(False, asking.trouble)
         tally.add(
             lookups=1,
@@ -119,7 +119,7 @@ class Lookups:
             asked_pages=asking.asked,
             found_pages=asking.found,
         )
-        if asking.phases and asking.trouble in ("", reasons.FOREIGN):
+        if asking.phases and asking.trouble in ("", errors.REMOTE_FOREIGN):
             self._store.events.timings.observe("remote_lookup_seconds", time.perf_counter() - began)
         return Asked(asking.news, asking.trouble)
 
@@ -194,8 +194,8 @@ class Asking:
         found = sum(info is not None for info in self._known.find_all(pages))
         self.found += found
         self.news |= found > 0
-        if reasons.FOREIGN in self._known.why_absent(pages).values():
-            self.trouble = reasons.FOREIGN
+        if errors.REMOTE_FOREIGN in self._known.why_absent(pages).values():
+            self.trouble = errors.REMOTE_FOREIGN
         groups = {self._inquiry.paged, *self._inquiry.others}
         for one, members in zip(sets, members_of, strict=True):
             for tail in parse_tails(members):

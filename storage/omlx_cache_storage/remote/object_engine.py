@@ -18,6 +18,7 @@ import obstore
 from obstore import exceptions as failures
 from obstore.store import LocalStore, S3Store
 
+from omlx_cache_storage.errors import Trouble
 from omlx_cache_storage.io_threads import ReaderPool, note_answer
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.address import RemoteAddress
@@ -29,7 +30,6 @@ from omlx_cache_storage.remote.engine import (
     all_of,
     meaning,
 )
-from omlx_cache_storage.remote.reasons import Trouble
 
 T = TypeVar("T")
 ASKS_TOGETHER = 32

@@ -19,9 +19,9 @@ from redis.sentinel import (
 )
 from redis.utils import SENTINEL
 
+from omlx_cache_storage.errors import Trouble
 from omlx_cache_storage.io_threads import note_answer
 from omlx_cache_storage.remote.engine import MEMBERS, RemoteError, meaning
-from omlx_cache_storage.remote.reasons import Trouble
 
 PART_BYTES = 4 << 20
 """A server answers one command at a time: a longer part delays all other clients' commands. Parts

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from omlx_cache_storage import errors
 from omlx_cache_storage.errors import (
     CorruptPage,
     ForeignPage,
@@ -29,7 +30,6 @@ from omlx_cache_storage.page import (
     Tail,
     WriteResult,
 )
-from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.engine import (
     BackOff,
     Part,
@@ -104,7 +104,7 @@ class RemoteStore:
                 return
         except PageError as error:
             self.note_bad(error)
-            why = reasons.FOREIGN if isinstance(error, ForeignPage) else error.reason
+            why = errors.REMOTE_FOREIGN if isinstance(error, ForeignPage) else error.reason
         self.known.note_absent([placed.page], why)
 
     def present(self, pages: Sequence[Placed]) -> list[PageInfo | None]:
@@ -188,12 +188,12 @@ class RemoteStore:
         there = [part for part in value if part is not None]
         self.tally.note_read(began, sum(memoryview(part).nbytes for part in there))
         if value[0] is None:
-            raise PageNotSent(reasons.LOST, "it was evicted")
+            raise PageNotSent(errors.REMOTE_LOST, "it was evicted")
         if len(there) < len(value):
             # Its head looks well: not asked for again, nor taken for present, so that the
             # next commit of it writes it anew.
             self.known.note_absent([placed.page], CorruptPage.reason, SHUNNED_SECONDS)
-            raise PageNotSent(reasons.LOST, "a part of it is gone")
+            raise PageNotSent(errors.REMOTE_LOST, "a part of it is gone")
         asked = nbytes if is_head else 0
         return ReceivedPage(self.names.bound(*placed), *placed, there, self.keys, asked=asked)
 
@@ -219,7 +219,7 @@ class RemoteStore:
     def failed(self, error: RemoteError, *, stalled: bool = False) -> None:
         """Note that the store failed; nothing while the tier backs off, or after the end."""
         if not self.closed and error.reason != "resting":
-            word = reasons.WORDS[error.reason]
+            word = errors.REMOTE_WORDS[error.reason]
             self.tally.note_error(word)
             self.back_off.failed(f"{word}: {error}", stalled=stalled)
 
@@ -227,7 +227,7 @@ class RemoteStore:
         """Note a lookup that took the longest wait of a request: one is enough."""
         self.tally.add(late_lookups=1)
         if not self.closed:
-            why = f"{reasons.TIMEOUT}: a lookup was not answered in time"
+            why = f"{errors.REMOTE_TIMEOUT}: a lookup was not answered in time"
             self.back_off.failed(why, at_once=True)
 
     @contextmanager

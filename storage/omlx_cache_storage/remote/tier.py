@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 
+from omlx_cache_storage import errors
 from omlx_cache_storage.errors import ForeignPage, PageError, PageNotSent, PageUnreadable
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.interrupts import uninterrupted
@@ -21,7 +22,6 @@ from omlx_cache_storage.page import (
     Placed,
     Tail,
 )
-from omlx_cache_storage.remote import reasons
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import (
     RemoteEngine,
@@ -97,7 +97,7 @@ class RemoteTier:
         hidden = self._known.why_absent(pages)
         if self.resting:
             there = zip(pages, self._known.find_all(pages), strict=True)
-            hidden |= {page: reasons.RESTING for page, info in there if info is not None}
+            hidden |= {page: errors.REMOTE_RESTING for page, info in there if info is not None}
         return hidden
 
     def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
@@ -105,7 +105,7 @@ class RemoteTier:
         0 it begins the lookup and returns at once. The same inquiry in flight is joined, and a late
         answer becomes known all the same. Raises nothing."""
         if self.resting:
-            return Asked(False, reasons.RESTING)
+            return Asked(False, errors.REMOTE_RESTING)
         return self._lookups.ask(inquiry, timeout)
 
     @contextmanager
@@ -136,7 +136,7 @@ class RemoteTier:
     def _seen(self, page: PageId) -> Seen:
         seen = self._known.seen(page)
         if seen is None:
-            raise PageNotSent(reasons.LOST, "nothing is known of it any more")
+            raise PageNotSent(errors.REMOTE_LOST, "nothing is known of it any more")
         return seen
 
     @uninterrupted
@@ -149,7 +149,7 @@ class RemoteTier:
                 return future.result(0)
         except (RuntimeError, CancelledError):
             text = "the remote tier is closed, or has no thread"
-            raise PageNotSent(reasons.UNREACHABLE, text) from None
+            raise PageNotSent(errors.REMOTE_UNREACHABLE, text) from None
         finally:
             self._hold(-nbytes)
         future.cancel()
@@ -176,7 +176,7 @@ class RemoteTier:
         return the error for the reader."""
         silent = time.monotonic() - self._answered >= NEARLY * self._stalled_seconds
         self.store.failed(error, stalled=silent and error.reason == "timeout")
-        return PageNotSent(reasons.WORDS[error.reason], str(error))
+        return PageNotSent(errors.REMOTE_WORDS[error.reason], str(error))
 
     @contextmanager
     def _judged(self, page: PageId, seen: Seen) -> Iterator[None]:
@@ -186,10 +186,15 @@ class RemoteTier:
             with bounded_elsewhere():
                 yield
         except PageError as error:
-            is_bad, is_lost = not isinstance(error, PageUnreadable), error.reason == reasons.LOST
+            is_bad, is_lost = (
+                not isinstance(error, PageUnreadable),
+                error.reason == errors.REMOTE_LOST,
+            )
             if is_bad:
                 self.store.note_bad(error)
-            self.store.tally.add(lost_pages=is_lost, late_reads=error.reason == reasons.TIMEOUT)
+            self.store.tally.add(
+                lost_pages=is_lost, late_reads=error.reason == errors.REMOTE_TIMEOUT
+            )
             if is_bad or (is_lost and self._known.seen(page) is not None):
                 seconds = SHUNNED_SECONDS if is_bad else ABSENT_SECONDS
                 self._known.note_absent([page], error.reason, seconds)

@@ -5,9 +5,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from omlx_cache_storage.errors import Trouble
 from omlx_cache_storage.page import Buffer
 from omlx_cache_storage.remote.engine import Part, RemoteError
-from omlx_cache_storage.remote.reasons import Trouble
 
 _HANGS_AT_MOST = 60.0
 
