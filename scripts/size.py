@@ -26,10 +26,10 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7057, 58, 0),
+    "storage": Limit(7049, 57, 0),
     "core": Limit(7364, 79, 0),
-    "outside": Limit(11665, 147, 0),
-    "wheel": Limit(26086, 284, 0),
+    "outside": Limit(11664, 147, 0),
+    "wheel": Limit(26077, 283, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31130, 478, 0),
 }

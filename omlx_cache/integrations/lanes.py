@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from omlx_cache import reasons
@@ -319,3 +320,12 @@ def stand_in(digest: bytes) -> int:
     """Return a negative id, which no vocabulary has, with as many bits of a digest as it holds. It
     stands in keys for a token and for the image or sound beside it."""
     return -1 - (int.from_bytes(digest[:8], "little") >> 1)
+
+
+def model_name(model_path: str | None) -> str:
+    """Return what names a model in a namespace: a directory's own name, or the hub id. A model that
+    is moved keeps its cache; its weights are part of the identity anyway."""
+    if not model_path:
+        return ""
+    path = Path(model_path).expanduser()
+    return path.resolve().name if path.is_dir() else str(model_path)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from omlx_cache.package import on_first_use
 
 if TYPE_CHECKING:
+    from omlx_cache.integrations.lanes import model_name
     from omlx_cache.integrations.mlx_lm.generation import generate, stream_generate
-    from omlx_cache.integrations.mlx_lm.models import LoadedModel, cache_of, model_name
+    from omlx_cache.integrations.mlx_lm.models import LoadedModel, cache_of
     from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 
 __all__ = [
@@ -27,7 +28,7 @@ _MODULES = {
     "TieredPromptCache": ".prompt_cache",
     "cache_of": ".models",
     "generate": ".generation",
-    "model_name": "..naming",
+    "model_name": "..lanes",
     "stream_generate": ".generation",
 }
 __getattr__ = on_first_use(__name__, _MODULES)

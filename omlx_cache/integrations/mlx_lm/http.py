@@ -67,8 +67,7 @@ class Handler(APIHandler):  # type: ignore[misc]
             peer = str(self.client_address[0])
             self._show(status.answer(self.command, self.path, self.headers, peer))
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
+    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         coming, thread = self.response_generator.coming, threading.get_ident()

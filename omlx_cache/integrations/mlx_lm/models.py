@@ -12,6 +12,7 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, make_prompt_cache
 
 from omlx_cache.adapters.registry import blank_like
 from omlx_cache.codecs.policy import CodecPolicy
+from omlx_cache.integrations.lanes import model_name
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.scope import Scopes
 from omlx_cache.store import BlockStore
@@ -48,15 +49,6 @@ class ModelCaches(NamedTuple):
 
     kinds: Sequence[Scopes]
     model: Any
-
-
-def model_name(model_path: str | None) -> str:
-    """Return what names a model in a namespace: a directory's own name, or the hub id. A model that
-    is moved keeps its cache; its weights are part of the identity anyway."""
-    if not model_path:
-        return ""
-    path = Path(model_path).expanduser()
-    return path.resolve().name if path.is_dir() else str(model_path)
 
 
 class CannotLoad(CacheError):

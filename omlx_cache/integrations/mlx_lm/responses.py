@@ -21,12 +21,11 @@ from mlx_lm.server import Response, ResponseGenerator, TimeBudget
 from omlx_cache import reasons
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.integrations.host_server import MLX_LM
-from omlx_cache.integrations.lanes import furthest
+from omlx_cache.integrations.lanes import furthest, model_name
 from omlx_cache.integrations.mlx_lm.batches import ServedBatches
 from omlx_cache.integrations.mlx_lm.models import (
     first_line,
     load_default,
-    model_name,
     served_as,
 )
 from omlx_cache.integrations.mlx_lm.preparing import (

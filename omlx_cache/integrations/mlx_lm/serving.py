@@ -18,6 +18,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from transformers import PretrainedConfig
 
 from omlx_cache.control.listener import bind
+from omlx_cache.integrations.lanes import model_name
 from omlx_cache.integrations.launching import CannotRun, waits_for_disk
 from omlx_cache.integrations.mlx_lm.holdings import (
     inventory,
@@ -25,7 +26,6 @@ from omlx_cache.integrations.mlx_lm.holdings import (
     unwritten,
 )
 from omlx_cache.integrations.mlx_lm.http import HttpServer
-from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.integrations.mlx_lm.responses import Responses
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.routes import Routes

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from omlx_cache.integrations.host_server import MLX_VLM as HOST
+from omlx_cache.integrations.lanes import model_name
 from omlx_cache.integrations.launching import OpenStore
-from omlx_cache.integrations.mlx_lm.models import model_name
 from omlx_cache.store import BlockStore
 
 if TYPE_CHECKING:
