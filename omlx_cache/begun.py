@@ -143,8 +143,7 @@ class Begun:
 
     @property
     def deadline(self) -> float:
-        """Seconds, from now, that its session may still wait for the disk; they count from when it
-        is held no more."""
+        """Seconds, from now, that its session may still wait for the disk; not while it is held."""
         allowed = WAIT_SECONDS + WAIT_SECONDS_PER_TOKEN * len(self.tokens)
         if self._wait is not None and self._wait.is_on:
             return allowed
@@ -208,8 +207,7 @@ class Begun:
 
 
 def listed(tokens: Any) -> list[Any]:
-    """Return any kind of sequence as a list; raises TypeError for anything else, text and bytes
-    too."""
+    """Return any kind of sequence as a list; raises TypeError for anything else, such as text."""
     plain = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     if isinstance(plain, str | bytes | bytearray | Mapping | Set) or not isinstance(
         plain, Iterable
@@ -228,7 +226,6 @@ def flat_tokens(tokens: Any, arguments: Arguments) -> Tokens:
 
 
 def kinds_of(tokens: Any) -> list[str]:
-    """Return the names of the types in what is none of a program's tokens: its text must not be in
-    the log."""
+    """Return the types in what is none of a program's tokens: its text must not be in the log."""
     parts = tokens if isinstance(tokens, list | tuple) else [tokens]
     return sorted({type(part).__name__ for part in parts})

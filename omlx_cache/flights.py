@@ -11,7 +11,7 @@ from omlx_cache_storage.interrupts import turn_of, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 STALLED_SECONDS = 120.0
-"""A flight without progress for so long is not waited for: its request may have stalled."""
+"""A flight without progress for so long is not waited for."""
 WAIT_SECONDS = 600.0
 """The longest wait of a request in its queue for blocks that others compute: a prompt of a million
 tokens takes about as long."""
@@ -104,9 +104,8 @@ class Flights:
     """The prompts that are being computed in this process. Any thread may call.
 
     `lock`, held over no I/O, guards the `live` ones, the earliest first, and `changes`, which grows
-    with whatever their owners say. A flight that its owner lost leaves `live` without a lock, as a
-    finalizer may run while any is held. `waiters` are in a queue. A request waits for others for
-    `wait_seconds` in all at most.
+    with whatever their owners say. A lost flight leaves `live` without a lock, as a finalizer may
+    run while any is held. `waiters` are in a queue, for `wait_seconds` in all at most.
     """
 
     def __init__(self) -> None:

@@ -52,13 +52,12 @@ class Lookup:
 @dataclass(frozen=True, slots=True)
 class Pin:
     """A prefix that is not evicted until its time is over, or `unpin` (any thread, any number of
-    times); losing the object ends nothing, and a restart neither: the directory's `pins.json` has
-    it.
+    times). A lost object and a restart end nothing: the directory's `pins.json` has it.
 
     `found_tokens` of it could be restored when it was pinned. `memory` and `disk` (None without
-    one) say how many of its pages each had then, and how many of them, root first, and bytes are
-    pinned. All pins together take half of a tier at most. `reason` says why that is less than there
-    is; None where all is pinned.
+    one) say how many of its pages each had then, and how many, root first, and bytes are pinned.
+    All pins together take half of a tier at most. `reason` says why that is less than there is;
+    None where all is pinned.
     """
 
     reason: str | None = None
@@ -76,11 +75,10 @@ class PrefixCache(Scopes):
     `model_id` (text, or a path) names the model for people; `adapter` is part of its identity (a
     directory is fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`, `policy`
     the rule for restore points, `codec_policy` (a name, or a `CodecPolicy`) the `codec` settings.
-    The weights must not change while the object lives: make a new one after loading an adapter.
+    The weights must not change while the object lives.
 
     Methods that look at sequences take the keywords of `ScopeOptions`. A model with a cache class
-    that no adapter reads gets sessions that miss, and stores nothing: `unsupported_reason` names
-    the class.
+    that no adapter reads gets sessions that miss: `unsupported_reason` names the class.
     """
 
     @uninterrupted

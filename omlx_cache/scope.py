@@ -61,7 +61,7 @@ NOWHERE = Namespace(BlockKey(b""), {})
 
 class Pace:
     """How quickly a model reads a prompt, and so the tokens of a chunk of `CHUNK_SECONDS`. Mutable
-    by the model's thread: `_tokens_per_second`, as the last chunk was, 0 before any; `_asked`, of
+    by the model's thread: `_tokens_per_second`, of the last chunk, 0 before any; `_asked`, of
     requests' prompts; `_restored` tokens and `_restore_seconds`, of the last restore."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Pace:
     def restores_slowly(self, tokens: int, missing: int) -> bool:
         """True when a restore would take too long, or longer than to compute `missing` tokens
         behind it: as long as the last one, or less if shorter. A later one is then expected to be
-        quicker, so that it is tried now and then."""
+        quicker, to be tried."""
         rate, share = self._tokens_per_second, min(1.0, tokens / self._restored)
         worth = min(SLOW_SECONDS, missing / rate) if rate else SLOW_SECONDS
         is_slow = share * self._restore_seconds > max(RESTORE_SECONDS, worth)
@@ -121,8 +121,8 @@ class Scope:
 
     No method raises for a failure of the cache or the disk, or for an unsupported model. Chains
     come from `chain` and belong to this scope. `blank` is the layout of empty caches, None for a
-    model that is not `supported`; `groups` are the layer groups, paged first. `trims`: a stored
-    sequence can be restored to any shorter length.
+    model that is not `supported`; `groups` are paged first. `trims`: a stored sequence can be
+    restored to any shorter length.
     """
 
     def __init__(
@@ -197,8 +197,8 @@ class Scope:
         asks: bool = True,
     ) -> RestorePoint:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
-        would be; reads no payload. Waits for other machines, `wait` seconds at most (without `asks`
-        they are not asked), and for the disk no longer, or as long as a chunk takes."""
+        would be; reads no payload. Waits for other machines `wait` seconds at most (not without
+        `asks`), and for the disk no longer, or as long as a chunk takes."""
         point = find_restore_point(
             chain,
             self.groups,
@@ -302,11 +302,11 @@ class Scope:
     ) -> CommitResult:
         """Hand a finished sequence's pages to the tiers; copies, and evaluates its copies.
 
-        Windows are kept as far as the ring still holds them, recurrent state at the position where
-        the cache is. The end of the prompt gets a page of its own, so that the same prompt is found
-        up to there. `along` are pages that were stored while it grew: they share its place in the
-        eviction order, which depends on how the answer ended. Pages with a stamp later than
-        `since_ns`, which others have used, keep theirs.
+        Windows are kept as far as the ring still holds them, recurrent state at the cache's
+        position. The end of the prompt gets a page of its own, so that the same prompt is found up
+        to there. `along` are pages that were stored while it grew: they share its place in the
+        eviction order, which depends on how the answer ended. Pages that others used after
+        `since_ns` keep their stamps.
         """
         staging = Staging(self.store.counters, self.store.snapshot_bytes)
 
@@ -378,8 +378,8 @@ class Scope:
 class Scopes:
     """The scopes of a model in a store; `PrefixCache` describes the arguments.
 
-    Evaluates samples of the weights, once; they must not change while the object lives. On a GPU it
-    computes a token to compile the kernels of the store's codecs.
+    Evaluates samples of the weights, once. On a GPU it computes a token to compile the kernels of
+    the store's codecs.
     """
 
     def __init__(

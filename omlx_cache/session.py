@@ -51,7 +51,7 @@ class Session:
 
     Attributes: `cached_tokens` (int, at most len(tokens) - 1), `miss_reason` (None, or why no more
     was restored), `prompt_cache` (the list for `model(..., cache=...)`), `asked` (the request's
-    record, for a batch that computes it).
+    record).
     """
 
     @uninterrupted
@@ -270,8 +270,7 @@ class Session:
         Call it when `position` tokens (default: as the cache says, else what `next_stop` asked for)
         have been fed. Evaluates its copies; waits for nothing. Skips, counted, when the cache is
         elsewhere. `row` has the growing caches' tokens from `stored` on, for a batch whose
-        extracted caches are costly to read. The tokens fed since `next_stop` count as computed by
-        now.
+        extracted caches are costly to read.
         """
         told = position = self._arguments.known("position", position, is_whole, None, TOKENS)
         self._due_at = 0  # The code below moves it.

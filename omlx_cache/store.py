@@ -101,16 +101,16 @@ class BlockStore(ReadingTiers):
     Opens the cold directory and starts the writer and control threads; `close`, or leaving the
     `with` block, writes the pending pages and ends them. Any thread may call any method; only
     `flush`, `clear`, `close` and `reading` wait for a disk, and `meta` of a page that is not in
-    memory. A directory that is not read after `OPEN_SECONDS` is read on in the background.
+    memory.
 
     Raises ConfigError for bad settings only: an unavailable directory or socket is logged and shown
     in `stats`. A store that is lost without `close` is closed by a thread of its own. In the child
     of a fork it is closed.
 
-    `_lock` guards `closed` (no page is accepted any more). `labels` has the models' names in
-    order, `told` their warnings, each logged once, and `service` the description by a server for
-    `omlx-cache ps`; each operation on them is atomic. Any caller may set `decoder`, which turns
-    tokens of a model, given by its label, into text for `omlx-cache why`.
+    `_lock` guards `closed` (no page is accepted any more). `labels` has the models' names in order,
+    `told` their warnings, each logged once, and `service` a server's description for `omlx-cache
+    ps`; each operation on them is atomic. Any caller may set `decoder`, which turns tokens of a
+    model, given by its label, into text for `omlx-cache why`.
     """
 
     def __init__(
@@ -344,8 +344,7 @@ class BlockStore(ReadingTiers):
 
     def choose(self, asked: Pruning) -> Chosen:
         """Return the pages that `prune` would delete, by the uses of all processes; reads the
-        directory. Records this store's own uses first, and waits `RECORD_SECONDS` at most for
-        it."""
+        directory. Waits `RECORD_SECONDS` at most for this store's own uses to be recorded."""
         if self.writer is not None and asked.by_use:
             self.writer.settle(RECORD_SECONDS)
         pages = self.listing()
@@ -366,9 +365,9 @@ class BlockStore(ReadingTiers):
     def prune(self, asked: Pruning, timeout: float = FLUSH_SECONDS) -> Chosen:
         """Delete the requested pages from both tiers, and return them.
 
-        Pages of which only the disk has too many stay in memory. Waits for a page that is being
-        written now, at most `timeout` seconds; Ctrl-C as for `clear`. Raises ControlError, and
-        deletes nothing, where nothing can be deleted.
+        Pages of which only the disk has too many stay in memory. Waits `timeout` seconds at most
+        for a page that is being written; Ctrl-C as for `clear`. Raises ControlError, and deletes
+        nothing, where nothing can be deleted.
         """
         with deferred:
             nothing = Chosen([], [], [], [])
@@ -389,9 +388,8 @@ class BlockStore(ReadingTiers):
 
     @uninterrupted
     def why(self, last: int = 1, number: int | None = None) -> WhyReply:
-        """Return the latest requests, or the one of a number, and why no more of them was restored.
-        The place where prompts part is text, if there is a `decoder`. Raises TypeError for what is
-        no number."""
+        """Return the latest requests, or the one of a number, and why no more of them was restored;
+        as text, if there is a `decoder`. Raises TypeError for what is no number."""
         if not is_count(last) or not (number is None or is_whole(number)):
             raise TypeError(
                 "store.why(last=1, number=None) takes whole numbers, "
@@ -537,7 +535,7 @@ class BlockStore(ReadingTiers):
 
     def allowance(self) -> Allowance | None:
         """Return what this store may write to its directory, None without one. A file is waited for
-        `QUERY_SECONDS`: a change that the store is to hear of counts already."""
+        `QUERY_SECONDS`."""
         if self.cold is None:
             return None
         read = partial(known_budget, self.settings.cold_dir)

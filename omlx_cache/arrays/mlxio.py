@@ -183,11 +183,10 @@ def _blank(spec: TensorSpec, stream: Any = None) -> Array:
 
 
 def allocate_payload(nbytes: int) -> Array:
-    """Return an evaluated, owned, flat byte buffer that the host is to fill, every byte of it;
-    callable from any thread.
+    """Return an evaluated, owned, flat byte buffer that the host is to fill, every byte of it; from
+    any thread.
 
-    Made by the CPU: nothing waits for a busy GPU. Where the GPU has memory of its own, the filled
-    buffer comes to it with the first use.
+    The CPU makes it: nothing waits for a busy GPU. The first use brings it to a GPU's own memory.
     """
     payload = _blank(TensorSpec("", "U8", (nbytes,)), mx.cpu)
     mx.eval(payload)

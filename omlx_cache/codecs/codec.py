@@ -53,8 +53,8 @@ class Codec(Protocol):
     def encodable(self, x: mx.array, parts: Mapping[str, mx.array]) -> mx.array:
         """Return a lazy scalar bool: false when some token of `x` is outside the format's range.
 
-        `parts` are what `encode(x)` gave; evaluate the answer together with them, in one
-        synchronisation for a whole page. Parts for which it is false must be thrown away.
+        `parts` are what `encode(x)` gave: evaluate both in one synchronisation. Parts for which it
+        is false must be thrown away.
         """
 
     def decode(self, parts: Mapping[str, mx.array], dtype: mx.Dtype) -> mx.array:

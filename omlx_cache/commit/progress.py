@@ -135,7 +135,9 @@ class LiveProgress:
         if live is None:
             return self._guess(count, expected)
         if self._lead is None:
-            self._lead = self._layout.lead()
+            leaves = self._layout.leaves
+            used = (leaf for leaf in leaves if leaf.position() is not None and leaf.arrays())
+            self._lead = next(used, None)
         if live < self._highest:
             self._rewound = max(self._rewound, self._highest)
         self._highest = max(self._highest, live)

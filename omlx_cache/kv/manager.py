@@ -114,14 +114,14 @@ class Sequence:
 
 
 class KVCacheManager:
-    """Holds all KV memory from construction on; appending writes in place.
+    """Holds all KV memory from construction on; appending writes in place. Not thread-safe: use it
+    from the thread that runs the model.
 
     Positions follow from the committed length alone: `append_kv` writes behind it, for the layers
     in any order, and `advance_seq_len` commits what all layers have appended.
 
     A view from `get_cache` that is still held, or not yet evaluated work on it, makes MLX copy that
-    layer's buffer at the next write. The result is right either way. Not thread-safe: use it from
-    the thread that runs the model.
+    layer's buffer at the next write; the result is right either way.
     """
 
     def __init__(

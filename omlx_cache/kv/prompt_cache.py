@@ -77,8 +77,8 @@ def trim_to_offset(prompt_cache: CacheSequence) -> CacheSequence:
 
     Evaluates MLX, one layer at a time, so that the peak is one layer's copy. A buffer without slack
     stays the same object. Only a cache's next append reallocates. The memory is freed when nothing
-    else (a copy, a view, work in flight) refers to the old buffer. Raises CacheOffsetError, before
-    anything is changed, for an offset that is not within its buffer.
+    else refers to the old buffer. Raises CacheOffsetError, before anything is changed, for an
+    offset that is not within its buffer.
     """
     caches = [cache for _, cache in leaves(prompt_cache)]
     extents = [_extent(cache) for cache in caches]

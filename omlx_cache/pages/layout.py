@@ -57,10 +57,6 @@ class Layout:
             raise UnsupportedCache(f"layers disagree about the position: {sorted(map(str, seen))}")
         return next(iter(seen), None)
 
-    def lead(self) -> Leaf | None:
-        used = (leaf for leaf in self.leaves if leaf.position() is not None and leaf.arrays())
-        return next(used, None)
-
     def is_empty(self) -> bool:
         return not any(leaf.arrays() for leaf in self.leaves)
 

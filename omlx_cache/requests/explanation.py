@@ -14,16 +14,14 @@ DELETED = "deleted"
 class RequestRecord:
     """A request at one moment: counts, times and a reason; no tokens and no text.
 
-    `asked_at` is in seconds since the epoch; `total_seconds`, from then to its end, is None while
-    it is in flight. In a server both count from the request's arrival, and so do the
-    `held_seconds` of one that is held.
+    `asked_at` is in seconds since the epoch; `total_seconds` is None while it is in flight. In a
+    server both count from the request's arrival, and so do the `held_seconds` of one that is held.
 
-    `restored_tokens` include the `cold_tokens` that the disk gave and the `remote_tokens` that came
-    from other machines. `prepared_tokens` of them were computed before any request for them.
-    `reason` says why no more was restored, None when nothing was left. It waited `held_seconds` for
-    the blocks that another request computed; `waited_for` is the number of that one, None when it
-    is not known. `computed_tokens` of the prompt were fed in `compute_seconds`. The client got the
-    first token after `first_token_seconds`, or the prompt was fed whole; None before that.
+    `restored_tokens` include the `cold_tokens` of the disk and the `remote_tokens` of other
+    machines; `prepared_tokens` of them were computed before any request for them. `reason` says why
+    no more was restored. It waited `held_seconds` for the blocks that request `waited_for`, if
+    known, computed. `computed_tokens` of the prompt were fed in `compute_seconds`. After
+    `first_token_seconds` the client got the first token, or the prompt was fed whole.
     """
 
     number: int
@@ -55,9 +53,8 @@ class Explanation:
     Of `tokens` the first `restored` were restored. `position` tokens are shared with the prompt of
     request `other` (at `other_at`, seconds since the epoch), which has `other_tokens` with its
     answer. `here` and `there` are the tokens around the place where they part, the first `before`
-    of them equal. `here_text` and `there_text` are the same as text, where a decoder is known.
-    `gone_at` is when an evicted page left, None for before the record of this process. `str()` has
-    it all in words, with token ids for text.
+    of them equal; `here_text` and `there_text` are their text, where a decoder is known. `gone_at`
+    is when an evicted page left, None for before this process. `str()` has it all in words.
     """
 
     reason: str | None

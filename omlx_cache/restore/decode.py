@@ -2,8 +2,8 @@
 is not exact.
 
 Some tensors NumPy decodes faster than MLX on a CPU, straight into the buffers. On a GPU the stored
-tensors of many pages are joined, those that lie side by side in their pages together, and decoded
-once a tensor: operations grow with pages and with tensors, not with their product.
+tensors of many pages are joined, neighbours together, and decoded once a tensor: operations grow
+with pages and with tensors, not with their product.
 """
 
 import contextlib

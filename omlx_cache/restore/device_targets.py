@@ -43,8 +43,8 @@ class DeviceTargets(Targets):
     """The arrays that a plan fills. Use it on the model's thread.
 
     Groups of targets are rows of items of some width: (targets and their outer axes, tokens, the
-    other axes). Plain pages wait aside until they are some, encoded ones until all are there, as
-    they are decoded together. Groups that a shorter plan wants alike are taken over from `before`.
+    other axes). Plain pages wait aside until they are some; encoded ones are decoded together, at
+    the end. Groups that a shorter plan wants alike are taken over from `before`.
     """
 
     def __init__(self, plan: Plan, *, before: Targets | None = None, apart: bool = False) -> None:

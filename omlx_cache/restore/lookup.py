@@ -185,10 +185,10 @@ def find_restore_point(
 
     `tiers` say what hides a page from the view; the arguments behind it are for a view that is the
     tiers. Pages in `bad` count as absent. `known` boundaries give the matched length of layouts
-    without a paged group. A lookup that ends before `limit` repeats itself after changes of peer
-    processes, for which it waits `news_seconds` at most. Other machines are then asked for the
-    missing pages, for `wait` seconds at most (default: as long as they may take). Without `asks`
-    only pages that they recently had count.
+    without a paged group. A lookup that ends before `limit` waits `news_seconds` at most for
+    changes of peer processes, then asks other machines for the missing pages, for `wait` seconds at
+    most (default: as long as they may take). Without `asks` only pages that they recently had
+    count.
     """
 
     walk = partial(collect, chain, groups, view, known=known, limit=limit)

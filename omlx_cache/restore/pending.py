@@ -47,8 +47,7 @@ class PendingRestore:
 
     Nothing raises for a disk, a page or a deadline. `take` comes once, on the model's thread;
     `cancel` from any, any number of times, and a lost handle releases its memory too. Until then
-    the chain of `new_walk`, which makes fresh caches each time, belongs to it. The miss is the
-    taker's to count.
+    the chain of `new_walk`, which makes fresh caches each time, belongs to it.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ def restore(reading: Reading, spent: float = 0.0) -> Restored:
     Evaluates MLX; reads the disk unless the reading took over another's pages. Never raises for a
     disk or a page: the prefix before it is restored, after a bounded number of reads, and the
     point's reason says why. The caches are untouched on a miss. The walk's gate hears what that
-    took, beside the seconds `spent` ahead.
+    took, and `spent` seconds ahead.
     """
     began, walk = time.perf_counter(), reading.walk
     while plan := reading.make_plan(DISK_PASSES + MEMORY_PASSES):

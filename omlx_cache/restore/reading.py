@@ -1,9 +1,6 @@
-"""The restore engine: pages come from the tiers to where a restore wants them, each read once.
-
-On the host they go straight into the final buffers, on a GPU into buffers that are joined batch by
-batch. While the model's thread is busy they are staged. Pages for which memory has room go to the
-hot tier on the way.
-"""
+"""The restore engine: pages come from the tiers to where a restore wants them, each read once: on
+the host into the final buffers, on a GPU into buffers that are joined batch by batch, and staged
+while the model's thread is busy. Pages for which memory has room go to the hot tier on the way."""
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence

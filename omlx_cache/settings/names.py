@@ -1,8 +1,6 @@
-"""The names of settings, as keywords and variables; the removed ones, and what takes the place of
-each; and the refusal of others. A server that sets removed ones starts, with a warning for each.
-
-Imports nothing heavy: the command line needs it.
-"""
+"""The names of settings, as keywords and variables; the removed ones, with which a server starts,
+and what takes the place of each; and the refusal of others. Imports nothing heavy: the command line
+needs it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -145,8 +143,8 @@ def take_over(
     arguments: dict[str, Any],
 ) -> list[str]:
     """Add to `arguments` and `given` what removed settings and values are taken for; return a
-    warning for each of them. `removed` and `given` have the name that each setting came under, and
-    what came."""
+    warning for each. `removed` and `given` have the name that each setting came under, and what
+    came."""
     found = []
     for name, (shown, raw) in removed.items():
         if taken := _taken_for(name, raw, given):

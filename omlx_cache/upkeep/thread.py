@@ -62,11 +62,8 @@ class StoreParts:
 
     def close(self, timeout: float) -> bool:
         """Write the pending pages, end the threads, remove the socket, free the hot tier; within
-        `timeout` seconds. False when that was not enough to write everything.
-
-        Each step may be done again, by several threads at once: after an interrupted one the next
-        goes on.
-        """
+        `timeout` seconds. False when that was not enough to write everything. Several threads may
+        do each step again: after an interrupted one the next goes on."""
         deadline = time.monotonic() + timeout
 
         def left() -> float:
