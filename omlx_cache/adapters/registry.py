@@ -13,6 +13,7 @@ from omlx_cache.adapters.kv import (
     KVCacheAdapter,
     QuantizedKVCacheAdapter,
     RotatingKVCacheAdapter,
+    TurboQuantKVCacheAdapter,
 )
 from omlx_cache.adapters.state import (
     ArraysCacheAdapter,
@@ -20,7 +21,6 @@ from omlx_cache.adapters.state import (
     PoolingCacheAdapter,
     VlmArraysCacheAdapter,
 )
-from omlx_cache.adapters.turboquant import TurboQuantKVCacheAdapter
 
 _UPSTREAM = "mlx_lm.models.cache"
 _VLM = "mlx_vlm.models.cache"

@@ -1,4 +1,6 @@
-"""The latest requests of a store, bounded: what `log`, `why` and a server's log line read."""
+"""The latest requests of a store, bounded: what `log`, `why` and a server's log line read; and what
+was computed before anybody asked for it, and how much of that was asked for since.
+"""
 
 import logging
 import math
@@ -8,29 +10,87 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from omlx_cache import reasons
 from omlx_cache.control.request_replies import ExplainedRequest, RecordPage, Remembered, WhyReply
 from omlx_cache.control.serialization import extended
 from omlx_cache.identity.namespace import computed_by
-from omlx_cache.requests.explainer import Explainer, Walked
+from omlx_cache.requests.explainer import Explainer, Walked, compact
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why
-from omlx_cache.requests.prepared import PreparedSequences
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.interrupts import turn_of, uninterrupted, wait_in_turns
-from omlx_cache_storage.keys import BlockKey, KeyChain
+from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 from omlx_cache_storage.measures import RequestWork
 from omlx_cache_storage.stats import Counters
 
 _log = logging.getLogger(__name__)
 
 REMEMBERED = 512
+PREPARED = 64
+PREPARED_TOKENS = 1 << 22
+"""Of all sequences together: 16 MiB."""
 PROGRESS_SECONDS = 10.0
 """How often a prompt that takes long is said to go on."""
 FOLLOWED_SECONDS = 1.0
 """A reader that asked for records so lately is expected to ask again, and is waited for so long."""
+
+
+@dataclass(eq=False, slots=True)
+class _Prepared:
+    """Tokens of which those from `start` on were prepared; what is asked for moves that."""
+
+    namespace: BlockKey
+    tokens: Tokens
+    start: int
+    asked: bool = False
+
+
+class PreparedSequences:
+    """The sequences that were prepared last, bounded. Any thread may call. `_lock` guards `_latest`
+    and what is in it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest: deque[_Prepared] = deque(maxlen=PREPARED)
+
+    def add(self, chain: KeyChain, start: int, end: int) -> None:
+        """Note that the tokens from `start` to `end` were prepared; one that goes on after an
+        interruption is one sequence."""
+        tokens = compact(chain.tokens[:end])
+        with self._lock:
+            for one in [*self._latest]:
+                is_begun = one.namespace == chain.namespace and not one.asked
+                if is_begun and start <= len(one.tokens) == shared_length(one.tokens, tokens):
+                    self._latest.remove(one)
+                    start = min(start, one.start)
+            self._latest.append(_Prepared(chain.namespace, tokens, start))
+            while sum(len(one.tokens) for one in self._latest) > PREPARED_TOKENS:
+                self._latest.popleft()
+
+    def ask(self, chain: KeyChain, restored: int) -> int:
+        """Note what was restored of a prompt; return the prepared tokens that were restored
+        first."""
+        first = 0
+        with self._lock:
+            for one in self._latest:
+                if one.namespace == chain.namespace and one.start < restored:
+                    stop = shared_length(one.tokens, chain.tokens[:restored])
+                    if stop > one.start:
+                        first, one.start, one.asked = first + stop - one.start, stop, True
+        return first
+
+    def unasked(self, last: int) -> bool:
+        """True when nothing was asked for of the `last` ones, and there were so many."""
+        with self._lock:
+            latest = list(self._latest)[-last:]
+        return len(latest) == last and not any(one.asked for one in latest)
+
+    def forget(self, namespace: BlockKey) -> None:
+        with self._lock:
+            left = [one for one in self._latest if one.namespace != namespace]
+            self._latest = deque(left, PREPARED)
 
 
 class AskedRequest:

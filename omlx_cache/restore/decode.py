@@ -28,8 +28,7 @@ from omlx_cache.arrays.mlxio import (
 )
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.policy import codec_named
-from omlx_cache.codecs.turbo import TurboCodec
-from omlx_cache.codecs.turbo_host import HostDecoder, decodes
+from omlx_cache.codecs.turbo import HostDecoder, TurboCodec, host_decodes
 from omlx_cache.pages.cut import batched, with_tokens
 from omlx_cache.pages.tensors import Tag, Tags, page_arrays, part_specs, tags_of
 from omlx_cache.restore.plan import Span, Stretch, stretches
@@ -149,7 +148,7 @@ def _codec_of(spec: TensorSpec, tag: Tag | None) -> TurboCodec | None:
         return None
     with contextlib.suppress(ValueError):
         codec = codec_named(tag.codec)
-        if isinstance(codec, TurboCodec) and decodes(codec.dim, codec.bits):
+        if isinstance(codec, TurboCodec) and host_decodes(codec.dim, codec.bits):
             return None if codec.refusal(spec.shape[-1], dtype_of(spec.dtype)) else codec
     return None
 

@@ -21,10 +21,9 @@ from omlx_cache.arrays.mlxio import (
     on_host,
     writable_view,
 )
-from omlx_cache.restore.device_targets import DeviceTargets
-from omlx_cache.restore.host_targets import HostTargets
 from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
+from omlx_cache.restore.targets import DeviceTargets, HostTargets
 from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.errors import PageError, PageGone, PageUnanswered, PageUnreadable
 from omlx_cache_storage.hot_page import Reservation

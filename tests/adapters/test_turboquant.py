@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 
 from omlx_cache import UnsupportedCache
-from omlx_cache.adapters.turboquant import TurboQuantKVCacheAdapter
+from omlx_cache.adapters.kv import TurboQuantKVCacheAdapter
 from omlx_cache.codecs import turbo_tables
 from omlx_cache.codecs.turbo import TurboCodec
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from omlx_cache.codecs import turbo
-from omlx_cache.codecs.turbo import TurboCodec
-from omlx_cache.codecs.turbo_host import HostDecoder
+from omlx_cache.codecs.turbo import HostDecoder, TurboCodec
 
 DTYPES = (mx.bfloat16, mx.float16)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from omlx_cache.requests.prepared import PreparedSequences
+from omlx_cache.requests.log import PreparedSequences
 from omlx_cache_storage.keys import BlockKey, KeyChain
 
 NAMESPACE = BlockKey(bytes(32))

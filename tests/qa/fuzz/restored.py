@@ -13,10 +13,10 @@ from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, Rotating
 from kit.storage.signed import signed_header, split_header
 from kit.units import MIB
 from omlx_cache.pages.layout import layout_of
-from omlx_cache.restore.host_targets import HostTargets
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.pending import rebuild
 from omlx_cache.restore.plan import PageFailed, Plan
+from omlx_cache.restore.targets import HostTargets
 from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.errors import ForeignPage, PageError
 from omlx_cache_storage.format.header import decode_header
