@@ -227,8 +227,8 @@ def _pad_last(octets: mx.array, size: int) -> mx.array:
 
 class HostDecoder:
     """Decodes vectors of `dim` channels in 4 bits to bfloat16 or float16 by NumPy, to where they
-    belong: on a CPU twice as fast as MLX, whose Hadamard transform takes most of the time. Use it in
-    one thread, for many tensors: it keeps its arrays.
+    belong: on a CPU twice as fast as MLX, whose Hadamard transform takes most of the time. One
+    thread uses it for many tensors: it keeps its arrays.
 
     The bits are the same: each sum is of the same two float32 numbers, and a sign commutes with all
     rounding. A table turns 16 bits, four indices, into four levels that went through the first two
