@@ -60,9 +60,8 @@ class ArchiveError(CacheError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The first member, as JSON has it: `pages` files of so many bytes at most, fewer when some
-    left the directory while it was written. `what` names them for people; `namespaces` has their
-    documents by digest."""
+    """The first member, as JSON has it: at most `pages` files of so many bytes. `what` names them
+    for people; `namespaces` has their documents by digest."""
 
     pages: int
     bytes: int
@@ -72,7 +71,7 @@ class Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the member's content; raises ArchiveError for documents of more than 16 MiB."""
+    """Raises ArchiveError for documents of more than 16 MiB."""
     head = {"format": FORMAT, "version": VERSION, "page_format": FORMAT_VERSION}
     raw = json.dumps({**head, **asdict(manifest)}, indent=1).encode()
     if len(raw) > MAX_MANIFEST_BYTES:
@@ -81,8 +80,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(raw: bytes) -> Manifest:
-    """Read back what `encode_manifest` wrote; raises ArchiveError for anything else, and for
-    documents that are not their namespaces'."""
+    """Raises ArchiveError for what `encode_manifest` did not write, and for documents that are not
+    their namespaces'."""
     try:
         said = json.loads(raw)
         if not isinstance(said, dict) or said.get("format") != FORMAT:
@@ -122,14 +121,13 @@ class PageAt(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The member's name."""
         directory = f"{self.namespace.hex()}/{shard_of(self.name.id.key)}"
         return f"{directory}/{format_name(self.name)}"
 
 
 def parse_path(path: str) -> PageAt:
-    """Return which page a member's name stands for; raises ArchiveError unless `PageAt.path` would
-    give exactly this name, `./` before it aside."""
+    """Raises ArchiveError unless `PageAt.path` would give exactly this name, `./` before it
+    aside."""
     given = path.removeprefix("./")
     digits, _, rest = given.partition("/")
     name = parse_name(rest.partition("/")[2])
@@ -141,12 +139,12 @@ def parse_path(path: str) -> PageAt:
 
 
 Packed = Counter[Literal["pages", "bytes", "gone", "damaged"]]
-"""Counts of an archive: its pages, and the pages that it lacks because they left the directory
+"""Counts of an archive: its pages, and those that it lacks because they left the directory
 meanwhile, are damaged, or could not be read."""
 
 
 def in_order(pages: Iterable[ColdEntry]) -> list[ColdEntry]:
-    """Return pages in the order of an archive: each behind those before it in its chain."""
+    """Return each page behind those before it in its chain."""
     return sorted(pages, key=lambda e: (e.namespace, e.stored.name.position, e.stored.name))
 
 
@@ -177,7 +175,6 @@ def pack(
 
 
 def _write(name: str, raw: bytes, time_ns: int, to: IO[bytes]) -> None:
-    """Write a member with its headers."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime = len(raw), 0o600, time_ns // 10**9
     # As text: a float would lose the end of it.
@@ -236,8 +233,8 @@ class PageTarget(Protocol):
 
 @dataclass(slots=True)
 class Unpacked:
-    """How far an archive was read: pages by their fate, and their bytes. `refused` ones found no
-    room among pages that were used later. `damage` describes the first damaged ones."""
+    """How far an archive was read. `refused` pages found no room among pages that were used later.
+    `damage` describes the first damaged ones."""
 
     pages: Counter[Fate] = field(default_factory=Counter)
     nbytes: int = 0
@@ -245,8 +242,8 @@ class Unpacked:
 
 
 class Archive:
-    """A stream's archive, whose manifest has been read and checked: `unpack` goes on. Raises
-    ArchiveError, also when it is made, and OSError as the stream does."""
+    """A stream's archive, whose manifest has been read and checked. Raises ArchiveError, also when
+    it is made, and OSError as the stream does."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = bounded = _HeadersAhead(stream)
@@ -283,7 +280,6 @@ class Archive:
                 raise ArchiveError(f"more than {MOST_DAMAGED:,} pages are damaged")
 
     def _next(self) -> tarfile.TarInfo | None:
-        """Return the next member, None at the end mark."""
         self._stream.end = self._tar.offset + _HEADER_BYTES
         member = _parsed(self._tar.next)
         # `tarfile` keeps all members, for callers that ask by name.
@@ -317,7 +313,7 @@ class Archive:
         return "present" if result == "present" else "refused"
 
     def _read(self, member: tarfile.TarInfo) -> bytes:
-        """Return a member's bytes; takes no more memory than came."""
+        """Takes no more memory than came."""
         file = _parsed(lambda: self._tar.extractfile(member))
         if file is None:
             return b""
@@ -325,8 +321,7 @@ class Archive:
 
 
 def _parsed(call: Callable[[], Result]) -> Result:
-    """Return the result of a call of `tarfile`, which raises many errors for headers that no
-    program wrote."""
+    """Call `tarfile`, which raises many errors for headers that no program wrote."""
     try:
         return call()
     except (ArchiveError, OSError):

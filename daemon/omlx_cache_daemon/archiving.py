@@ -26,8 +26,8 @@ from omlx_cache_storage.page import Page, PageId, WriteResult
 
 
 def chosen_pages(cold_dir: Path, target: Target | None) -> tuple[list[ColdEntry], Manifest, bool]:
-    """Return the pages that a target names, all pages for None, in the order of an archive, with
-    its manifest. Also return whether their chain is whole. Raises CommandError for none."""
+    """Return the pages that a target names, all pages for None, in the order of an archive, its
+    manifest, and whether their chain is whole. Raises CommandError for none."""
     if target is None:
         what, found, is_whole = "everything", Files(cold_dir).entries(), True
     else:
@@ -47,7 +47,7 @@ def chosen_pages(cold_dir: Path, target: Target | None) -> tuple[list[ColdEntry]
 
 
 def _named(selection: Selection) -> str:
-    """Return the exported selection in words for people; of a salt not the salt."""
+    """Return the selection in words; of a salt not the salt."""
     if selection.chain:
         return f"the chain to {selection.chain[-1].hex()}"
     if selection.kind == "model":
@@ -58,7 +58,7 @@ def _named(selection: Selection) -> str:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file that has its name when the block ends, and not before; of this user's alone.
+    """Give a file of this user's alone that has its name when the block ends, and not before.
     Raises CommandError where something has the name already."""
     if os.path.lexists(path):
         raise CommandError(f"{path} is there already: delete it, or name another file")
@@ -131,7 +131,7 @@ class Directory:
 
 
 class Looked:
-    """A cold directory that is only looked at: what would be imported is counted."""
+    """A cold directory that is only looked at."""
 
     evicted = lost = 0
 

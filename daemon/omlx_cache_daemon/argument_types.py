@@ -1,4 +1,4 @@
-"""Types of command-line arguments, and the options that several commands share."""
+"""Types of command-line arguments; argparse reports a value that is none."""
 
 import argparse
 import math
@@ -9,7 +9,6 @@ from omlx_cache.settings.sizes import SIZE_FORMS, parse_size
 
 
 def positive_number(text: str) -> float:
-    """Return a positive, finite number; argparse reports anything else."""
     try:
         number = float(text)
     except ValueError:
@@ -24,7 +23,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def period_seconds(text: str) -> float:
-    """Return a period such as 30d, 12h or 2w in seconds; argparse reports anything else."""
+    """Return a period such as 30d, 12h or 2w in seconds."""
     match = _PERIOD.fullmatch(text.strip().lower())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a period such as 30d, 12h or 2w")
@@ -32,14 +31,12 @@ def period_seconds(text: str) -> float:
 
 
 def positive_count(text: str) -> int:
-    """Return a whole number of at least one; argparse reports anything else."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def size(text: str) -> int:
-    """Return a byte count such as 20GiB; argparse reports anything else."""
     try:
         return parse_size(text)
     except ValueError as error:

@@ -45,11 +45,10 @@ from omlx_cache_storage.private import trouble
 TOGETHER = 32
 """Files that are announced at a time: the smallest ledger has room for them."""
 WAIT_SECONDS = 10.0
-"""For so long a directory is waited for that others change."""
 
 
 class ChangeRefused(CacheError):
-    """A directory's budget or pins cannot be changed; the text says why, and what to do."""
+    """The text says why, and what to do."""
 
 
 class _File(NamedTuple):
@@ -63,11 +62,8 @@ class _File(NamedTuple):
 
 def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem = DISK) -> int:
     """Delete the page files of a namespace, and its directories if nothing else lies in them;
-    return how many pages.
-
-    Files that are no pages stay, and so does the file of a living writer. Files that were deleted
-    before an error stay deleted.
-    """
+    return how many pages. Files that are no pages stay, and so does the file of a living writer.
+    Files that were deleted before an error stay deleted."""
     files = []
     for found in list(walk_namespace(cold_dir, digest, fs)):
         is_useless = found.is_leftover and not fs.is_being_written(found.path)
@@ -82,15 +78,14 @@ def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem = DISK) ->
 def remove_useless(
     cold_dir: Path, temporary: Iterable[str], shards: Iterable[str], fs: FileSystem = DISK
 ) -> int:
-    """Delete the files that dead writers left, and directories of shards that nothing is in; return
-    how many files. Otherwise as `remove_namespace`."""
+    """Delete the files that dead writers left, and empty directories of shards; return how many
+    files."""
     files = [_File(path, None) for path in temporary if not fs.is_being_written(path)]
     return _delete(cold_dir, files, fs, list(shards))
 
 
 def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = DISK) -> int:
-    """Delete page files in the given order, and directories that nothing is left in; return how
-    many files. Otherwise as `remove_namespace`."""
+    """Delete page files in the given order, and emptied directories; return how many files."""
     files = [_File(page_path(cold_dir, page.namespace, page.name), page) for page in pages]
     _delete(cold_dir, files, fs)
     return len(files)
@@ -98,7 +93,7 @@ def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = D
 
 def remove_opened(cold_dir: Path, page: StoredPage, fd: int, fs: FileSystem) -> int:
     """Delete a damaged page's file if it is the one that is open, and none that was written anew;
-    return how many were deleted. Otherwise as `remove_namespace`."""
+    return how many were deleted."""
     path = page_path(cold_dir, page.namespace, page.name)
     return _delete(cold_dir, [_File(path, page, fd)], fs)
 
@@ -129,8 +124,7 @@ def _delete_some(
     ledger: Ledger,
     empty: Sequence[str],
 ) -> None:
-    """Delete a few files while the directory is held, and announce the deleted ones; and
-    directories, if nothing is in them."""
+    """Delete a few files and empty directories while the directory is held, and announce them."""
     changes: list[Change] = []
     pages = tuple(file.page for file in files if file.page is not None)
     if pages:
@@ -149,11 +143,9 @@ def _delete_some(
 def change_budget(
     cold_dir: Path, change: Callable[[Budget | None], Budget], fs: FileSystem = DISK
 ) -> Budget:
-    """Replace a directory's budget by what `change` makes of it, durably, and return that.
-
-    No other process changes it meanwhile. Running stores evict down to it, or else the next one
-    that opens. Raises ChangeRefused.
-    """
+    """Replace a directory's budget by what `change` makes of it, durably and while no other process
+    changes it. Running stores evict down to it, or else the next one that opens. Raises
+    ChangeRefused."""
     with contextlib.closing(_ledger_of(cold_dir, fs)) as ledger, ledger.held(WAIT_SECONDS):
         before = read_budget(cold_dir, fs)
         budget = change(before)
@@ -171,11 +163,8 @@ def change_pins(
     change: Callable[[tuple[PinRecord, ...]], Iterable[PinRecord]],
     fs: FileSystem = DISK,
 ) -> tuple[PinRecord, ...]:
-    """Replace a directory's pins by what `change` makes of the living ones, durably, and return
-    that.
-
-    No other process changes them meanwhile. Raises ChangeRefused.
-    """
+    """Replace a directory's pins by what `change` makes of the living ones, as `change_budget`
+    does."""
     with contextlib.closing(_ledger_of(cold_dir, fs)) as ledger, ledger.held(WAIT_SECONDS):
         before = read_pins(cold_dir, fs)
         after = tuple(change(living(before, time.time_ns())))
@@ -198,7 +187,7 @@ def _check_newer(file: SmallFile, cold_dir: Path, fs: FileSystem) -> None:
 
 
 def _ledger_of(cold_dir: Path, fs: FileSystem) -> Ledger:
-    """Open the ledger of a directory; one that no store has used gets one."""
+    """A directory that no store has used gets one."""
     ledger = Ledger(cold_dir, fs)
     ledger.open(SMALLEST_BYTES)
     return ledger

@@ -36,15 +36,11 @@ Verdict = Literal["good", "damaged", "unread"]
 """`damaged`: no store can use the file. `unread`: it may be sound, but the disk refused it, or a
 later version wrote it."""
 _DATA: Final = {"good": "verified", "damaged": "damaged", "unread": "not verified"}
-"""Each verdict, as a page's description has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The verdict on a page's file, or on a directory (`page` is None) that cannot be listed.
-
-    `trouble` describes the damage, "" for none.
-    """
+    """The verdict on a page's file, or on a directory (`page` is None) that cannot be listed."""
 
     file: str
     page: StoredPage | None
@@ -53,7 +49,6 @@ class Checked:
 
     @property
     def nbytes(self) -> int:
-        """The file's bytes on the disk."""
         return 0 if self.page is None else self.page.nbytes
 
     @property
@@ -63,12 +58,9 @@ class Checked:
 
 
 def check_pages(cold_dir: Path, *, after: str = "", fs: FileSystem = DISK) -> Iterator[Checked]:
-    """Read the pages of a directory one by one, in the order of their places; begin behind the
-    place `after`.
-
-    Has the names of one shard and one page in memory. Raises OSError when `cold_dir` cannot be
-    listed.
-    """
+    """Read the pages of a directory one by one, in the order of their places, behind the place
+    `after`. Has the names of one shard and one page in memory. Raises OSError when `cold_dir`
+    cannot be listed."""
     for digest, directory in sorted(namespace_directories(cold_dir, fs)):
         shards, trouble = _listed(shard_directories(directory, fs), str)
         if trouble:
@@ -124,8 +116,8 @@ def with_verdict(page: PageDetails) -> PageDetails:
 
 
 def checked(raw: bytes, namespace: BlockKey, name: PageName) -> Page:
-    """Return the page of a file's bytes, as it lies on the disk; raises PageError unless it is
-    whole, undamaged, and the one that its name says."""
+    """Raises PageError unless a file's bytes are whole, undamaged, and the page that its name
+    says."""
     header = decode_header(raw)
     if not describes(unwrapped(header.meta), namespace, name):
         raise ForeignPage("the file holds another page than its name says")
@@ -142,7 +134,6 @@ def checked(raw: bytes, namespace: BlockKey, name: PageName) -> Page:
 
 
 def _tensors(raw: bytes) -> dict[str, tuple[str, list[int]]]:
-    """Return the type and shape of each tensor, as the safetensors package reads them."""
     try:
         return {name: (one["dtype"], one["shape"]) for name, one in deserialize(raw)}
     except SafetensorError as error:
@@ -151,8 +142,7 @@ def _tensors(raw: bytes) -> dict[str, tuple[str, list[int]]]:
 
 def remove_damaged(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = DISK) -> int:
     """Delete the given pages whose files are still damaged, and none that was written anew
-    meanwhile; return how many. No process waits while they are read. Otherwise as
-    `remove_pages`."""
+    meanwhile; return how many. No process waits while they are read."""
     removed = 0
     for page in pages:
         path = page_path(cold_dir, page.namespace, page.name)
@@ -164,7 +154,6 @@ def remove_damaged(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem =
 
 
 def _listed(found: Iterable[T], key: Callable[[T], str]) -> tuple[list[T], str]:
-    """Return what lies in a directory in order, and why it cannot be listed."""
     try:
         return sorted(found, key=key), ""
     except OSError as error:
@@ -210,7 +199,7 @@ def pass_cache_by(fd: int) -> bool:
 
 
 def drop_cached(fd: int) -> None:
-    """Let the system's file cache have nothing of a descriptor's file; raises nothing."""
+    """Take a descriptor's file out of the system's file cache; raises nothing."""
     if hasattr(os, "posix_fadvise"):
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -51,7 +51,6 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "simulate": "replay a trace through tiers of other sizes",
     },
 }
-"""Each command, and its purpose."""
 
 OLD_NAMES: Final[Mapping[str, str]] = {
     "bench-kv": "bench kv",
@@ -91,7 +90,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_names() -> list[str]:
-    """Return the names of commands."""
     return [name for commands in GROUPS.values() for name in commands]
 
 

@@ -39,11 +39,9 @@ class Client:
         self.path, self.pid, self.timeout = path, pid, timeout
 
     def within(self, seconds: float) -> "Client":
-        """Return a client of the same store that waits so long for each answer."""
         return Client(self.path, self.pid, seconds)
 
     def process(self) -> "ProcessRow":
-        """Return the store's description of itself; raises as `call`."""
         from omlx_cache.control.replies import ProcessRow  # only here: `ps` reads plain JSON
 
         return as_answer(ProcessRow, self.call("ps"))
@@ -85,7 +83,6 @@ class Client:
 
 
 def encode_request(op: str, args: Mapping[str, object]) -> bytes:
-    """Return a request; its arguments are a map of JSON."""
     given = {name: value for name, value in args.items() if value is not None}
     body = json.dumps(given).encode()
     line = f"POST {STORE}{op} HTTP/1.1"
@@ -93,8 +90,8 @@ def encode_request(op: str, args: Mapping[str, object]) -> bytes:
 
 
 def decode_answer(answer: bytes | bytearray, where: str) -> object:
-    """Return the result in an answer. Raises ControlError with the store's code for a refusal,
-    CommandError for what another version speaks, and NobodyThere for half an answer."""
+    """Raises ControlError with the store's code for a refusal, CommandError for what another
+    version speaks, and NobodyThere for half an answer."""
     head = _HEAD.match(answer)
     if head is None and answer:
         raise other_version("its answer is not understood")
@@ -110,7 +107,7 @@ def decode_answer(answer: bytes | bytearray, where: str) -> object:
 
 
 def as_answer(kind: type[T], reply: object) -> T:
-    """Return a reply as the dataclass that it is of; raises CommandError for another version's."""
+    """Raises CommandError for another version's answer."""
     from omlx_cache.control.serialization import OtherShape, read
 
     try:
@@ -120,7 +117,6 @@ def as_answer(kind: type[T], reply: object) -> T:
 
 
 def other_version(why: str) -> CommandError:
-    """Return the one line about an answer that is not this version's."""
     return CommandError(
         f"the store is of another version of omlx-cache: {why}; restart it, or use the command of "
         "its version"
@@ -128,14 +124,12 @@ def other_version(why: str) -> CommandError:
 
 
 def as_map(reply: object) -> Map:
-    """Return a reply that must be a map; raises CommandError for anything else."""
     if not isinstance(reply, dict):
         raise other_version(f"it sent {type(reply).__name__} where a map was expected")
     return reply
 
 
 def as_maps(reply: object) -> list[Map]:
-    """Return a reply that must be a list of maps; raises CommandError for anything else."""
     if not isinstance(reply, list):
         raise other_version(f"it sent {type(reply).__name__} where a list was expected")
     return [as_map(item) for item in reply]

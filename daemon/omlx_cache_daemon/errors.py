@@ -10,7 +10,7 @@ BROKEN_PIPE = 141
 
 
 class CommandError(Exception):
-    """A command failed; the text is for the person who typed it."""
+    """The text is for the person who typed the command."""
 
     exit_code = FAILURE
 

@@ -53,15 +53,15 @@ class Known(NamedTuple):
 
 
 def ask_figures(client: Client) -> Known:
-    """Ask a store for its figures; raises CommandError, ControlError."""
+    """Raises CommandError, ControlError."""
     told = client.process()
     directory = told.cold_dir and os.path.realpath(told.cold_dir)
     return Known(told.title, directory, as_answer(Stats, client.call("stats")))
 
 
 def total(known: Sequence[tuple[str | None, Stats]]) -> Stats:
-    """Return the sum of the statistics of one store or several, each with its directory: one that
-    several stores use counts once."""
+    """Return the sum of the statistics of stores, each with its directory: one that several stores
+    use counts once."""
     stats: list[Stats] = []
     for at, (directory, one) in enumerate(known):
         if one.cold is not None and directory in (before for before, _ in known[:at]):
@@ -134,7 +134,6 @@ def rates(before: Stats | None, now: Stats) -> Rates:
 
 
 def cells(row: Rates) -> list[object]:
-    """Return a row of rates for people, a cell for each of `COLUMNS`."""
     ratio, saved, misses = row["hit_ratio"], row["saved_seconds"], row["misses"]
     state = row["remote_state"] and row["remote_state"].partition(":")[0]
     return [
@@ -158,7 +157,6 @@ def cells(row: Rates) -> list[object]:
 
 
 def time_saved(requests: RequestStats) -> str:
-    """Return in words how much time was saved, or that no rate was measured to tell it by."""
     if requests.restored_tokens and not requests.prefill_tokens_per_second:
         return "what it saved is known after the first prompt that is computed"
     return f"about {duration(max(0.0, requests.saved_seconds))} saved"

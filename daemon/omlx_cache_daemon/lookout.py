@@ -17,10 +17,8 @@ ANSWER_SECONDS = 2.0
 RATE_SECONDS = 10.0
 """Rates are means of so long: one request a second is not 0 and 10 in turn."""
 LATELY_SECONDS = 300.0
-"""Seconds of the recent past: the busiest namespaces are those of these minutes."""
 STEP_SECONDS, STEPS = 5.0, 240
-"""Seconds of one value of a series, and the values at most: requests are remembered for as long as
-they last."""
+"""Seconds of one value of a series; requests are remembered for as long as all of them last."""
 _GONE_SECONDS = 60.0
 _REQUESTS, _ALL_REQUESTS = 40, 512
 """As many are asked for at each look, and as many where some came in between."""
@@ -92,7 +90,6 @@ class Lookout:
 
 
 def name_of(reply: StoreReply) -> str:
-    """Return a store's title."""
     return text(reply.answer.known.title) if reply.answer else "store"
 
 
@@ -101,8 +98,7 @@ def _recent(client: Client, limit: int) -> Sequence[ExplainedRequest]:
 
 
 def busiest(requests: Sequence[ExplainedRequest], now: float) -> list[Sequence[ExplainedRequest]]:
-    """Return the requests of the last `LATELY_SECONDS` by namespace, most restored first; the
-    requests stay in their order."""
+    """Return the requests of the last `LATELY_SECONDS` by namespace, most restored first."""
     found = defaultdict[str, list[ExplainedRequest]](list)
     for one in requests:
         if now - one.asked_at <= LATELY_SECONDS:

@@ -36,7 +36,7 @@ from omlx_cache_storage.private import trouble
 
 
 def configured_directory() -> Path:
-    """Return the cold directory that a store would use; raises ConfigError for a bad variable."""
+    """Raises ConfigError for a bad variable."""
     try:
         return cold_dir_from_environment(probe().system, environ, Path.home())
     except ValueError as error:
@@ -47,7 +47,6 @@ def configured_directory() -> Path:
 
 
 def root_of(cold_dir: Path) -> Root:
-    """Return a directory as a store that is started here would find it, or make it."""
     machine = probe()
     parents = cold_dir == machine.default_cold_dir
     return Root(cold_dir, FileSystem(), memory=machine.state_dir, parents=parents)
@@ -61,25 +60,21 @@ class Files:
     directory: Path
 
     def entries(self) -> list[ColdEntry]:
-        """Return every page file. Opens none."""
         with reading(self.directory):
             return entries(self.directory)
 
     def namespaces(self, limit: int) -> list[NamespaceRow]:
-        """Return a row for each namespace. Opens no page."""
+        """Opens no page."""
         created_of = partial(created_ns, self.directory)
         return namespace_rows(self._pages(), self._document, limit, created_of)
 
     def pages(self, prefix: str, limit: int) -> list[PageRow]:
-        """Return a row for each page of the namespace that begins with `prefix`, oldest token
-        first. Raises ControlError when no namespace, or more than one, begins so, as a store
-        does."""
+        """Raises ControlError when no namespace, or more than one, begins so, as a store does."""
         pages = self._pages()
         return page_rows(pages, find_namespace(pages, prefix), limit)
 
     def details(self, key_prefix: str, limit: int) -> list[PageDetails]:
-        """Return the details in the headers of pages whose keys begin so; one that cannot be read
-        is in the list with an `error`."""
+        """A page whose header cannot be read is in the list with an `error`."""
         return detail_rows(self._pages(), key_prefix, limit)
 
     def prune(self, asked: Mapping[str, object], *, dry_run: bool) -> Map:
@@ -100,7 +95,6 @@ class Files:
             return chosen.to_dict()
 
     def clear(self, digest: str) -> int:
-        """Delete the pages of a namespace; return how many."""
         from omlx_cache_daemon.changing import remove_namespace
 
         with reading(self.directory):
@@ -119,8 +113,8 @@ class Files:
 
 @contextmanager
 def reading(cold_dir: Path) -> Iterator[None]:
-    """Describe the trouble of a directory that cannot be read, or of a disk; raises NobodyThere
-    where there is none, CommandError for everything else."""
+    """Raises NobodyThere where there is no directory, CommandError for every other trouble of it or
+    its disk."""
     try:
         # Not `is_dir`, which answers False for some errors and raises others.
         info = cold_dir.stat()

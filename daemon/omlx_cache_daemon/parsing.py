@@ -12,7 +12,6 @@ from omlx_cache.settings.names import SETTING_NAMES, refusal, refuse_unknown
 from omlx_cache_daemon.errors import UsageError
 
 _SERVE = ("run", "serve")
-"""Commands that show nothing, and serve."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -23,7 +22,6 @@ class OneLineParser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Raises UsageError, with where to read more."""
         if re.match(r"unrecognized arguments: -\d", message):
             # Such a word passes for a flag.
             message += ": sizes and numbers are not negative"
@@ -33,8 +31,8 @@ class OneLineParser(argparse.ArgumentParser):
 def load(
     name: str, subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 ) -> argparse.ArgumentParser:
-    """Import the module of a command, which has what `omlx_cache_daemon.commands` says, and return
-    its parser. One that shows something takes --format."""
+    """Import the module of a command and return its parser; a command that shows something takes
+    --format."""
     command = import_module(f"omlx_cache_daemon.commands.{name}")
     command.add_parser(subparsers)
     parser = subparsers.choices[name]
@@ -45,9 +43,8 @@ def load(
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed command line, whose `run` does the command; the first argument is the
-    command's name. Raises UsageError, ConfigError for a misspelt variable, and SystemExit for
-    --help."""
+    """Return the parsed command line, whose `run` does the command. Raises UsageError, ConfigError
+    for a misspelt variable, and SystemExit for --help."""
     whole: argparse.ArgumentParser = OneLineParser(prog="omlx-cache")
     parser = load(arguments[0], whole.add_subparsers(prog="omlx-cache", dest="command"))
     # First, since the value behind an unknown flag would be taken for a positional argument.
@@ -78,7 +75,6 @@ def complete(helps: Mapping[str, str]) -> None:
 
 
 def _refuse_unknown_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Raise UsageError for the first flag that a command does not have."""
     if parser.get_default("passes_on"):
         # Arguments behind the second word that is no flag belong to the command of that name.
         words = [at for at, word in enumerate(arguments) if not word.startswith("-")]

@@ -31,17 +31,13 @@ COUNTS = ("pages", "bytes")
 def add_source_options(
     parser: argparse.ArgumentParser, cold_dir_help: str = "read this directory and ask no store"
 ) -> None:
-    """Add the options that choose a store, and --cold-dir."""
     add_store_options(parser)
     parser.add_argument("--cold-dir", type=Path, metavar="DIR", help=cold_dir_help)
 
 
 def offline_directory(args: argparse.Namespace) -> Path | None:
-    """Return the directory to read, or None when a store is to be asked.
-
-    A store that was chosen by --pid or --socket is asked in any case. Raises OSError when
-    --cold-dir names nothing.
-    """
+    """Return the directory to read, or None when a store is to be asked: one that --pid or --socket
+    chose is asked in any case. Raises OSError when --cold-dir names nothing."""
     if args.cold_dir is not None:
         return existing(args.cold_dir)
     if args.pid is not None or args.socket is not None or running():
@@ -73,8 +69,8 @@ def used_directory(args: argparse.Namespace) -> Path:
 
 
 def existing(directory: Path) -> Path:
-    """Return the path if it exists, on its own disk; its reader finds out its kind. Raises
-    CommandError, and OSError for another error."""
+    """Return the path if it exists, on its own disk. Raises CommandError, and OSError for another
+    error."""
     # Only here: reading a directory needs NumPy, and asking a store does not.
     from omlx_cache_daemon.offline_files import root_of
 
@@ -88,8 +84,7 @@ def existing(directory: Path) -> Path:
 
 
 def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
-    """Return the names in a directory, for a shell: models and namespaces. Empty where it cannot be
-    read."""
+    """For a shell: models and namespaces. Empty where the directory cannot be read."""
     from omlx_cache_daemon.offline_files import Files, configured_directory
 
     with contextlib.suppress(CommandError, CacheError):
@@ -99,8 +94,7 @@ def known_names(prefix: str, args: argparse.Namespace) -> list[str]:
 
 
 def known_pages(prefix: str, args: argparse.Namespace) -> list[str]:
-    """Return the names of what a directory holds, for a shell; behind `NAMESPACE/` the keys of its
-    pages. Empty where that cannot be read."""
+    """For a shell: `known_names`, and behind `NAMESPACE/` the keys of its pages."""
     from omlx_cache_daemon.offline_files import Files, configured_directory
 
     digits, slash, _ = prefix.partition("/")
@@ -150,8 +144,8 @@ class Users:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "Users":
-        """Return the users of a command line's directory. Raises CommandError when a store does not
-        say where its pages are: it may use the directory."""
+        """Raises CommandError when a store does not say where its pages are: it may use the
+        directory."""
         directory = _said_directory(args)
         if directory is not None:
             return cls(directory, _users(directory, args.timeout))
@@ -166,8 +160,8 @@ class Users:
         return "memory" if self.directory is None else text(self.directory)
 
     def namespaces(self) -> Sequence[NamespaceRow]:
-        """Return a row for each namespace: of one that several stores have, the row of the store
-        that has most of it."""
+        """Of a namespace that several stores have, return the row of the store that has most of
+        it."""
         if not self.clients:
             return self.files().namespaces(EVERY)
         found: dict[str, NamespaceRow] = {}
@@ -223,7 +217,6 @@ def _files(directory: Path) -> "Files":
 
 
 def _users(directory: Path, timeout: float) -> list[Client]:
-    """Return the running stores that use a directory."""
     found = []
     for client in (store.within(timeout) for store in running()):
         try:

@@ -16,7 +16,7 @@ from omlx_cache.settings.names import variable
 
 _FORMAT = "%(asctime)s - %(levelname)s - %(message)s"
 _SHELL_SIGNAL = 128
-"""A shell's exit code of a process that a signal ended is this and the signal's number."""
+"""A process that a signal ended has this and the signal's number as its exit code."""
 
 
 def show_logs(

@@ -12,13 +12,9 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Counts work on standard error, and never fails for want of a reader.
-
-    `title` is a verb ("verifying"), `unit` "bytes" or the plural of the counted things.
-    `shown=False` tells nothing, which is for `--format json`. A bar takes the terminal's last line,
-    which rich draws from a thread of its own; other output on the same terminal stands above it.
-    One thread may use it.
-    """
+    """Counts work on standard error, and never fails for want of a reader. `title` is a verb
+    ("verifying"), `unit` "bytes" or the plural of the counted things. A bar takes the terminal's
+    last line, which rich draws from a thread of its own. One thread may use it."""
 
     def __init__(self, title: str, total: int, *, unit: str, shown: bool = True) -> None:
         self._title, self._unit, self._total, self._done = text(title), unit, total, 0
@@ -39,11 +35,9 @@ class Progress:
         self._shown = False
 
     def advance(self, count: int = 1) -> None:
-        """Add to the work that is done."""
         self.update(self._done + count)
 
     def update(self, done: int) -> None:
-        """Set the work that is done."""
         self._done = done
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, counted=self._counted())

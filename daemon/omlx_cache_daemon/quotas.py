@@ -61,7 +61,7 @@ def change(cold_dir: Path, nbytes: int | None) -> None:
 
 
 def pin(cold_dir: Path, added: Iterable[PinRecord]) -> None:
-    """Set pins in a directory, in place of other pins of the same pages; raises ChangeRefused."""
+    """Set pins in place of other pins of the same pages; raises ChangeRefused."""
     pins = list(added)
     with reading(cold_dir):
         change_pins(cold_dir, lambda known: (*_without(known, pins), *pins))
@@ -78,7 +78,6 @@ def unpin(cold_dir: Path, target: Target | None) -> list[PinRecord]:
 
 
 def pins_of(cold_dir: Path | None, digests: Iterable[str]) -> list[PinRecord]:
-    """Return the pins that keep something of namespaces."""
     if cold_dir is None:
         return []
     namespaces = [BlockKey(bytes.fromhex(digest)) for digest in digests]
@@ -107,7 +106,6 @@ def _resized(known: Budget | None, nbytes: int | None) -> Budget:
 
 
 def _without(pins: Iterable[PinRecord], others: Iterable[PinRecord]) -> list[PinRecord]:
-    """Return the pins that are not of the same pages as any of `others`."""
     targets = {one.target for one in others}
     return [one for one in pins if one.target not in targets]
 

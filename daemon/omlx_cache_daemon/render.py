@@ -19,28 +19,25 @@ version; one that goes, or means something else, makes the next."""
 
 HEADER_EVERY = 20
 _LEAST_FOLDED = 20
-"""Characters of a folded column: a narrower one is hard to read."""
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def is_interactive(stream: TextIO) -> bool:
-    """Tell whether a stream is a terminal that understands cursor movements."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def uses_styles(stream: TextIO) -> bool:
-    """Tell whether bold text is welcome; a non-empty NO_COLOR says no."""
+    """A non-empty NO_COLOR says no."""
     return is_interactive(stream) and not os.environ.get("NO_COLOR")
 
 
 def print_json(value: object, *, indent: int | None = 2) -> None:
-    """Print one JSON document on standard output and nothing else; a map gets `schema_version`.
-    Without an indent it is a line."""
+    """Print one JSON document and nothing else; a map gets `schema_version`. Without an indent it
+    is a line."""
     sys.stdout.write(json.dumps(_versioned(value), default=_plain, indent=indent) + "\n")
 
 
 def print_answer(as_json: bool, document: object, shown: str) -> None:
-    """Print an answer: as a JSON document for programs, or as text for people."""
     if as_json:
         print_json(document)
     else:
@@ -113,7 +110,6 @@ class Lines:
 
 
 def facts(pairs: Iterable[tuple[str, object]], indent: str = "") -> str:
-    """Return `name  value` lines with the values under each other."""
     shown = [(text(name), text(value)) for name, value in pairs]
     width = max((len(name) for name, _ in shown), default=0)
     return "".join(f"{indent}{name:<{width}}  {value}\n" for name, value in shown)
@@ -133,7 +129,6 @@ def quantity(name: str, value: object) -> str:
 
 
 def local_time(value: object) -> str:
-    """Return a date of ISO 8601 as this machine's clock has it; "-" for a value that is none."""
     moment = moment_of(value)
     return "-" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
 
@@ -163,7 +158,6 @@ def warn(told: Mapping[str, object]) -> None:
 
 
 def confirmed(question: str, otherwise: str) -> bool:
-    """Ask on the terminal whether something shall be done; say so where it is not."""
     sys.stderr.write(f"{lines(question)}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):

@@ -1,4 +1,4 @@
-"""The questions of commands and of the status port to a store, or to the service in its place."""
+"""A store, or the service in its place, as commands and the status port ask it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -16,7 +16,7 @@ from omlx_cache_storage.stats import Stats
 
 
 class Answering(Protocol):
-    """The operations' view of a store. Any thread may call any of it."""
+    """Any thread may call any of it."""
 
     @property
     def cold_dir(self) -> str | None:

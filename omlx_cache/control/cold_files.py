@@ -25,8 +25,6 @@ from omlx_cache_storage.pins import PinRecord, Pins, living
 
 
 def open_tier(cold: ColdTier, settings: CacheSettings) -> None:
-    """Open a cold tier with the budget that settings give it; waits for the disk."""
-
     def budget(used_bytes: int) -> int:
         # It may be mounted only now: a share of the disk below would evict pages.
         if isinstance(settings.machine.disk, Disks):
@@ -47,9 +45,7 @@ def scan(cold_dir: Path) -> Iterator[ColdEntry]:
 
 def entries(cold_dir: Path) -> list[ColdEntry]:
     """Return the pages of a directory with the stamps that a store would give them, in no order.
-
-    Opens no file. Raises OSError.
-    """
+    Opens no file. Raises OSError."""
     found = ((entry.stored, entry.used_ns) for entry in scan(cold_dir))
     return [ColdEntry(cold_dir, stored, stamp_ns) for stored, stamp_ns in rooted(found)]
 
@@ -59,8 +55,8 @@ ROOT_FILES = frozenset((*EXPECTED_FILES, KEEPER_FILE, PINS_FILE))
 
 
 def root_bytes(cold_dir: Path, fs: FileSystem = DISK) -> int:
-    """Return the bytes of a directory without its namespaces, as a tier counts them: without files
-    that no cache wrote. Raises OSError."""
+    """Return the bytes of a directory without its namespaces and foreign files, as a tier counts
+    them. Raises OSError."""
     files = dict.fromkeys(EXPECTED_FILES, SMALL_FILE_BYTES)
     for entry in fs.scan(cold_dir):
         if entry.name in ROOT_FILES:
@@ -78,8 +74,6 @@ def namespaces(cold_dir: Path) -> dict[BlockKey, dict[str, object]]:
 
 
 def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[BlockKey]) -> Pins:
-    """Return the pins that have not ended, with the pages that they cover in a directory's
-    namespaces."""
     pins = Pins(partial(read_namespace, cold_dir))
     pins.go_by(living(records, time.time_ns()), ())
     pins.learn(namespaces)
@@ -87,10 +81,7 @@ def pins_in(cold_dir: Path, records: Iterable[PinRecord], namespaces: Iterable[B
 
 
 def created_ns(cold_dir: Path, digest: BlockKey) -> int | None:
-    """Return when a namespace came to a directory, None for one that is not there.
-
-    Its document is written with its first page, and goes with its last.
-    """
+    """Its document is written with its first page, and goes with its last; None without one."""
     try:
         return os.lstat(os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE)).st_mtime_ns
     except OSError:

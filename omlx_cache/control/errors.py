@@ -7,7 +7,6 @@ from typing import Final
 from omlx_cache_storage.errors import CacheError
 
 STORE: Final = "/store/"
-"""The part of a path before an operation."""
 CHANGES: Final = frozenset({"flush", "clear", "prune"})
 """Operations that change something: they are asked by POST only."""
 STATUS_OF: Final[Mapping[str, int]] = {
@@ -22,10 +21,8 @@ STATUS_OF: Final[Mapping[str, int]] = {
 
 class ControlError(CacheError):
     """A request, or the socket itself, cannot be served. `code` is a short word for programs.
-
     Raised by an operation, it reaches the client with its own code; any other exception of one
-    arrives as `failed`.
-    """
+    arrives as `failed`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

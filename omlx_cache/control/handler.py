@@ -14,9 +14,8 @@ from omlx_cache.status.routes import asked_path
 _log = logging.getLogger(__name__)
 
 READ_SECONDS = 5.0
-"""Seconds that a client may take to send its request."""
 WRITE_SECONDS = 10.0
-"""Seconds that a client may take to read an answer, or a piece of a stream."""
+"""A client may take so long to read an answer, or a piece of a stream."""
 MOST_BYTES = 64 * 2**10
 """Of a request, its body included."""
 _REFUSED = ("Transfer-Encoding", "Expect")
@@ -44,7 +43,6 @@ class ApiHandler(BaseHTTPRequestHandler):
         self.rfile: Any = io.BufferedReader(Received(self.connection, READ_SECONDS, MOST_BYTES))
 
     def handle(self) -> None:
-        """Read a request and answer it."""
         try:
             # A command of an earlier version sends a frame, and waits: a close is what it reports.
             if self.rfile.peek(1)[:1] != b"\0":
@@ -67,13 +65,12 @@ class ApiHandler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = _answer
 
     def _body(self, length: str) -> bytes:
-        """Return what came behind the headers; raises RequestTooLarge, OSError for half of it."""
+        """Raises RequestTooLarge, OSError for half of it."""
         if not (length.isascii() and length.isdigit() and len(length) < 7):
             raise RequestTooLarge
         return bytes(self.rfile.read(int(length)))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request that cannot be read."""
         self._send(refusal(code, f"an HTTP/1.1 request was expected: {message}"))
 
     def _send(self, answer: Answer) -> None:
@@ -107,8 +104,8 @@ class Received(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what has come; raises TimeoutError when late, RequestTooLarge when too much, and
-        ConnectionError at the end: half a request means nothing."""
+        """Raises TimeoutError when late, RequestTooLarge when too much, and ConnectionError at the
+        end: half a request means nothing."""
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError("the request took too long")
@@ -123,9 +120,8 @@ class Received(io.RawIOBase):
 
 
 def linger(connection: socket.socket, seconds: float, most: int) -> None:
-    """Read the bytes that a client still sends, and ignore them: a close with unread bytes resets
-    the connection, and the client may lose its answer. Reads so many bytes at most, until a
-    deadline."""
+    """Read and ignore the bytes that a client still sends: a close with unread bytes resets the
+    connection, and the client may lose its answer."""
     with suppress(OSError, RequestTooLarge):
         connection.shutdown(socket.SHUT_WR)
         left = Received(connection, seconds, most)

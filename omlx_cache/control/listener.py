@@ -43,8 +43,7 @@ _binding = threading.Lock()
 
 
 class Listener(NamedTuple):
-    """A listening socket; `files` are its own and links to that as they were made, its own first;
-    none for one of a port."""
+    """`files` are its own and links to that as they were made, its own first; none for a port's."""
 
     socket: socket.socket
     files: Mapping[Path, os.stat_result]
@@ -71,10 +70,8 @@ def bind(host: str, port: int, hint: str) -> socket.socket:
 
 
 def listen_at(path: Path) -> Listener:
-    """Return a listener at `path` with mode 0600; raises ControlError when it is taken.
-
-    An abandoned socket of this user's at that path is replaced; any other file stays.
-    """
+    """Return a listener with mode 0600; raises ControlError when the path is taken. An abandoned
+    socket of this user's there is replaced; any other file stays."""
     try:
         check_length(path)
     except ValueError as error:
@@ -86,22 +83,17 @@ def listen_at(path: Path) -> Listener:
 
 
 def listen_in(directory: Path, *, is_service: bool = False) -> Listener:
-    """Return a listener at a free name of this process's in a runtime directory, made with
-    `prepare`.
-
-    Sockets that dead processes left there are removed first.
-    """
+    """Return a listener at a free name of this process's in a runtime directory that `prepare`
+    made; sockets of dead processes there are removed first."""
     remove_stale(directory)
     with _binding:
         return _bind(_free_name(directory, is_service))
 
 
 def listen_for_all_sessions(*, is_service: bool = False) -> Listener:
-    """Return a listener that clients of this user find from any session; raises ControlError.
-
-    Where they look in another directory, a link leads to it. When none can be made, the store is
-    found from its own session only.
-    """
+    """Return a listener that clients of this user find from any session; raises ControlError. Where
+    they look in another directory, a link leads to it; when none can be made, the store is found
+    from its own session only."""
     directory, meeting = first_usable(candidates()), meeting_place()
     listener = listen_in(directory, is_service=is_service)
     if is_by_name() or directory == meeting:
@@ -119,7 +111,7 @@ def listen_for_all_sessions(*, is_service: bool = False) -> Listener:
 
 
 def _free_name(directory: Path, is_service: bool) -> Path:
-    """Return a name of this process's that no file has; raises ControlError."""
+    """Raises ControlError."""
     pid, numbers = os.getpid(), [None] if is_service else range(_MOST_NAMES)
     for path in (socket_name(directory, pid, number) for number in numbers):
         if not os.path.lexists(path):
@@ -128,11 +120,9 @@ def _free_name(directory: Path, is_service: bool) -> Path:
 
 
 def remove_stale(directory: Path) -> list[Path]:
-    """Remove and return the control sockets of dead processes on which no process listens.
-
-    A live process is given the benefit of the doubt: it may be about to listen. A dead one may
-    be alive in another container that shares the directory, so its socket must refuse as well.
-    """
+    """Remove and return the control sockets of dead processes on which no process listens. A live
+    process may be about to listen. A dead one may be alive in another container that shares the
+    directory, so its socket must refuse as well."""
     removed = []
     with _binding:
         for name in (*sockets_in(directory), *sockets_in(directory, SERVICE)):
@@ -144,7 +134,6 @@ def remove_stale(directory: Path) -> list[Path]:
 
 
 def remove_all(files: Mapping[Path, os.stat_result]) -> None:
-    """Remove a listener's file and links, if they are still the ones that it made."""
     for path, made in files.items():
         with contextlib.suppress(OSError):
             if os.path.samestat(path.lstat(), made):

@@ -1,9 +1,6 @@
-"""Listings of pages and namespaces for people and programs: the same rows from a running store and
-from an unused directory. Also the choice of pages to delete for a person: of old versions, not used
-lately, or too many. Reads page headers only in `details`, and nothing else.
-
-`compare` is for `doctor` and tests: memory and disk, page by page.
-"""
+"""Listings of pages and namespaces: the same rows from a running store and from an unused
+directory. Also the choice of pages to delete: of old versions, not used lately, or too many. Reads
+page headers in `details` only."""
 
 import heapq
 import time
@@ -79,7 +76,7 @@ def used_by_anybody(pages: Iterable[ListedPage], files: "Iterable[ColdEntry]") -
 
 
 def find_namespace(pages: Iterable[ListedPage], prefix: str) -> BlockKey:
-    """Return the one namespace whose digest begins so; raises ControlError."""
+    """Raises ControlError unless one namespace's digest begins so."""
     wanted = prefix.lower()
     matches = {p.namespace for p in pages if p.namespace.hex().startswith(wanted)}
     if len(matches) == 1:
@@ -95,10 +92,8 @@ def namespace_rows(
     limit: int,
     created_of: Callable[[BlockKey], int | None],
 ) -> list[NamespaceRow]:
-    """Return a row for each namespace that has pages, by digest.
-
-    `created_of` says when it came to the disk, in nanoseconds since the epoch; None before that.
-    """
+    """`created_of` says when a namespace came to the disk, in nanoseconds since the epoch; None
+    before that."""
     found: dict[BlockKey, list[ListedPage]] = {}
     for page in pages:
         found.setdefault(page.namespace, []).append(page)
@@ -109,16 +104,14 @@ def namespace_rows(
 
 
 def page_rows(pages: Iterable[ListedPage], namespace: BlockKey, limit: int) -> list[PageRow]:
-    """Return a row for each page of a namespace, oldest token first."""
+    """Oldest token first."""
     now_ns = time.time_ns()
     return [_page(p, now_ns) for p in _first(limit, (p for p in pages if p.namespace == namespace))]
 
 
 def detail_rows(pages: Iterable[ListedPage], key_prefix: str, limit: int) -> list[PageDetails]:
-    """Return the details of the pages whose keys begin so; reads their files' headers.
-
-    A page that cannot be read is in the list with an `error`.
-    """
+    """Read the headers of the pages whose keys begin so. One that cannot be read is in the list
+    with an `error`."""
     wanted, now_ns = key_prefix.lower(), time.time_ns()
     found = (page for page in pages if page.page.key.hex().startswith(wanted))
     return [_details(page, now_ns) for page in _first(limit, found)]
@@ -178,7 +171,6 @@ def _page(page: ListedPage, now_ns: int) -> PageRow:
 
 
 def _details(page: ListedPage, now_ns: int) -> PageDetails:
-    """Return a page's details from its file, else from memory."""
     row, meta, header, error = _page(page, now_ns), page.meta, None, None
     if page.cold is not None:
         try:
@@ -212,12 +204,10 @@ Documents = Callable[[BlockKey], Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """The pages to delete; a field that is None chooses nothing.
-
-    `keep`: namespaces whose versions are known and none of these. `before_ns`: pages that were
-    used before this stamp, the superseded ones among them. `to_bytes`: pages in eviction order,
-    until those on the disk and their directories take no more.
-    """
+    """The pages to delete; a field that is None chooses nothing. `keep`: namespaces whose versions
+    are known and none of these. `before_ns`: pages that were used before this stamp, the superseded
+    ones among them. `to_bytes`: pages in eviction order, until those on the disk and their
+    directories take no more."""
 
     keep: Collection[Versions] | None = None
     before_ns: int | None = None
@@ -225,13 +215,12 @@ class Pruning:
 
     @property
     def by_use(self) -> bool:
-        """True when the last uses of pages decide."""
         return self.before_ns is not None or self.to_bytes is not None
 
 
 class Chosen(NamedTuple):
-    """Pages to delete, each named once: by the first reason that it has; and pages that would be
-    among them if no pin kept them."""
+    """Pages to delete, each by the first reason that it has; and those that would be among them if
+    no pin kept them."""
 
     stale: list[ListedPage]
     older: list[ListedPage]
@@ -239,7 +228,6 @@ class Chosen(NamedTuple):
     pinned: list[ListedPage]
 
     def to_dict(self) -> dict[str, object]:
-        """Return counts and bytes for each reason, as plain values."""
         every = [*self.stale, *self.older, *self.surplus]
         return {
             "pages": len(every),
@@ -258,8 +246,8 @@ def choose(
     pins: Pins,
     root_bytes: int = _ROOT_BYTES,
 ) -> Chosen:
-    """Return the pages to delete. Of a chain the deep end is deleted before the root. `root_bytes`
-    are the directory's bytes without any namespace; pinned pages stay."""
+    """Of a chain the deep end is deleted before the root. `root_bytes` are the directory's bytes
+    without any namespace; pinned pages stay."""
     keep, before_ns, now_ns = asked.keep, asked.before_ns or 0, time.time_ns()
     old = {
         name
@@ -269,7 +257,6 @@ def choose(
     chosen, left = Chosen([], [], [], []), Footprint(root_bytes)
 
     def choose_one(page: ListedPage, reason: list[ListedPage]) -> None:
-        """Have a page go for a reason, unless a pin keeps it."""
         is_pinned = pins.until(page.namespace, page.page.key) > now_ns
         (chosen.pinned if is_pinned else reason).append(page)
         if page.cold is not None and not is_pinned:
@@ -320,7 +307,6 @@ def _summed(pages: Collection[ListedPage]) -> dict[str, object]:
 
 
 COMPARE_SECONDS = 2.0
-"""How long a comparison of the tiers waits for the writer to tell memory what left the disk."""
 
 
 class Disagreement(NamedTuple):
@@ -333,8 +319,8 @@ class Disagreement(NamedTuple):
 
 
 def compare(tiers: Tiers) -> Disagreement:
-    """Compare memory with the disk, page by page; waits two seconds at most for the writer.
-    Commits may go on."""
+    """Compare memory with the disk, page by page; waits two seconds at most for the writer. Commits
+    may go on."""
     hot, cold, writer = tiers.hot, tiers.cold, tiers.writer
     if cold is None or writer is None:
         return Disagreement([], [])
@@ -346,8 +332,8 @@ def compare(tiers: Tiers) -> Disagreement:
 
 
 def _absent(hot: HotTier, cold: ColdTier) -> list[PageId]:
-    """Return the pages that memory has as clean and the disk does not have; one that it does not
-    show now counts as there."""
+    """Return the pages that memory has as clean and the disk does not have; one that it hides now
+    counts as there."""
     clean = [held.id for held in hot.entries() if held.state is PageState.CLEAN]
     absent = [page for page in clean if cold.info(page) is None]
     hidden = cold.hidden(absent)

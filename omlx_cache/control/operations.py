@@ -37,12 +37,10 @@ DEFAULT_LIMIT = 1000
 MOST_EVENTS = 10_000
 CLEAR_SECONDS = 30.0
 KEY_DIGITS = (32, 2 * NAMESPACE_BYTES)
-"""The digits of a short key, and of a long one or a namespace."""
 
 
 def operations(store: Answering) -> Operations:
-    """Return the operations by name; none of them mutates the store, but `clear` and
-    `prune`."""
+    """None of the operations mutates the store, but `clear` and `prune`."""
     levels = PrefixLevels(store)
     return {
         "ping": lambda args: store.identity(),
@@ -135,8 +133,8 @@ def _requests(store: Answering, args: Arguments) -> RecordPage:
 
 
 def _events(store: Answering, args: Arguments) -> dict[str, object]:
-    """Events beyond the number `after` (without it: the latest), of some `kinds`, or with `kv` as
-    batches for a router; `upto` is what `after` is next."""
+    """Return events beyond the number `after` (without it: the latest), of some `kinds`, or with
+    `kv` as batches for a router."""
     kinds, after, limit = (
         args.get("kinds"),
         args.get("after"),
@@ -159,8 +157,8 @@ def _prefixes(levels: PrefixLevels, args: Arguments) -> Mapping[str, object]:
 
 
 def _lookup(store: Answering, args: Arguments) -> Mapping[str, object]:
-    """How much of a chain of `keys` in a `namespace` can be restored; without keys, the namespaces
-    of this process, of one `model` or all. Marks nothing as used."""
+    """Return how much of a chain of `keys` in a `namespace` can be restored; without keys, the
+    namespaces of this process. Marks nothing as used."""
     namespace, digits = _key(args, "namespace"), args.get("keys")
     if digits is None:
         if namespace is not None:
@@ -188,7 +186,7 @@ def _clear(store: Answering, args: Arguments) -> dict[str, object]:
 
 
 def _prune(store: Answering, args: Arguments) -> dict[str, object]:
-    """Delete, or choose only; what this process uses itself is kept, whatever the request says."""
+    """What this process uses itself is kept, whatever the request says."""
     keep = args.get("keep")
     known = None if keep is None else [*map(as_versions, keep), installed()]
     asked = Pruning(known, args.get("before_ns"), args.get("to_bytes"))

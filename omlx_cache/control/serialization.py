@@ -35,8 +35,8 @@ def extended(kind: type[T], answer: Any, **more: object) -> T:
 
 
 def encoded(answer: object) -> bytes:
-    """Return answers and plain values as JSON that every reader takes: on one line, in ASCII, with
-    null for a float that is no number. Raises TypeError for other values."""
+    """Return answers and plain values as JSON that every reader takes: one line of ASCII, with null
+    for a float that is no number. Raises TypeError for other values."""
     try:
         text = json.dumps(answer, allow_nan=False, default=document)
     except ValueError:
@@ -57,7 +57,7 @@ def _finite(value: Any) -> object:
 
 
 def read(kind: type[T], value: object) -> T:
-    """Return an answer from plain values; raises OtherShape."""
+    """Raises OtherShape."""
     return cast(T, _read(kind, value, kind.__name__))
 
 
@@ -85,7 +85,6 @@ def _read(kind: Any, value: Any, where: str) -> Any:
 
 
 def schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON schema of the documents of a kind of answer."""
     origin, inner = get_origin(kind), get_args(kind)
     if _is_answer(kind):
         hints = _hints(kind)
@@ -114,7 +113,7 @@ def _is_answer(kind: Any) -> bool:
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields and of its properties, by name; raises TypeError for
+    """Return the types of a dataclass's fields and properties, by name; raises TypeError for
     another class."""
     hints = get_type_hints(kind)
     found = {field.name: hints[field.name] for field in dataclasses.fields(kind)}

@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 MOST_CLIENTS = 64
 PARALLEL = 4
-"""Requests for one path that are answered at once; others wait, so that requests that hang on a
-disk leave room for other questions."""
+"""Requests for one path that are answered at once: those that hang on a disk leave room for other
+questions."""
 PLACE_SECONDS = 1.0
 """How long a client waits for the place of one that was cut off."""
 HUNG_SECONDS = 1.0
@@ -54,7 +54,7 @@ where it is."""
 
 @dataclass(eq=False, slots=True)
 class Connected:
-    """A connection: the thread that serves it, where that is, and the path that it asks for."""
+    """A connection: its thread, where that is, and the path that it asks for."""
 
     thread: threading.Thread
     state: State = "reading"
@@ -63,15 +63,13 @@ class Connected:
 
 
 class ApiServer(ThreadingMixIn, TCPServer):
-    """Answers on a listening socket, which it owns, from construction to `close`.
+    """Answers on a listening socket, which it owns, from construction to `close`. At most `most`
+    clients are served at once. A newcomer takes the place of the slowest one, so that a silent
+    client costs no other one an answer. On a Unix socket (`path`) only this user is answered, on a
+    port (`url`) each client that the routes allow. After a fork the child has nothing of it.
 
-    At most `most` clients are served at once. A newcomer takes the place of the slowest one, so
-    that a silent client costs no other one an answer. On a Unix socket (`path` says where) only
-    this user is answered, on a port (`url`) each client that the routes allow. After a fork the
-    child has nothing of it.
-
-    `_changed`, a condition, guards `_open` (clients in the order in which they came), the state of
-    each client, and `_closed`.
+    `_changed`, a condition, guards `_open` (clients in the order in which they came), their states,
+    and `_closed`.
     """
 
     def __init__(
@@ -104,7 +102,6 @@ class ApiServer(ThreadingMixIn, TCPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is, without the token."""
         host, port = map(str, self.server_address[:2])
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/status"
 
@@ -157,7 +154,7 @@ class ApiServer(ThreadingMixIn, TCPServer):
             self._close_descriptors()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a client; out of descriptors, looks away for a moment before that fails."""
+        """Out of descriptors, look away for a moment before that fails."""
         try:
             return super().get_request()
         except OSError as error:
@@ -168,7 +165,6 @@ class ApiServer(ThreadingMixIn, TCPServer):
             raise
 
     def verify_request(self, request: Any, client_address: object) -> bool:
-        """Tell whether a client may ask: on a Unix socket this user only."""
         if self.path is None:
             return True
         try:
@@ -182,7 +178,6 @@ class ApiServer(ThreadingMixIn, TCPServer):
         return is_own
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a client on a thread of its own."""
         thread = threading.Thread(
             target=self.process_request_thread,
             args=(request, client_address),
@@ -204,14 +199,12 @@ class ApiServer(ThreadingMixIn, TCPServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """End a connection, and give its place to another."""
         super().shutdown_request(request)
         with self._changed:
             self._open.pop(request, None)
             self._changed.notify_all()
 
     def handle_error(self, request: Any, client_address: object) -> None:
-        """Log why a client was dropped; that it has gone is no fault of ours."""
         level = logging.DEBUG if isinstance(sys.exc_info()[1], OSError) else logging.ERROR
         _log.log(level, "%s: a client was dropped", self._name, exc_info=True)
 
@@ -237,7 +230,6 @@ class ApiServer(ThreadingMixIn, TCPServer):
         return sum(c.path == path and c.state == "answering" for c in self._open.values())
 
     def _cut(self, connection: Any) -> None:
-        """End a connection: whatever its thread waits for, it waits no more."""
         self._open[connection].is_cut = True
         self._changed.notify_all()
         with suppress(OSError):
@@ -259,7 +251,6 @@ def _join(thread: threading.Thread, timeout: float) -> None:
 
 
 def check_socket(setting: Literal["auto", "off"] | Path) -> None:
-    """Raise ConfigError when the environment says where the socket lies in a way that cannot be."""
     if setting == "auto":
         # A current directory that is gone is no matter of configuration: it costs the socket only.
         with suppress(OSError):
@@ -273,11 +264,8 @@ def serve_socket(
     is_service: bool = False,
     **options: Any,
 ) -> ApiServer | None:
-    """Answer this user where the `socket` setting says, for a store, or for a process that serves
-    all stores and is none; None for `off`.
-
-    Raises ControlError when no runtime directory is usable or the path is taken.
-    """
+    """Answer this user where the `socket` setting says; None for `off`. Raises ControlError when no
+    runtime directory is usable or the path is taken."""
     if setting == "off":
         return None
     is_auto = setting == "auto"
@@ -295,11 +283,8 @@ def serve_port(
     *,
     most: int = MOST_CLIENTS,
 ) -> ApiServer:
-    """Answer at a port, 0 for any free one, on loopback unless there is a token.
-
-    Raises ConfigError for a host that others reach, without a token, and OSError for an address
-    that cannot be had.
-    """
+    """Answer at a port, 0 for any free one, on loopback unless there is a token. Raises ConfigError
+    for a host that others reach, without a token, and OSError for an address that cannot be had."""
     if token is not None and not (isinstance(token, str) and token):
         raise ConfigError("the token is empty or no text: name one, or None for this machine only")
     if not isinstance(port, int) or not 0 <= port <= 65535:

@@ -15,17 +15,16 @@ from omlx_cache.settings.names import RUNTIME_DIR_VARIABLE, ConfigError
 from omlx_cache_storage.private import NotPrivate, claim
 
 MAX_PATH_BYTES = 103
-"""macOS has 104 bytes for a socket's path, the closing zero included; Linux has four more."""
+"""Of macOS, less the closing zero; Linux has four more."""
 
 _STORE = re.compile(r"(\d{1,10})-(\d{1,4})\.sock")
 SERVICE = re.compile(r"service-(\d{1,10})()\.sock")
-"""The names of sockets of services, which serve all stores."""
 _LONGEST_NAME = "4194304-99.sock"
 _CS_DARWIN_USER_TEMP_DIR = 65537
 
 
 class SocketName(NamedTuple):
-    """Whose socket a file in the runtime directory is: process id and number in the process."""
+    """Process id and number in the process."""
 
     pid: int
     number: int
@@ -33,7 +32,7 @@ class SocketName(NamedTuple):
 
 
 def check_length(path: Path) -> Path:
-    """Return `path`; raises ValueError when no socket can have it."""
+    """Raises ValueError when no socket can have the path."""
     size = len(os.fsencode(path))
     if size > MAX_PATH_BYTES:
         raise ValueError(f"a socket path has at most {MAX_PATH_BYTES} bytes, this one has {size}")
@@ -41,17 +40,14 @@ def check_length(path: Path) -> Path:
 
 
 def socket_name(directory: Path, pid: int, number: int | None) -> Path:
-    """Return the path of a control socket of a process; without a number that of one which serves
-    all stores and is none."""
+    """Without a number the process serves all stores and is none."""
     return directory / (f"service-{pid}.sock" if number is None else f"{pid}-{number}.sock")
 
 
 def candidates(environ: Mapping[str, str] = os.environ, system: str = sys.platform) -> list[Path]:
-    """Return where the runtime directory may be, best first. Touches no disk.
-
-    A store takes the first that it can use. Places too long for a socket are left out, except one
-    that was asked for by name. Raises ConfigError for an empty variable.
-    """
+    """Return where the runtime directory may be, best first. Touches no disk. Places too long for a
+    socket are left out, except one that was asked for by name. Raises ConfigError for an empty
+    variable."""
     explicit = environ.get(RUNTIME_DIR_VARIABLE)
     if explicit is not None:
         if not explicit.strip():
@@ -65,26 +61,21 @@ def candidates(environ: Mapping[str, str] = os.environ, system: str = sys.platfo
 
 
 def meeting_place() -> Path:
-    """Return the one directory that all processes of this user know, whatever their environment.
-
-    A store that listens elsewhere leaves a link to its socket there.
-    """
+    """Return the one directory that all processes of this user know, whatever their environment. A
+    store that listens elsewhere leaves a link to its socket there."""
     return Path("/tmp") / f"omlx-cache-{os.geteuid()}"
 
 
 def is_by_name(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether the environment names the runtime directory: then no other counts."""
     return RUNTIME_DIR_VARIABLE in environ
 
 
 def search_places(
     environ: Mapping[str, str] = os.environ, system: str = sys.platform
 ) -> list[Path]:
-    """Return where a client looks for stores. That is where it would listen itself, and where this
-    user's sessions with another environment listen (ssh, cron, launchd, systemd --user).
-
-    Raises ConfigError as `candidates` does.
-    """
+    """Return where a client looks for stores: where it would listen itself, and where this user's
+    sessions with another environment listen (ssh, cron, launchd, systemd --user). Raises
+    ConfigError as `candidates` does."""
     found = candidates(environ, system)
     session = _temporary_of_user() if system == "darwin" else f"/run/user/{os.geteuid()}"
     if session and not is_by_name(environ):
@@ -100,11 +91,9 @@ def _temporary_of_user() -> str:
 
 
 def prepare(directory: Path) -> Path:
-    """Make a runtime directory with mode 0700 and return it; raises ControlError when unusable.
-
-    An existing one must be this user's and no link. A looser mode is tightened, but only where
-    nothing else than control sockets lies in it: it might be a home directory.
-    """
+    """Make a runtime directory with mode 0700 and return it; raises ControlError when unusable. An
+    existing one must be this user's and no link. A looser mode is tightened only where nothing else
+    than control sockets lies in it: it might be a home directory."""
     if not _fits(directory):
         raise ControlError(
             "directory",
@@ -128,7 +117,7 @@ def prepare(directory: Path) -> Path:
 
 
 def first_usable(places: list[Path]) -> Path:
-    """Return the first directory that `prepare` accepts; raises ControlError with all refusals."""
+    """Raises ControlError with all refusals."""
     refusals = []
     for place in places:
         try:
@@ -140,11 +129,8 @@ def first_usable(places: list[Path]) -> Path:
 
 def sockets_in(directory: Path, pattern: re.Pattern[str] = _STORE) -> list[SocketName]:
     """Return the control sockets of stores in a directory, or those of a `pattern`, by process id;
-    none when it is unreadable.
-
-    Only this user's sockets, and links to some, in this user's directory count: others could be
-    traps. The target of a link may be gone.
-    """
+    none when it is unreadable. Only this user's sockets, and links to some, in this user's
+    directory count: others could be traps. The target of a link may be gone."""
     if why_unseen(directory):
         return []
     with suppress(OSError), os.scandir(directory) as entries:
@@ -167,10 +153,8 @@ def _is_own_socket(entry: os.DirEntry[str]) -> bool:
 
 
 def why_unseen(directory: Path) -> str:
-    """Return in words why `sockets_in` cannot look into a directory, empty when it can.
-
-    A missing directory is no trouble: no store has made it yet.
-    """
+    """Return in words why `sockets_in` cannot look into a directory, empty when it can. A missing
+    directory is no trouble: no store has made it yet."""
     try:
         if directory.lstat().st_uid != os.geteuid():
             return "belongs to another user"
@@ -185,8 +169,7 @@ def why_unseen(directory: Path) -> str:
 
 
 def is_listening(path: Path, timeout: float = 1.0) -> bool:
-    """Return whether a process accepts connections at a path; when that is unknown, assume that one
-    does."""
+    """When that is unknown, assume that a process accepts connections."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(timeout)
         try:

@@ -22,7 +22,6 @@ def refused(
 def _refusals(
     headers: Mapping[str, str], peer: str, token: str | None, *, is_page: bool
 ) -> Iterator[Answer]:
-    """Yield each refusal; a later check may need the result of an earlier one."""
     hosts = [value for name, value in headers.items() if name.lower() == "host"]
     if len(hosts) != 1:
         yield refusal(400, f"one Host header was expected; {len(hosts)} came")
@@ -54,7 +53,7 @@ def _refusals(
 
 
 def token_matches(authorization: str, token: str) -> bool:
-    """Tell whether an `Authorization` header has the token; as long for every wrong one."""
+    """Take as long for every wrong token."""
     scheme, _, given = authorization.strip().partition(" ")
     # Digests are of one length: a comparison of texts would tell that of the token.
     digests = (
@@ -65,7 +64,6 @@ def token_matches(authorization: str, token: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether a peer's or a server's address is one of this machine only."""
     found = _address(address)
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         return found.ipv4_mapped.is_loopback

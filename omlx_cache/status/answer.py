@@ -1,6 +1,5 @@
-"""One answer of the status paths, before any server has sent it; and events as a stream that a
-client follows (Server-Sent Events).
-"""
+"""One answer of the status paths, before any server has sent it; and events as a stream
+(Server-Sent Events)."""
 
 import threading
 import time
@@ -41,7 +40,7 @@ class Answer:
     release: Callable[[], None] = lambda: None
 
     def send(self, handler: BaseHTTPRequestHandler) -> None:
-        """Answer a request of one connection; raises OSError for a client that does not take it."""
+        """Raises OSError for a client that does not take it."""
         try:
             handler.send_response(self.status)
             for name, value in self.all_headers().items():
@@ -54,13 +53,11 @@ class Answer:
             self.release()
 
     def all_headers(self) -> dict[str, str]:
-        """Return every header to send, but `Date`."""
         length = {} if self.stream is not None else {"Content-Length": str(len(self.body))}
         return {"Content-Type": self.content_type, **length, **ALWAYS, **self.headers}
 
 
 def refusal(status: int, text: str, **headers: str) -> Answer:
-    """Return an answer that says in words what was expected."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Answer(status, TEXT, f"{text}\n".encode("utf-8", "backslashreplace"), named)
 
@@ -71,7 +68,6 @@ ALIVE_SECONDS = 15.0
 """A comment comes at least so often: a closed connection is noticed by it."""
 BATCH = 500
 Ask = Callable[[Mapping[str, object]], Mapping[str, Any]]
-"""The operation `events`."""
 
 
 def stream(ask: Ask, values: Mapping[str, object], ending: threading.Event) -> Iterator[bytes]:
@@ -93,7 +89,7 @@ def stream(ask: Ask, values: Mapping[str, object], ending: threading.Event) -> I
 
 
 def _written(found: Mapping[str, Any]) -> bytes:
-    """Return events as the format has them. The number to resume from stands at the last one."""
+    """The number to resume from stands at the last event."""
     lines: list[bytes] = []
     if found["dropped"]:
         lines.append(b'event: dropped\ndata: {"dropped": %d}\n\n' % found["dropped"])

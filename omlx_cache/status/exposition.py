@@ -42,16 +42,14 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 LABELS = ("pid", "store")
 MOST_MODELS = 32
-"""Models of one process that are shown by name."""
 NAME_CHARACTERS = 64
 TEXT_CHARACTERS = 256
 SERVICE_PARTS = ("uptime_seconds", "cold", "remote", "events", "service")
-"""The parts of a service: no memory tier, no writer and no requests."""
 OTHER = "other"
 
 
 def exposition(processes: Sequence[ProcessStatus], accept: str = "") -> Answer:
-    """Return the metrics of processes; touches no state of `prometheus_client`'s own."""
+    """Touches no state of `prometheus_client`'s own."""
     # All that the client library asks of a registry.
     families: Any = SimpleNamespace(collect=partial(_families, processes))
     # A client that names it can read it; Prometheus prefers it.
@@ -62,7 +60,6 @@ def exposition(processes: Sequence[ProcessStatus], accept: str = "") -> Answer:
 
 
 def _families(processes: Sequence[ProcessStatus]) -> Iterator[Family]:
-    """Return every family that has a value."""
     labelled = list(zip(_labels(processes), processes, strict=True))
     up = GaugeMetricFamily(UP, UP_HELP, labels=LABELS)
     info = InfoMetricFamily(INFO, INFO_HELP, labels=LABELS)
@@ -78,8 +75,8 @@ def _families(processes: Sequence[ProcessStatus]) -> Iterator[Family]:
 
 
 def _labels(processes: Sequence[ProcessStatus]) -> list[tuple[str, str]]:
-    """Return labels of processes, of which no two are alike. One process may have two stores of the
-    same name, and a scrape with two equal series is refused as a whole."""
+    """No two labels are alike: one process may have two stores of the same name, and a scrape with
+    two equal series is refused as a whole."""
     seen: dict[tuple[str, str], None] = {}
     for process in processes:
         pid, name = str(process.pid), bounded(process.name or process.role, NAME_CHARACTERS)
@@ -89,8 +86,8 @@ def _labels(processes: Sequence[ProcessStatus]) -> list[tuple[str, str]]:
 
 
 def bounded(value: object, characters: int) -> str:
-    """Return a label's value: printable, and no longer than that. Two that are cut differ where
-    the whole texts do."""
+    """Return a label's value: printable, and no longer than that. Two that are cut differ where the
+    whole texts do."""
     text = "".join(c if c.isprintable() else "?" for c in str(value))
     if len(text) <= characters:
         return text
@@ -99,8 +96,7 @@ def bounded(value: object, characters: int) -> str:
 
 
 def _shown(role: str, stats: Stats) -> Mapping[str, Any]:
-    """Return the parts of a process's statistics that it has: a service's other parts could only be
-    0, and would count as a store's."""
+    """A service's other parts could only be 0, and would count as a store's."""
     parts = asdict(stats)
     return {name: parts[name] for name in (SERVICE_PARTS if role == "service" else parts)}
 

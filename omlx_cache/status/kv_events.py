@@ -30,9 +30,9 @@ KvEvent = dict[str, Any]
 def events_document(
     log: EventLog, after: int | None, limit: int, kinds: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """Return `limit` of the events beyond `after`, oldest first, or without it the latest ones.
-    Beside them: `upto` for the next question, how many were `dropped` unseen, when the log `began`,
-    and how many there have been of each kind."""
+    """Return `limit` of the events beyond `after`, oldest first, or without it the latest ones,
+    with `upto` for the next question, how many were `dropped` unseen, when the log `began`, and the
+    counts by kind."""
     page = log.page(after, limit, kinds)
     return {
         "upto": page.upto,

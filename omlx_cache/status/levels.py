@@ -24,11 +24,9 @@ HASHED_TOKENS = 2**22
 
 
 class PrefixLevels:
-    """Answers for one store. Any thread may call.
-
-    Mutable: `_kept`, replaced as a whole. A thread that makes a tree holds `_making`: others that
-    ask at once wait for it, since each tree takes as much memory as the index.
-    """
+    """Answers for one store. Any thread may call. Mutable: `_kept`, replaced as a whole. A thread
+    that makes a tree holds `_making`: others that ask at once wait for it, since each tree takes as
+    much memory as the index."""
 
     def __init__(self, store: Answering) -> None:
         self._store = store
@@ -58,7 +56,6 @@ class PrefixLevels:
         return {**_document(namespace, parent, rows, more), "found": found}
 
     def tidy(self) -> None:
-        """Free a tree without a recent reader."""
         kept = self._kept
         if kept is not None and time.monotonic() - kept[0] > KEPT_SECONDS:
             self._kept = None
@@ -153,6 +150,6 @@ def _tiers(pages: Numbers, nbytes: Numbers) -> Row:
 
 
 def _seconds(stamp_ns: int) -> float | None:
-    """Return the time of a use, None for a superseded page, which is evicted first."""
+    """Return None for a superseded page, which is evicted first."""
     # A pin's stamp is yet to come.
     return None if stamp_ns <= SUPERSEDED_NS else min(stamp_ns / 1e9, time.time())

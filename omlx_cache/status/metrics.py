@@ -48,7 +48,6 @@ def _tiers(name: str, kind: Kind, key: str, text: str) -> Metric:
 
 
 def _remote(name: str, text: str) -> Metric:
-    """Return a counter that is called as the stats call it."""
     return _one(f"remote_{name}_total", "counter", f"remote.{name}", text)
 
 

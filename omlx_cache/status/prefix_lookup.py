@@ -14,8 +14,7 @@ from omlx_cache_storage.page import PAGED, PageId, PageInfo
 
 MOST_NAMESPACES = 100
 MOST_KEYS = 100
-"""Block keys of one lookup: a request's line has room for so many. A longer prompt is asked about
-by every n-th key."""
+"""A request's line has room for so many. A longer prompt is asked about by every n-th key."""
 
 
 def namespaces_document(store: Answering, model: str | None) -> Mapping[str, object]:
@@ -37,7 +36,6 @@ def prefix_document(
 
 
 def described(store: Answering, namespace: BlockKey | None) -> dict[str, Any]:
-    """Return the common part of answers: the process, how busy it is, and the namespace."""
     if namespace is None:
         return _busy(store)
     known = next((one for one in store.registered() if one.digest == namespace), None)
@@ -83,7 +81,6 @@ def _described(namespace: Namespace) -> dict[str, object]:
 
 
 def _busy(store: Answering) -> dict[str, Any]:
-    """Return who answers, and how many requests it is at."""
     at_work = store.requests.in_flight()
     known = store.identity()
     return {

@@ -44,8 +44,8 @@ _INLINE = re.compile(r"<(script|style)\b[^>]*>(.*?)</\1>", re.DOTALL | re.IGNORE
 
 @cache
 def status_page() -> Answer:
-    """Return the page, read once. Its own scripts and styles run, by their hashes, and no others:
-    it may ask this server only, load nothing, and be framed by no page."""
+    """Return the page, read once. Its own scripts and styles run, by their hashes, and no
+    others."""
     text = resources.files("omlx_cache.status").joinpath("page.html").read_text("utf-8")
     sources: dict[str, list[str]] = {"script": [], "style": []}
     for kind, inside in _INLINE.findall(text):
@@ -93,10 +93,8 @@ _SHOWN = 100
 
 
 class Routes:
-    """The paths over a process's operations, with a token or without, for a server's lifetime.
-
-    With `samples` a thread of its own takes samples for the page's history, until `close`.
-    """
+    """The paths over a process's operations, for a server's lifetime. With `samples` a thread of
+    its own takes samples for the page's history, until `close`."""
 
     def __init__(
         self,
@@ -116,8 +114,7 @@ class Routes:
             self._sampling.start()
 
     def ask(self, name: str, values: Mapping[str, object]) -> Any:
-        """Return an operation's answer; raises its exceptions, and ControlError for an unknown
-        operation."""
+        """Raises the operation's exceptions, and ControlError for an unknown operation."""
         operation = self._operations.get(name)
         if operation is None:
             raise ControlError("not_found", f"{name} is answered by each store for itself")
@@ -131,7 +128,7 @@ class Routes:
         peer: str | None,
         body: bytes = b"",
     ) -> Answer:
-        """Return the answer to a request; raises nothing, and waits as long as the operation does.
+        """Raises nothing, and waits as long as the operation does.
 
         `peer` is None for this user, who gets everything. Any other peer sees the status only.
         Without a token the peer must be this machine and the `Host` an address or a name of it.
@@ -159,7 +156,6 @@ class Routes:
             return refusal(500, f"{type(error).__name__}: {error}")
 
     def refused(self, headers: Mapping[str, str], peer: str) -> Answer | None:
-        """Return why a request for a path of the server's own is refused, None where it is not."""
         return refused(headers, peer, self._token, is_page=False)
 
     def close(self, timeout: float = 0.0) -> None:
@@ -178,12 +174,11 @@ class Routes:
 
 
 def asked_path(target: str) -> str:
-    """Return the path of a request's target without what follows it."""
     return target.partition("#")[0].partition("?")[0].rstrip("/") or "/"
 
 
 def is_status_path(target: str) -> bool:
-    """Tell whether a request's target belongs to the status paths, whether there is one or not."""
+    """Tell whether a target belongs to the status paths, whether there is one or not."""
     path = asked_path(target)
     return path in ("/", "/metrics", PAGE, LOOKUP) or path.startswith(f"{PAGE}/")
 
@@ -258,8 +253,8 @@ _READ: Final[Mapping[str, Callable[[object], object]]] = {
 
 
 def _values(query: str, body: bytes, known: Sequence[str]) -> dict[str, object]:
-    """Return the parameters of a query and a body; raises ControlError for one that is not known,
-    comes twice, or is nothing of its kind."""
+    """Raises ControlError for a parameter that is not known, comes twice, or is nothing of its
+    kind."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=16)
     except ValueError:

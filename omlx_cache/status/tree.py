@@ -62,7 +62,6 @@ class PrefixTree:
         self._by_parent = np.argsort(self._runs["parent"], kind="stable")
 
     def has(self, key: BlockKey) -> bool:
-        """True when a run ends with the block of a key."""
         return self._find(key) is not None
 
     def namespaces(self) -> list[tuple[BlockKey, Runs]]:
@@ -72,7 +71,7 @@ class PrefixTree:
         return sorted(pairs, key=lambda pair: -int(pair[1]["used_ns"].max()))
 
     def roots(self, namespace: BlockKey, limit: int) -> tuple[Runs, int]:
-        """Return the latest runs of a namespace that begin its prefixes, and how many more."""
+        """Return the latest runs that begin a namespace's prefixes, and how many more."""
         if namespace not in self._namespaces:
             return self._runs[:0], 0
         of_it = self._runs["namespace"] == self._namespaces.index(namespace)
@@ -146,7 +145,7 @@ def _blocks(
 
 
 def _runs(blocks: Runs) -> Runs:
-    """Return the runs of blocks in the order of their last keys' numbers."""
+    """In the order of their last keys' numbers."""
     count, parent = len(blocks), blocks["parent"].copy()
     has_parent = parent >= 0
     followed = np.bincount(parent[has_parent], minlength=count)

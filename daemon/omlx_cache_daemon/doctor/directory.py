@@ -1,4 +1,4 @@
-"""One cold directory: whose it is and on which disk, and what lies in it beside pages."""
+"""One cold directory: whose it is, on which disk, and what lies in it beside pages."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ _ELSEWHERE = "omlx-cache export, and import on a disk of this machine"
 
 
 def directory(context: Context) -> Iterator[Finding]:
-    """It is there, is the one that it was, and can be read; or a store can make it."""
+    """It is the one that it was and can be read, or a store can make it."""
     place, known = context.directory, context.settings
     is_wanted = not isinstance(known, CacheSettings) or not known.hot_cache_only
     if not context.exists and not is_wanted:
@@ -57,7 +57,6 @@ def directory(context: Context) -> Iterator[Finding]:
 
 
 def file_system(context: Context) -> Iterator[Finding]:
-    """It is this machine's, and its locks keep others out."""
     kind = kind_of(context.place)
     if kind.network:
         yield Finding(
@@ -113,7 +112,6 @@ def free_space(context: Context) -> Iterator[Finding]:
 
 
 def inodes(context: Context) -> Iterator[Finding]:
-    """The disk has room for more files."""
     if context.lacks_files:
         yield Finding(
             "error",
@@ -126,7 +124,6 @@ def inodes(context: Context) -> Iterator[Finding]:
 
 
 def permissions(context: Context) -> Iterator[Finding]:
-    """Nobody else can read or change it."""
     place, info = context.directory, context.directory.stat()
     wrong = trouble(place, info, allowed=PRIVATE)
     own = info.st_uid == os.geteuid()
@@ -143,7 +140,6 @@ def permissions(context: Context) -> Iterator[Finding]:
 
 
 def writable(context: Context) -> Iterator[Finding]:
-    """Pages can be written there."""
     if why := _why_unwritable(context):
         yield Finding(
             "warning",
@@ -176,7 +172,6 @@ def times(context: Context) -> Iterator[Finding]:
 
 
 def budget_file(context: Context) -> Iterator[Finding]:
-    """The file with the budget can be read."""
     path = context.directory / BUDGET_FILE
     is_known = context.budget is not None
     with contextlib.suppress(OSError):
@@ -192,7 +187,6 @@ def budget_file(context: Context) -> Iterator[Finding]:
 
 
 def pins_file(context: Context) -> Iterator[Finding]:
-    """The file with the pins can be read."""
     path = context.directory / PINS_FILE
     is_newer = is_readable = False
     with contextlib.suppress(OSError):
@@ -210,7 +204,6 @@ def pins_file(context: Context) -> Iterator[Finding]:
 
 
 def passed_over(context: Context) -> Iterator[Finding]:
-    """Stores pass nothing over because others could have changed it."""
     own: list[str] = []
     others: list[str] = []
     for path in context.census.ignored:
@@ -240,7 +233,6 @@ def passed_over(context: Context) -> Iterator[Finding]:
 
 
 def leftovers(context: Context) -> Iterator[Finding]:
-    """Dead writers left nothing, and no directory is there for nothing."""
     left = context.census.left
     # A store that has just made one is about to put a page there.
     empty = [] if context.users else context.census.empty
@@ -263,7 +255,6 @@ def leftovers(context: Context) -> Iterator[Finding]:
 
 
 def foreign_files(context: Context) -> Iterator[Finding]:
-    """Nothing lies there that is no cache's."""
     caches = [path for path in context.census.foreign if _is_cold(Path(path), context)]
     for path in caches:
         yield Finding(
@@ -324,4 +315,3 @@ others would look at the disk below."""
 DIRECTORY = (
     permissions, writable, times, budget_file, pins_file, passed_over, leftovers, foreign_files,
 )  # fmt: skip
-"""What is about one that is there."""

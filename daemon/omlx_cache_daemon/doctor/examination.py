@@ -1,8 +1,5 @@
 """What checks find and look at, and their runner: each has its time, and one that fails itself is a
-finding.
-
-`take_census` counts what lies in a directory without opening a file.
-"""
+finding."""
 
 import contextlib
 import os
@@ -65,7 +62,7 @@ class Census:
 
 
 def take_census(directory: Path, fs: FileSystem) -> Census:
-    """Count what lies in a directory; raises OSError."""
+    """Count what lies in a directory without opening a file; raises OSError."""
     known = take_inventory(directory, fs)
     census = Census(len(known.pages), writing=len(known.under_way))
     used = Footprint(root_bytes(directory, fs))
@@ -117,12 +114,9 @@ worth knowing, and nothing to worry about."""
 
 @dataclass(slots=True)
 class Finding:
-    """One thing that is not as it might be.
-
-    `remedy` is a command to type, or what to do. `fix` does it where that is safe, and returns what
-    it did; raises OSError, CommandError. `fixed` says so afterwards, `failed` why it could not.
-    `files` names each file that it is about, with what is wrong.
-    """
+    """One thing that is not as it might be. `remedy` is a command to type, or what to do. `fix`
+    does it where that is safe, and returns what it did; raises OSError, CommandError. `fixed` says
+    so afterwards, `failed` why it could not. `files` names each file that it is about."""
 
     severity: Severity
     found: str
@@ -135,7 +129,6 @@ class Finding:
     failed: str | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON."""
         return {
             "check": self.check,
             "severity": self.severity,
@@ -149,7 +142,7 @@ class Finding:
         }
 
     def mend(self) -> None:
-        """Do what is safe; what fails says so. Raises nothing that a fix does."""
+        """Raises nothing that a fix does."""
         if self.fix is not None:
             try:
                 self.fixed = self.fix()
@@ -173,7 +166,6 @@ class AskedProcess:
     requests: Sequence[RequestRecord] = ()
 
     def part(self, name: str) -> Map:
-        """Return a part of its figures, empty for one that it has not."""
         return as_map(self.stats.get(name) or {})
 
     def given(self, setting: str) -> int | None:
@@ -197,7 +189,6 @@ class AskedProcess:
 
 
 def asked() -> list[AskedProcess]:
-    """Return every store and service that accepts connections, with what it says."""
     return [ask(store) for store in (*running(), *services())]
 
 
@@ -251,13 +242,11 @@ class Context:
 
     @property
     def users(self) -> list[AskedProcess]:
-        """The stores and services that use the directory."""
         real = os.path.realpath(self.directory)
         return [process for process in self.processes if process.cold_dir == real]
 
     @cached_property
     def misspelt(self) -> list[str]:
-        """A line for each variable that nobody reads."""
         try:
             refuse_unknown(SETTING_NAMES, (), os.environ)
         except ConfigError as error:
@@ -295,13 +284,12 @@ class Context:
 
     @property
     def place(self) -> Path:
-        """The directory, or the nearest one above it that exists."""
         above = (self.directory, *self.directory.parents)
         return next(place for place in above if place.exists())
 
     @property
     def spare_bytes(self) -> int:
-        """The bytes that the disk has beyond those to leave free, negative where it lacks some."""
+        """Negative where the disk lacks some of the bytes to leave free."""
         return self.fs.free_bytes(self.place) - self.min_free
 
     @property
@@ -321,7 +309,6 @@ class Context:
 
     @property
     def option(self) -> str:
-        """The option that names the directory in a command to type."""
         return f"--cold-dir {self.directory}"
 
 
@@ -329,7 +316,6 @@ Check = Callable[[Context], Iterator[Finding]]
 
 
 def name_of(check: Check) -> str:
-    """Return what a check is called for people."""
     return check.__name__.replace("_", " ")
 
 
@@ -362,6 +348,5 @@ def _unknown(check: Check, why: str) -> Finding:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the worst first."""
     order = get_args(Severity)
     return sorted(findings, key=lambda finding: order.index(finding.severity))

@@ -1,5 +1,5 @@
 """How quickly a remote store answers, gives and takes, and what that is good for. Measured with
-values of its own, which are deleted afterwards."""
+values that are deleted afterwards."""
 
 import os
 import statistics
@@ -35,8 +35,8 @@ TOKEN_BYTES: Final = {
 
 
 class Worth(NamedTuple):
-    """For one model: what a token takes to read, in a prefix of `PREFIX_TOKENS`, the lookup
-    included; who computes fewer tokens a second gains."""
+    """For one model: what a token takes to read, the lookup included; who computes fewer tokens a
+    second gains."""
 
     model: str
     token_bytes: int
@@ -71,24 +71,21 @@ class Link:
 
     @property
     def lookup_seconds(self) -> float | None:
-        """What a lookup takes at most."""
         return None if self.phase_seconds is None else MOST_PHASES * self.phase_seconds
 
     @property
     def worth(self) -> list[Worth]:
-        """What the link is good for, by model; nothing where it could not be measured."""
+        """Nothing where it could not be measured."""
         rate, lookup = max(self.read_rate or 0, self.parallel_rate or 0), self.lookup_seconds
         if not rate or lookup is None:
             return []
         return [worth(model, nbytes, rate, lookup) for model, nbytes in TOKEN_BYTES.items()]
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, for JSON."""
         rows = [one._asdict() for one in self.worth]
         return {**asdict(self), "lookup_seconds": self.lookup_seconds, "worth": rows}
 
     def report(self) -> str:
-        """Return what was measured and what it is good for, for people."""
         server = f" ({text(self.server)})" if self.server else ""
         days = self.certificate_days
         good = "" if days is None else f", its certificate is good for {duration(days * 86_400)}"
@@ -122,13 +119,12 @@ class Link:
 
 
 def worth(model: str, token_bytes: int, rate: float, lookup_seconds: float) -> Worth:
-    """Return what a link of so many bytes a second is worth for a model."""
     seconds = token_bytes / rate + lookup_seconds / PREFIX_TOKENS
     return Worth(model, token_bytes, seconds, 1 / seconds)
 
 
 def measure_trips(engine: RemoteEngine, link: Link) -> None:
-    """Ask for next to nothing, again and again; raises RemoteError."""
+    """Raises RemoteError."""
     link.connect_seconds = _taken(engine.ping)
     trips = [_taken(engine.ping) for _ in range(PINGS)]
     link.shortest_trip_seconds, link.median_trip_seconds = min(trips), statistics.median(trips)

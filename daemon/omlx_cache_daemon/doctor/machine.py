@@ -1,4 +1,4 @@
-"""The machine: its software, settings, free space, stores and services."""
+"""The machine: its software, settings, stores and services."""
 
 import os
 import resource
@@ -34,18 +34,15 @@ _ENOUGH_DESCRIPTORS = 1024
 _PART = 0.8
 _EARLIEST = 1_700_000_000
 PRIVATE = 0o700
-"""The mode of directories with prompts and sockets in them."""
 
 
 def variables(context: Context) -> Iterator[Finding]:
-    """Every variable is one that is read."""
     for line in context.misspelt:
         remedy = f"unset {line.partition(':')[0]}"
         yield Finding("error", line, "stores and other commands refuse to start", remedy)
 
 
 def settings(context: Context) -> Iterator[Finding]:
-    """A store can be started with what this shell says, and keeps something."""
     known, look = context.settings, "omlx-cache config --here"
     if context.misspelt:
         return
@@ -73,7 +70,6 @@ def packages(context: Context) -> Iterator[Finding]:
 
 
 def clock(context: Context) -> Iterator[Finding]:
-    """The clock says a time that can be."""
     if time.time() < _EARLIEST:
         yield Finding(
             "error",
@@ -84,7 +80,6 @@ def clock(context: Context) -> Iterator[Finding]:
 
 
 def memory(context: Context) -> Iterator[Finding]:
-    """The machine has memory left, and swap if it has any."""
     figures = reader()()
     if level_of(figures, memory_to_leave(probe())) > Level.NORMAL:
         yield Finding(
@@ -106,7 +101,6 @@ def memory(context: Context) -> Iterator[Finding]:
 
 
 def descriptors(context: Context) -> Iterator[Finding]:
-    """There are enough file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _ENOUGH_DESCRIPTORS:
         yield Finding(
@@ -132,7 +126,6 @@ def descriptors(context: Context) -> Iterator[Finding]:
 
 
 def runtime_directory(context: Context) -> Iterator[Finding]:
-    """The runtime directories can be looked into, and are this user's alone."""
     for place in search_places():
         why = why_unseen(place)
         if why:
@@ -164,7 +157,6 @@ def runtime_directory(context: Context) -> Iterator[Finding]:
 
 
 def sockets(context: Context) -> Iterator[Finding]:
-    """Each socket has a process."""
     left = [
         known.path
         for place in search_places()
@@ -182,7 +174,6 @@ def sockets(context: Context) -> Iterator[Finding]:
 
 
 def answers(context: Context) -> Iterator[Finding]:
-    """Every process that listens answers."""
     for process in context.processes:
         if process.error is None:
             continue
@@ -201,7 +192,6 @@ def answers(context: Context) -> Iterator[Finding]:
 
 
 def disks_of_stores(context: Context) -> Iterator[Finding]:
-    """Every store has the use of its disk."""
     spare = context.spare_bytes
     for process in context.users:
         cold = None if process.row is None else process.row.cold
@@ -224,7 +214,6 @@ def disks_of_stores(context: Context) -> Iterator[Finding]:
 
 
 def writes_of_stores(context: Context) -> Iterator[Finding]:
-    """No limit of its own keeps a store from writing, and no page was damaged."""
     for process in context.processes:
         cold = process.part("cold")
         own, held = count_of(cold, "own_limit_bytes"), count_of(cold, "nbytes")
@@ -259,7 +248,6 @@ def writes_of_stores(context: Context) -> Iterator[Finding]:
 
 
 def memory_and_disk(context: Context) -> Iterator[Finding]:
-    """Memory and disk of every store agree on what the disk has."""
     for process in context.processes:
         if process.unbacked:
             yield Finding(
@@ -272,7 +260,6 @@ def memory_and_disk(context: Context) -> Iterator[Finding]:
 
 
 def remotes_of_stores(context: Context) -> Iterator[Finding]:
-    """Every store has the use of the one that machines share."""
     for process in context.processes:
         remote = None if process.row is None else process.row.remote
         if remote is not None and remote.state != "ok":
@@ -285,7 +272,6 @@ def remotes_of_stores(context: Context) -> Iterator[Finding]:
 
 
 def histories(context: Context) -> Iterator[Finding]:
-    """Clients send histories back as they were."""
     for process in context.processes:
         misses = as_map(process.part("requests").get("misses") or {})
         if diverged := count_of(misses, reasons.DIVERGED):
@@ -311,7 +297,6 @@ def histories(context: Context) -> Iterator[Finding]:
 
 
 def versions(context: Context) -> Iterator[Finding]:
-    """All processes of the directory are of one version, which is the one that is installed."""
     rows = [process.row for process in context.users if process.row is not None]
     if {row.version for row in rows} - {__version__}:
         have = ", ".join(f"{row.title} in process {row.pid} {row.version}" for row in rows)
@@ -333,7 +318,6 @@ def versions(context: Context) -> Iterator[Finding]:
 
 
 def close(*paths: str | os.PathLike[str]) -> str:
-    """Close files and directories to other users; return what was done."""
     for path in paths:
         os.chmod(path, PRIVATE if os.path.isdir(path) else 0o600)
     return f"chmod 700 {paths[0]}" if len(paths) == 1 else f"{len(paths):,} closed to others"
@@ -349,4 +333,3 @@ MACHINE = (
     variables, settings, packages, clock, memory, descriptors, runtime_directory, sockets, answers,
     writes_of_stores, memory_and_disk, remotes_of_stores, histories,
 )  # fmt: skip
-"""What is about the machine and its processes."""

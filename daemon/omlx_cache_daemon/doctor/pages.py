@@ -60,7 +60,7 @@ def read_all(context: Context, bytes_per_second: int) -> Iterator[int]:
 
 
 def checksums(context: Context) -> Iterator[Finding]:
-    """Pages are what was written: all where they were read, else a sample, for a bounded time."""
+    """All pages are read, or a sample for a bounded time."""
     if not context.read:
         ends = time.monotonic() + context.seconds
         for path, page in _sample(context):
@@ -122,7 +122,6 @@ def _delete(context: Context, damaged: Iterable[StoredPage]) -> str:
 
 
 def budget(context: Context) -> Iterator[Finding]:
-    """The directory takes no more than its budget, which has room for what is asked for."""
     if context.budget is not None:
         yield from _for_a_prompt(context, context.budget)
         for process in context.users:
@@ -244,7 +243,6 @@ def _excess(context: Context, budget: Budget) -> Iterator[Finding]:
 
 
 def pins(context: Context) -> Iterator[Finding]:
-    """Pins leave room for what is used now."""
     state = described(context.directory)
     kept, limit = count_of(state, "pinned_bytes"), state["bytes"]
     if isinstance(limit, int) and kept * 4 >= limit > 0:
@@ -258,7 +256,6 @@ def pins(context: Context) -> Iterator[Finding]:
 
 
 def newest_page(context: Context) -> Iterator[Finding]:
-    """No page was used in the future."""
     ahead = context.census.latest_ns / 1e9 - time.time()
     if ahead >= 3600:
         yield Finding(
@@ -270,7 +267,6 @@ def newest_page(context: Context) -> Iterator[Finding]:
 
 
 def stale_pages(context: Context) -> Iterator[Finding]:
-    """The pages are of versions that somebody uses."""
     rows = [process.row for process in context.users if process.row is not None]
     current = current_versions(as_versions(row.versions) for row in rows)
     needed = {
@@ -290,7 +286,6 @@ def stale_pages(context: Context) -> Iterator[Finding]:
 
 
 def agreement(context: Context) -> Iterator[Finding]:
-    """Each running store knows as many pages as there are, and counts their bytes."""
     for process in context.users:
         for look in range(_LOOKS):
             # Both change while it looks.

@@ -111,7 +111,6 @@ def examine_remote(
 
 
 def _unused(address: RemoteAddress, error: RemoteError, *, writes: bool) -> Finding:
-    """Return what is wrong with a store that answers, and then does not give or take values."""
     denied = error.reason == "auth"
     what = "lets this machine in, and not write or read" if denied else TROUBLES[error.reason][0]
     return Finding(
@@ -179,7 +178,6 @@ def _safety(address: RemoteAddress, options: RemoteOptions) -> Iterator[Finding]
 
 
 def _is_here(address: RemoteAddress) -> bool:
-    """True for an address on this machine."""
     endpoint = urlsplit(address.options.get("endpoint", "")).hostname
     names = {host.name for host in address.hosts} or {endpoint or ""}
     for name in names - {"localhost"} if address.kind != "file" else ():

@@ -1,5 +1,4 @@
-"""The service's answers on its control socket: a store's answers, for the directory that it
-keeps."""
+"""The service's answers on its control socket: a store's, for the directory that it keeps."""
 
 import os
 import time
@@ -40,7 +39,6 @@ class Answers:
         self._started = time.monotonic()
 
     def operations(self) -> Operations:
-        """Return the operations by name."""
         every = operations(cast(Answering, self))
         return {
             **{name: every[name] for name in ANSWERED},
@@ -75,7 +73,6 @@ class Answers:
         }
 
     def doings(self) -> dict[str, float | bool]:
-        """Return the service's counts, and the state of its checks of checksums."""
         kept = self._upkeep.state.kept
         return {
             **self._upkeep.figures,

@@ -36,7 +36,7 @@ SHARED_NAMES = (
 )
 """Settings of a store that mean the same here, and are read from the same variables."""
 REMOVED_NAMES = tuple(name for name in REMOVED if name.startswith("remote_"))
-"""Shared settings that were removed: a file or a command line that still has one is read."""
+"""A file or a command line that still has one is read."""
 
 
 def _number(value: Any) -> Any:
@@ -51,7 +51,7 @@ def _file(value: Any) -> Any:
 
 
 class ServiceOptions(BaseModel):
-    """The service's own options, beside those of stores. Immutable."""
+    """The service's own options, beside those of stores."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -82,7 +82,7 @@ class ServiceOptions(BaseModel):
 OWN_NAMES = tuple(ServiceOptions.model_fields)
 NAMES = (*SHARED_NAMES, *OWN_NAMES)
 RELOADED = {*NAMES} - {"cold_dir", "status_port", "status_token_file"}
-"""Settings that a reload changes; the others need a restart."""
+"""The other settings need a restart."""
 
 
 class Given(NamedTuple):
@@ -103,7 +103,6 @@ class ServiceConfiguration:
     file: Path | None
 
     def sources(self) -> dict[str, dict[str, object]]:
-        """Return every setting as plain values, with its origin."""
         known = {name: source.to_dict() for name, source in self.settings.sources().items()}
         for name, value in self.options:
             known[name] = SettingSource(name, value, shown(name, value), "default").to_dict()
@@ -114,8 +113,7 @@ class ServiceConfiguration:
         return {name: known[name] for name in NAMES}
 
     def token(self) -> str | None:
-        """Return what clients of the port must know, None where there is none; raises ConfigError
-        for a file that cannot be read."""
+        """Raises ConfigError for a file that cannot be read."""
         file = self.options.status_token_file
         if self.options.status_port == "off" or file == "off":
             return None
@@ -130,12 +128,10 @@ class ServiceConfiguration:
 
 
 def shown(name: str, value: object) -> str:
-    """Return a setting's value as it could be given again."""
     return render("_bytes" if name == "scrub_bytes_per_second" else name, value)
 
 
 def default_file(environ: Mapping[str, str], home: Path, system: str = platform.system()) -> Path:
-    """Return where the file lies unless it is named; it need not exist."""
     if system == "Darwin":
         return home / "Library" / "Application Support" / "omlx-cache" / FILE_NAME
     xdg = environ.get("XDG_CONFIG_HOME", "")
@@ -189,7 +185,6 @@ def read_configuration(
 
 
 def _read(path: Path, *, required: bool, troubles: list[str]) -> dict[str, Any]:
-    """Return the file's values of settings that exist."""
     said: dict[str, Any] = {}
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -24,9 +24,7 @@ from omlx_cache_storage.stats import Stats
 
 ASK_SECONDS = 1.0
 REMEMBERED = 10_000
-"""Events of all processes."""
 _NOBODY = os.curdir
-"""Stands for the service among the paths of sockets."""
 LATE = f"it did not answer within {ASK_SECONDS:g} s"
 
 
@@ -87,7 +85,6 @@ class MachineStatus:
         self._began = time.time()
 
     def operations(self) -> Operations:
-        """Return the operations by name."""
         names = ("processes", "settings", "recent", "prefixes", "events")
         return {name: getattr(self, name) for name in names}
 
@@ -105,7 +102,6 @@ class MachineStatus:
         return shown
 
     def _introduce(self, client: Client) -> Stats:
-        """Ask a process for its description and its figures."""
         self._told[str(client.path)] = client.process()
         return as_answer(Stats, client.call("stats"))
 
@@ -163,8 +159,8 @@ class MachineStatus:
     def _news_of(
         self, path: str, ask: Callable[..., object], pid: int | None
     ) -> tuple[Events, list[Row]]:
-        """Return the follower of a process from now on, and its events since the last time: an
-        answer that comes too late changes nothing."""
+        """An answer that comes too late changes nothing: the follower of a process from now on is
+        returned with its events since the last time."""
         follower = deepcopy(self._followers.get(path) or Events())
         return follower, list(follower.news(ask, pid))
 
@@ -200,7 +196,6 @@ def merged(levels: Sequence[Level], limit: int) -> Level:
 
 
 def _both(one: Level, other: Level) -> Level:
-    """Return a prefix that two processes know of."""
     known = {name: value for name, value in one.items() if value is not None}
     counted = ("roots", "prefixes", "blocks", "children", "used_at")
     most = {name: max(one[name] or 0, other[name] or 0) for name in counted if name in one}

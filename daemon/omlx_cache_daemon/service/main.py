@@ -40,11 +40,9 @@ _HELP = {
     "remote_writes": "Which pages are sent to the store for all processes with "
     "remote_writes=service: all or off. Default: all",
 }
-"""The meaning here of settings that stores have too."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the service, or another requested action, and return the exit code."""
     try:
         return _run(_parser().parse_args(argv))
     except (ConfigError, CommandError, OSError) as error:
@@ -111,15 +109,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _described(name: str) -> str:
-    """Return a setting's description, and its default."""
     field = {**CacheSettings.model_fields, **ServiceOptions.model_fields}[name]
     said = " ".join((field.description or "").split()).replace("%", "%%")
     return f"{said} Default: {shown(name, field.default)}"
 
 
 def _show(configuration: ServiceConfiguration) -> int:
-    """Print the configuration that the service would use; raises ConfigError for a secret that
-    cannot be read."""
+    """Raises ConfigError for a secret that cannot be read."""
     file = configuration.file
     configuration.token()
     configuration.settings.remote_options("any")

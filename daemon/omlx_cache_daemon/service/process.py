@@ -101,7 +101,6 @@ class Service:
         self._wait()
 
     def _wait(self) -> None:
-        """Wait for a signal, for news of the upkeep, or for the next sign of life."""
         patience = self._manager.watchdog_seconds / 3
         select.select([self._woken], [], [], patience if self._is_ready else min(1.0, patience))
         with contextlib.suppress(BlockingIOError):
@@ -159,10 +158,8 @@ class Service:
 
 class Manager:
     """The service manager: it gets datagrams at the socket that `$NOTIFY_SOCKET` names, and none
-    without one. Never waits and raises nothing.
-
-    `watchdog_seconds`: how often the manager wants to hear of this process.
-    """
+    without one. Never waits and raises nothing. `watchdog_seconds`: how often it wants to hear of
+    this process."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         name = environ.get("NOTIFY_SOCKET", "")
@@ -175,7 +172,6 @@ class Manager:
         self.watchdog_seconds = int(wanted) / 1e6 if is_watched else 3600.0
 
     def tell(self, **values: object) -> None:
-        """Send values, such as `READY=1`."""
         text = "\n".join(f"{name}={value}" for name, value in values.items())
         if self._address:
             with contextlib.suppress(OSError):

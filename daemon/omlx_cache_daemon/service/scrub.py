@@ -69,7 +69,6 @@ class StateFile:
 
     @property
     def is_held(self) -> bool:
-        """True while the directory has this service's file."""
         with contextlib.suppress(OSError):
             return self._open.fd >= 0 and self._fs.is_at(self._open.fd, self._path)
         return True
@@ -97,11 +96,11 @@ class StateFile:
         return self.kept
 
     def note(self, **changes: object) -> None:
-        """Change the state; the file has it after the next `save`."""
+        """The file has the change after the next `save`."""
         self.kept = replace(self.kept, **changes)  # type: ignore[arg-type]
 
     def save(self) -> None:
-        """Write the state to the file, as far as the disk takes it. Raises nothing."""
+        """Raises nothing."""
         raw = json.dumps(asdict(self.kept)).encode()
         if self.is_held and len(raw) <= MOST_BYTES:
             with contextlib.suppress(OSError):
@@ -110,7 +109,6 @@ class StateFile:
                     self._fs.poke(written.fd, raw.ljust(MOST_BYTES), 0)
 
     def close(self) -> None:
-        """Leave the directory to another service."""
         if self._open.fd >= 0:
             self.note(pid=0)
             self.save()
@@ -118,7 +116,6 @@ class StateFile:
 
 
 def _parsed(raw: bytes) -> KeeperState:
-    """Return the state in a file, an empty one where it cannot be understood."""
     with contextlib.suppress(ValueError, RecursionError):
         return read(KeeperState, json.loads(raw))
     return KeeperState()
@@ -170,7 +167,7 @@ class Scrubber:
         return due - time.monotonic()
 
     def _turn(self, bytes_per_second: float) -> None:
-        """Read pages for a moment; raises OSError."""
+        """Raises OSError."""
         if self._pass is None:
             self._pass = check_pages(self._directory, after=self._state.kept.after, fs=self._fs)
         self._turned, self._nbytes = time.monotonic(), 0

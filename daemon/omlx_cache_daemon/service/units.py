@@ -1,5 +1,4 @@
-"""Units for systemd and agents for launchd, with the path of this installation: of the service, and
-of `omlx-cache serve`, which one can start at login."""
+"""Units for systemd and agents for launchd, of the service and of `omlx-cache serve`."""
 
 import os
 import plistlib
@@ -20,8 +19,8 @@ _MODULES: Final = {"omlx-cached": "omlx_cache_daemon.service", "omlx-cache": "om
 
 
 def unit(kind: str, serve: Sequence[str] | None = None) -> str:
-    """Return a unit as it is to be installed: of the service, or of `omlx-cache serve` with these
-    arguments."""
+    """Return a unit as it is to be installed: of `omlx-cache serve` with these arguments, or of the
+    service."""
     name = "omlx-cached" if serve is None else SERVER
     file = files("omlx_cache_daemon.service").joinpath("units", f"{name}.{KINDS[kind]}")
     command = _command("omlx-cached")
@@ -57,8 +56,7 @@ def start_at_login(serve: Sequence[str]) -> str:
 
 
 def end_at_login() -> str:
-    """Undo `start_at_login`, and end the server; return a note for the person. Raises CommandError,
-    OSError."""
+    """Undo `start_at_login`, and end the server. Raises as that does."""
     kind, path = _place()
     if kind == "launchd":
         _call("launchctl", "bootout", f"gui/{os.getuid()}/{SERVER}", required=False)
@@ -69,7 +67,6 @@ def end_at_login() -> str:
 
 
 def _place() -> tuple[str, Path]:
-    """Return who starts programs at login here, and the file for the server that it reads."""
     if sys.platform == "darwin":
         return "launchd", Path.home() / "Library" / "LaunchAgents" / f"{SERVER}.plist"
     settings = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"))
@@ -85,6 +82,5 @@ def _call(*command: str, required: bool = True, advice: str = "") -> None:
 
 
 def _command(name: str) -> list[str]:
-    """Return what starts a program: the script beside this interpreter, or its module."""
     script = os.path.join(os.path.dirname(sys.executable), name)
     return [script] if os.access(script, os.X_OK) else [sys.executable, "-m", _MODULES[name]]

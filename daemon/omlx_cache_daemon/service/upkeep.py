@@ -29,7 +29,6 @@ LOOK_SECONDS = 30.0
 BUSY_SECONDS = 0.5
 """The same while others write: who follows later than their ledger is long reads it all again."""
 LONGEST_SECONDS = 300.0
-"""The same for a disk that cannot be had."""
 SWEEP_SECONDS = 6 * 3600.0
 FEEDING_SECONDS = 1.0
 """How long pages that are being sent are waited for at the end: all are found there again."""
@@ -39,7 +38,6 @@ FIGURES: Final = (
     "scrubbed_pages", "scrubbed_bytes", "damaged_pages", "unread_pages", "passes", "sweeps",
     "swept_files", "swept_sockets", "freed_pages", "reloads", "failures",
 )  # fmt: skip
-"""The service's counts from its start, for metrics and people."""
 
 
 class Upkeep:
@@ -92,7 +90,6 @@ class Upkeep:
         self._thread.start()
 
     def reload(self, configuration: ServiceConfiguration) -> None:
-        """Go by other limits soon."""
         self.wanted = configuration
         self._wake.set()
 
@@ -130,7 +127,7 @@ class Upkeep:
             self._tell()
 
     def _begin(self) -> float:
-        """Open the directory, and return 0 seconds; raises AlreadyKept."""
+        """Raises AlreadyKept."""
         with contextlib.suppress(OSError):
             if self.tier.is_there():
                 self._fs.claim(self.directory)
@@ -166,7 +163,6 @@ class Upkeep:
         return min(self._pause, self.scrubber.step(wanted.options.scrub_days, rate))
 
     def _look(self) -> None:
-        """Bring the directory within its limits, and sweep it now and then."""
         self._look_at = time.monotonic() + LOOK_SECONDS
         self._seen = self.tier.sharing.generation
         self.figures["freed_pages"] += self.tier.keep()
@@ -180,7 +176,6 @@ class Upkeep:
                 self.figures["sweeps"] += 1
 
     def _sweep_sockets(self) -> None:
-        """Remove the control sockets of dead processes; raises nothing."""
         for place in search_places():
             with contextlib.suppress(OSError):
                 self.figures["swept_sockets"] += len(remove_stale(place))
@@ -199,8 +194,7 @@ class Upkeep:
         return trouble
 
     def _take_state(self) -> None:
-        """Have the directory's file for services; raises AlreadyKept. Without an available file,
-        the state stays in memory."""
+        """Raises AlreadyKept. Without an available file, the state stays in memory."""
         with contextlib.suppress(OSError):
             if self._fs.exists(self.directory):
                 self.state.take()
