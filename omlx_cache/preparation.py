@@ -175,7 +175,7 @@ class Preparation:
             chain,
             self._staging,
             start=self._position,
-            local=restored.local_tokens if restored.remote_tokens else None,
+            local=restored.local_tokens,
             prompt_length=len(chain),
             own=restored.point.root_first,
             stops=[len(chain)],

@@ -112,7 +112,7 @@ class Session:
                 chain,
                 self._staging,
                 start=start,
-                local=restored.local_tokens if restored.remote_tokens else None,
+                local=restored.local_tokens,
                 prompt_length=self._prompt_length,
                 own=point.root_first,
                 stops=scope.stops(start, self._prompt_length, point.wanted_state),

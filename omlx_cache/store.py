@@ -74,7 +74,7 @@ from omlx_cache_storage.page import Buffer, PageId, PageMeta
 from omlx_cache_storage.prefetch import Prefetch, Prefetcher, ReadingTiers
 from omlx_cache_storage.remote.tier import open_tier
 from omlx_cache_storage.remote.uploads import Uploads
-from omlx_cache_storage.stats import RemoteUsage, Stats
+from omlx_cache_storage.stats import Stats
 from omlx_cache_storage.tiers import FLUSH_SECONDS, Tiers
 
 if TYPE_CHECKING:
@@ -444,6 +444,9 @@ class BlockStore(ReadingTiers):
     @uninterrupted
     def stats(self) -> Stats:
         """Return one immutable picture of everything; takes each lock briefly."""
+        remote, uploads = None if self.remote is None else self.remote.usage(), self.uploads
+        if remote is not None and uploads is not None:
+            remote = uploads.counted(remote)
         return Stats(
             uptime_seconds=time.monotonic() - self.started,
             hot=self.hot.usage(),
@@ -456,18 +459,12 @@ class BlockStore(ReadingTiers):
             memory=self._relief.usage,
             histograms=self.events.timings.observed(),
             events=self.events.counts(),
-            remote=self._remote_usage(),
+            remote=remote,
         )
 
     @property
     def is_short_of_memory(self) -> bool:
         return self._relief.usage.level != Level.NORMAL.word
-
-    def _remote_usage(self) -> RemoteUsage | None:
-        if self.remote is None:
-            return None
-        usage, uploads = self.remote.usage(), self._parts.uploads
-        return usage if uploads is None else uploads.counted(usage)
 
     def metrics(self) -> str:
         """Return this store's metrics in Prometheus' text format. Reads a file."""

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 class Restored:
     """The result of a restore: private caches at `point.position`. Of its tokens and `nbytes` the
     disk gave `cold_tokens`, other machines `remote_tokens`, and each of these tiers `read_bytes`;
-    the first `local_tokens` were on this machine."""
+    the first `local_tokens` (None: all) were on this machine."""
 
     prompt_cache: list[Any]
     point: RestorePoint
@@ -35,7 +35,7 @@ class Restored:
     cold_tokens: int = 0
     remote_tokens: int = 0
     read_bytes: Mapping[str, int] = field(default_factory=dict)
-    local_tokens: int = 0
+    local_tokens: int | None = None
 
 
 def missed(reason: str | None) -> RestorePoint:
@@ -202,7 +202,8 @@ def _restored(prompt_cache: list[Any], point: RestorePoint, read: set[PageId]) -
             if page.group == first:
                 # A state stands for all tokens before it.
                 tokens[tier] = min(position, tokens[tier] + (info.held or position))
-    return Restored(prompt_cache, point, total, tokens[COLD], tokens[REMOTE], nbytes, local)
+    far = tokens[REMOTE]
+    return Restored(prompt_cache, point, total, tokens[COLD], far, nbytes, local if far else None)
 
 
 def mark_used(walk: Walk, point: RestorePoint) -> None:

@@ -138,31 +138,31 @@ class CacheSettings(RemoteSettings):
     bookkeeping. Part of every key: a cache made with another size is not found."""
 
     hot_bytes: Size = Field(_DERIVED)
-    """Budget of the hot tier: live arrays in this process, pending pages included. 0 means no
-    hot tier: memory holds pending pages only, within `queue_bytes`. A conversation is then in
-    memory once while it is computed, and its next turn is read from the disk. This does not limit
-    the length of a sequence; the disk does."""
+    """Budget of the hot tier: live arrays in this process, pending pages included. 0 means no hot
+    tier: memory holds pending pages only, within `queue_bytes`. A conversation is then in memory
+    once while it is computed, and its next turn is read from the disk. The disk limits the length
+    of a sequence, not this."""
 
     hot_cache_only: bool = False
     """Keep all pages in memory: no directory is made, no writer runs, an evicted page is lost.
     Settings of the cold tier are then ignored."""
 
     cold_dir: Directory = Field(_DERIVED)
-    """The directory of the cold tier. A store makes it with mode 0700. An existing one must be
-    this user's and closed to the writes of others. Otherwise nothing is stored on the disk, and the
-    state in `stats` says what to do: `chmod 700`, `chown`, or another directory. A disk without
-    owners or modes (exFAT, some network mounts) must be mounted for this user with mode 0700. The
-    directory above must exist, except for the default: a store waits for a disk that is not mounted
-    yet or went away. See docs/operations.md. Backups that know `CACHEDIR.TAG` leave the directory
-    out, and a store that makes it tells Time Machine to."""
+    """The directory of the cold tier. A store makes it with mode 0700. An existing one must be this
+    user's and closed to the writes of others. Otherwise nothing is stored on the disk, and the
+    state in `stats` says what to do. A disk without owners or modes (exFAT, some network mounts)
+    must be mounted for this user with mode 0700. The directory above must exist, except for the
+    default: a store waits for a disk that is not mounted yet or went away. See docs/operations.md.
+    Backups that know `CACHEDIR.TAG` leave the directory out,
+    and a store that makes it tells Time Machine to."""
 
     cold_bytes: Size = Field(_DERIVED)
     """Disk budget of the files of the cold directory, temporary ones included. A directory has one
     budget for all its processes: the value of the first process, which stays while others use the
     directory. A later process with a smaller value writes only while the directory holds less, and
-    deletes nothing for it. A later process with a larger value changes nothing. A process that is
-    alone sets its own value, unless `omlx-cache quota` has set one. A derived value limits no other
-    process, and a given one replaces it. See docs/operations.md."""
+    deletes nothing for it; one with a larger value changes nothing. A process that is alone sets
+    its own value, unless `omlx-cache quota` has set one. A derived value limits no other process,
+    and a given one replaces it. See docs/operations.md."""
 
     min_free_bytes: Size = Field(_DERIVED)
     """Free space that the cold tier leaves on its disk, whatever `cold_bytes` says. Unless it is 0,
@@ -191,9 +191,8 @@ class CacheSettings(RemoteSettings):
     worth_reading: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "auto"
     """Whether a restore reads pages that take longer to read than to compute. `auto` compares the
     latest reads with the model's prefill. It computes where that is at least 1.25 times faster
-    (reason `slower_than_computing`); one such restore in eight reads all the same. Pages in memory
-    are used in any case. Before three reads and a prefill every page is read. `off` always
-    reads."""
+    (reason `slower_than_computing`); one such restore in eight reads all the same. Before three
+    reads and a prefill every page is read. `off` always reads. Pages in memory are always used."""
 
     prepare: Annotated[Literal["auto", "off"], BeforeValidator(lower)] = "auto"
     """Whether a server computes the beginning of a conversation's next prompt while it has no
@@ -209,11 +208,11 @@ class CacheSettings(RemoteSettings):
     for them, one is tried in ten minutes. `off`: nothing is prepared."""
 
     durability: Annotated[Literal["none", "fsync", "full"], BeforeValidator(lower)] = "fsync"
-    """How a file is synced before it is published: `none`, `fsync`, or `full`. On macOS `full` also
-    empties the drive's own cache (F_FULLFSYNC); elsewhere it means `fsync`. After simulated power
-    cuts more than half of the flushed sequences were lost with `none`, and none with `fsync` or
-    `full`; no level restored wrong bytes. With any of them flushed pages survive the end of the
-    process (docs/reliability.md; `omlx-cache bench` measures the cost)."""
+    """How a file is synced before it is published. On macOS `full` also empties the drive's own
+    cache (F_FULLFSYNC); elsewhere it means `fsync`. After simulated power cuts more than half of
+    the flushed sequences were lost with `none`, and none with `fsync` or `full`; no level restored
+    wrong bytes. With any of them flushed pages survive the end of the process (docs/reliability.md;
+    `omlx-cache bench` measures the cost)."""
 
     codec: Annotated[CodecName, BeforeValidator(lower)] = "dense"
     """How pages are encoded in both tiers. Part of every namespace."""
