@@ -4,7 +4,9 @@ One thread owns the model (`run`); any may call `submit` and `cancel`. A request
 cached prefix -> chunked prefill with checkpoints -> batched decoding -> commit: docs/embedding.md.
 """
 
+import contextlib
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,7 +23,8 @@ PREFILL_STEP = 512
 
 @dataclass
 class Request:
-    """A prompt and its answer. `tokens` ends with None; `done` is set when nothing more comes."""
+    """A prompt and its answer. `tokens` ends with None; `done` is set when nothing more comes, and
+    `error` then says what ended it early."""
 
     prompt: list[int]
     max_tokens: int = 64
@@ -31,11 +34,15 @@ class Request:
     done: threading.Event = field(default_factory=threading.Event)
     cancelled: threading.Event = field(default_factory=threading.Event)
     cached_tokens: int = 0
+    error: BaseException | None = None
     begun: Begun = field(init=False, repr=False)
 
     def answer(self) -> list[int]:
-        """Block until the answer is complete, and return it."""
-        return list(iter(self.tokens.get, None))
+        """Block until the answer is complete, and return it; raises `error`."""
+        answer = list(iter(self.tokens.get, None))
+        if self.error is not None:
+            raise self.error
+        return answer
 
 
 @dataclass
@@ -63,12 +70,26 @@ class Scheduler:
         self._prefill: Prefill | None = None
         self._decoding: dict[int, tuple[Request, Session]] = {}
         self._batch: BatchGenerator | None = None
+        self._is_over = threading.Event()
 
     def submit(self, request: Request) -> Request:
-        """Queue a request and begin to read what is cached of it; returns at once."""
+        """Queue a request and begin to read what is cached of it; returns at once. Raises
+        ValueError for a prompt that the model cannot be fed."""
+        prompt, most = request.prompt, request.max_tokens
+        if not isinstance(prompt, list) or not all(
+            type(token) is int and 0 <= token < 2**31 for token in prompt
+        ):
+            raise ValueError(f"a prompt is a list of token ids, got {type(prompt).__name__}")
+        if not prompt or type(most) is not int or most < 1:
+            raise ValueError(
+                "a request has a token or more, and max_tokens of at least 1; got "
+                f"{len(prompt)} tokens and max_tokens={most!r}"
+            )
         # Buffers get room for the prompt only, as the batch copies them.
         request.begun = self._cache.begin(request.prompt, salt=request.salt, max_new_tokens=0)
         self._arrivals.put(request)
+        if self._is_over.is_set():
+            self._fail_arrivals(RuntimeError("the scheduler has ended"))
         return request
 
     def prepare(self, tokens: Sequence[int], salt: str | None = None) -> None:
@@ -95,13 +116,18 @@ class Scheduler:
                 self._prefill_a_chunk()
                 self._decode_a_step()
         finally:
-            # Whatever ended the loop, nothing may keep what it captured.
+            # Whatever ended the loop, nothing may keep what it captured, and no client may wait.
+            self._is_over.set()
+            error = sys.exception() or RuntimeError("the scheduler has ended")
             for preparation in self._idle:
                 preparation.close()
             if self._prefill is not None:
-                self._prefill.session.abort()
-            for _request, session in self._decoding.values():
-                session.abort()
+                self._fail(self._prefill.request, error, self._prefill.session)
+            for request, session in self._decoding.values():
+                self._fail(request, error, session)
+            for request in self._waiting:
+                self._fail(request, error)
+            self._fail_arrivals(error)
             self._batch.close()
 
     def _busy(self) -> bool:
@@ -130,7 +156,7 @@ class Scheduler:
             self._idle.popleft().close()
 
     def _next_ready(self) -> Request | None:
-        """Take the first request whose prefix has come, or was waited for long enough.
+        """Return the first request whose prefix has come, or was waited for long enough.
 
         With nothing to decode meanwhile, the first of all is waited for.
         """
@@ -138,7 +164,6 @@ class Scheduler:
             begun = request.begun
             # What another request computes is left to that one.
             if begun.ready or not (begun.held or (begun.deadline and self._decoding)):
-                self._waiting.remove(request)
                 return request
         if self._waiting and not self._decoding:
             self._waiting[0].begun.wait(0.05)
@@ -152,9 +177,18 @@ class Scheduler:
             )
             request.cached_tokens = session.cached_tokens
             self._prefill = Prefill(request, session, session.cached_tokens)
-        if self._prefill is None:
-            return
+            self._waiting.remove(request)
         job = self._prefill
+        if job is None:
+            return
+        try:
+            self._feed(job)
+        except Exception as error:
+            # The others go on.
+            self._prefill = None
+            self._fail(job.request, error, job.session)
+
+    def _feed(self, job: Prefill) -> None:
         # The generator wants the last token for itself.
         left = len(job.request.prompt) - 1 - job.position
         if left > 0:
@@ -189,9 +223,14 @@ class Scheduler:
             request.tokens.put(response.token)
             if response.finish_reason is not None:
                 del self._decoding[response.uid]
-                session.extend(answer := response.all_tokens[len(request.prompt) :])
-                session.commit(response.prompt_cache, release=True, ended=request.ended(answer))
-                self._finish(request)
+                try:
+                    session.extend(answer := response.all_tokens[len(request.prompt) :])
+                    hint = request.ended(answer)
+                    session.commit(response.prompt_cache, release=True, ended=hint)
+                except Exception as error:
+                    self._fail(request, error, session)
+                else:
+                    self._finish(request)
 
     def _drop_cancelled(self) -> None:
         assert self._batch is not None
@@ -210,6 +249,20 @@ class Scheduler:
                 session.abort()
                 del self._decoding[uid]
                 self._finish(request)
+
+    def _fail_arrivals(self, error: BaseException) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                arrival = self._arrivals.get_nowait()
+                if isinstance(arrival, Request):
+                    self._fail(arrival, error)
+
+    def _fail(self, request: Request, error: BaseException, session: Session | None = None) -> None:
+        request.begun.cancel()
+        if session is not None:
+            session.abort()
+        request.error = error
+        self._finish(request)
 
     def _finish(self, request: Request) -> None:
         request.done.set()

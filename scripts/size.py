@@ -27,11 +27,11 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(7049, 57, 0),
-    "core": Limit(7363, 79, 0),
+    "core": Limit(7363, 75, 0),
     "outside": Limit(11664, 147, 0),
-    "wheel": Limit(26076, 283, 0),
+    "wheel": Limit(26076, 279, 0),
     "benchmarks": Limit(1500, 18, 0),
-    "tests": Limit(31130, 478, 0),
+    "tests": Limit(31180, 478, 0),
 }
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
 import pytest
 
 from kit.examples import some
@@ -119,3 +121,89 @@ def test_what_will_be_asked_for_is_computed_while_there_is_nothing_else_to_do(
     # One that is looked up before what is computed was given up gets the whole blocks of that.
     blocks = [request.cached_tokens // 64 for request in asked]
     assert blocks == [300 // 64, 0, min(300 + prepared, 599) // 64]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens"),
+    [
+        ([], 4),
+        ([1.5], 4),
+        ([2**63], 4),
+        ([True], 4),
+        (None, 4),
+        ("text", 4),
+        (mx.array([1, 2]), 4),
+        (np.array([1, 2]), 4),
+        ([1, 2], 0),
+        ([1, 2], None),
+    ],
+)
+def test_a_prompt_that_cannot_be_fed_is_refused(
+    scheduler: ModuleType, store: BlockStore, prompt: Any, max_tokens: Any
+) -> None:
+    made = scheduler.Scheduler(model := model_of("qwen3"), PrefixCache(model, store))
+    with pytest.raises(ValueError, match=r"list of token ids|max_tokens of at least 1"):
+        made.submit(scheduler.Request(prompt, max_tokens=max_tokens))
+
+
+def test_a_request_that_fails_ends_alone(scheduler: ModuleType, store: BlockStore) -> None:
+    model, prompts = model_of("qwen3"), [prompt_of(100, seed=n) for n in range(3)]
+    cannot = [5] * 40
+
+    class Fails:
+        layers = model.layers
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(model, name)
+
+        def __call__(self, tokens: Any, **options: Any) -> Any:
+            if tokens[0, 0].item() == 5:
+                raise MemoryError("no room")
+            return model(tokens, **options)
+
+    def hints(answer: list[int]) -> str:
+        raise KeyError("hint")
+
+    answers: list[list[int]] = []
+
+    def ask(made: Any) -> None:
+        made._model = Fails()
+        good = [made.submit(scheduler.Request(p, max_tokens=8)) for p in prompts[:2]]
+        fails = made.submit(scheduler.Request(cannot, max_tokens=8))
+        odd = made.submit(scheduler.Request(prompts[2], max_tokens=8, ended=hints))
+        with pytest.raises(MemoryError, match="no room"):
+            fails.answer()
+        with pytest.raises(KeyError, match="hint"):
+            odd.answer()
+        answers.extend(request.answer() for request in good)
+
+    with running(scheduler, model, store) as client:
+        client(ask)
+    assert answers == alone(model, prompts[:2], 8)
+    assert store.stats().requests.live_sessions == 0
+
+
+def test_no_client_waits_for_a_loop_that_has_ended(
+    scheduler: ModuleType, store: BlockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = scheduler.Scheduler(model := model_of("qwen3"), PrefixCache(model, store))
+    requests = [
+        made.submit(scheduler.Request(prompt_of(n, seed=n), max_tokens=50)) for n in (20, 1400, 30)
+    ]
+    decode, steps = made._decode_a_step, iter(range(4))
+
+    def step() -> None:
+        if next(steps, None) is None:
+            raise ZeroDivisionError
+        decode()
+
+    monkeypatch.setattr(made, "_decode_a_step", step)
+    with pytest.raises(ZeroDivisionError):
+        made.run()
+    for request in requests:
+        assert request.done.is_set()
+        with pytest.raises(ZeroDivisionError):
+            request.answer()
+    with pytest.raises(RuntimeError, match="the scheduler has ended"):
+        made.submit(scheduler.Request([1, 2, 3])).answer()
+    assert store.stats().requests.live_sessions == 0
