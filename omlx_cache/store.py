@@ -26,8 +26,7 @@ from omlx_cache.control.listing import (
     used_by_anybody,
 )
 from omlx_cache.control.operations import operations
-from omlx_cache.control.replies import Identity
-from omlx_cache.control.request_replies import WhyReply
+from omlx_cache.control.replies import Identity, WhyReply
 from omlx_cache.control.server import ApiServer, check_socket, serve_port, serve_socket
 from omlx_cache.flights import Flights
 from omlx_cache.identity.namespace import KnownNamespaces, Namespace

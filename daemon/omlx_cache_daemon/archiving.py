@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from omlx_cache.control.cold_files import namespaces, open_tier, scan
-from omlx_cache.control.page_replies import SHOWN_DIGITS
+from omlx_cache.control.replies import SHOWN_DIGITS
 from omlx_cache.identity.namespace import installed
 from omlx_cache.package import VERSION
 from omlx_cache.settings.model import CacheSettings

@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeVar
 
 from safetensors import SafetensorError, deserialize
 
-from omlx_cache.control.page_replies import PageDetails
+from omlx_cache.control.replies import PageDetails
 from omlx_cache_daemon.changing import remove_opened
 from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories, walk_shard
 from omlx_cache_storage.cold.disk import DISK, FileSystem

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
-from omlx_cache.control.request_replies import RecordPage
+from omlx_cache.control.replies import RecordPage
 from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_daemon.client import Map, as_answer, as_map, as_maps, count_of
 from omlx_cache_daemon.render import quantity

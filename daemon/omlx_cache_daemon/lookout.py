@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from omlx_cache.control.request_replies import ExplainedRequest
+from omlx_cache.control.replies import ExplainedRequest
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.figures import Known, Rates, ask_figures, rates
 from omlx_cache_daemon.render import text
-from omlx_cache_daemon.watching import StoreQuestion, StoreReply
+from omlx_cache_daemon.stores import StoreQuestion, StoreReply
 from omlx_cache_storage.stats import Stats
 
 ANSWER_SECONDS = 2.0

@@ -20,7 +20,7 @@ from omlx_cache.control.listing import (
     namespace_rows,
     page_rows,
 )
-from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow
 from omlx_cache.settings.machine import cold_dir_from_environment, probe
 from omlx_cache.settings.names import COLD_DIR_VARIABLE, ConfigError
 from omlx_cache_daemon.client import Map

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.page_replies import SHOWN_DIGITS, NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.replies import SHOWN_DIGITS, NamespaceRow, PageDetails, PageRow
 from omlx_cache_daemon.client import Client, Map, as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.render import text, warn

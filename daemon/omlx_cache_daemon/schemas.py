@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final
 
-from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
-from omlx_cache.control.replies import Identity, ProcessRow
-from omlx_cache.control.request_replies import WhyReply
+from omlx_cache.control.replies import (
+    Identity,
+    NamespaceRow,
+    PageDetails,
+    PageRow,
+    ProcessRow,
+    WhyReply,
+)
 from omlx_cache.control.serialization import schema
 from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache_storage.stats import Stats

@@ -17,8 +17,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from omlx_cache.control.replies import last_name
-from omlx_cache.control.request_replies import ExplainedRequest
+from omlx_cache.control.replies import ExplainedRequest, last_name
 from omlx_cache.settings.sizes import duration, format_size
 from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.figures import Rates, added_up, rate, time_saved, total
@@ -34,7 +33,7 @@ from omlx_cache_daemon.lookout import (
 )
 from omlx_cache_daemon.process import sigterm_raises
 from omlx_cache_daemon.render import is_interactive, quantity, text, uses_styles
-from omlx_cache_daemon.watching import StoreReply
+from omlx_cache_daemon.stores import StoreReply
 
 _BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
 _NARROWEST_BAR, _WIDEST_BAR, _BESIDE_BAR = 8, 60, 62

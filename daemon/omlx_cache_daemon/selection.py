@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from omlx_cache.control.page_replies import SHOWN_DIGITS, SHOWN_MATCHES, NamespaceRow
+from omlx_cache.control.replies import SHOWN_DIGITS, SHOWN_MATCHES, NamespaceRow
 from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.offline_files import Files

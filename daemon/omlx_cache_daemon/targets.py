@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from omlx_cache.control.page_replies import SHOWN_MATCHES, NamespaceRow, several
-from omlx_cache.control.replies import last_name
+from omlx_cache.control.replies import SHOWN_MATCHES, NamespaceRow, last_name, several
 from omlx_cache.identity.namespace import installed, salt_digest
 from omlx_cache_daemon.errors import CommandError, UsageError
 from omlx_cache_daemon.render import text

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow, several
+from omlx_cache.control.replies import NamespaceRow, PageDetails, PageRow, several
 from omlx_cache.control.serialization import extended
 from omlx_cache_storage.cold.disk import SMALL_FILE_BYTES
 from omlx_cache_storage.cold.page_reader import read_header

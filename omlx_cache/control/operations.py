@@ -14,12 +14,20 @@ from omlx_cache.control.listing import (
     namespace_rows,
     page_rows,
 )
-from omlx_cache.control.page_replies import NamespaceRow, PageDetails, PageRow
-from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow, RemoteHolding
-from omlx_cache.control.request_replies import RecordPage
+from omlx_cache.control.replies import (
+    ColdHolding,
+    Holding,
+    NamespaceRow,
+    PageDetails,
+    PageRow,
+    ProcessRow,
+    RecordPage,
+    RemoteHolding,
+)
 from omlx_cache.control.serialization import document, extended
 from omlx_cache.identity.namespace import installed
 from omlx_cache.requests.log import answer, explained
+from omlx_cache.status.history import ProcessStatus
 from omlx_cache.status.kv_events import events_document, kv_document
 from omlx_cache.status.levels import PrefixLevels
 from omlx_cache.status.prefix_lookup import (
@@ -27,7 +35,6 @@ from omlx_cache.status.prefix_lookup import (
     namespaces_document,
     prefix_document,
 )
-from omlx_cache.status.process import ProcessStatus
 from omlx_cache.status.routes import Arguments, Operations
 from omlx_cache_storage.documents import as_versions
 from omlx_cache_storage.keys import NAMESPACE_BYTES, BlockKey

@@ -1,12 +1,11 @@
-"""Processes' replies about themselves: a frozen dataclass for each answer.
+"""Processes' replies about themselves, their pages and their requests: a frozen dataclass for each
+answer, which `serialization.py` writes as JSON and reads again. Statistics are in `Stats`."""
 
-The API and the command line write answers as JSON (`serialization.py`), and read them again. Pages
-are in `page_replies.py`, requests in `request_replies.py`, and statistics in `Stats`: a
-command imports what it reads.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from omlx_cache.requests.explanation import Explanation, RequestRecord
+from omlx_cache_storage.page import TensorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +85,99 @@ class ProcessRow(Identity):
     @property
     def cold_dir(self) -> str | None:
         return None if self.cold is None else self.cold.dir
+
+
+SHOWN_DIGITS, SHOWN_MATCHES = 16, 5
+"""Of a digest or key, and of what begins alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceRow:
+    """Pages of one model, salt, layout and versions; `stale` is null where that is not known."""
+
+    namespace: str
+    label: str
+    pages: int
+    bytes: int
+    tokens: int
+    groups: Sequence[str]
+    tiers: Sequence[str]
+    created_at: str | None
+    used_at: str | None
+    versions: Mapping[str, str]
+    salt: str
+    stale: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRow:
+    """A page: the keys and values of one block of tokens of one group of layers. `age_s` is null
+    for one that is superseded and leaves first."""
+
+    key: str
+    group: str
+    position: int
+    tokens: int
+    bytes: int
+    tiers: Sequence[str]
+    namespace: str
+    path: str
+    age_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageDetails(PageRow):
+    """A page with its description, from its file or from memory. `error` says why there is none;
+    `data` is verified, damaged, or why the file was not read, once it was checked."""
+
+    parent: str | None = None
+    tail: bool | None = None
+    codec: str | None = None
+    checksum: str | None = None
+    data_offset: int | None = None
+    tensors: Sequence[TensorSpec] = ()
+    data: str | None = None
+    error: str | None = None
+
+
+def several(digests: Collection[str], prefix: str) -> str:
+    """Return in words that several namespaces begin so."""
+    shown = [digest[:SHOWN_DIGITS] for digest in sorted(digests)[:SHOWN_MATCHES]]
+    more = ", ..." * (len(digests) > SHOWN_MATCHES)
+    return f"{len(digests)} namespaces begin with {prefix}: {', '.join(shown)}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """A part of a log: `upto` is the number up to which it has all that is remembered."""
+
+    upto: int
+    records: Sequence[RequestRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRequest(RequestRecord):
+    """A request with why no more of it was restored: `why` shows nothing of its text. `words` and
+    `explanation` may; they are for this user only, and null before it was looked up."""
+
+    pid: int
+    why: str = ""
+    words: str = ""
+    explanation: Explanation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """How much of its requests a process remembers, to explain later ones, and `since` when."""
+
+    limit_bytes: int
+    bytes: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class WhyReply:
+    """The latest requests, oldest first, each with why no more of it was restored."""
+
+    requests: Sequence[ExplainedRequest]
+    history: Remembered

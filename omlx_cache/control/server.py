@@ -28,7 +28,7 @@ from omlx_cache.control.listener import (
 )
 from omlx_cache.control.socket_paths import candidates
 from omlx_cache.settings.names import ConfigError
-from omlx_cache.status.access import is_loopback
+from omlx_cache.status.answer import is_loopback
 from omlx_cache.status.routes import Operations, Routes
 from omlx_cache_storage.interrupts import wait_in_turns
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from omlx_cache import reasons
-from omlx_cache.control.request_replies import ExplainedRequest, RecordPage, Remembered, WhyReply
+from omlx_cache.control.replies import ExplainedRequest, RecordPage, Remembered, WhyReply
 from omlx_cache.control.serialization import extended
 from omlx_cache.identity.namespace import computed_by
 from omlx_cache.requests.explainer import Explainer, Walked, compact

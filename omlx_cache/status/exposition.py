@@ -25,6 +25,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from omlx_cache.status.answer import Answer
+from omlx_cache.status.history import ProcessStatus
 from omlx_cache.status.metrics import (
     HISTOGRAMS,
     INFO,
@@ -35,7 +36,6 @@ from omlx_cache.status.metrics import (
     UP_HELP,
     Metric,
 )
-from omlx_cache.status.process import ProcessStatus
 from omlx_cache_storage.stats import Stats
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -3,9 +3,10 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from omlx_cache.status.process import ProcessStatus
+from omlx_cache.control.replies import Identity
 from omlx_cache_storage.stats import Stats
 
 SAMPLE_SECONDS = 10.0
@@ -13,6 +14,16 @@ SAMPLES = 720
 """Two hours of them."""
 PROCESSES = 32
 """Of more than these the sum alone is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStatus(Identity):
+    """A process with its statistics, as the status page and the metrics show it. One that does not
+    answer has an `error`, no `stats`, and its last description of itself."""
+
+    cold_dir: str | None = None
+    stats: Stats | None
+    error: str | None = None
 
 
 class Sample(NamedTuple):

@@ -35,8 +35,7 @@ from urllib.parse import parse_qsl
 from omlx_cache.control.errors import CHANGES, STATUS_OF, STORE, ControlError
 from omlx_cache.control.serialization import encoded
 from omlx_cache.package import VERSION
-from omlx_cache.status.access import refused
-from omlx_cache.status.answer import EVENTS, JSON, MOST_STREAMS, Answer, refusal, stream
+from omlx_cache.status.answer import EVENTS, JSON, MOST_STREAMS, Answer, refusal, refused, stream
 from omlx_cache.status.history import SAMPLE_SECONDS, StatusHistory
 
 _INLINE = re.compile(r"<(script|style)\b[^>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE)

@@ -7,9 +7,15 @@ from pathlib import Path
 
 from kit.status import figures, process_row
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.page_replies import NamespaceRow, PageRow
-from omlx_cache.control.replies import Holding, Identity
-from omlx_cache.control.request_replies import ExplainedRequest, Remembered, WhyReply
+from omlx_cache.control.replies import (
+    ExplainedRequest,
+    Holding,
+    Identity,
+    NamespaceRow,
+    PageRow,
+    Remembered,
+    WhyReply,
+)
 from omlx_cache.control.serialization import extended
 from omlx_cache.control.server import serve_socket
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence

@@ -13,7 +13,7 @@ import pytest
 from kit.children import embedded_stores
 from kit.examples import some
 from kit.storage import Story, write_pages
-from omlx_cache.control.page_replies import PageDetails
+from omlx_cache.control.replies import PageDetails
 from omlx_cache.identity.namespace import installed, software
 from omlx_cache_daemon.checking import with_verdict
 

@@ -13,7 +13,7 @@ from kit.terminals import on_terminal
 _HALF_DONE = """
 import sys
 from omlx_cache_daemon.cli import _guarded
-from omlx_cache_daemon.progress import Progress
+from omlx_cache_daemon.process import Progress
 def work():
     with Progress("verifying", 4 * 2**30, unit="bytes") as progress:
         progress.advance(2 * 2**30)
@@ -26,7 +26,7 @@ sys.exit(_guarded(work))
 """
 _PIPED = """
 import sys
-from omlx_cache_daemon.progress import Progress
+from omlx_cache_daemon.process import Progress
 for shown in (True, False):
     with Progress("warming", 1000, unit="prompts", shown=shown) as progress:
         for _ in range(1000):

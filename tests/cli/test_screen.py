@@ -13,14 +13,14 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kit.status import figures, process_row
-from omlx_cache.control.request_replies import ExplainedRequest
+from omlx_cache.control.replies import ExplainedRequest
 from omlx_cache.control.serialization import encoded
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.figures import Known, Rates
 from omlx_cache_daemon.lookout import Lookout, Watched, busiest, series
 from omlx_cache_daemon.screen import Screen
-from omlx_cache_daemon.watching import StoreReply
+from omlx_cache_daemon.stores import StoreReply
 from omlx_cache_storage.stats import ColdUsage, MemoryUsage, RemoteUsage, Stats, WriterUsage
 
 _NOW = 1_000_000.0

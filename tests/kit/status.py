@@ -10,7 +10,7 @@ from typing import Any
 from omlx_cache.control.replies import ColdHolding, Holding, ProcessRow
 from omlx_cache.control.serialization import encoded
 from omlx_cache.control.server import ApiServer, serve_port
-from omlx_cache.status.process import ProcessStatus
+from omlx_cache.status.history import ProcessStatus
 from omlx_cache.status.routes import Operations
 from omlx_cache_storage.stats import (
     ColdUsage,

@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 
 from kit.status import process, statistics
-from omlx_cache.status.history import PROCESSES, SAMPLE_SECONDS, SAMPLES, StatusHistory
-from omlx_cache.status.process import ProcessStatus
+from omlx_cache.status.history import (
+    PROCESSES,
+    SAMPLE_SECONDS,
+    SAMPLES,
+    ProcessStatus,
+    StatusHistory,
+)
 
 
 class Processes:

@@ -8,7 +8,7 @@ import pytest
 
 from kit.status import Known, operations, process, statistics
 from omlx_cache.status.answer import Answer
-from omlx_cache.status.process import ProcessStatus
+from omlx_cache.status.history import ProcessStatus
 from omlx_cache.status.routes import ROUTES, Routes, is_status_path
 from omlx_cache_storage.stats import HotUsage
 

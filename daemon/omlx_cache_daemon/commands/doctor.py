@@ -11,7 +11,7 @@ from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.argument_types import positive_number, size
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, UsageError
 from omlx_cache_daemon.places import existing
-from omlx_cache_daemon.progress import Progress
+from omlx_cache_daemon.process import Progress
 from omlx_cache_daemon.render import print_answer, quantity, text
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.errors import FAILURE, OK, UsageError
 from omlx_cache_daemon.places import add_source_options, known_names, used_directory
-from omlx_cache_daemon.progress import Progress
+from omlx_cache_daemon.process import Progress
 from omlx_cache_daemon.render import print_json, quantity, text, warn
 from omlx_cache_daemon.targets import ABOUT, NAMES, add_kind, given_target
 

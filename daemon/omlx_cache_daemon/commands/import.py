@@ -8,7 +8,7 @@ from typing import Final, get_args
 from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, CommandError, UsageError
 from omlx_cache_daemon.places import add_source_options, used_directory
-from omlx_cache_daemon.progress import Progress
+from omlx_cache_daemon.process import Progress
 from omlx_cache_daemon.render import print_answer, quantity, text, warn
 
 _NOTES: Final = {

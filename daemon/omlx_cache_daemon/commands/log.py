@@ -13,8 +13,13 @@ from omlx_cache_daemon.client import Client
 from omlx_cache_daemon.errors import OK
 from omlx_cache_daemon.log_follower import AT_A_TIME, Events, Follower, Requests, Row
 from omlx_cache_daemon.render import Lines, print_json
-from omlx_cache_daemon.stores import add_store_options, chosen
-from omlx_cache_daemon.watching import StoreQuestion, say_who_is_silent, until_interrupted
+from omlx_cache_daemon.stores import (
+    StoreQuestion,
+    add_store_options,
+    chosen,
+    say_who_is_silent,
+    until_interrupted,
+)
 from omlx_cache_storage.stats import KINDS
 
 _LOOK_SECONDS = 0.25

@@ -5,13 +5,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from omlx_cache.control.page_replies import SHOWN_DIGITS, NamespaceRow, PageDetails, PageRow
+from omlx_cache.control.replies import SHOWN_DIGITS, NamespaceRow, PageDetails, PageRow
 from omlx_cache.control.serialization import document
 from omlx_cache.settings.sizes import duration
-from omlx_cache_daemon.argument_types import (
-    complete_by,
-    positive_count,
-)
+from omlx_cache_daemon.argument_types import complete_by, positive_count
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, UsageError
 from omlx_cache_daemon.places import EVERY, StorePages, add_source_options, known_pages, place_of
 from omlx_cache_daemon.render import (

@@ -13,13 +13,14 @@ from omlx_cache_daemon.client import Client, as_map, other_version
 from omlx_cache_daemon.errors import NOBODY_THERE, OK, UsageError
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 from omlx_cache_daemon.stores import (
+    StoreQuestion,
+    StoreReply,
     add_store_options,
     candidates,
     chosen,
     running,
     services,
 )
-from omlx_cache_daemon.watching import StoreQuestion, StoreReply
 
 _HEADERS = (
     *("PID", "STORE", "UP", "MODELS", "HOT", "COLD", "REMOTE", "PENDING", "SESSIONS"),

@@ -9,11 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from omlx_cache.settings.sizes import counted, duration, format_size
-from omlx_cache_daemon.argument_types import (
-    positive_count,
-    positive_number,
-    size,
-)
+from omlx_cache_daemon.argument_types import positive_count, positive_number, size
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.render import print_answer, table, uses_styles
 

@@ -18,10 +18,12 @@ from omlx_cache_daemon.render import (
     quantity,
     text,
 )
-from omlx_cache_daemon.stores import add_store_options, chosen, the_one
-from omlx_cache_daemon.watching import (
+from omlx_cache_daemon.stores import (
     StoreQuestion,
+    add_store_options,
+    chosen,
     say_who_is_silent,
+    the_one,
     until_interrupted,
 )
 from omlx_cache_storage.breaker import OPENING, UNAVAILABLE

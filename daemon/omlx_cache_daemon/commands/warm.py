@@ -10,8 +10,7 @@ from omlx_cache.settings.names import ConfigError
 from omlx_cache.settings.sizes import counted
 from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.errors import FAILURE, OK, CommandError, NobodyThere, UsageError
-from omlx_cache_daemon.process import show_logs
-from omlx_cache_daemon.progress import Progress
+from omlx_cache_daemon.process import Progress, show_logs
 from omlx_cache_daemon.render import print_answer, quantity, text, warn
 from omlx_cache_daemon.server_flags import add_model, add_settings, given_settings
 from omlx_cache_daemon.warming import (

@@ -2,16 +2,14 @@
 
 import argparse
 
-from omlx_cache.control.replies import last_name
-from omlx_cache.control.request_replies import ExplainedRequest, WhyReply
+from omlx_cache.control.replies import ExplainedRequest, WhyReply, last_name
 from omlx_cache.reasons import CORRUPT, described
 from omlx_cache.requests.explanation import DELETED, clock
 from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.render import print_answer, text
-from omlx_cache_daemon.stores import add_store_options, chosen
-from omlx_cache_daemon.watching import StoreQuestion, say_who_is_silent
+from omlx_cache_daemon.stores import StoreQuestion, add_store_options, chosen, say_who_is_silent
 
 _REMEDIES = {
     DELETED: "nothing to do: `omlx-cache rm` or a program deleted it; it is stored again",

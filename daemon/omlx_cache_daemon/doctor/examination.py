@@ -13,8 +13,7 @@ from typing import Literal, get_args
 from omlx_cache.control.cold_files import ROOT_FILES, root_bytes
 from omlx_cache.control.errors import ControlError
 from omlx_cache.control.listing import Footprint
-from omlx_cache.control.replies import ProcessRow
-from omlx_cache.control.request_replies import RecordPage
+from omlx_cache.control.replies import ProcessRow, RecordPage
 from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.names import SETTING_NAMES, ConfigError, refuse_unknown

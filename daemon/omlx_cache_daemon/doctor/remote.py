@@ -16,8 +16,7 @@ from omlx_cache_daemon.doctor.examination import ASK_SECONDS, Finding, in_order
 from omlx_cache_daemon.doctor.link import Link, measure_lookups, measure_rates, measure_trips
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.figures import ask_figures, total
-from omlx_cache_daemon.stores import running
-from omlx_cache_daemon.watching import StoreQuestion
+from omlx_cache_daemon.stores import StoreQuestion, running
 from omlx_cache_storage.errors import Trouble
 from omlx_cache_storage.remote.address import RemoteAddress
 from omlx_cache_storage.remote.engine import RemoteError, RemoteOptions

@@ -10,8 +10,7 @@ from omlx_cache.control import cold_files
 from omlx_cache.control.answering import Answering
 from omlx_cache.control.listing import ListedPage, list_pages
 from omlx_cache.control.operations import operations
-from omlx_cache.control.replies import Identity
-from omlx_cache.control.request_replies import RecordPage
+from omlx_cache.control.replies import Identity, RecordPage
 from omlx_cache.package import VERSION
 from omlx_cache.requests.log import Decoder
 from omlx_cache.status.routes import Operations

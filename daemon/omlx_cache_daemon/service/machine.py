@@ -10,15 +10,13 @@ from operator import attrgetter
 from typing import Any
 
 from omlx_cache.control.errors import ControlError
-from omlx_cache.control.replies import Identity, ProcessRow
-from omlx_cache.control.request_replies import ExplainedRequest
+from omlx_cache.control.replies import ExplainedRequest, Identity, ProcessRow
 from omlx_cache.control.serialization import extended
-from omlx_cache.status.process import ProcessStatus
+from omlx_cache.status.history import ProcessStatus
 from omlx_cache.status.routes import Operations
 from omlx_cache_daemon.client import Client, as_answer, as_map, count_of
 from omlx_cache_daemon.log_follower import Events, Row
-from omlx_cache_daemon.stores import known
-from omlx_cache_daemon.watching import StoreQuestion, StoreReply
+from omlx_cache_daemon.stores import StoreQuestion, StoreReply, known
 from omlx_cache_storage.events import OTHER_PROCESS
 from omlx_cache_storage.stats import Stats
 
