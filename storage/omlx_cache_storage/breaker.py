@@ -20,9 +20,8 @@ class CircuitBreaker:
 
     A thread that gets True from `enter` reports with `succeeded`, `failed` or, when it found out
     neither, `left`. After `most` failures in a row no thread enters for the first of `bounds`; the
-    pause doubles each time, up to the second. After it one thread at a time enters until one
-    succeeds. `_trying` is the thread whose try this is, 0 without one: reports of threads that
-    entered before end no try.
+    pause doubles each time, up to the second. Then one thread at a time enters until one succeeds:
+    `_trying`, 0 without one. Reports of threads that entered before end no try.
     """
 
     __slots__ = ("_bounds", "_failures", "_most", "_seconds", "_trying", "_until")
@@ -139,7 +138,6 @@ class Health:
         return not self.is_hidden(page) and self.reads.enter()
 
     def end_read(self, page: PageId, *, whole: bool) -> None:
-        """Note a read that worked; one that was not `whole` says little of the page."""
         self.reads.succeeded(sure=whole)
         if whole:
             self.forget(page)

@@ -29,7 +29,6 @@ def names_model(name: object) -> bool:
 
 
 def versions(document: Mapping[str, object]) -> Versions:
-    """Return the versions that a namespace's pages are for, {} when the document lacks any."""
     software = document.get("software")
     packages = software if isinstance(software, dict) else {}
     return as_versions({**packages, FORMAT: document.get("format")})

@@ -171,7 +171,6 @@ class EventLog:
 
 
 SILENT = EventLog(0)
-"""For tiers whose events have no reader."""
 
 
 How = Literal["memory", "disk", "removed", "damaged"]

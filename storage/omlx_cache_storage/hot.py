@@ -33,7 +33,6 @@ LINGER_NS = 60 * 1_000_000_000
 LOST = 16_384
 """Lost pages that are known by name, 4 MB; `lost_unnamed` says that there were more."""
 ON_DISK = "the disk has it"
-"""Why a page leaves, in the log of events."""
 
 
 class HotTier(LocalTier[Held]):

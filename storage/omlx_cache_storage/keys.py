@@ -147,7 +147,6 @@ class KeyChain:
         return self._boundaries[first : last + 1]
 
     def parent(self, position: int) -> BlockKey:
-        """Return the key of the boundary that `key(position)` was chained to."""
         boundary = self.block_start(position)
         return self.namespace if boundary == 0 else self.key(boundary)
 

@@ -75,11 +75,9 @@ MOST_SPANS = 64
 
 
 class Intervals:
-    """The union of the intervals that were added, in any order, as seconds.
-
-    Only the latest 64 stretches are kept apart; what lies before them counts no more, so that
-    `seconds` is never more than the union. Its owner guards it.
-    """
+    """The union of the intervals that were added, in any order, as seconds. What lies before the
+    latest 64 stretches counts no more, so that `seconds` is never more than the union. Its owner
+    guards it."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

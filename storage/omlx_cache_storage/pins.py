@@ -34,7 +34,6 @@ SHARE: Final = 2
 MOST_KEYS: Final = 50_000
 """Blocks that all pins name together: what `pins.json` has room for, and some more."""
 FOREVER_NS: Final = 1 << 62
-"""The end of a pin without one."""
 
 PinKind = Literal["namespace", "model", "salt", "key"]
 
@@ -168,7 +167,6 @@ class Pins:
                     self.version += bool(ends)
 
     def until(self, namespace: BlockKey, key: BlockKey) -> int:
-        """Return until when a page stays on the disk, 0 for one that no pin means."""
         return max(self.chain_until(namespace, key), self._namespaces.get(namespace, 0))
 
     def chain_until(self, namespace: BlockKey, key: BlockKey) -> int:

@@ -37,15 +37,12 @@ class ColdUsage:
 
     `state` is `ok`, or says why the disk refused most recently, until the next success. `room` is
     `ok`; `short` while the disk has less free than it is to keep free, so that pages are evicted;
-    `inodes` while it has hardly a file left; `rationed` in an hour in which the day's writes were
-    found to be spent. `refused_pages` were worth less than all pages there, or would have evicted
-    others that were used less than `patience_seconds` ago. `ignored_files` belong to other users or
-    may be changed by them.
-    `rewritten_bytes` are those of `written_bytes` whose page the disk had had before. With
-    `daily_write_bytes` set, `day_written_bytes` of `day_limit_bytes` were written in 24 hours, by
-    every process, and this one was refused room `rationed_pages` times. `set_by` says where the
-    budget comes from, and with `own_limit_bytes` this process writes only below that: both as far
-    as they were requested.
+    `rationed` in an hour in which the day's writes were found to be spent. `refused_pages` were
+    worth less than all pages there, or would have evicted others that were used less than
+    `patience_seconds` ago. `rewritten_bytes` are those of `written_bytes` whose page the disk had
+    had before. `day_written_bytes` were written in 24 hours, by every process. This process writes
+    only below `own_limit_bytes`; it and `set_by`, who set the budget, stand there only if
+    requested.
     """
 
     pages: int
@@ -91,15 +88,13 @@ class WriterUsage:
 class RemoteUsage:
     """The counts of a remote tier, and the state of its store. `where` names no password.
 
-    `state` is `ok`, or `resting: ` and why: the store failed, and the tier backs off. Asked, found
-    and missed are pages of lookups. `late_lookups` and `late_reads` did not come in time,
-    `lost_pages` were found and missing when they were read, and `bad_pages` had wrong bytes.
-    `errors` counts the store's failures, by reason. Bytes are as on the wire. `present_pages` were
-    there already when their turn to be written came. `dropped_pages` did not fit into the queue or
-    left this machine before, and the store rejected `failed_pages`. `lookup_phases` followed each
-    other, in all lookups; `held_bytes` are requested, or received and not restored yet. Seconds are
-    the store's time to answer about nothing, bytes a second its recent rate: both 0 before they are
-    known.
+    `state` is `ok`, or `resting: ` and why: the store failed, and the tier backs off. Late lookups
+    and reads were not answered in time, `lost_pages` were found and missing when they were read,
+    and `bad_pages` had wrong bytes. `errors` counts the store's failures, by reason. Bytes are as
+    on the wire. `present_pages` were there already when their turn to be written came.
+    `dropped_pages` did not fit into the queue or left this machine before, and the store rejected
+    `failed_pages`. `held_bytes` are requested, or received and not restored yet. `latency_seconds`
+    and `bytes_per_second` are recent, 0 before they are known.
     """
 
     engine: str
@@ -251,8 +246,6 @@ class Counters:
     def request(
         self, asked: int, restored: int, cold: int, reason: str | None, remote: int = 0
     ) -> None:
-        """Count one request: tokens asked for and restored, those of the disk and of other machines
-        among them, and the reason why there were no more."""
         self.add(
             sessions=1,
             asked_tokens=asked,

@@ -250,11 +250,10 @@ class Tiers:
     ) -> Reservation:
         """Reserve memory for a page about to be made, as `HotTier.reserve` does. Never waits.
 
-        `priority` says which pages of others are worth less. With `queue` nothing is reserved
-        either when the policy writes a page at once and the writer has no room for it. Pages that
-        must be written before they can leave are queued, so that another try may succeed. A page
-        that the eviction policy has no place for may pass through memory to the disk. One that is
-        `prepared` is not queued, and evicts no page that was used.
+        With `queue` nothing is reserved either when the policy writes a page at once and the writer
+        has no room for it. Pages that must be written before they can leave are queued, so that
+        another try may succeed. A page that the eviction policy has no place for may pass through
+        memory to the disk. One that is `prepared` is not queued, and evicts no page that was used.
         """
         if self.closed:
             return Reservation()
@@ -522,10 +521,8 @@ class Tiers:
         """Delete every page of a namespace and return how many were deleted. No earlier page is
         restored again, here or after a restart. When the disk, or a peer process, prevents a
         deletion for `timeout` seconds, it is done later. Only a disk that also rejects a new name,
-        or that is away until the process ends, may bring a page back.
-
-        Waits for a page that is being written now.
-        """
+        or that is away until the process ends, may bring a page back. Waits for a page that is
+        being written now."""
         deadline = time.monotonic() + timeout
         self.clearing.append(namespace)
         try:

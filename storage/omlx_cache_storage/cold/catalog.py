@@ -144,7 +144,6 @@ def walk_shard(
 def _own(
     entry: "os.DirEntry[str]", is_kind: Callable[[int], bool], ignore: Ignore
 ) -> os.stat_result | None:
-    """Return the `stat` of an entry that is of a kind, this user's and closed to others."""
     try:
         info = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -156,7 +155,6 @@ def _own(
 
 
 def read_namespace(cold_dir: Path, digest: BlockKey) -> dict[str, object]:
-    """Return the document of one namespace, {} when there is none that can be read."""
     return read_document(os.path.join(cold_dir, digest.hex(), NAMESPACE_FILE), DISK)
 
 

@@ -92,7 +92,6 @@ class FileSystem:
         return info if is_kind(info.st_mode) and is_private(info) else None
 
     def exists(self, path: StrPath) -> bool:
-        """True when something has a name, as far as the disk says."""
         return os.path.lexists(path)
 
     def remove_directory(self, path: StrPath) -> None:
@@ -106,8 +105,6 @@ class FileSystem:
         return info.st_dev, info.st_ino, is_private(info)
 
     def mount_point(self, path: StrPath) -> str:
-        """Return where the file system is mounted that holds a path, or the nearest ancestor that
-        exists."""
         here = os.path.realpath(path)
         while not os.path.ismount(here):
             here = os.path.dirname(here)
@@ -120,7 +117,6 @@ class FileSystem:
         return self._checked(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def remove_foreign(self, path: StrPath) -> None:
-        """Delete a regular file that others can change, out of a directory of this user's."""
         with contextlib.suppress(FileNotFoundError):
             info = os.lstat(path)
             if stat.S_ISREG(info.st_mode) and not is_private(info):

@@ -301,8 +301,6 @@ class Evictor(DirectoryPart):
         return self.min_free + nbytes - free, int(spare is not None and spare < 1)
 
     def _note_free(self, free: int, spare: int | None) -> None:
-        """Log once that the disk has less than it should have free, of bytes or of files, and once
-        that it has a quarter or a few files more than that. Raises OSError."""
         was_short = self.is_short
         least, fewest = (self.min_free * 5 // 4, _FEW_FILES) if was_short else (self.min_free, 1)
         self.lacks_files = spare is not None and spare < fewest

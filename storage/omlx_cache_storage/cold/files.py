@@ -99,8 +99,6 @@ class PageFiles:
         return sum(self._places(page.namespace, page.shard, described).values())
 
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
-        """Count the directories and documents around a page's file: a process has made them, or is
-        about to."""
         for path, nbytes in self._places(namespace, shard, described).items():
             self.counted.count(path, Taken(nbytes))
 

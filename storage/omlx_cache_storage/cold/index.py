@@ -213,7 +213,6 @@ class Index:
         return [self.doom(file.stored, why) for file in removed]
 
     def drop_damaged(self, file: PageFile) -> list[PendingDeletion]:
-        """Take a damaged page out of the index, unless it was written anew since it was found."""
         with self.lock:
             found = [file.id] if self.is_still(file) else []
             self.corrupt += len(found)
@@ -242,7 +241,6 @@ class Index:
         return self.path(file.page) if file.page and file.page.name == file.name else str(file.name)
 
     def has_file(self, name: PageName) -> bool:
-        """True when just this file is that of an indexed page."""
         file = self.contents.get(name.id)
         return file is not None and file.stored.name == name
 

@@ -306,8 +306,8 @@ class Ledger:
 
 
 def read_identity(directory: StrPath, fs: FileSystem) -> str | None:
-    """Return what tells a directory from every other one, wherever it is mounted; None where no
-    store has used it, or only earlier versions. Raises OSError."""
+    """Return what tells a directory from every other one, wherever it is mounted; None where only
+    earlier versions, or no store, have used it. Raises OSError."""
     path = os.path.join(directory, LEDGER_FILE)
     with (
         contextlib.suppress(FileNotFoundError, NotADirectoryError),

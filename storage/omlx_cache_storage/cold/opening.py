@@ -58,7 +58,6 @@ class Opening(DirectoryPart):
         self.ignored = 0
 
     def record_recency(self) -> None:
-        """Give files the times at which their pages were used; raises nothing."""
         now = self._index.clock.now()
         with self._index.lock:
             pages, self._index.unrecorded = self._index.unrecorded, set()

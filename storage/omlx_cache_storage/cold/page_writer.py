@@ -127,8 +127,6 @@ class PageWriter(DirectoryPart):
         return None
 
     def known(self, page: PageId, held: int) -> WriteResult | None:
-        """Return what keeps a page from being written: its file is of use to others, or to this
-        process."""
         old = self._index.contents.get(page)
         if old is not None and old.undecodable:
             return "undecodable"

@@ -1,8 +1,8 @@
 """The directory of a cold tier itself: whether it is there, is the one that it was, and is shared.
 
-A disk that is not mounted leaves no directory, or an empty one in its place. Neither is taken for
-the cache: the ledger has an identity, and the user's own state directory remembers which one a path
-had and where its disk was mounted. Within a process the device counts as well.
+A disk that is not mounted leaves no directory, or an empty one, which is not taken for the cache:
+the ledger has an identity, and the user's own state directory remembers which one a path had and
+where its disk was mounted. Within a process the device counts as well.
 
 Processes share a directory by locks on its files. Where locks do nothing, processes would count
 each other's bytes twice or not at all. On a network share locks may hold among the processes of one

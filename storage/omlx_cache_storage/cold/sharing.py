@@ -101,7 +101,6 @@ class Sharing:
 
     @property
     def follows(self) -> bool:
-        """True when nothing was missed, as far as is known, and the ledger is the directory's."""
         if self.read_only:
             # No process changes anything, or the ledger has the changes of another mount.
             is_there = self._fs.exists(self.directory) and not self.ledger.is_gone

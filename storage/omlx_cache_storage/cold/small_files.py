@@ -148,7 +148,6 @@ def encode_document(document: Mapping[str, object]) -> bytes:
 
 
 def has_fields(document: Mapping[str, object], fields: Mapping[str, object]) -> bool:
-    """True when a document says these values, in full or by their digests."""
     return all(
         name in document and document[name] in (value, _digest(value))
         for name, value in fields.items()
@@ -222,8 +221,8 @@ PINS: Final = SmallFile(PINS_FILE, MAX_PINS_BYTES)
 
 def room_for(raw: bytes) -> int:
     """Return the bytes that a directory counts for a file with this content, its name aside: the
-    file, its successor, and the moment at which both exist. While a file is small, the room for
-    small files is enough for the successor."""
+    file and its successor, for the moment at which both exist. While a file is small, the room for
+    small files is enough for that."""
     size = len(raw)
     return SMALL_FILE_BYTES if 2 * size <= SMALL_FILE_BYTES else 2 * (size + SMALL_FILE_BYTES)
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Ages: TypeAlias = "npt.NDArray[np.float64]"
-"""A figure for each bucket."""
 
 YOUNGEST_SECONDS = 0.1
 PER_OCTAVE = 3

@@ -27,7 +27,6 @@ nothing, as no hint does."""
 ENDED = ", ".join(get_args(Ended))
 
 Priority = Literal["low", "normal", "high"]
-"""How much earlier or later than its time a use counts."""
 
 PRIORITY_SECONDS: Final = 600
 SHIFTS_NS: Final[dict[Priority, int]] = {

@@ -171,8 +171,6 @@ def _other_format(fields: dict[str, str], entries: str) -> PageError:
 
 @lru_cache(_SHARED_GEOMETRIES)
 def _entries(tensors: Tensors) -> str:
-    """Return the text that describes a page's tensors; raises ValueError for names that no file can
-    have."""
     described: dict[str, object] = {}
     offset = 0
     for spec in tensors:

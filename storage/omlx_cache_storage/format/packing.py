@@ -82,7 +82,6 @@ def unpack(frame: Buffer, raw_size: int) -> bytearray:
 
 
 def _read_header(view: memoryview, raw_size: int) -> tuple[int, int]:
-    """Return the packed high plane's size and the page's checksum, once every field agrees."""
     if view.nbytes < HEADER_BYTES:
         raise CorruptPage(f"{view.nbytes} bytes are too few for a header of byte planes")
     fields = view[: _FIELDS.size]

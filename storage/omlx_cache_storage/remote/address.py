@@ -66,7 +66,6 @@ class RemoteAddress:
 
 
 def names_password(url: str) -> bool:
-    """Return whether there is a password in a URL, whatever else is wrong with it."""
     before, at, _ = (url.partition("://")[2] or url).rpartition("@")
     return bool(at) and ":" in before
 

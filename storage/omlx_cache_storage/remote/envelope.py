@@ -115,7 +115,6 @@ class RemoteKeys:
         self.encrypts = encrypts
 
     def head_tag(self, head: bytes, name: str) -> bytes:
-        """Return the tag of an envelope under a name: keyed by the secret, if there is one."""
         tagged = head + name.encode()
         if not self.authenticates:
             return hashlib.sha256(tagged).digest()
@@ -220,10 +219,10 @@ class ReceivedPage:
     once.
 
     The constructor raises PageError for a value that is not the requested page. `parts` are the
-    value's bytes in order, cut anywhere; they are not changed, and released as they are read. With
-    a secret, `meta` is not authenticated until `read_into` returned: good for a plan. `was_read`
-    says that it did, and all is right. With `asked` only so many first bytes were requested, and
-    there is no `meta` when `head_bytes` are more.
+    value's bytes in order, cut anywhere; they are released as they are read. With a secret, `meta`
+    is not authenticated until `read_into` returned: good for a plan. `was_read` says that it did,
+    and all is right. With `asked` only so many first bytes were requested, and there is no `meta`
+    when `head_bytes` are more.
     """
 
     def __init__(

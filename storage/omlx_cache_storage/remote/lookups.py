@@ -209,7 +209,6 @@ class Asking:
 
 
 def spread(low: int, high: int, most: int) -> list[int]:
-    """Return at most `most` numbers between `low` and `high`, both left out, evenly spread."""
     if high - low - 1 <= most:
         return list(range(low + 1, high))
     step = (high - low) / (most + 1)

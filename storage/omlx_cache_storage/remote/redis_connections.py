@@ -30,7 +30,6 @@ changed."""
 _MEMBER_BYTES = 512
 """No member of a set is as long: a tail's key, its group and three numbers."""
 _WORD_BYTES = 512
-"""A number, a word, an error, and what frames an answer."""
 _SAID_BYTES = 1 << 20
 """Bytes of a server's answer about itself: INFO, its commands, or the ranges of a large cluster."""
 _LEAST_RATE = 64 << 10
@@ -61,7 +60,6 @@ _BY_WORD: dict[str, Trouble] = {
     "MOVED": "throttled",
     "ASK": "throttled",
 }
-"""How a server's own error begins."""
 _BY_TEXT: dict[str, Trouble] = {
     "max number of clients": "throttled",
     # The client's word for a server that speaks, or hangs up, before it is asked.
@@ -167,7 +165,6 @@ class CountingSocket:
         return nbytes
 
     def may_give(self, nbytes: int) -> None:
-        """Raise ConnectionError unless so many bytes may still come."""
         if nbytes > self._left:
             raise ConnectionError("the answer is longer than any answer to what was asked")
 

@@ -48,13 +48,11 @@ Command = tuple[Any, ...]
 
 ASKS_TOGETHER = 1 << 20
 PIPELINE = 1024
-"""Commands that are sent at once."""
 TOGETHER = 4
 """Parts that a server is asked for at once: it keeps answers in its memory until they are taken."""
 WRITING_MS = 60_000
 """How long a writer of parts has before another one may take it for dead."""
 _PARTS = 16
-"""Parts of a value that are deleted at once."""
 _ASKED_AT_ONCE = 16
 """Nodes of a cluster that all calls together wait for."""
 _AWAY = ("refused", "lost", "timeout")
@@ -378,7 +376,6 @@ def _typed(answer: Any, kind: Any) -> Any:
 
 
 def _nothing(command: Command) -> Any:
-    """Return the answer of a node that has nothing, and takes nothing."""
     return [] if command[0] == "ZRANGE" else None if command[0] in ("GET", "GETRANGE", "SET") else 0
 
 

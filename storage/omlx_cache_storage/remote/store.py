@@ -52,7 +52,6 @@ from omlx_cache_storage.remote.envelope import (
 from omlx_cache_storage.remote.knowledge import SHUNNED_SECONDS, Knowledge
 
 RECENT = 32
-"""Answers that tell how long the way to the store takes."""
 LARGE_BYTES = 256 * 1024
 """Reads of less say more of the round trip than of the rate."""
 

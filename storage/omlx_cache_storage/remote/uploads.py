@@ -30,7 +30,6 @@ MOST_PAGES = 65_536
 MOST_CHAINS = 256
 """Pages and chains that wait at most: some 20 MB. Later ones are dropped, and counted."""
 TOGETHER = 64
-"""Pages that one question is about."""
 TRIES = 3
 PAUSE_SECONDS = 1.0
 """After a failure nothing is sent for about so long."""
@@ -46,7 +45,6 @@ prompts that go on differently, the used pages up to the last one from which ano
 leaves."""
 
 Branches = Callable[[Collection[BlockKey]], set[BlockKey]]
-"""Says of a chain's keys where other chains leave it."""
 
 
 class Uploads:
