@@ -30,7 +30,7 @@ from omlx_cache.tools.bench.bed import (
 from omlx_cache.tools.bench.disk import SCAN, list_files
 from omlx_cache.tools.bench.figures import BLOCK_SIZE, BenchRow, beside, seconds
 from omlx_cache_daemon.changing import change_budget
-from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.small_files import Budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import ENTRY_BYTES
 from omlx_cache_storage.hot import HotTier

@@ -49,10 +49,9 @@ from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known
 from omlx_cache.upkeep.memory import Level, Relief
 from omlx_cache.upkeep.thread import StoreParts, upkeep_thread
 from omlx_cache_storage.arguments import SECONDS, is_count, is_seconds, is_whole
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.small_files import Reuse, has_fields, read_pins, read_reuse
+from omlx_cache_storage.cold.small_files import Budget, Reuse, has_fields, read_pins, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import Departures, EventLog

@@ -26,10 +26,10 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7049, 57, 0),
-    "core": Limit(7363, 75, 0),
+    "storage": Limit(7049, 56, 0),
+    "core": Limit(7362, 75, 0),
     "outside": Limit(11664, 147, 0),
-    "wheel": Limit(26076, 279, 0),
+    "wheel": Limit(26075, 278, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31180, 478, 0),
 }

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import walk_namespace
 from omlx_cache_storage.cold.disk import DISK, FileSystem
 from omlx_cache_storage.cold.files import PageFiles
@@ -30,6 +29,7 @@ from omlx_cache_storage.cold.ledger_records import (
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
     PINS,
+    Budget,
     SmallFile,
     read_budget,
     read_pins,

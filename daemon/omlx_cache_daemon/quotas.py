@@ -12,11 +12,10 @@ from omlx_cache_daemon.client import Map
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.offline_files import Files, reading
 from omlx_cache_daemon.targets import Target
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import ColdEntry, read_namespace
 from omlx_cache_storage.cold.disk import DISK
 from omlx_cache_storage.cold.root import refuse_foreign
-from omlx_cache_storage.cold.small_files import PINS, read_budget, read_pins
+from omlx_cache_storage.cold.small_files import PINS, Budget, read_budget, read_pins
 from omlx_cache_storage.documents import label
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.pins import SHARE, PinRecord, Pins

@@ -13,8 +13,14 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.derived import ANSWER_SECONDS
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.settings.values import render
-from omlx_cache_storage.cold.budget import WORDS, Budget, SetBy
-from omlx_cache_storage.cold.small_files import Reuse, read_budget, write_reuse
+from omlx_cache_storage.cold.small_files import (
+    WORDS,
+    Budget,
+    Reuse,
+    SetBy,
+    read_budget,
+    write_reuse,
+)
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.io_threads import DiskThread, within
 

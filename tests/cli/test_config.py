@@ -10,8 +10,7 @@ import pytest
 
 from kit.children import embedded_stores
 from omlx_cache.settings.names import SETTING_NAMES
-from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.small_files import write_budget
+from omlx_cache_storage.cold.small_files import Budget, write_budget
 
 from .conftest import Cli
 

@@ -17,9 +17,8 @@ from kit.storage.mounts import small_disk
 from kit.terminals import on_terminal
 from omlx_cache.identity.namespace import salt_digest
 from omlx_cache_daemon.changing import change_pins
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.small_files import read_budget, read_pins, write_budget
+from omlx_cache_storage.cold.small_files import Budget, read_budget, read_pins, write_budget
 
 from .conftest import Cli
 

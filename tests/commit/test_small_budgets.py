@@ -18,7 +18,7 @@ from omlx_cache.commit.admission import CommitResult
 from omlx_cache.settings import DiskSpace
 from omlx_cache.settings.machine import probe
 from omlx_cache.settings.sizes import parse_size
-from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.small_files import Budget
 
 TOKENS = 320
 

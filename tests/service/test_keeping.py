@@ -17,10 +17,9 @@ from omlx_cache_daemon.service.configuration import read_configuration
 from omlx_cache_daemon.service.keeping import KeepingTier
 from omlx_cache_daemon.service.upkeep import Upkeep
 from omlx_cache_storage.breaker import UNAVAILABLE
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.root import record_path
-from omlx_cache_storage.cold.small_files import read_budget
+from omlx_cache_storage.cold.small_files import Budget, read_budget
 
 PAGE = 64 * 1024
 

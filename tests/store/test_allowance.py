@@ -12,8 +12,7 @@ from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import operations
 from omlx_cache.control.serialization import encoded
 from omlx_cache.integrations.mlx_lm.holdings import inventory
-from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.small_files import read_budget
+from omlx_cache_storage.cold.small_files import Budget, read_budget
 from omlx_cache_storage.documents import format_size
 
 

@@ -26,8 +26,7 @@ from kit.storage.mounts import small_disk
 from kit.units import MIB
 from omlx_cache import BlockStore
 from omlx_cache.settings.machine import disk_space
-from omlx_cache_storage.cold.budget import Budget
-from omlx_cache_storage.cold.small_files import read_budget
+from omlx_cache_storage.cold.small_files import Budget, read_budget
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from kit.storage import (
 from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_daemon.changing import change_budget
-from omlx_cache_storage.cold.budget import Budget
+from omlx_cache_storage.cold.small_files import Budget
 from omlx_cache_storage.errors import PageError
 
 

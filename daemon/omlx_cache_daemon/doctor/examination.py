@@ -22,7 +22,6 @@ from omlx_cache_daemon.checking import Checked
 from omlx_cache_daemon.client import Client, Map, as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.stores import running, services
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import (
     DESCRIPTIONS,
     digest_of,
@@ -31,7 +30,7 @@ from omlx_cache_storage.cold.catalog import (
     take_inventory,
 )
 from omlx_cache_storage.cold.disk import FileSystem
-from omlx_cache_storage.cold.small_files import read_budget
+from omlx_cache_storage.cold.small_files import Budget, read_budget
 from omlx_cache_storage.format.names import ENTRY_BYTES, parse_name
 from omlx_cache_storage.io_threads import within
 from omlx_cache_storage.keys import BlockKey

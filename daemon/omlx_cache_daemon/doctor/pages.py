@@ -21,13 +21,13 @@ from omlx_cache_daemon.doctor.examination import (
 from omlx_cache_daemon.quotas import described
 from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.targets import current_versions
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import (
     namespace_directories,
     read_namespace,
     shard_directories,
     walk_shard,
 )
+from omlx_cache_storage.cold.small_files import Budget
 from omlx_cache_storage.documents import as_versions, label, versions
 from omlx_cache_storage.format.names import BUDGET_FILE, ENTRY_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey

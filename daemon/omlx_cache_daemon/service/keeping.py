@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable
 
 from omlx_cache_daemon.changing import remove_useless
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.catalog import Inventory, namespace_directories, shard_directories
 from omlx_cache_storage.cold.contents import Contents
 from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.shared_limits import SharedLimits
-from omlx_cache_storage.cold.small_files import is_leftover, read_budget
+from omlx_cache_storage.cold.small_files import Budget, is_leftover, read_budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.format.names import TEMPORARY_PREFIX
 

@@ -13,12 +13,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from omlx_cache_storage.breaker import NO_ROOM
-from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, SetBy
 from omlx_cache_storage.cold.disk import (
     DISK,
     SMALL_FILE_BYTES,
@@ -213,6 +212,33 @@ class SmallFile(NamedTuple):
         if durability != "none":
             fs.sync_directory(cold_dir, durability)
         return True
+
+
+MOST_BYTES = (1 << 63) - 1
+SetBy = Literal["free space", "store", "quota"]
+WORDS: Final[Mapping[SetBy, str]] = {
+    "free space": "the free space that the disk had",
+    "store": "a store's cold_bytes",
+    "quota": "`omlx-cache quota`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The bytes that a directory may take on the disk, and who set them. Raises ValueError for a
+    number that no directory can have.
+
+    An earlier version wrote `shares`, ceilings for parts of the directory. This version keeps them
+    in the file and ignores them.
+    """
+
+    nbytes: int
+    set_by: SetBy
+    shares: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.nbytes <= MOST_BYTES:
+            raise ValueError(f"no number of bytes: {self.nbytes}")
 
 
 BUDGET: Final = SmallFile(BUDGET_FILE)

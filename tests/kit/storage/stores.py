@@ -8,8 +8,8 @@ from kit.units import KIB
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.listing import compare
 from omlx_cache_daemon.changing import change_budget
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem
+from omlx_cache_storage.cold.small_files import Budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier

@@ -13,11 +13,11 @@ import xxhash
 
 from kit.storage.signed import raw_header, signed_header, signed_planes, split_header
 from kit.units import KIB, MIB
-from omlx_cache_storage.cold.budget import MOST_BYTES
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.page_reader import open_page, read_header
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
+    MOST_BYTES,
     encode_document,
     has_fields,
     parse_budget,

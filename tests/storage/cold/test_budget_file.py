@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from kit.storage import FaultyDisk, Story, disk_usage, open_cold, set_budget
 from kit.units import GIB, KIB
 from omlx_cache_daemon.changing import change_budget
-from omlx_cache_storage.cold.budget import MOST_BYTES, Budget, agree
+from omlx_cache_storage.cold.shared_limits import agree
 from omlx_cache_storage.cold.small_files import (
     BUDGET,
     MAX_DOCUMENT_BYTES,
+    MOST_BYTES,
+    Budget,
     encode_budget,
     parse_budget,
     read_budget,

@@ -11,8 +11,8 @@ from kit.children import kill_9, program, said
 from kit.storage import Story, disk_usage, files_in, open_cold, set_budget
 from kit.units import DAY, KIB, MIB
 from omlx_cache_storage.cold import sharing
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
+from omlx_cache_storage.cold.small_files import Budget
 from omlx_cache_storage.cold.tier import ColdTier
 
 SMALL = 200

@@ -19,8 +19,8 @@ from kit.storage import (
     set_budget,
 )
 from kit.units import DAY, KIB
-from omlx_cache_storage.cold.budget import Budget
 from omlx_cache_storage.cold.disk import StrPath
+from omlx_cache_storage.cold.small_files import Budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 
