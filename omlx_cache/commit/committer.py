@@ -21,8 +21,7 @@ from omlx_cache.commit.points import WindowTrail, needed, superseded, window_sta
 from omlx_cache.commit.progress import LiveExtent
 from omlx_cache.pages.cut import Cutter, PageCut, Source, read_source
 from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
-from omlx_cache.pages.layout import Layout
-from omlx_cache.pages.tensors import DENSE, codec_text, live_tags
+from omlx_cache.pages.layout import DENSE, Layout, codec_text, live_tags
 from omlx_cache.restore.walk import fallbacks
 from omlx_cache_storage.eviction.order import Ended
 from omlx_cache_storage.keys import KeyChain

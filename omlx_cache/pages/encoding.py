@@ -24,11 +24,12 @@ from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.identity import check_codec_name
 from omlx_cache.codecs.policy import CodecPolicy, LayerKind, LayerShape, is_compiled, warm_up
 from omlx_cache.pages.cut import NOTHING, Cutter, PageCut, Source
-from omlx_cache.pages.layout import Layout, layout_of
-from omlx_cache.pages.tensors import (
+from omlx_cache.pages.layout import (
     FLOATS,
+    Layout,
     Tag,
     codec_text,
+    layout_of,
     page_arrays,
     part_specs,
     tags_of,

@@ -30,7 +30,7 @@ from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.policy import codec_named
 from omlx_cache.codecs.turbo import HostDecoder, TurboCodec, host_decodes
 from omlx_cache.pages.cut import batched, with_tokens
-from omlx_cache.pages.tensors import Tag, Tags, page_arrays, part_specs, tags_of
+from omlx_cache.pages.layout import Tag, Tags, page_arrays, part_specs, tags_of
 from omlx_cache.restore.plan import Span, Stretch, stretches
 from omlx_cache_storage.errors import ForeignPage
 from omlx_cache_storage.page import (

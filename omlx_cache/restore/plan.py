@@ -12,9 +12,9 @@ from omlx_cache.adapters.base import PAGED, GroupSpec, Phase, Ranges
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.pages.cut import batched, with_tokens
-from omlx_cache.pages.layout import Leaf
-from omlx_cache.pages.tensors import (
+from omlx_cache.pages.layout import (
     DENSE,
+    Leaf,
     file_order,
     packing_codecs,
     refuse_tensors_of_no_leaf,

@@ -31,7 +31,7 @@ from omlx_cache.arrays.mlxio import (
     widest,
     zeros,
 )
-from omlx_cache.pages.tensors import page_arrays
+from omlx_cache.pages.layout import page_arrays
 from omlx_cache.restore.decode import (
     DecodedPiece,
     columns_of,

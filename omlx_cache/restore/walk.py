@@ -14,8 +14,14 @@ from typing import Any
 from omlx_cache.adapters.base import PAGED, GroupSpec, Phase
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs.policy import codec_named
-from omlx_cache.pages.layout import Layout, Leaf, layout_of
-from omlx_cache.pages.tensors import refuse_tensors_of_no_leaf, tags_of, wanted_specs
+from omlx_cache.pages.layout import (
+    Layout,
+    Leaf,
+    layout_of,
+    refuse_tensors_of_no_leaf,
+    tags_of,
+    wanted_specs,
+)
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import (
     Collected,

@@ -27,8 +27,7 @@ from omlx_cache.arrays.mlxio import name_of
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.identity import CODEC_NAMES
 from omlx_cache.codecs.policy import CodecPolicy, LayerShape
-from omlx_cache.pages.layout import Leaf, layout_of
-from omlx_cache.pages.tensors import part_specs
+from omlx_cache.pages.layout import Leaf, layout_of, part_specs
 from omlx_cache.tools.size import (
     OUT_OF_MEMORY,
     TRACED,

@@ -12,8 +12,7 @@ from kit.examples import some
 from kit.sessions import Opener
 from kit.versions import keys_and_values
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache.pages.layout import layout_of
-from omlx_cache.pages.tensors import page_arrays
+from omlx_cache.pages.layout import layout_of, page_arrays
 from omlx_cache_storage.page import Page
 
 PROMPT = random_tokens(200, 1)

@@ -12,7 +12,7 @@ from omlx_cache.adapters.base import TokenRange
 from omlx_cache.arrays.mlxio import host_views, name_of
 from omlx_cache.pages import cut as cutting
 from omlx_cache.pages.cut import Cutter, Source
-from omlx_cache.pages.tensors import file_order
+from omlx_cache.pages.layout import file_order
 from omlx_cache_storage.page import TensorSpec
 
 HELD = (TokenRange(0, 4), TokenRange(20, 30), TokenRange(10, 20))

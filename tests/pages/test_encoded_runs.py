@@ -10,7 +10,7 @@ from omlx_cache.pages import cut as cutting
 from omlx_cache.pages import encoding
 from omlx_cache.pages.cut import Cutter, PageCut, Source
 from omlx_cache.pages.encoding import codecs_for, encode_page, encode_run
-from omlx_cache.pages.tensors import DENSE, tags_of
+from omlx_cache.pages.layout import DENSE, tags_of
 from omlx_cache_storage.keys import KeyChain, as_tokens, namespace_digest
 from omlx_cache_storage.page import Page, PageMeta
 
