@@ -244,10 +244,11 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         while True:
             seen, began = flights.changes, time.monotonic()
             worked = time.thread_time()
-            if self._is_first(served, last=began >= until):
-                return
+            # Looked at first: the other request may have ended because the server does.
             if self.cutting:
                 raise Unavailable("the server is ending")
+            if self._is_first(served, last=began >= until):
+                return
             if began - told >= ALIVE_SECONDS:
                 told = began
                 progress(0, count)
