@@ -5,7 +5,8 @@ prompt may be found in either kind: the longer one wins, then the kind that it w
 draft model a lane holds the target's caches and the draft's, restored to the same position.
 
 Block keys say nothing about a block's first tokens. `Siblings` of this process do, so that two
-prompts that part inside a block still share their common tokens. Imports no mlx-lm.
+prompts that part inside a block still share their common tokens. The last functions here name
+models, and prompts by their tokens. Imports no mlx-lm.
 """
 
 import hashlib
