@@ -68,7 +68,7 @@ LAYOUTS = {
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Layers:
     """A model that computes nothing, whose layers take one number a token and tensor."""
 

@@ -11,7 +11,7 @@ import random
 import shutil
 import tracemalloc
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,14 +139,15 @@ def by_generate(cache: PrefixCache, model: Any, number: int) -> int:
     return cache.store.stats().requests.restored_tokens - before
 
 
-@lru_cache(1)
-def batch_of(cache: PrefixCache, model: Any) -> CachedBatchGenerator:
-    """Return the one generator of a run's requests."""
-    return CachedBatchGenerator(BatchGenerator(model, prefill_step_size=512), cache)
+BATCHES: dict[PrefixCache, CachedBatchGenerator] = {}
+"""The one generator of a run's requests."""
 
 
 def by_batch(cache: PrefixCache, model: Any, number: int) -> int:
-    batch = batch_of(cache, model)
+    if cache not in BATCHES:
+        BATCHES.clear()
+        BATCHES[cache] = CachedBatchGenerator(BatchGenerator(model, prefill_step_size=512), cache)
+    batch = BATCHES[cache]
     before = cache.store.stats().requests.restored_tokens
     batch.submit(prompt_of(number), max_tokens=2)
     while len(batch):

@@ -151,8 +151,9 @@ def test_tokens_that_are_none_are_named_by_their_types(
 def test_numbers_of_numpy_are_numbers(model: Any, cache: PrefixCache) -> None:
     five: Any = np.int64(5)
     request(model, cache, PROMPT)
+    assert not cache.session(PROMPT, kv_bits=np.int64(8)).miss_reason.startswith("error")
     with cache.session(
-        PROMPT, deadline=np.float32(0.5), max_new_tokens=five, kv_bits=np.int64(8)
+        PROMPT, deadline=np.float32(0.5), max_new_tokens=five, salt="another"
     ) as session:
         chunk = next(session.prefill_chunks(five))
         feed(model, session.prompt_cache, chunk)

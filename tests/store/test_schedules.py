@@ -34,9 +34,9 @@ def _news_come_on_the_asking_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 class Rig:
     """Tiers with room for three pages in memory and one in the queue.
 
-    `accepted`: pages that were stored and that nobody asked to delete since, each with the number of
-    deletions before; they have to be on the disk after a flush. `allowed`: pages that may be there
-    as well.
+    `accepted`: pages that were stored and that nobody asked to delete since, each with the number
+    of deletions before; they have to be on the disk after a flush. `allowed`: pages that may be
+    there as well.
     """
 
     def __init__(self, directory: Path, policy: str = "through", cold_bytes: int = 2**30) -> None:

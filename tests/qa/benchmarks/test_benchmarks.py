@@ -94,7 +94,7 @@ def test_a_profile_names_lines_of_this_project(path: str, monkeypatch: Any) -> N
     lines = [line for line in profile_paths.profile(path).splitlines() if "%" in line]
     places = [line.split("|")[2].strip(" `").partition(":")[0] for line in lines]
     assert any((ROOT / place).is_file() for place in places if "/" in place)
-    written = {page.stem for page in (ROOT / "docs" / "profiles").glob("*.md")} - {"README"}
+    written = {page.stem for page in (ROOT / "benchmarks/logs/profiles").glob("*.md")} - {"README"}
     assert set(profile_paths.PATHS) == written
 
 
