@@ -91,7 +91,7 @@ class Begun:
         return is_same and self.pid == os.getpid() and self.scope.same_as(scope)
 
     def start(self) -> None:
-        """Begin to read, or to wait for another; returns at once."""
+        """Begin to read, or to wait for another; returns at once, and waits for no disk."""
         if self._pending is not None and self.chain is not None:
             with self._lock:
                 self._over = False
@@ -189,7 +189,7 @@ class Begun:
 
     def take(self, deadline: float | None) -> Restored:
         """Return the restored prefix after `deadline` seconds at most; once, on the model's thread.
-        A held one takes the pages that are there now."""
+        A held one takes the pages that are there now, and waits for no other request."""
         pending = self._pending
         if pending is None:
             return Restored(self.scope.fresh(), missed(self.miss_reason))

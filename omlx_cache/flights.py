@@ -91,10 +91,12 @@ class PromptFlight:
         return max((stop for stop in self._stops if stop <= most), default=0)
 
     def is_ahead(self, goal: int) -> bool:
+        """True while it is worth waiting for it to get there; the lock is held."""
         is_going = time.monotonic() - self._moved < STALLED_SECONDS
         return is_going and self._refusals < REFUSALS and self._reached < goal
 
     def want(self, position: int) -> None:
+        """Ask for a restore point at a position; the lock is held."""
         if self._stops is not None and position not in self._stops:
             self._stops.add(position)
             self._wanted.append(position)
@@ -136,6 +138,7 @@ class Flights:
         return not self.live
 
     def waiters_in(self, namespace: BlockKey) -> list["QueueWait"]:
+        """Return the requests of a namespace that are in a queue; the lock is held."""
         return [waiter for waiter in self.waiters if waiter.chain.namespace == namespace]
 
     @property
@@ -145,6 +148,7 @@ class Flights:
         return self.changes, len(self.live), int(time.monotonic() / POLL_SECONDS)
 
     def changed(self) -> None:
+        """Note that something happened to a flight; the lock is held."""
         self.changes += 1
         self.on_change.notify_all()
 

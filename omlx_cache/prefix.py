@@ -75,10 +75,11 @@ class PrefixCache(Scopes):
     `model_id` (text, or a path) names the model for people; `adapter` is part of its identity (a
     directory is fingerprinted). `make_cache` replaces mlx-lm's `make_prompt_cache(model)`, `policy`
     the rule for restore points, `codec_policy` (a name, or a `CodecPolicy`) the `codec` settings.
-    The weights must not change while the object lives.
+    The weights must not change while the object lives: make a new one after loading an adapter.
 
     Methods that look at sequences take the keywords of `ScopeOptions`. A model with a cache class
-    that no adapter reads gets sessions that miss: `unsupported_reason` names the class.
+    that no adapter reads gets sessions that miss, and stores nothing: `unsupported_reason` names
+    the class.
     """
 
     @uninterrupted
