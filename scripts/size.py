@@ -26,10 +26,10 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7049, 56, 0),
+    "storage": Limit(7048, 56, 0),
     "core": Limit(7362, 74, 0),
     "outside": Limit(11664, 141, 0),
-    "wheel": Limit(26075, 271, 0),
+    "wheel": Limit(26074, 271, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31187, 478, 0),
 }

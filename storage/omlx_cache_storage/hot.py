@@ -365,9 +365,8 @@ class HotTier(LocalTier[Held]):
         *,
         used: bool = True,
     ) -> None:
-        """Mark pages as used at a stamp of the clock, now by default: worth a place on the disk
-        again, where that had refused them. Not those used later than that and than `since_ns`.
-        `used`: True for an access, False for a reorder."""
+        """Mark pages as used at a stamp of the clock, now by default, as `Tiers.touch` says: they
+        are worth a place on the disk again, where that had refused them."""
         with self._lock:
             self._active_ns = self._clock.now()
             stamp_ns = self._active_ns if stamp_ns is None else stamp_ns

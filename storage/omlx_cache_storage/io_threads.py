@@ -290,8 +290,8 @@ def within(call: Callable[[], T], name: str, seconds: float | None, otherwise: T
 
 
 def on_another_thread(call: Callable[[], T], name: str) -> T:
-    """Return the result of a long call, or raise its exception. On the main thread an interrupt
-    ends the wait, and not the call."""
+    """Return the result of a long call, or raise its exception; on the main thread as `within`
+    does."""
     return within(call, name, None, cast(T, None)) if deferred.active else call()
 
 

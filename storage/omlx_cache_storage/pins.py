@@ -14,8 +14,6 @@ from omlx_cache_storage.keys import BlockKey
 
 
 class Pinned(NamedTuple):
-    """How many of the requested pages a tier has, and how many of them are pinned."""
-
     found_pages: int
     pages: int
     nbytes: int

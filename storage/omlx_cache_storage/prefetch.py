@@ -69,7 +69,6 @@ class Prefetch:
 
     @uninterrupted
     def cancel(self) -> None:
-        """Stop after the page that is being read; pages read so far stay."""
         self._cancelled.set()
 
     @property
@@ -114,8 +113,7 @@ class Prefetcher:
                 prefetch._withdrawn.update(pages)
 
     def being_read(self, page: PageId) -> "Future[Page | None] | None":
-        """Return the read of a page that has begun and not ended; its result is None if it
-        failed."""
+        """Return the read of a page that is in flight; its result is None if it failed."""
         with self._lock:
             return self._reading.get(page)
 

@@ -308,8 +308,8 @@ class Tiers:
         )
 
     def refuse(self, pages: Sequence[PageId], began_ns: int) -> None:
-        """Note rejected pages of a request that began at a stamp: the policy learns from it when
-        they are requested again."""
+        """Note rejected pages of a request that began at a stamp: the policy learns from their
+        return."""
         self.hot.refuse(pages, began_ns)
 
     def put(
@@ -504,8 +504,8 @@ class Tiers:
         return twin
 
     def forget(self, page: PageId) -> None:
-        """Delete a page that proved useless from both tiers. If it may have come from other
-        machines, back off from their copy of it for a while."""
+        """Delete a page that proved useless, and back off from other machines' copy of it for a
+        while."""
         self.departures.note([page], "damaged")
         held = self.hot.get(page)
         if held is not None:
@@ -580,8 +580,8 @@ class Tiers:
         return 0 if self.writer is None else self.writer.ended
 
     def wait_for_writer(self, timeout: float, since: int | None = None) -> bool:
-        """Block until the writer has done a page, since `writes_ended` was `since`; False when it
-        has not and none is pending, or at the timeout."""
+        """Block until the writer has done a page, since `writes_ended` was `since`; False at the
+        timeout, or when none is pending."""
         return self.writer is not None and self.writer.wait_for_progress(timeout, since)
 
     @uninterrupted

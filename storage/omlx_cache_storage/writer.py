@@ -129,8 +129,6 @@ class Writer:
 
     @property
     def setbacks(self) -> int:
-        """How many pages the disk lacks because it failed or was not asked again, or because of a
-        day's writes."""
         with self._changed:
             ended = self._outcomes
             return ended["failed"] + ended["put off"] + ended["rationed"]

@@ -1,1 +1,0 @@
-"""The cold tier: page files in a directory, under a budget of physical bytes."""

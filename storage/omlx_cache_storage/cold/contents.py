@@ -140,9 +140,8 @@ class Contents(OrderedPages[PageFile]):
     def use(
         self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0, *, used: bool = True
     ) -> list[PageId]:
-        """Give pages a stamp, and return the marked ones. A page that was used later than both the
-        stamp and `since_ns` is skipped, and so is an undecodable one. `used`: True for an access,
-        False for a reorder."""
+        """Give pages a stamp as `touch` does, those aside that are undecodable or were used later
+        than both the stamp and `since_ns`; return the marked ones."""
         if self.undecodable:
             chain = [page for page in chain if self.usable(page) is not None]
         return self.touch(chain, stamp_ns, max(stamp_ns, since_ns), used=used)

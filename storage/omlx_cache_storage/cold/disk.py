@@ -16,10 +16,11 @@ from typing import Literal
 
 from omlx_cache_storage.io_threads import note_answer
 from omlx_cache_storage.page import Buffer, flat
+from omlx_cache_storage.private import StrPath as StrPath
 from omlx_cache_storage.private import claim, is_private
 
 Durability = Literal["none", "fsync", "full"]
-StrPath = str | os.PathLike[str]
+
 IOV_LIMIT = 1024
 WRITE_LIMIT = 8 << 20
 """Bytes of one write: each shows that a slow disk makes progress. macOS refuses 2 GiB."""
@@ -68,7 +69,7 @@ class FileSystem:
     """The real file system."""
 
     def make_directory(self, path: StrPath) -> bool:
-        """Create a directory with mode 0700 in one that is there; True when it is new."""
+        """Create a directory with mode 0700; True when it is new."""
         if os.path.isdir(path):
             return False
         try:
@@ -135,8 +136,8 @@ class FileSystem:
         return True
 
     def lock(self, fd: int, deadline: float) -> bool:
-        """Lock a descriptor's file by a deadline of the monotonic clock; False when another one has
-        it locked until then."""
+        """Lock a descriptor's file by a deadline of the monotonic clock; False when it is too
+        late."""
         pause = LOCK_PAUSE_SECONDS / 64
         while not self.try_lock(fd):
             if time.monotonic() >= deadline:

@@ -133,8 +133,7 @@ class Evictor(DirectoryPart):
         return self._files.places_bytes(writing.wanted, writing.described)
 
     def reserve(self, writing: Writing, page: StoredPage) -> None:
-        """Count a page, as large as there is room for it now, in place of its former reservation;
-        the directory is held."""
+        """Count a page in place of its former reservation; the directory is held."""
         again: tuple[Change, ...] = (Cancelled(writing.file),) if writing.reserved else ()
         self._files.expect(page.namespace, page.shard, writing.described)
         flight = Flight(
@@ -156,8 +155,8 @@ class Evictor(DirectoryPart):
             self.reserve(writing, writing.wanted._replace(nbytes=nbytes))
 
     def give_way(self, nbytes: int, candidate: Candidate) -> Victims:
-        """Evict about `nbytes`, at least one page if one may be evicted. The disk had no room for
-        the candidate: of bytes, of files or of a quota."""
+        """Evict about `nbytes`, at least one page if one may be evicted, since the disk had no room
+        for the candidate."""
         with self._index.lock:
             most = min(nbytes, self._index.contents.nbytes)
             now, until = self._index.clock.now(), self._until(candidate)

@@ -158,8 +158,7 @@ class Index:
                 yield pages[start : start + TOGETHER]
 
     def repin(self, files: Iterable[PageFile], most_bytes: int) -> Pinned:
-        """Pin those of some files that a pin wants, the first first, as far as all pins take so
-        many bytes at most; release the others."""
+        """Pin those of some files that a pin wants, as `OrderedPages.repin` does."""
         self.refused_rank = None
         here = [file for file in files if self.is_still(file)]
         return self.contents.repin(here, self._wanted_until, self.clock.now(), most_bytes)

@@ -35,7 +35,6 @@ SCANS = 3
 """How often a directory is read that changes faster than it is followed, before the tier backs
 off."""
 SCAN_SECONDS = WAIT_SECONDS / 4
-"""How long peer processes wait, at most, for a directory to be read."""
 
 
 class Opening(DirectoryPart):

@@ -161,8 +161,7 @@ class Sharing:
 
     @property
     def fell_behind(self) -> bool:
-        """True when changes were missed: the directory is to be read again. Not of one that cannot
-        be had at all."""
+        """True when changes of a directory that is there were missed: it is to be read again."""
         return self.is_lost and self.ledger.is_open
 
     def close(self) -> None:

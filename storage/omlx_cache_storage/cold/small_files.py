@@ -172,8 +172,8 @@ class SmallFile(NamedTuple):
         return read_map(os.path.join(cold_dir, self.name), fs, self.most)
 
     def is_newer(self, cold_dir: Path, fs: FileSystem = DISK) -> bool:
-        """True when a newer version wrote a directory's file, which may have said more than this
-        one understands; raises OSError."""
+        """True when a newer version wrote a directory's file, which may say more than this one
+        understands; raises OSError."""
         return _version(self.read(cold_dir, fs)) > VERSION
 
     def is_readable(self, cold_dir: Path, fs: FileSystem = DISK) -> bool:
@@ -272,9 +272,8 @@ def read_budget(cold_dir: Path, fs: FileSystem = DISK) -> Budget | None:
 
 
 def write_budget(cold_dir: Path, budget: Budget, fs: FileSystem = DISK) -> bool:
-    """Replace a directory's file, whole or not at all; a person's budget durably. False where the
-    directory is not this user's alone or is missing, or where a newer version wrote the file.
-    Raises OSError."""
+    """Replace a directory's file, as `SmallFile.replace` does; a person's budget durably. False
+    also where the directory is not this user's alone, or is missing."""
     if not fs.exists(cold_dir) or not fs.identity(cold_dir)[-1]:
         return False
     # A person's budget survives a power cut. A store sets its own again.
@@ -310,8 +309,8 @@ def read_pins(cold_dir: Path, fs: FileSystem = DISK) -> tuple[PinRecord, ...]:
 
 
 def write_pins(cold_dir: Path, pins: Iterable[PinRecord], fs: FileSystem) -> bool:
-    """Replace a directory's file durably, whole or not at all; False where a newer version wrote
-    it. Raises OSError, and ValueError for more than a file has room for."""
+    """Replace a directory's file durably, as `SmallFile.replace` does. Raises ValueError too, for
+    more than a file has room for."""
     raw = encode_pins(pins)
     if len(raw) > MAX_PINS_BYTES:
         raise ValueError(f"{PINS_FILE} has room for the keys of some 60,000 blocks, and no more")

@@ -323,8 +323,8 @@ class ColdTier(LocalTier[PageFile]):
             )
 
     def _evict_some(self, lacks: Callable[[], int]) -> list[PendingDeletion]:
-        """Evict some pages for the lacking bytes, or the first ones where all pages are not enough;
-        return their files. Raises OSError."""
+        """Evict some pages for the lacking bytes, or the first ones where all are not enough.
+        Raises OSError."""
         with self.sharing.changing():
             self._limits.heed()
             victims = self.evictor.victims(lacks, None, most=HOLD_FILES)
@@ -342,8 +342,8 @@ class ColdTier(LocalTier[PageFile]):
         return freed
 
     def _free_some(self) -> int:
-        """Evict for a part of the bytes that the disk lacks; 0 when it lacks none, or when it does
-        not help. Raises OSError."""
+        """Evict for a part of the bytes that the disk lacks; 0 when that does not help. Raises
+        OSError."""
         short, lacks_files = self.evictor.lacking(0)
         if short <= 0 and not lacks_files:
             return 0

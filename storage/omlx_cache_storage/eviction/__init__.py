@@ -1,1 +1,0 @@
-"""Which pages stay: policies that know stamps and ages of pages, and no tier."""

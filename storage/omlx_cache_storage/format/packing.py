@@ -161,8 +161,8 @@ def unwrapped(meta: PageMeta) -> PageMeta:
 
 
 def unwrap_into(frame: Buffer, nbytes: int, pieces: Sequence[Buffer]) -> None:
-    """Fill the pieces, payload order, with the payload of `nbytes` that a frame holds; raises
-    CorruptPage, or UndecodablePage without a zstd."""
+    """Fill the pieces, payload order, with the payload of `nbytes` that a frame holds; raises as
+    `unpack` does."""
     payload, start = memoryview(unpack(frame, nbytes)), 0
     for piece in pieces:
         view = memoryview(piece)

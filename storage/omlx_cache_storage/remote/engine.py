@@ -158,7 +158,6 @@ def all_of(pool: ReaderPool, calls: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def cut(pieces: Sequence[Buffer], part_bytes: int | None) -> list[list[Buffer]]:
-    """Return a value's pieces as parts of so many bytes each; copies them once to be cut."""
     if part_bytes is None:
         return [list(pieces)]
     value = memoryview(b"".join(pieces))
@@ -188,7 +187,6 @@ class BackOff:
 
     @property
     def why(self) -> str:
-        """Why the store must not be asked now; "" when it may be."""
         return self.trouble if self._breaker.is_open else ""
 
     def enter(self) -> None:

@@ -263,8 +263,6 @@ class ReceivedPage:
             raise ForeignPage("the value holds another page than its name and envelope say")
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:
-        """Fill the pieces, payload order, with the whole payload and verify it; raises CorruptPage
-        or UndecodablePage, and their content is then undefined."""
         views = [flat(piece) for piece in pieces]
         if sum(view.nbytes for view in views) != self.meta.nbytes:
             raise ForeignPage("the page is of another size than the memory that it is read into")

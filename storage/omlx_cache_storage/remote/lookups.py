@@ -101,7 +101,6 @@ class Lookups:
         return Asked(False, errors.REMOTE_TIMEOUT)
 
     def close(self, timeout: float) -> bool:
-        """Begin no more, and wake who waits; False when one hangs for longer."""
         return self._pool.stop(timeout)
 
     def _answer(self, inquiry: Inquiry) -> Asked:

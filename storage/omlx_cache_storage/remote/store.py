@@ -83,8 +83,6 @@ class RemoteStore:
         self.events = events
 
     def look(self, pages: Sequence[Placed], sets: Sequence[Placed] = ()) -> list[list[str]]:
-        """Remember each page's envelope, or that the page is absent, and return the members of
-        sets, by one request."""
         names, asked = ([self.names.page(*one) for one in some] for some in (pages, sets))
         with self._asked():
             began = time.perf_counter()
@@ -216,7 +214,6 @@ class RemoteStore:
         self.tally.add(bad_pages=not isinstance(error, UndecodablePage))
 
     def failed(self, error: RemoteError, *, stalled: bool = False) -> None:
-        """Note that the store failed; nothing while the tier backs off, or after the end."""
         if not self.closed and error.reason != "resting":
             word = errors.REMOTE_WORDS[error.reason]
             self.tally.note_error(word)

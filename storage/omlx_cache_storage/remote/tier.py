@@ -92,8 +92,6 @@ class RemoteTier:
         return set() if self.resting else self._known.tails_of(parents)
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
-        """Return the pages that the store has and that `info` hides, with the word for why: the
-        tier backs off, or their values were wrong."""
         hidden = self._known.why_absent(pages)
         if self.resting:
             there = zip(pages, self._known.find_all(pages), strict=True)

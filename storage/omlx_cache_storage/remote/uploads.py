@@ -102,8 +102,6 @@ class Uploads:
         self._wake.set()
 
     def counted(self, usage: RemoteUsage) -> RemoteUsage:
-        """Return a tier's usage, with the pages that wait here, were dropped for want of room or
-        missing meanwhile, and were rejected there."""
         return replace(
             usage,
             pending_pages=self.pending,
