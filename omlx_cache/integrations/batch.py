@@ -87,9 +87,8 @@ class CachedBatchGenerator:
     a request's prefix is read from the disk, the others go on; one whose next blocks another is
     computing joins when they are there. Prompts of a model whose states take padding for tokens are
     computed one after the other. Raises UnusableHost for a version of mlx-lm that cannot have it,
-    and ValueError for a cache of another model. Mutable, by that one thread: `_requests` (by the
-    generator's uid), `_waiting` (by ours) and `_preparations`, the first of which is computed while
-    there is no request.
+    and ValueError for a cache of another model. Mutable: `_requests`, by the generator's uid,
+    `_waiting`, by ours, and `_preparations`, the first of which is computed next.
     """
 
     def __init__(self, generator: "BatchGenerator", cache: PrefixCache) -> None:

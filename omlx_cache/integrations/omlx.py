@@ -49,8 +49,8 @@ the mlx-lm that oMLX is written for."""
 
 @dataclass(slots=True)
 class RestoredBlocks:
-    """Stands for oMLX's BlockTable: a request's restored prefix, until its caches are taken. There
-    are as many ids as oMLX would have blocks; they name nothing."""
+    """Stands for oMLX's BlockTable. There are as many ids as oMLX would have blocks; they name
+    nothing."""
 
     request_id: str
     num_tokens: int
@@ -234,7 +234,7 @@ class OmlxPrefixCache:
 
     def get_stats(self) -> SimpleNamespace:
         """Return the counts that oMLX shows, of this model since `clear`; evictions are those of
-        the store's memory. `omlx-cache stats` has all figures."""
+        the store's memory."""
         return SimpleNamespace(**self._figures())
 
     def get_stats_dict(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import mlx.core as mx
 import mlx_lm
 from mlx_lm.models.cache import make_prompt_cache
 
+from omlx_cache.integrations.mlx_lm.models import first_line
 from omlx_cache.prefix import PrefixCache
 from omlx_cache.session import Session
 from omlx_cache.settings import CacheSettings
@@ -57,8 +58,7 @@ def load_subject(model: str | None) -> Subject:
     try:
         loaded, tokenizer = mlx_lm.load(model)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise DemoError(f"mlx-lm cannot load {model!r}: {lines[0]}") from error
+        raise DemoError(f"mlx-lm cannot load {model!r}: {first_line(error)}") from error
     return Subject(loaded, model, int(tokenizer.vocab_size), tokenizer.encode)
 
 

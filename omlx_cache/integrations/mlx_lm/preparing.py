@@ -46,8 +46,8 @@ _PLACEHOLDERS = ("0", "x")
 
 @dataclass(eq=False, slots=True)
 class _Expected:
-    """What a prompt for a model will begin with, and how much of it may be computed. It shares
-    `asked` tokens with the prompt that was answered; `deletions` were so many then."""
+    """What a prompt will begin with, and how much of it may be computed. It shares `asked` tokens
+    with the prompt that was answered; `deletions` were so many then."""
 
     key: Any
     tokens: Tokens
@@ -104,8 +104,8 @@ class Preparing:
     def expect(
         self, key: Any, tokens: Sequence[int], most: int, prompt: Sequence[int], deletions: int
     ) -> None:
-        """Note what will follow a prompt for a model: at most so many tokens of it are computed,
-        and none if there was a deletion since `deletions` were so many."""
+        """Note what will follow a prompt for a model: at most `most` tokens of it are computed, and
+        none if there was a deletion since `deletions` were so many."""
         expected, now = as_tokens(tokens), self._clock()
         asked = shared_length(expected, as_tokens(prompt))
         self._expected.append(_Expected(key, expected, most, asked, deletions, now))
@@ -209,8 +209,8 @@ def _as_sent(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def as_returned(answer: Message, messages: Sequence[Message]) -> dict[str, Any]:
-    """Return an answer as this client will send it back: with the fields and the white space of the
-    latest answer in the same request, and with reasoning where an earlier one came with it."""
+    """Return an answer as this client will send it back: with the fields and the white space of its
+    latest one, and with reasoning where an earlier one came with it."""
     answers = [message for message in messages if message.get("role") == "assistant"]
     called = bool(answer.get("tool_calls"))
     alike = [message for message in answers if bool(message.get("tool_calls")) is called]

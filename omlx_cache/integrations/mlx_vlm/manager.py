@@ -30,8 +30,8 @@ class ApcManager(APCManager):  # type: ignore[misc]
     `whole` returns the model around a language model, None when it is not known. `model_id` names
     the model for people. `own` makes mlx-vlm's manager, for a version that cannot have this one.
     Generators of `ApcBatchGenerator` and `install` keep whole prompts through `sequences`. Others
-    find and store nothing, as it has no blocks: their descriptions of a cache do not tell packed KV
-    from dense. Does not end the store. Mutable, by the generation thread: `sequences`.
+    find and store nothing, as it has no blocks: they do not tell packed KV from dense. Mutable, by
+    the generation thread: `sequences`.
     """
 
     def __init__(

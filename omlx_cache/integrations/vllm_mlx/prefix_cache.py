@@ -50,13 +50,11 @@ class TieredPrefixCache:
     A lookup leaves at least one token over, so no "exact" hit has to be thrown away. Only a prompt
     with an auxiliary (`prepare_store(auxiliary=)`) is restored whole. The returned caches are the
     caller's own. Any prefix of a stored sequence is found, as far as its caches allow; entries
-    replace nothing, and share their pages. `remove` deletes no pages, and the server's SSD tier is
-    not used: the store has its own.
+    replace nothing, and share their pages. `remove` deletes no pages; the store has its own SSD.
 
     Models share the store's budgets. `make_cache` makes empty caches as the server does. `fetch`
-    and `store` evaluate MLX, so they belong on the thread that runs the model, and nothing is asked
-    of the model before; every other method may be called from any thread. No method raises for
-    failures of the cache.
+    and `store` belong on the thread that runs the model, which is not asked before; any thread may
+    call the other methods. No method raises for failures of the cache.
 
     `_lock` guards `_tally` (lookups and stores since the last reset, and the store's count of
     evicted pages by then), `_besides`, `_given` and the prompt cache.
