@@ -507,8 +507,7 @@ class Scopes:
         self, *, salt: str | bytes | None = None, extra: Mapping[str, str] | None = None
     ) -> int:
         """Delete all pages of this model under a salt, of earlier processes and quantised sessions
-        too, and of every `extra` unless `extra` names one; return their number. Waits for the disk.
-        A closed store deletes nothing."""
+        too, and of every `extra` unless it names one; return their number. Waits for the disk."""
         if self.store.closed:
             return 0
         parts: dict[str, object] = {**self._identity, "salt": salt_digest(salt)}

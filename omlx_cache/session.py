@@ -214,11 +214,9 @@ class Session:
         return taken
 
     def next_stop(self, step: int = 2048) -> int:
-        """Return how many tokens the next prefill chunk should have, 0 when the prompt is done.
-
-        For a scheduler with a loop of its own: feed so many, then call `checkpoint`. Raises
-        ValueError for a step that is no integer of at least 1.
-        """
+        """Return how many tokens the next prefill chunk should have, 0 when the prompt is done:
+        feed so many, then call `checkpoint`. For a scheduler with a loop of its own. Raises
+        ValueError for a step that is no integer of at least 1."""
         if not is_whole(step) or step < 1:
             raise ValueError(f"step must be an integer of at least 1, got {step!r}")
         self._fed = self._reached()
@@ -246,7 +244,7 @@ class Session:
 
         Chunks end where recurrent state needs a snapshot. When the loop asks for the next chunk,
         that is taken, new blocks are stored, and MLX is evaluated for it. A new iterator goes on
-        where the last one was left: what was fed counts.
+        where the last one was left.
         """
         if self._reached() > self._fed:
             self.checkpoint()

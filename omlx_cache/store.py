@@ -90,7 +90,7 @@ OPEN_SECONDS = 1.8
 QUERY_SECONDS = 0.5
 """How long a person's query waits for a small file; then it shows the known values."""
 RECORD_SECONDS = 5.0
-"""How long a choice of pages by their last use waits for this process's uses."""
+"""How long a choice by last use waits for this process's uses."""
 
 
 class BlockStore(ReadingTiers):
@@ -280,8 +280,8 @@ class BlockStore(ReadingTiers):
             self.writer.settle(OPEN_SECONDS)
 
     def register(self, namespace: Namespace) -> Namespace:
-        """Remember the content of a namespace's digest, for its document on the disk, for as long
-        as the returned object lives. Raises TypeError for anything else."""
+        """Remember the content of a namespace's digest, for its document, while the returned object
+        lives. Raises TypeError for anything else."""
         if not isinstance(namespace, Namespace):
             raise TypeError(
                 f"a store registers namespaces, not {type(namespace).__name__}; PrefixCache does "

@@ -197,8 +197,8 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
         """Return a cache of one row of a batch as far as it is surely the row's; changes none.
 
         Where rows of different lengths are padded, mlx-lm's batch of windows loses count of a row's
-        padding once the window has moved on. The oldest tokens that it extracts may be padding. The
-        last `max_size` are always the row's, and no attention has looked at more.
+        padding once the window has moved on: the oldest tokens that it extracts may be padding. The
+        last `max_size` are the row's, and no attention has looked at more.
         """
         most = cache.max_size
         if cache.keys is None or cache.keep:

@@ -58,8 +58,8 @@ _CARRIERS = {
 
 SMALL_BYTES = 256 * 1024
 SHARED_BYTES = 8 << 20
-"""Bytes that several streams zero: one stream zeroes fewer in a millisecond, and waking more takes
-a fraction of that."""
+"""Bytes that several streams zero: waking them takes a fraction of a millisecond, in which one
+zeroes fewer."""
 STREAMS = min(4, os.cpu_count() or 1)
 
 _dispatching = threading.Lock()
@@ -111,7 +111,7 @@ def check_packing(bits: int, group_size: int) -> tuple[int, int]:
 
 def widest(nbytes: int, offset: int) -> tuple[Any, int]:
     """Return the widest unsigned dtype in which `nbytes` at `offset` are whole items, and how many:
-    the wider the items, the fewer a GPU moves."""
+    a GPU moves fewer wide ones."""
     for dtype in (mx.uint64, mx.uint32, mx.uint16):
         if nbytes % dtype.size == 0 and offset % dtype.size == 0:
             return dtype, nbytes // dtype.size

@@ -48,7 +48,7 @@ def make_namespace(
 
     The salt is hashed, so that the readable document does not give it away. Versions of MLX and
     mlx-lm and the device's architecture are part of it: others may compute other bits. Raises
-    TypeError for a salt that is neither text nor bytes, and for an extra that is no mapping.
+    TypeError for an invalid salt or extra.
     """
     document: dict[str, object] = {
         "format": FORMAT_VERSION,

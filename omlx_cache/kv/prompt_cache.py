@@ -34,12 +34,10 @@ def make_prompt_cache(
 ) -> list[Any]:
     """Return the caches that mlx-lm would make for `model`, as this package's classes.
 
-    max_kv_size: as upstream's: a rotating window, for models without a `make_cache`.
-
-    max_context: tokens that the sequence will hold at most. Full-attention layers allocate room for
-    it on first use, sliding-window layers their window (or `max_context`, when that is less).
-
-    step: the growth increment of every layer that grows.
+    max_kv_size: as upstream's: a rotating window, for models without a `make_cache`. max_context:
+    tokens that the sequence will hold at most: full-attention layers allocate room for it on first
+    use, sliding-window layers their window (or `max_context`, when that is less). step: the growth
+    increment of every layer that grows.
 
     Layers of other kinds (recurrent state, private classes) are upstream's, untouched. Raises
     ValueError for an option below 1.

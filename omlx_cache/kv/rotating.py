@@ -14,14 +14,13 @@ from .windows import BatchWindows, PinnedWindows, Windowed, fill
 class RotatingKVCache(Windowed, upstream.RotatingKVCache):  # type: ignore[misc]
     """Drop-in for mlx-lm's RotatingKVCache; with no option set, the same arrays and state.
 
-    capacity: columns to allocate on first use, at most `max_size`; pass `max_size` for the
-        whole window. A multi-token update then leaves `max_size` columns behind, not
-        max_size - 1 + n, and below the window it writes in place.
-    step: the growth increment in tokens below the window, instead of 256.
+    capacity: columns to allocate on first use, at most `max_size`. A multi-token update then leaves
+    `max_size` columns behind, not max_size - 1 + n, and below the window it writes in place. step:
+    the growth increment in tokens below the window, instead of 256.
 
-    `update_and_fetch` returns upstream's arrays bit for bit and column for column in every case,
-    and upstream's class continues from `state`. Unlike upstream's, `trim` refuses (returns 0) once
-    the window has wrapped, and copies are independent.
+    `update_and_fetch` returns upstream's arrays bit for bit and column for column, and upstream's
+    class continues from `state`. Unlike upstream's, `trim` refuses (returns 0) once the window has
+    wrapped, and copies are independent.
     """
 
     offset: int

@@ -39,7 +39,7 @@ LEAST_SHARED = 8
 DEEPER_BLOCKS = 8
 """How many blocks behind a missing one are looked for."""
 LEADING_BLOCKS = 1024
-"""How many blocks before the known end are looked through for a window or state that left."""
+"""How many blocks before the known end are looked through for a window or state."""
 
 _GONE: dict[How, str] = {
     "memory": "from memory",

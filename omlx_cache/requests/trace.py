@@ -1,9 +1,9 @@
 """A trace of requests for `omlx-cache simulate`: counts, times and salted names of blocks; no text,
 no tokens, no keys.
 
-One JSON document a line. Names are salted by bytes that only a part's writer has, so that a reader
-who guesses a prompt cannot check that against the file. Another part, of another process or a later
-start, names the same blocks otherwise.
+One JSON document a line. Names are salted by bytes that only a part's writer has: a guessed prompt
+cannot be checked against the file. Another part, of another process or a later start, names the
+same blocks otherwise.
 """
 
 import base64

@@ -123,8 +123,8 @@ def make_plan(
     capacity: int,
 ) -> Plan:
     """Return the plan to restore `point` into fresh leaves; pure. `models` has a page of each
-    group, which the others must resemble; growing buffers hold `capacity` tokens without a copy.
-    Raises PageFailed for a page that fits no leaf."""
+    group; growing buffers hold `capacity` tokens without a copy. Raises PageFailed for a page that
+    fits no leaf."""
     targets: dict[str, TensorSpec] = {}
     tracks: dict[str, int] = {}
     reads: list[PageRead] = []

@@ -119,7 +119,7 @@ class RestoreQueue:
         self._waiting: list[BackgroundReading] = []
         self._reader: BackgroundReading | None = None
         self._hung: list[Future[Any]] = []
-        self._peak = 0
+        self.peak_bytes = 0
         self._closed = False
 
     @property
@@ -127,10 +127,6 @@ class RestoreQueue:
         self.settle()
         with self._lock:
             return sum(ahead.needs or 0 for ahead in self._waiting if ahead.admitted)
-
-    @property
-    def peak_bytes(self) -> int:
-        return self._peak
 
     def add(self, ahead: BackgroundReading) -> None:
         self.settle()
@@ -244,5 +240,5 @@ class RestoreQueue:
                 ahead.admitted = True
                 if ahead.plan is None:
                     ahead.ended.set()
-        self._peak = max(self._peak, used)
+        self.peak_bytes = max(self.peak_bytes, used)
         self._lock.notify_all()

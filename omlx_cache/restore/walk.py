@@ -83,8 +83,7 @@ class Boundaries:
 @dataclass(slots=True)
 class Walk:
     """Where restore points for fresh caches are looked for, until the clock's `until`, and what
-    failures have taught. `prepared`: nobody has asked for what is restored. One thread at a time
-    uses it."""
+    failures have taught. `prepared`: nobody has asked for it. One thread at a time uses it."""
 
     source: ReadingTiers
     prompt_cache: list[Any]
@@ -110,9 +109,8 @@ class Walk:
 
     def find(self, memory: Pages | None = None, *, waits: bool = True) -> RestorePoint:
         """Return the longest prefix that memory can restore, or of all tiers the longest that the
-        gate admits. Reads nothing. Waits for changes of peer processes, and with `waits` for other
-        machines; each wait takes a part of the time that is left, so that pages here can be
-        read."""
+        gate admits. Reads nothing. Waits for peer processes, and with `waits` for other machines,
+        each a part of the time that is left, so that pages here can be read."""
         point = find_restore_point(
             self.chain,
             self.layout.groups,

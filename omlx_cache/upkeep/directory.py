@@ -106,7 +106,7 @@ class ReuseKeeper:
 
     Any thread may call; nothing raises. `known` is the learning read at the start: a tier that
     learns nothing leaves its part as it was. `_after`, before which `step` begins no other write,
-    belongs to the thread that calls `step`.
+    belongs to its caller's thread.
     """
 
     def __init__(
