@@ -96,19 +96,18 @@ def command_names() -> list[str]:
 def _run(arguments: Sequence[str]) -> int:
     while arguments[:1] == ["help"]:
         arguments = [*arguments[1:2], "--help"]
-    name = arguments[0] if arguments else ""
+    name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
         return _print(_overview())
     if name == "--version":
         return _print(f"omlx-cache {__version__}")
-    if not name:
-        raise UsageError("the following arguments are required: COMMAND; see omlx-cache --help")
     if name not in command_names():
         if name in OLD_NAMES:
             raise UsageError(f"omlx-cache {name} is now omlx-cache {OLD_NAMES[name]}")
         known = [*command_names(), "help", "--help", "--version"]
         kind = "flag" if name.startswith("-") else "command"
-        raise UsageError(refusal(kind, name, known, "; see omlx-cache --help"))
+        ends = "; Ctrl-C or SIGTERM ends serve" if name == "stop" else "; see omlx-cache --help"
+        raise UsageError(refusal(kind, name, known, ends))
     # Only here: argparse takes as long to import as all of this.
     from omlx_cache_daemon.parsing import parse
 

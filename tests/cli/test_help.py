@@ -42,12 +42,15 @@ def test_the_overview_has_every_command_in_a_group(cli: Cli) -> None:
     for name in command_names():
         assert re.search(rf"^  {name} ", told, re.MULTILINE), name
     assert "69 no store answers" in told
+    assert (cli().code, cli().out) == (0, told)
 
 
 def test_help_is_a_command_too(cli: Cli) -> None:
     assert cli("help").out == cli("help", "help").out == cli("--help").out
     assert cli("help", "quota").out == cli("quota", "--help").out
     assert "the nearest is help" in cli("halp").err
+    assert "Ctrl-C or SIGTERM ends serve" in cli("stop").err
+    cli("").assert_refused(2, "unknown command; see omlx-cache --help")
 
 
 def test_an_old_name_says_the_new_one(cli: Cli) -> None:
