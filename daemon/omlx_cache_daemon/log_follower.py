@@ -74,6 +74,7 @@ class Requests(Follower):
         ("MODEL", -_MODEL_CHARACTERS),
         ("SALT", -_SALT_DIGITS),
         ("TOKENS", 7),
+        ("RESTORED", 8),
         ("HOT", 7),
         ("COLD", 7),
         ("REMOTE", 7),
@@ -86,7 +87,7 @@ class Requests(Follower):
         ("TOTAL", 9),
         ("REASON", -8),
     )
-    spare = ("SALT", "HELD", "REMOTE", "OUT", "MODEL", "COMPUTE", "RESTORE", "COLD", "TOTAL")
+    spare = ("SALT", "HELD", "REMOTE", "OUT", "MODEL", "COMPUTE", "RESTORE", "HOT", "COLD", "TOTAL")
 
     def __init__(self, *, shows_begun: bool) -> None:
         super().__init__(after=0, limit=AT_A_TIME)
@@ -143,7 +144,7 @@ def _request(pid: int | None, record: RequestRecord) -> Row:
     if not computed and took is not None and record.generated_tokens:
         # A server that timed no tokens reported none: they are the remaining ones.
         computed = record.prompt_tokens - restored
-    counts = (record.prompt_tokens, restored - cold - remote, cold, remote, computed)
+    counts = (record.prompt_tokens, restored, restored - cold - remote, cold, remote, computed)
     times = (
         *(record.restore_seconds, record.held_seconds, record.compute_seconds),
         *(record.first_token_seconds, took),

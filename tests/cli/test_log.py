@@ -117,7 +117,8 @@ def test_a_request_is_a_line_with_its_tokens_times_and_reason(
     assert row == {
         "PID": str(store.identity().pid),
         **{"NUMBER": "1", "MODEL": "tiny-model", "SALT": "01234567", "TOKENS": "5,000"},
-        **{"HOT": "3,700", "COLD": "1,200", "REMOTE": "0", "COMPUTED": "100", "OUT": "20"},
+        **{"RESTORED": "4,900", "HOT": "3,700", "COLD": "1,200", "REMOTE": "0"},
+        **{"COMPUTED": "100", "OUT": "20"},
         **{"RESTORE": "0.250s", "HELD": "0.000s", "COMPUTE": "0.500s", "REASON": "evicted"},
     }
     (document,) = shown()
@@ -275,13 +276,14 @@ def test_a_narrow_terminal_gets_the_columns_that_answer_first(
     if several:
         start()
     asked = _asked(store)
-    asked.restored(4900, 0, 0.25, "evicted")
+    asked.restored(4900, 4900, 0.25, "evicted")
     asked.ended(20)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     header, *rows = cli("log", COLUMNS="80", NO_COLOR="1").out.splitlines()
     assert max(map(len, [header, *rows])) <= 80
-    counts = ["NUMBER", "TOKENS", "HOT", "COMPUTED", "FIRST"]
+    counts = ["NUMBER", "TOKENS", "RESTORED", "COMPUTED", "FIRST"]
     assert header.split() == (
         ["ENDED", "PID", *counts, "REASON"] if several else ["ENDED", *counts, "TOTAL", "REASON"]
     )
+    assert "4,900" in rows[-1].split(), "a prompt from the disk is seen to be restored"
     assert ["-" in row.split()[:1] for row in rows] == ([True, False] if several else [False])

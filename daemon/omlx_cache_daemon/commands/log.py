@@ -31,7 +31,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "log",
         description="Prints a line for each of the latest requests of all stores that run, or of "
-        "one: tokens from memory, disk and other machines, tokens computed, where its time went "
+        "one: tokens restored, from memory, disk and other machines, tokens computed, its time "
         "(FIRST, to the first token, and TOTAL count from its arrival), and why no more was "
         "restored. A narrow terminal gets fewer columns. With --events: pages that were stored, "
         "evicted or deleted, requests that were restored, writes and reads that failed. Ctrl-C "
