@@ -28,10 +28,10 @@ class Limit(NamedTuple):
 LIMITS = {
     "storage": Limit(7048, 56, 0),
     "core": Limit(7362, 74, 0),
-    "outside": Limit(11664, 141, 0),
-    "wheel": Limit(26074, 271, 0),
+    "outside": Limit(11662, 141, 0),
+    "wheel": Limit(26072, 271, 0),
     "benchmarks": Limit(1500, 18, 0),
-    "tests": Limit(31187, 478, 0),
+    "tests": Limit(31210, 478, 0),
 }
 
 

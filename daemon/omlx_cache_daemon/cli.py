@@ -69,9 +69,6 @@ OLD_NAMES: Final[Mapping[str, str]] = {
 }
 """Names that commands had, and what does their work now."""
 
-_USAGE = "usage: omlx-cache [-h] [--version] COMMAND ..."
-_ENDS = "Exit codes: 0 done, 1 failure, 2 usage, 69 no store answers, 78 bad configuration."
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; --help of a command raises SystemExit."""
@@ -118,11 +115,15 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _overview() -> str:
     width = max(map(len, command_names()))
-    parts = [f"{_USAGE}\n\nCaches the prefixes of prompts. Every COMMAND has --help."]
+    parts = [
+        "usage: omlx-cache [-h] [--version] COMMAND ...",
+        "Caches the prefixes of prompts. Every COMMAND has --help.",
+    ]
     for title, commands in GROUPS.items():
         rows = [f"  {name:<{width}}  {about}" for name, about in commands.items()]
         parts.append("\n".join([f"{title}:", *rows]))
-    return "\n\n".join([*parts, _ENDS])
+    ends = "Exit codes: 0 done, 1 failure, 2 usage, 69 no store answers, 78 bad configuration."
+    return "\n\n".join([*parts, ends])
 
 
 def _print(text: str) -> int:

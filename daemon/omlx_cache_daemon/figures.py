@@ -1,7 +1,6 @@
 """Figures of stores: sums of several, and one store's between two looks."""
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import reduce
@@ -40,8 +39,10 @@ COLUMNS = (
     ("B/TOKEN", 10),
     ("EVICTED/S", 9),
     ("SAVED", 8),
-    ("MISSES", -1),
+    ("MISSES", -16),
 )
+SPARE = ("B/TOKEN", "PENDING", "REMOTE/S", "EVICTED/S", "WRITTEN/S", "COLD", "HOT", "COMPUTED/S")
+"""Columns that a narrow terminal does without, the first to go first."""
 
 
 class Known(NamedTuple):
@@ -133,11 +134,11 @@ def rates(before: Stats | None, now: Stats) -> Rates:
     }
 
 
-def cells(row: Rates) -> list[object]:
+def cells(row: Rates, at: str) -> list[object]:
     ratio, saved, misses = row["hit_ratio"], row["saved_seconds"], row["misses"]
     state = row["remote_state"] and row["remote_state"].partition(":")[0]
     return [
-        time.strftime("%H:%M:%S"),
+        at,
         rate(row["requests_per_second"]),
         rate(row["prompt_tokens_per_second"]),
         None if ratio is None else f"{100 * ratio:.1f}",

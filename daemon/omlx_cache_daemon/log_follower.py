@@ -121,7 +121,7 @@ class Events(Follower):
         ("POSITION", 8),
         ("TOKENS", 7),
         ("BYTES", 10),
-        ("DETAIL", -1),
+        ("DETAIL", -20),
     )
     spare = ("NAMESPACE", "PID", "GROUP", "TOKENS", "BYTES")
 

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import compress
-from textwrap import wrap
+from sys import maxsize
+from textwrap import fill, wrap
 from typing import TextIO
 
 from omlx_cache.settings.sizes import duration, format_size
@@ -29,6 +30,11 @@ def is_interactive(stream: TextIO) -> bool:
 def uses_styles(stream: TextIO) -> bool:
     """A non-empty NO_COLOR says no."""
     return is_interactive(stream) and not os.environ.get("NO_COLOR")
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal; as many as there can be where none says how many."""
+    return shutil.get_terminal_size((maxsize, 0)).columns if sys.stdout.isatty() else maxsize
 
 
 def print_json(value: object, *, indent: int | None = 2) -> None:
@@ -57,16 +63,19 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, bold: boo
     headers, cells = list(compress(headers, shown)), [list(compress(row, shown)) for row in cells]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     width = sum(widths) + 2 * len(widths) - 2
-    room = shutil.get_terminal_size((width, 0)).columns if sys.stdout.isatty() else width
+    room = min(width, terminal_width())
     if len(widths) > 5 and width > room:
         said = ([(h, c) for h, c in zip(headers, row, strict=True) if c != "-"] for row in cells)
         return "\n".join(map(facts, said))
-    right = [bool(cells) and all(_is_numeric(row[i]) for row in cells) for i in range(len(headers))]
+    sides = [
+        width if cells and all(_is_numeric(row[at]) for row in cells) else -width
+        for at, width in enumerate(widths)
+    ]
     least = max(_LEAST_FOLDED, widths[-1] - (width - room))
     lines = []
     for row in [headers, *cells]:
         first, *more = wrap(row[-1], least) or [""]
-        lines += [_line([*row[:-1], first], widths, right)]
+        lines += [_line([*row[:-1], first], sides)]
         lines += [" " * (width - widths[-1]) + part for part in more]
     if bold:
         lines[0] = f"{_BOLD}{lines[0]}{_PLAIN}"
@@ -77,21 +86,18 @@ class Lines:
     """Prints rows as they come, with headers at first and again every 20 rows.
 
     A column is its header and its width, negative for text, which stands on the left. On a narrow
-    terminal the `spare` columns are left out, one by one. Mutable: `_printed`, how many rows there
-    were.
+    terminal the `spare` columns are left out, one by one, and the last one is folded. Mutable:
+    `_printed`, how many rows there were.
     """
 
     def __init__(self, columns: Sequence[tuple[str, int]], spare: Sequence[str] = ()) -> None:
-        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         hidden = set[str]()
         for name in spare:
-            if sum(abs(width) + 2 for header, width in columns if header not in hidden) > room:
+            if sum(abs(w) + 2 for header, w in columns if header not in hidden) > terminal_width():
                 hidden.add(name)
         self._shown = [header not in hidden for header, _ in columns]
-        columns = list(compress(columns, self._shown))
-        self._headers = [header for header, _ in columns]
-        self._widths = [abs(width) for _, width in columns]
-        self._right = [width > 0 for _, width in columns]
+        self._headers, self._widths = zip(*compress(columns, self._shown), strict=True)
+        self._indent = " " * sum(abs(width) + 2 for width in self._widths[:-1])
         self._printed = 0
         self._begin()
 
@@ -99,14 +105,22 @@ class Lines:
         if self._printed and self._printed % HEADER_EVERY == 0:
             self._begin()
         self._printed += 1
-        shown = list(map(text, compress(cells, self._shown)))
-        sys.stdout.write(_line(shown, self._widths, self._right) + "\n")
+        line = _line(list(map(text, compress(cells, self._shown))), self._widths)
+        sys.stdout.write(f"{_fold(line, self._indent)}\n")
 
     def _begin(self) -> None:
         # At once, so that it is seen to wait.
-        line = _line(self._headers, self._widths, self._right)
+        line = _line(self._headers, self._widths)
         sys.stdout.write(f"{_BOLD}{line}{_PLAIN}\n" if uses_styles(sys.stdout) else f"{line}\n")
         sys.stdout.flush()
+
+
+def folded(shown: str) -> str:
+    """Return text whose lines fit the terminal, broken at blanks. A line with an option in it stays
+    whole: it may be a command to copy."""
+    return "".join(
+        f"{line if ' -' in line else _fold(line, '    ')}\n" for line in shown.splitlines()
+    )
 
 
 def facts(pairs: Iterable[tuple[str, object]], indent: str = "") -> str:
@@ -182,9 +196,23 @@ def _is_numeric(cell: str) -> bool:
     return cell == "-" or re.match(r"\d[\d,.]*[%x]?( |$)", cell) is not None
 
 
-def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    cells = zip(row, widths, right, strict=True)
-    return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in cells).rstrip()
+def _fold(line: str, indent: str) -> str:
+    """Return a line broken at blanks where the terminal ends."""
+    return fill(
+        line,
+        terminal_width(),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    """Return cells beside each other, those of a negative width to the left."""
+    return "  ".join(
+        cell.rjust(width) if width > 0 else cell.ljust(-width)
+        for cell, width in zip(row, widths, strict=True)
+    ).rstrip()
 
 
 def _plain(value: object) -> object:

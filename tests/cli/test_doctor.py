@@ -297,6 +297,19 @@ def test_files_that_no_cache_wrote_count_nowhere_and_cost_no_page(cli: Cli, cold
     assert finding.found.startswith("3 MiB of other files, which omlx-cache does not delete")
 
 
+def test_a_narrow_terminal_breaks_no_word_and_no_command(
+    cli: Cli, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cold / "budget.json").write_text("{")
+    wide = cli("doctor", "--cold-dir", cold).out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    narrow = cli("doctor", "--cold-dir", cold, COLUMNS="50").out
+    assert narrow.split() == wide.split()
+    long = [line.strip() for line in narrow.splitlines() if len(line) > 50]
+    assert all(" -" in line or " " not in line for line in long)
+    assert len(narrow.splitlines()) > len(wide.splitlines())
+
+
 def test_pages_of_other_versions_are_told(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = {"format": 1, "software": {"mlx": "0.1", "mlx-lm": "0.1"}}
     (files_in(cold)[0].parent.parent / "namespace.json").write_text(json.dumps(old))

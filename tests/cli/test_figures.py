@@ -1,5 +1,6 @@
 """Figures of stores: what one did between two looks, and the sum of several."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,8 @@ from kit.status import figures, statistics
 from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.commands.stats import _brief
 from omlx_cache_daemon.errors import CommandError
-from omlx_cache_daemon.figures import COLUMNS, cells, rates, total
+from omlx_cache_daemon.figures import COLUMNS, SPARE, cells, rates, total
+from omlx_cache_daemon.render import Lines
 from omlx_cache_storage.measures import Histogram
 from omlx_cache_storage.stats import ColdUsage, HotUsage, RemoteUsage, Stats, WriterUsage
 
@@ -70,7 +72,7 @@ def test_what_was_counted_between_two_looks_is_shown_by_the_second() -> None:
         "saved_seconds": 1.5,
         "misses": {"absent": 1, "no_room": 2},
     }
-    assert dict(zip(dict(COLUMNS), cells(row), strict=True)).items() >= {
+    assert dict(zip(dict(COLUMNS), cells(row, "so far"), strict=True)).items() >= {
         ("PROMPT/S", "1,000"),
         ("HIT%", "90.0"),
         ("REMOTE/S", "-"),
@@ -97,8 +99,21 @@ def test_a_remote_store_has_a_cell_and_one_that_rests_is_said_there() -> None:
     at = [name for name, _ in COLUMNS].index("REMOTE/S")
     before, resting = (replace(_BEFORE, remote=_REMOTE), replace(_REMOTE, state="resting: why"))
     now = replace(_NOW, remote=replace(_REMOTE, read_bytes=5 * 2**20))
-    assert cells(rates(before, now))[at] == "2 MiB"
-    assert cells(rates(before, replace(now, remote=resting)))[at] == "resting"
+    assert cells(rates(before, now), "")[at] == "2 MiB"
+    assert cells(rates(before, replace(now, remote=resting)), "")[at] == "resting"
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_rows_of_rates_fit_the_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    Lines(COLUMNS, SPARE).print(cells(rates(None, _NOW), "so far"))
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= width
+    assert told.split()[-6:] == ["4", "absent,", "1", "evicted,", "2", "no_room"]
+    assert told.splitlines()[1].split()[:2] == ["so", "far"]
 
 
 def test_a_directory_that_two_stores_share_counts_once_and_what_they_did_adds_up() -> None:

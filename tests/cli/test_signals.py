@@ -110,6 +110,8 @@ def test_watch_is_a_line_a_look_with_headers_every_20(
     headers = [number for number, words in enumerate(lines) if words[0] == "TIME"]
     assert headers == [0, 21, 42]
     assert all(len(words) >= len(lines[0]) for words in lines)
+    assert lines[1][:2] == ["so", "far"]
+    assert lines[2][0].count(":") == 2
 
 
 def test_a_terminal_gets_bold_headers_unless_no_color_is_set(

@@ -12,7 +12,7 @@ from omlx_cache_daemon.argument_types import positive_number, size
 from omlx_cache_daemon.errors import FAILURE, INTERRUPTED, OK, UsageError
 from omlx_cache_daemon.places import existing
 from omlx_cache_daemon.process import Progress
-from omlx_cache_daemon.render import print_answer, quantity, text
+from omlx_cache_daemon.render import folded, print_answer, quantity, text
 
 if TYPE_CHECKING:
     from omlx_cache_daemon.doctor.examination import AskedProcess, Context, Finding
@@ -119,8 +119,7 @@ def run(args: argparse.Namespace) -> int:
         "processes": [process.store.pid for process in processes],
         "checks": [name_of(check) for check in (*MACHINE, *PLACE, *inside)],
     }
-    shown = "".join(map(_summary, contexts))
-    code = _show(args, document, shown, in_order(found))
+    code = _show(args, document, "".join(map(_summary, contexts)), in_order(found))
     return INTERRUPTED if was_interrupted else code
 
 
@@ -167,7 +166,7 @@ def _show(
         "warnings": left.count("warning"),
         "fixed": len(found) - len(left),
     }
-    print_answer(args.format == "json", document | findings, shown + _told(found))
+    print_answer(args.format == "json", document | findings, folded(shown + _told(found)))
     return FAILURE if "error" in left else OK
 
 
@@ -196,9 +195,9 @@ def _summary(context: "Context") -> str:
     where = text(str(context.directory))
     if not context.exists:
         return f"{where}: not there yet, or cannot be read\n"
-    used = quantity("bytes", context.census.nbytes)
     of = "" if context.budget is None else f" of {quantity('bytes', context.budget.nbytes)}"
     return (
-        f"{where}: {counted(context.census.pages, 'page')}, {used}{of} (index included); "
+        f"{where}: {counted(context.census.pages, 'page')}, "
+        f"{quantity('bytes', context.census.nbytes)}{of} (index included); "
         f"{counted(context.read, 'page')} read; {len(context.users)} running\n"
     )

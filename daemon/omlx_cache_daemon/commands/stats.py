@@ -9,7 +9,7 @@ from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.argument_types import positive_number
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.errors import OK
-from omlx_cache_daemon.figures import COLUMNS, ask_figures, cells, rates, time_saved, total
+from omlx_cache_daemon.figures import COLUMNS, SPARE, ask_figures, cells, rates, time_saved, total
 from omlx_cache_daemon.render import (
     Lines,
     facts,
@@ -43,7 +43,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Shows the share of tokens that came from the cache, the time that this saved, "
         "and memory and disk against their budgets, since the store's start: of several stores the "
         "sums. --all shows every counter, of several stores of each one too. With --watch, what "
-        "happens each second.",
+        "happens each second, after a line of what happened so far.",
     )
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--all", action="store_true", help="show every counter")
@@ -142,18 +142,19 @@ def _spread(name: str, histogram: Mapping[str, Any]) -> str:
 
 
 def _watch(client: Client, seconds: float, *, as_json: bool) -> None:
-    """Print a row of rates every so many seconds; the first is the mean since the store's start."""
+    """Print a row of rates every so many seconds; the first, `so far`, is the mean since the
+    store's start."""
     before: Stats | None = None
-    lines = None if as_json else Lines(COLUMNS)
+    lines = None if as_json else Lines(COLUMNS, SPARE)
 
     def look() -> None:
         nonlocal before
         now = as_answer(Stats, client.call("stats"))
-        row = rates(before, now)
+        row, at = rates(before, now), time.strftime("%H:%M:%S") if before else "so far"
         before = now
         if lines is None:
             print_json({"at": time.time(), **row, "stats": now.to_dict()}, indent=None)
         else:
-            lines.print(cells(row))
+            lines.print(cells(row, at))
 
     until_interrupted(look, seconds)

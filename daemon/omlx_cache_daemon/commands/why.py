@@ -8,7 +8,7 @@ from omlx_cache.requests.explanation import DELETED, clock
 from omlx_cache_daemon.argument_types import positive_count
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
-from omlx_cache_daemon.render import print_answer, text
+from omlx_cache_daemon.render import folded, print_answer, text
 from omlx_cache_daemon.stores import StoreQuestion, add_store_options, chosen, say_who_is_silent
 
 _REMEDIES = {
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             "omlx-cache log shows their numbers"
         )
     shown = "\n".join(map(_shown, reply.requests)) or "no request yet\n"
-    print_answer(args.format == "json", reply, shown)
+    print_answer(args.format == "json", reply, folded(shown))
     return OK
 
 
