@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(7048, 56, 0),
-    "core": Limit(7362, 74, 0),
+    "core": Limit(7360, 74, 0),
     "outside": Limit(11662, 141, 0),
-    "wheel": Limit(26072, 271, 0),
+    "wheel": Limit(26070, 271, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31210, 478, 0),
 }

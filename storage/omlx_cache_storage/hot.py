@@ -40,10 +40,10 @@ class HotTier(LocalTier[Held]):
     may call; no I/O here.
 
     `_lock` guards all that changes: `_repinned` is the version of `pins` that was gone by,
-    `_unused` are pages read ahead and not used yet, `_passing_bytes` those of pages that pass, or
-    are about to, `_aside` what is kept for those, no less, `_passed_ns` when one was admitted last,
-    `_active_ns` when something was stored or used last, `_allowed` what may be held for now,
-    `_lost` pages that left while they were owed to the disk, `dropped` how many ever did,
+    `_unused` are pages read ahead and not used yet, `_passing_bytes` is what pages take that pass,
+    or are about to, `_aside` what is kept for those, no less, `_passed_ns` when one was admitted
+    last, `_active_ns` when something was stored or used last, `_allowed` what may be held for now,
+    `_lost` are pages that left while they were owed to the disk, `dropped` is how many ever did,
     `deletions` how many calls deleted pages on request, and `_came` when those had come that were
     unwritten at the end.
 

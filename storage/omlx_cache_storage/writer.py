@@ -103,8 +103,8 @@ class Writer:
             return room and not self._stopping
 
     def offer(self, pages: Iterable[PageId]) -> bool:
-        """Queue those of the pages that are dirty, in order; False, and nothing counted, for one
-        that does not fit."""
+        """Queue the dirty ones of the pages, in order, until one does not fit; False, and nothing
+        counted, then."""
         with self._changed:
             for page in pages:
                 held = self._hot.record(page)

@@ -34,7 +34,7 @@ Ignore = Callable[[str], None]
 
 
 DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
-"""Files beside the pages in a namespace's directory: they are deleted with its last page."""
+"""Files beside a namespace's pages: they are deleted with its last page."""
 
 
 def _unseen(path: str) -> None:

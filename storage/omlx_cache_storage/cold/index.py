@@ -132,7 +132,7 @@ class Index:
 
     def put(self, stored: StoredPage, stamp_ns: int, *, used: bool) -> PageFile:
         """Index a page that is not here, as long as pins keep it or as one that was used then;
-        return its record. A file of its name that should be gone was replaced by the page's."""
+        return its record. A file of its name that should be gone was replaced by it."""
         self.doomed.end(stored.name)
         file = PageFile(stored)
         if self.pins:

@@ -123,8 +123,6 @@ _Fields = tuple[bytes, bytes, str, bytes, int, int, bool, int]
 
 
 def _page(fields: list[object]) -> StoredPage:
-    """Return the page of some fields and of what later versions put behind them; raises
-    ValueError."""
     # Not by a pattern, which takes longer than all other steps.
     known = cast(_Fields, fields[:8])
     namespace, key, group, hint, position, held, tail, nbytes = known

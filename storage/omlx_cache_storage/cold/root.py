@@ -166,7 +166,6 @@ def _darwin(path: str) -> FileSystemKind:
 
 _OURS = {BUDGET_FILE, KEEPER_FILE, LEDGER_FILE, PINS_FILE, REUSE_FILE, WRITES_FILE}
 MOST_RECORDS = 256
-"""Directories that are remembered, those with the latest word."""
 
 
 class DirectoryGone(FileNotFoundError):

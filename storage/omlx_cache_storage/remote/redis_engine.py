@@ -54,7 +54,6 @@ WRITING_MS = 60_000
 """How long a writer of parts has before another one may take it for dead."""
 _PARTS = 16
 _ASKED_AT_ONCE = 16
-"""Nodes of a cluster that all calls together wait for."""
 _AWAY = ("refused", "lost", "timeout")
 
 
