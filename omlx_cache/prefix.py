@@ -164,9 +164,8 @@ class PrefixCache(Scopes):
         Raises ValueError for tokens that are not integers."""
         scope = self.scope(**options)
         array = as_tokens(tokens)
-        pages = []
-        if scope.supported:
-            pages = scope.find(scope.chain(array), max(0, len(array) - 1)).root_first
+        limit = max(0, len(array) - 1)
+        pages = scope.find(scope.chain(array), limit).root_first if scope.supported else []
         return self.store.prefetch(pages, allocate_payload)
 
     @uninterrupted
@@ -201,7 +200,7 @@ class PrefixCache(Scopes):
             return Pin(f"ttl={ttl!r} is no number of seconds")
         chain = _chain(scope, tokens)
         if chain is None:
-            return Pin(scope.unsupported_reason or "these are no tokens")
+            return Pin(scope.unsupported_reason or "give a flat list of tokens, a block or more")
         # Returns at once: what only others have cannot be pinned here.
         found = scope.find(chain, len(chain), wait=0.0)
         pages = [*found.root_first, *needed(chain, scope.groups, len(chain))]

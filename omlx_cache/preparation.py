@@ -91,7 +91,7 @@ class Preparation:
             reasons.STORE_CLOSED: self._store.closed,
             SHORT_OF_MEMORY: self._store.is_short_of_memory,
             DELETED: self._is_deleted,
-            OTHER_MODEL: not self._scope.is_of(model),
+            OTHER_MODEL: not callable(model) or not self._scope.is_of(model),
         }
         self.reason = next((word for word, is_so in hindrances.items() if is_so), "")
         if self.reason:

@@ -144,8 +144,10 @@ def named(extra: Mapping[str, str] | None) -> dict[str, str]:
     name."""
     if extra is None:
         return {}
-    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
-        raise TypeError(f'extra names what differs, as {{"rope": "yarn-4x"}}; got {extra!r}')
+    if not isinstance(extra, Mapping) or not all(
+        isinstance(text, str) for pair in extra.items() for text in pair
+    ):
+        raise TypeError(f'extra names texts, as {{"rope": "yarn-4x"}}; got {extra!r}')
     return dict(extra)
 
 

@@ -57,14 +57,18 @@ def as_tokens(tokens: "Sequence[int] | npt.NDArray[np.integer]") -> Tokens:
     array = np.asarray(tokens)
     if array.size == 0:
         return np.empty(0, dtype="<i8")
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"tokens must be a flat sequence of 64-bit integers, got {array.dtype} of "
-            f"shape {array.shape}"
-        )
-    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and int(array.max()) >= 2**63:
-        raise ValueError("token ids must fit in a signed 64-bit integer")
-    return array.astype("<i8", copy=True)
+    if array.ndim == 1 and array.dtype.kind in "iu" and int(array.max()) < 2**63:
+        return array.astype("<i8", copy=True)
+    # NumPy makes floats or objects of integers that no type of it holds together.
+    far = [
+        one
+        for one in np.asarray(tokens, dtype=object).ravel()
+        if isinstance(one, int) and not -(2**63) <= one < 2**63
+    ]
+    got = f"the token {far[0]}" if far else f"{array.dtype} of shape {array.shape}"
+    raise ValueError(
+        f"tokens must be a flat sequence of integers from -2**63 to 2**63 - 1, got {got}"
+    )
 
 
 def shared_length(one: Tokens, other: Tokens) -> int:

@@ -49,17 +49,22 @@ def test_tokens_that_are_no_integers_are_a_miss_and_nothing_is_stored(
     assert cache.store.stats().hot.pages == 0
 
 
-def test_a_token_that_is_too_large_is_said_to_be(cache: PrefixCache) -> None:
-    assert "64-bit integers" in str(cache.session([1, 2**63]).miss_reason)
+@pytest.mark.parametrize("token", [2**63, -(2**63) - 1, 2**70])
+@pytest.mark.parametrize("others", [[], [1], [-1]])
+def test_a_token_that_is_too_large_is_said_to_be(
+    cache: PrefixCache, token: int, others: list[int]
+) -> None:
+    wanted = f"from -2**63 to 2**63 - 1, got the token {token}"
+    assert wanted in str(cache.session([*others, token]).miss_reason)
 
 
-@pytest.mark.parametrize("tokens", [5, None, b"abc", {1: 2}])
+@pytest.mark.parametrize("tokens", [5, None, b"abc", {1: 2}, []])
 def test_what_is_no_sequence_has_no_token_to_compute(cache: PrefixCache, tokens: Any) -> None:
     begun = cache.begin(PROMPT)
     with cache.session(tokens, begun=begun) as session:
         assert session.remaining_tokens == list(session.prefill_chunks()) == []
-        assert session.miss_reason.endswith(f"got {type(tokens).__name__}")
-    assert cache.pin(tokens, ttl=5).reason == "these are no tokens"
+        assert not tokens or session.miss_reason.endswith(f"got {type(tokens).__name__}")
+    assert cache.pin(tokens, ttl=5).reason == "give a flat list of tokens, a block or more"
 
 
 @pytest.mark.parametrize(
