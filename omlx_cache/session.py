@@ -33,7 +33,7 @@ from omlx_cache_storage.keys import KeyChain, as_tokens
 _log = logging.getLogger(__name__)
 
 TOKENS = "whole numbers of tokens"
-INTEGERS = "integers; the sequence is stored up to here"
+INTEGERS = "64-bit integers; the sequence is stored up to here"
 INT64 = range(-(2**63), 2**63)
 
 
@@ -307,15 +307,23 @@ class Session:
         return 0 if committer is None else committer.done
 
     @uninterrupted
-    def store_row(self, row: Source, position: int) -> None:
-        """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on."""
+    def store_row(self, row: Source | None, position: int) -> None:
+        """Store the complete blocks of a batch's row; `row` has its tokens from `stored` on. None
+        is counted as not held."""
         committer = self._committer
         if committer is None or self._unknown:
             return
         end = self._arguments.known("position", position, is_whole, 0, TOKENS)
+        if row is None:
+            return self._counters.skip(reasons.NOT_HELD)
         try:
-            self._catch_up(committer)
-            committer.advance_row(row, end)
+            recorded = len(self._catch_up(committer))
+            if end > recorded:
+                self._arguments.say(
+                    "store_row",
+                    f"store_row({end}) with {recorded} known tokens: append them before",
+                )
+            committer.advance_row(row, min(end, recorded))
         except Exception as error:
             self._scope.log_failure("blocks of a batch are not stored before the end", error)
             self._counters.skip(reasons.ERROR)
@@ -451,8 +459,13 @@ class Session:
             live = position_of(layout) if own is None else own.seen(known)
             self._arguments.say(
                 reasons.POSITION,
-                f"the cache is at {live}, the session's tokens end at {known}: feed the session's "
-                "prompt_cache, and give extend exactly the tokens that were fed",
+                f"the cache is at {live}, the session's tokens end at {known}: "
+                + (
+                    "pass commit(prompt_cache=extracted) after take_cache"
+                    if layout is self._scope.blank
+                    else "feed the session's prompt_cache, and give extend exactly the tokens that "
+                    "were fed"
+                ),
             )
         if self._unknown:
             result = replace(result, skipped={**result.skipped, reasons.BAD_TOKENS: 1})

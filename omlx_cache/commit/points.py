@@ -123,8 +123,10 @@ class WindowTrail:
             last = max(first, segments[-1].stop) if segments else first
             if position > last:
                 self._copy(layout, group, TokenRange(last, position))
-            recent = {at: p for at, p in self._phases[group].items() if first < at < position}
-            self._phases[group] = {**recent, position: layout.phases(group)}
+            self._phases[group] = {
+                **{at: p for at, p in self._phases[group].items() if first < at < position},
+                position: layout.phases(group),
+            }
         self._reached = position
 
     def phase(self, group: GroupSpec, position: int) -> str:

@@ -135,9 +135,10 @@ class LiveProgress:
         if live is None:
             return self._guess(count, expected)
         if self._lead is None:
-            leaves = self._layout.leaves
-            used = (leaf for leaf in leaves if leaf.position() is not None and leaf.arrays())
-            self._lead = next(used, None)
+            self._lead = next(
+                (one for one in self._layout.leaves if one.position() is not None and one.arrays()),
+                None,
+            )
         if live < self._highest:
             self._rewound = max(self._rewound, self._highest)
         self._highest = max(self._highest, live)

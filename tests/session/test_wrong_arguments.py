@@ -15,6 +15,7 @@ from kit.drive import feed, prefill, random_tokens, request
 from omlx_cache import BlockStore, PrefixCache, StridePolicy, register_adapter
 from omlx_cache.adapters import KVCacheAdapter
 from omlx_cache.integrations.batch import CachedBatchGenerator
+from omlx_cache.integrations.rows import BatchRow, paged_source
 
 PROMPT = random_tokens(100, 1)
 MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
@@ -32,6 +33,7 @@ MISTAKES: list[tuple[Callable[[Any, Any], object], str]] = [
     (lambda model, store: PrefixCache(model, store).session(PROMPT, salt=5), r"text or bytes"),
     (lambda model, store: PrefixCache(model, store).session(PROMPT, extra="x"), r"got 'x'"),
     (lambda model, store: PrefixCache(model, store).clear(extra={1: 2}), r"got {1: 2}"),
+    (lambda model, store: PrefixCache(model, store).session(PROMPT, extra={"a": 1}), r"'a': 1"),
     (lambda model, store: PrefixCache(model, store, make_cache=lambda: None), r"got None"),
     (lambda model, store: PrefixCache(model, store, make_cache=list), r"each layer.*got \[\]"),
     (lambda model, store: PrefixCache(model, store, make_cache=5), r"must be a function.*got 5"),
@@ -138,6 +140,40 @@ def test_what_was_not_fed_is_named_once(
             session.extend([1, 2])
             assert session.commit().skipped == {"position": 1}
     assert caplog.text.count("the cache is at 103, the session's tokens end at 102") == 1
+
+
+def test_a_cache_that_was_given_away_is_asked_for(
+    model: Any, cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cache.session(PROMPT) as session:
+        feed(model, session.prompt_cache, PROMPT)
+        session.take_cache()
+        assert session.commit().skipped == {"position": 1}
+    assert "pass commit(prompt_cache=extracted) after take_cache" in caplog.text
+
+
+def test_a_row_that_is_not_known_is_skipped_and_one_before_its_tokens_is_said_to_be(
+    model: Any, cache: PrefixCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = cache.store.settings.block_size
+    prompt, end = PROMPT[: size - 1], PROMPT[size - 1 : size]
+    with cache.session(prompt) as session:
+        feed(model, session.prompt_cache, prompt)
+        batch = [one.merge([one]) for one in session.take_cache()]
+        feed(model, batch, end)
+        row = paged_source(BatchRow(batch, 0, [*prompt, *end]), session.stored)
+        assert row is not None
+        session.store_row(None, size)
+        assert cache.store.stats().requests.skips == {"not_held": 1}
+        for _ in range(2):
+            session.store_row(row, size)
+        assert session.stored == 0
+        [record] = caplog.records
+        assert record.getMessage().endswith("append them before")
+        session.extend(end)
+        session.store_row(row, size)
+        assert session.stored == size
+    assert cache.store.stats().hot.pages == 1
 
 
 def test_tokens_that_are_none_are_named_by_their_types(
@@ -291,7 +327,8 @@ REQUESTS: list[Callable[[PrefixCache], object]] = [
     lambda cache: cache.session(PROMPT).extend([5, 2.0]),
     lambda cache: cache.begin(PROMPT).wait("x"),
     lambda cache: cache.prefetch(PROMPT).wait("x"),
-    lambda cache: cache.prepare(PROMPT, most="x").step(None),
+    lambda cache: cache.prepare(PROMPT, most="x"),
+    lambda cache: cache.prepare(PROMPT).step(None),
     lambda cache: cache.prepare("x"),
     lambda cache: cache.pin("x", ttl=5),
     lambda cache: cache.pin(PROMPT, ttl="x"),
