@@ -28,8 +28,8 @@ class Limit(NamedTuple):
 LIMITS = {
     "storage": Limit(7048, 56, 0),
     "core": Limit(7360, 74, 0),
-    "outside": Limit(11662, 141, 0),
-    "wheel": Limit(26070, 271, 0),
+    "outside": Limit(11618, 141, 0),
+    "wheel": Limit(26026, 271, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31237, 478, 0),
 }

@@ -121,8 +121,7 @@ class PageAt(NamedTuple):
 
     @property
     def path(self) -> str:
-        directory = f"{self.namespace.hex()}/{shard_of(self.name.id.key)}"
-        return f"{directory}/{format_name(self.name)}"
+        return f"{self.namespace.hex()}/{shard_of(self.name.id.key)}/{format_name(self.name)}"
 
 
 def parse_path(path: str) -> PageAt:

@@ -66,8 +66,7 @@ def remove_namespace(cold_dir: Path, digest: BlockKey, fs: FileSystem = DISK) ->
     Files that were deleted before an error stay deleted."""
     files = []
     for found in list(walk_namespace(cold_dir, digest, fs)):
-        is_useless = found.is_leftover and not fs.is_being_written(found.path)
-        if found.name is not None or is_useless:
+        if found.name or (found.is_leftover and not fs.is_being_written(found.path)):
             name, nbytes = found.name, found.nbytes
             page = None if name is None else StoredPage(found.namespace, name, nbytes)
             files.append(_File(found.path, page))
@@ -94,8 +93,7 @@ def remove_pages(cold_dir: Path, pages: Iterable[StoredPage], fs: FileSystem = D
 def remove_opened(cold_dir: Path, page: StoredPage, fd: int, fs: FileSystem) -> int:
     """Delete a damaged page's file if it is the one that is open, and none that was written anew;
     return how many were deleted."""
-    path = page_path(cold_dir, page.namespace, page.name)
-    return _delete(cold_dir, [_File(path, page, fd)], fs)
+    return _delete(cold_dir, [_File(page_path(cold_dir, page.namespace, page.name), page, fd)], fs)
 
 
 def _delete(

@@ -83,8 +83,7 @@ class Client:
 
 
 def encode_request(op: str, args: Mapping[str, object]) -> bytes:
-    given = {name: value for name, value in args.items() if value is not None}
-    body = json.dumps(given).encode()
+    body = json.dumps({name: one for name, one in args.items() if one is not None}).encode()
     line = f"POST {STORE}{op} HTTP/1.1"
     return f"{line}\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 

@@ -35,29 +35,24 @@ def add_source_options(
     parser.add_argument("--cold-dir", type=Path, metavar="DIR", help=cold_dir_help)
 
 
-def offline_directory(args: argparse.Namespace) -> Path | None:
+def _said_directory(args: argparse.Namespace) -> Path | None:
     """Return the directory to read, or None when a store is to be asked: one that --pid or --socket
-    chose is asked in any case. Raises OSError when --cold-dir names nothing."""
+    chose is asked in any case. Says on standard error that no store is there to be asked. Raises
+    OSError when --cold-dir names nothing."""
     if args.cold_dir is not None:
         return existing(args.cold_dir)
     if args.pid is not None or args.socket is not None or running():
         return None
     from omlx_cache_daemon.offline_files import configured_directory
 
-    return configured_directory()
-
-
-def _said_directory(args: argparse.Namespace) -> Path | None:
-    """Return `offline_directory`; when no store is there to be asked, say so on standard error."""
-    directory = offline_directory(args)
-    if directory is not None and args.cold_dir is None:
-        unseen = "".join(f" (not looked in {place})" for place in passed_over())
-        warn({f"no store is running{unseen}; using {text(directory)}": True})
+    directory = configured_directory()
+    unseen = "".join(f" (not looked in {place})" for place in passed_over())
+    warn({f"no store is running{unseen}; using {text(directory)}": True})
     return directory
 
 
 def used_directory(args: argparse.Namespace) -> Path:
-    """Return the directory that is meant, as `offline_directory`, or that of the running store; it
+    """Return the directory that is meant, as `_said_directory`, or that of the running store; it
     need not be there. Raises CommandError for a store without one."""
     directory = _said_directory(args)
     if directory is None:
@@ -119,12 +114,13 @@ class StorePages:
         return as_answer(tuple[NamespaceRow, ...], self.client.call("ls", limit=limit))
 
     def pages(self, prefix: str, limit: int) -> Sequence[PageRow]:
-        reply = self.client.call("ls", limit=limit, namespace=prefix)
-        return as_answer(tuple[PageRow, ...], reply)
+        return as_answer(tuple[PageRow, ...], self.client.call("ls", limit=limit, namespace=prefix))
 
     def details(self, key_prefix: str, limit: int) -> Sequence[PageDetails]:
-        reply = self.client.call("inspect", key_prefix=key_prefix, limit=limit)
-        return as_answer(tuple[PageDetails, ...], reply)
+        return as_answer(
+            tuple[PageDetails, ...],
+            self.client.call("inspect", key_prefix=key_prefix, limit=limit),
+        )
 
 
 def place_of(args: argparse.Namespace) -> "StorePages | Files":

@@ -85,7 +85,7 @@ class Progress:
     last line, which rich draws from a thread of its own. One thread may use it."""
 
     def __init__(self, title: str, total: int, *, unit: str, shown: bool = True) -> None:
-        self._title, self._unit, self._total, self._done = text(title), unit, total, 0
+        self._title, self._unit, self._total, self.done = text(title), unit, total, 0
         self._shown, self._tenth = shown, 0
         self._bar: Bar | None = None
         self._open = ExitStack()
@@ -102,11 +102,8 @@ class Progress:
         self._open.close()
         self._shown = False
 
-    def advance(self, count: int = 1) -> None:
-        self.update(self._done + count)
-
     def update(self, done: int) -> None:
-        self._done = done
+        self.done = done
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, counted=self._counted())
             return
@@ -138,5 +135,5 @@ class Progress:
 
     def _counted(self) -> str:
         """Return `3 of 10 prompts`, or `1.2 GiB of 4 GiB`."""
-        amounts = " of ".join(quantity(self._unit, n) for n in (self._done, self._total))
+        amounts = " of ".join(quantity(self._unit, n) for n in (self.done, self._total))
         return amounts if self._unit == "bytes" else f"{amounts} {self._unit}"

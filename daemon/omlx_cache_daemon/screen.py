@@ -204,10 +204,9 @@ def _figures(known: Sequence[Watched], width: int, ink: str) -> Iterator[Text]:
         (f"{rate(evicted)} evicted/s" if evicted else "", ""),
     )
     if cold is not None:
-        held = _held(cold.nbytes, cold.limit_bytes, width, ink)
         yield _words(
             "disk",
-            held,
+            _held(cold.nbytes, cold.limit_bytes, width, ink),
             (f"{cold.pages:,} pages", ""),
             _state(cold.room if cold.state == "ok" else cold.state),
         )

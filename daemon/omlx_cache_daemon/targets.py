@@ -128,8 +128,7 @@ KINDS: Final[Mapping[str, Callable[[Sequence[NamespaceRow], Target], list[Namesp
 def current_versions(of_stores: Iterable[Versions]) -> list[Versions]:
     """Return the versions in use: the installed ones, if there is an MLX, and those of stores."""
     here = installed()
-    known = [here] if here.get(MLX) else []
-    return [*known, *(versions for versions in of_stores if versions)]
+    return [*([here] if here.get(MLX) else ()), *filter(None, of_stores)]
 
 
 def with_staleness(

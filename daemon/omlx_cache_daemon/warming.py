@@ -279,8 +279,7 @@ def _flushed(server: Server) -> bool:
     while True:
         if as_map(server.client.call("flush", timeout=_FLUSH_STEP_SECONDS)).get("durable") is True:
             return True
-        pending = server.client.process().pending
-        if not pending.pages or time.monotonic() > deadline:
+        if not server.client.process().pending.pages or time.monotonic() > deadline:
             return False
 
 

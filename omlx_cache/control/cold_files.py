@@ -39,8 +39,9 @@ def scan(cold_dir: Path) -> Iterator[ColdEntry]:
     """Yield the pages of a cold directory, by directory scan only."""
     for found in walk(cold_dir, DISK):
         if found.name is not None:
-            stored = StoredPage(found.namespace, found.name, found.nbytes)
-            yield ColdEntry(cold_dir, stored, found.mtime_ns)
+            yield ColdEntry(
+                cold_dir, StoredPage(found.namespace, found.name, found.nbytes), found.mtime_ns
+            )
 
 
 def entries(cold_dir: Path) -> list[ColdEntry]:

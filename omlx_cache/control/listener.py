@@ -63,8 +63,7 @@ def bind(host: str, port: int, hint: str) -> socket.socket:
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
-        is_refused = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
-        more = hint if is_refused else ""
+        more = hint if getattr(error, "errno", 0) in (errno.EADDRINUSE, errno.EACCES) else ""
         raise OSError(f"cannot listen on {host}, port {port}: {why}{more}") from error
     return bound
 

@@ -268,9 +268,10 @@ def serve_socket(
     runtime directory is usable or the path is taken."""
     if setting == "off":
         return None
-    is_auto = setting == "auto"
     listener = (
-        listen_for_all_sessions(is_service=is_service) if is_auto else listen_at(Path(setting))
+        listen_for_all_sessions(is_service=is_service)
+        if setting == "auto"
+        else listen_at(Path(setting))
     )
     return ApiServer(listener, Routes(operations), **options)
 

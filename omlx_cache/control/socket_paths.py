@@ -148,8 +148,9 @@ def _is_own_socket(entry: os.DirEntry[str]) -> bool:
         info = entry.stat(follow_symlinks=False)
     except OSError:
         return False
-    known = stat.S_ISSOCK(info.st_mode) or stat.S_ISLNK(info.st_mode)
-    return known and info.st_uid == os.geteuid()
+    return stat.S_IFMT(info.st_mode) in (stat.S_IFSOCK, stat.S_IFLNK) and (
+        info.st_uid == os.geteuid()
+    )
 
 
 def why_unseen(directory: Path) -> str:

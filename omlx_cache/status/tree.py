@@ -82,8 +82,7 @@ class PrefixTree:
         at = self._find(key)
         if at is None:
             return self._runs[:0], 0
-        parents = self._runs["parent"][self._by_parent]
-        first, last = np.searchsorted(parents, [at, at + 1])
+        first, last = np.searchsorted(self._runs["parent"][self._by_parent], [at, at + 1])
         return self._latest(self._by_parent[first:last], limit)
 
     def _find(self, key: BlockKey) -> int | None:
@@ -91,8 +90,7 @@ class PrefixTree:
         return at if at >= 0 and self._runs["key"][at] == key else None
 
     def _latest(self, rows: Numbers, limit: int) -> tuple[Runs, int]:
-        used = self._runs["used_ns"][rows]
-        order = np.lexsort((-self._runs["end"][rows], -used))[:limit]
+        order = np.lexsort((-self._runs["end"][rows], -self._runs["used_ns"][rows]))[:limit]
         return self._runs[rows[order]], max(0, len(rows) - limit)
 
 
@@ -129,8 +127,7 @@ def _blocks(
         here = tier == place
         blocks["pages"][:, place] = np.bincount(at[here], minlength=count)
         blocks["nbytes"][:, place] = _reduced(np.add, count, at[here], nbytes[here])
-    pinned = np.array([record.pinned_ns > 0 for record in records], np.bool_)
-    blocks["pinned"][at[pinned]] = True
+    blocks["pinned"][at[np.array([record.pinned_ns > 0 for record in records], np.bool_)]] = True
     hints = hint_numbers(record.hint for record in records)[first]
     parent = _found(number, hints)
     # A parent that is made up, or met by chance, makes no circle.
@@ -151,9 +148,8 @@ def _runs(blocks: Runs) -> Runs:
     followed = np.bincount(parent[has_parent], minlength=count)
     stale = _ends_within(blocks, has_parent & (followed == 0))
     alive = np.bincount(parent[has_parent & ~stale], minlength=count)
-    inner = stale | (has_parent & (alive[parent] == 1))
     # The first block of each one's run, in as many steps as a run's length can be halved.
-    head = np.where(inner, parent, np.arange(count))
+    head = np.where(stale | (has_parent & (alive[parent] == 1)), parent, np.arange(count))
     while not np.array_equal(further := head[head], head):
         head = further
     heads = np.flatnonzero(head == np.arange(count))
@@ -173,8 +169,7 @@ def _runs(blocks: Runs) -> Runs:
     runs["children"] = np.bincount(over[over >= 0], minlength=size)
     _sum_up(runs, over)
     order = np.argsort(runs["number"])
-    moved = np.argsort(order)
-    runs["parent"] = np.where(over >= 0, moved[over], -1)
+    runs["parent"] = np.where(over >= 0, np.argsort(order)[over], -1)
     return runs[order]
 
 

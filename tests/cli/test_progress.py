@@ -16,10 +16,10 @@ from omlx_cache_daemon.cli import _guarded
 from omlx_cache_daemon.process import Progress
 def work():
     with Progress("verifying", 4 * 2**30, unit="bytes") as progress:
-        progress.advance(2 * 2**30)
+        progress.update(progress.done + 2 * 2**30)
         print("a finding", flush=True)
         sys.stdin.readline()
-        progress.advance(2 * 2**30)
+        progress.update(progress.done + 2 * 2**30)
     print("done")
     return 0
 sys.exit(_guarded(work))
@@ -30,7 +30,7 @@ from omlx_cache_daemon.process import Progress
 for shown in (True, False):
     with Progress("warming", 1000, unit="prompts", shown=shown) as progress:
         for _ in range(1000):
-            progress.advance()
+            progress.update(progress.done + 1)
 assert "rich" not in sys.modules
 print("done")
 """

@@ -100,8 +100,7 @@ def run(args: argparse.Namespace) -> int:
     found = examine(contexts[0], MACHINE)
     for context in contexts:
         lost = examine(context, PLACE[:1])
-        wanted = (*PLACE[1:], *(inside if context.exists else ()))
-        found += lost or examine(context, wanted)
+        found += lost or examine(context, (*PLACE[1:], *(inside if context.exists else ())))
     if args.fix:
         for finding in found:
             finding.mend()
@@ -145,7 +144,7 @@ def _read_all(contexts: "list[Context]", args: argparse.Namespace) -> bool:
         with Progress("reading", total, unit="bytes", shown=args.format != "json") as progress:
             for context in contexts:
                 for nbytes in read_all(context, args.rate):
-                    progress.advance(nbytes)
+                    progress.update(progress.done + nbytes)
     except KeyboardInterrupt:
         sys.stderr.write("omlx-cache: interrupted: the rest was not read\n")
         return False

@@ -164,9 +164,10 @@ def _shown(state: Map, amount: str) -> str:
     used, of_pages = (quantity("bytes", state[name]) for name in ("used_bytes", "page_bytes"))
     known += [("used", f"{used}: {of_pages} of pages, the rest is the index and folders")]
     disk = shutil.disk_usage(str(state["directory"]))
-    lacks = ", and hardly a file (inode) left: no page can be written"
-    free = f"{format_size(disk.free)} free of {format_size(disk.total)}"
-    known += [("disk", free + (lacks if state["lacks_files"] else ""))]
+    free = f"{format_size(disk.free)} free of {format_size(disk.total)}" + (
+        ", and hardly a file (inode) left: no page can be written" if state["lacks_files"] else ""
+    )
+    known += [("disk", free)]
     ended, pins = (as_maps(state[name]) for name in ("unpinned", "pins"))
     shown = facts([*known, ("pinned", pinned)])
     shown += "".join(f"unpinned {one['kind']} {text(one['name'])}\n" for one in ended)

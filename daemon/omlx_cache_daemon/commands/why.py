@@ -6,7 +6,7 @@ from omlx_cache.control.replies import ExplainedRequest, WhyReply, last_name
 from omlx_cache.reasons import CORRUPT, described
 from omlx_cache.requests.explanation import DELETED, clock
 from omlx_cache_daemon.argument_types import positive_count
-from omlx_cache_daemon.client import Client, as_answer
+from omlx_cache_daemon.client import as_answer
 from omlx_cache_daemon.errors import OK, CommandError, UsageError
 from omlx_cache_daemon.render import folded, print_answer, text
 from omlx_cache_daemon.stores import StoreQuestion, add_store_options, chosen, say_who_is_silent
@@ -33,7 +33,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    replies = StoreQuestion(lambda store: _ask(store, args), args.timeout).ask(chosen(args))
+    replies = StoreQuestion(
+        lambda store: as_answer(
+            WhyReply, store.call("why", last=args.last or 1, number=args.request)
+        ),
+        args.timeout,
+    ).ask(chosen(args))
     say_who_is_silent(replies)
     known = [one for one in replies if one.answer and one.answer.requests]
     if len(known) > 1 and args.request is not None:
@@ -49,11 +54,6 @@ def run(args: argparse.Namespace) -> int:
     shown = "\n".join(map(_shown, reply.requests)) or "no request yet\n"
     print_answer(args.format == "json", reply, folded(shown))
     return OK
-
-
-def _ask(store: Client, args: argparse.Namespace) -> WhyReply:
-    asked = store.call("why", last=args.last or 1, number=args.request)
-    return as_answer(WhyReply, asked)
 
 
 def _shown(request: ExplainedRequest) -> str:

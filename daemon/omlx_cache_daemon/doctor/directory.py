@@ -80,14 +80,13 @@ def free_space(context: Context) -> Iterator[Finding]:
     """The disk has what is to stay free, and the budget can be reached."""
     least, spare, there = context.min_free, context.spare_bytes, context.place
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
-    taken = context.fs.taken_bytes(there)
-    others = max(0, taken - context.census.nbytes)
+    others = max(0, context.fs.taken_bytes(there) - context.census.nbytes)
     remedy = (
         f"free room on the disk: du -axh {context.fs.mount_point(there)} | grep -vF "
         f"{context.directory}/ | sort -h | tail. If it fills again, a program goes on writing: lsof"
     )
     # A file system's own structures count as others' bytes.
-    if others < max(-spare, lacking, (taken + context.fs.free_bytes(there)) // _OWN_SHARE):
+    if others < max(-spare, lacking, (others + context.room_bytes) // _OWN_SHARE):
         size = format_size(max(0, context.room_bytes))
         remedy = (
             f"omlx-cache quota {size} {context.option}; or a larger disk, or less min_free_bytes"
@@ -293,8 +292,7 @@ def _why_unwritable(context: Context) -> str:
 
 def _is_cold(place: Path, context: Context) -> bool:
     """True for a directory that is a cache's, and not somebody's home."""
-    names = (TAG_FILE, LEDGER_FILE, BUDGET_FILE)
-    is_marked = any((place / name).is_file() for name in names)
+    is_marked = any((place / name).is_file() for name in (TAG_FILE, LEDGER_FILE, BUDGET_FILE))
     return is_marked or any(True for _ in namespace_directories(place, context.fs))
 
 

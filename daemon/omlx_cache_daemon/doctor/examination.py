@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from omlx_cache.control.cold_files import ROOT_FILES, root_bytes
 from omlx_cache.control.errors import ControlError
@@ -166,11 +166,6 @@ class AskedProcess:
     def part(self, name: str) -> Map:
         return as_map(self.stats.get(name) or {})
 
-    def given(self, setting: str) -> int | None:
-        """Return the size that it was given, None for one that was derived, or is not known."""
-        known = as_map(self.settings.get(setting) or {"kind": "derived"})
-        return None if known["kind"] == "derived" else count_of(known, "value")
-
     @property
     def pid(self) -> int | None:
         return self.store.pid if self.row is None else self.row.pid
@@ -192,23 +187,21 @@ def asked() -> list[AskedProcess]:
 
 def ask(store: Client) -> AskedProcess:
     """Return what a process says of itself; waits for some seconds at most."""
-    client, unbacked = store.within(ASK_SECONDS), 0
-    settings: Map = {}
-    stats: Map = {}
-    requests: Sequence[RequestRecord] = ()
+    client = store.within(ASK_SECONDS)
+    told: dict[str, Any] = {}
     try:
         row = client.process()
         # An earlier version does not know the question.
         with contextlib.suppress(ControlError, KeyError):
-            settings = as_map(as_map(client.call("config"))["settings"])
+            told["settings"] = as_map(as_map(client.call("config"))["settings"])
         # A service, and an earlier version, do not know the question.
         with contextlib.suppress(ControlError):
-            unbacked = count_of(as_map(client.call("compare")), "unbacked")
-            stats = as_map(client.call("stats"))
-            requests = as_answer(RecordPage, client.call("requests", after=0)).records
+            told["unbacked"] = count_of(as_map(client.call("compare")), "unbacked")
+            told["stats"] = as_map(client.call("stats"))
+            told["requests"] = as_answer(RecordPage, client.call("requests", after=0)).records
     except (CommandError, ControlError) as error:
         return AskedProcess(store, error=str(error))
-    return AskedProcess(store, row, unbacked, stats=stats, settings=settings, requests=requests)
+    return AskedProcess(store, row, **told)
 
 
 @dataclass
@@ -282,8 +275,7 @@ class Context:
 
     @property
     def place(self) -> Path:
-        above = (self.directory, *self.directory.parents)
-        return next(place for place in above if place.exists())
+        return next(one for one in (self.directory, *self.directory.parents) if one.exists())
 
     @property
     def spare_bytes(self) -> int:

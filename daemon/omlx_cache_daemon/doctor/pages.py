@@ -10,7 +10,7 @@ from functools import partial
 from omlx_cache import reasons
 from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES, counted, duration, format_size
 from omlx_cache_daemon.checking import Checked, check_page, check_pages, remove_damaged
-from omlx_cache_daemon.client import count_of
+from omlx_cache_daemon.client import as_map, count_of
 from omlx_cache_daemon.doctor.examination import (
     AskedProcess,
     Context,
@@ -146,11 +146,12 @@ def _for_a_prompt(context: Context, budget: Budget) -> Iterator[Finding]:
 
 
 def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Iterator[Finding]:
-    given, now = process.given("cold_bytes") or 0, time.time()
-    changed = (context.directory / BUDGET_FILE).stat().st_mtime
-    since = max(changed, now - _LATELY_SECONDS)
-    missed = [one for one in process.requests if one.reason == reasons.EVICTED]
-    evicted = sum(one.asked_at >= since for one in missed)
+    known, now = as_map(process.settings.get("cold_bytes") or {"kind": "derived"}), time.time()
+    given = 0 if known["kind"] == "derived" else count_of(known, "value")
+    since = max((context.directory / BUDGET_FILE).stat().st_mtime, now - _LATELY_SECONDS)
+    evicted = sum(
+        one.reason == reasons.EVICTED and one.asked_at >= since for one in process.requests
+    )
     longest = max(_conversations(context, [process]), default=0)
     if budget.set_by == "quota" and 2 * budget.nbytes <= given:
         yield Finding(

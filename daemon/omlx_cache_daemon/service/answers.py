@@ -51,7 +51,6 @@ class Answers:
         return str(self._upkeep.directory)
 
     def identity(self) -> Identity:
-        shown = {} if self.status_url is None else {"status_url": self.status_url}
         return Identity(
             pid=os.getpid(),
             name=NAME,
@@ -59,7 +58,7 @@ class Answers:
             uptime_s=time.monotonic() - self._started,
             models=(),
             version=VERSION,
-            service=shown,
+            service={} if self.status_url is None else {"status_url": self.status_url},
         )
 
     def configuration(self) -> Mapping[str, object]:
@@ -103,9 +102,8 @@ class Answers:
         )
 
     def allowance(self) -> Allowance | None:
-        limit = self._upkeep.tier.usage().limit_bytes
-        settings = self._upkeep.wanted.settings
-        return allowance(settings, limit, known_budget(settings.cold_dir))
+        settings, usage = self._upkeep.wanted.settings, self._upkeep.tier.usage()
+        return allowance(settings, usage.limit_bytes, known_budget(settings.cold_dir))
 
     def listing(self) -> list[ListedPage]:
         self.refresh()

@@ -100,9 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name in NAMES:
         size = "BYTES" if name == "scrub_bytes_per_second" else name.rpartition("_")[2].upper()
-        flag = f"--{name.replace('_', '-')}"
-        about = _HELP.get(name) or _described(name)
-        parser.add_argument(flag, metavar=size, help=about, type=CHECKS.get(name, str))
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            metavar=size,
+            help=_HELP.get(name) or _described(name),
+            type=CHECKS.get(name, str),
+        )
     for name in REMOVED_NAMES:
         parser.add_argument(f"--{name.replace('_', '-')}", help=argparse.SUPPRESS)
     return parser

@@ -23,9 +23,9 @@ def unit(kind: str, serve: Sequence[str] | None = None) -> str:
     service."""
     name = "omlx-cached" if serve is None else SERVER
     file = files("omlx_cache_daemon.service").joinpath("units", f"{name}.{KINDS[kind]}")
-    command = _command("omlx-cached")
-    if serve is not None:
-        command = [*_command("omlx-cache"), "serve", *serve]
+    command = (
+        _command("omlx-cached") if serve is None else [*_command("omlx-cache"), "serve", *serve]
+    )
     if kind == "systemd":
         start = shlex.join(command).replace("%", "%%").replace("$", "$$")
         return file.read_text().replace(f"ExecStart={name}", f"ExecStart={start}")

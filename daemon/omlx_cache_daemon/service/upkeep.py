@@ -159,8 +159,10 @@ class Upkeep:
         self.feeding.step()
         is_busy = not is_quiet or sharing.fell_behind
         self._pause = BUSY_SECONDS if is_busy else min(2 * self._pause, IDLE_SECONDS)
-        rate = wanted.options.scrub_bytes_per_second
-        return min(self._pause, self.scrubber.step(wanted.options.scrub_days, rate))
+        return min(
+            self._pause,
+            self.scrubber.step(wanted.options.scrub_days, wanted.options.scrub_bytes_per_second),
+        )
 
     def _look(self) -> None:
         self._look_at = time.monotonic() + LOOK_SECONDS
