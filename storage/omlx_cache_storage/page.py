@@ -140,8 +140,6 @@ class Page:
 
 
 class PageInfo(NamedTuple):
-    """An index's knowledge of a page that it has not read."""
-
     position: int
     held: int
     nbytes: int

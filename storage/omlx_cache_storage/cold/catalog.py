@@ -30,7 +30,6 @@ from omlx_cache_storage.private import is_private
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 Ignore = Callable[[str], None]
-"""Takes the path of something that was passed over."""
 
 
 DESCRIPTIONS = (NAMESPACE_FILE, RATE_FILE)
@@ -61,8 +60,6 @@ class FoundFile(NamedTuple):
 
 
 class ColdEntry(NamedTuple):
-    """A page in a listing, with its recency stamp."""
-
     cold_dir: Path
     stored: StoredPage
     used_ns: int

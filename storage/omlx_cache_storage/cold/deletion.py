@@ -18,8 +18,6 @@ RETRIED = 32
 
 
 class Cleared(NamedTuple):
-    """The pages that a namespace had on the disk, and the ones of them that are deleted by now."""
-
     found: set[PageId]
     deleted: set[PageId]
 

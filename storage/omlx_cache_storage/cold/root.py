@@ -181,9 +181,6 @@ class DiskGone(DirectoryGone):
 
 
 class KnownDirectory(NamedTuple):
-    """A remembered directory: the identity of its ledger, and the mount point of its file
-    system."""
-
     identity: str
     mount: str
 

@@ -46,7 +46,6 @@ _log = logging.getLogger(__name__)
 HOURS = 24
 _HOUR_NS = 3600 * 1_000_000_000
 BOOKED_SHARE = 1024
-"""This part of a day's bytes is booked at a time."""
 _MOST_BYTES = 2**62
 LOCK_SECONDS = 0.2
 """How long to wait for other processes that book: a page is written all the same."""

@@ -245,7 +245,6 @@ class Sharing:
             yield
 
     def refusal(self) -> OSError:
-        """Return the error of a directory that cannot be changed; raises one that its disk has."""
         code = errno.EROFS if self._fs.is_read_only(self.directory) else errno.EACCES
         return OSError(code, os.strerror(code), str(self.directory))
 

@@ -44,7 +44,6 @@ ABANDONED_SECONDS = 3600.0
 again."""
 
 Doom = Callable[[str, int], None]
-"""Takes a temporary file that cannot be deleted, and the bytes that it may have."""
 
 _TOKEN = secrets.token_hex(4)
 """Of this process: after a restart in a container a dead one had this very pid."""

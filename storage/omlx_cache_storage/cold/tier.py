@@ -262,8 +262,6 @@ class ColdTier(LocalTier[PageFile]):
         return self.sharing.refresh()
 
     def close(self) -> None:
-        """Leave the directory to peer processes: their changes are not seen any more. Pages stay
-        readable."""
         self.sharing.close()
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:

@@ -43,8 +43,6 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Header(NamedTuple):
-    """A decoded header: the page's description, its payload checksum and where data begins."""
-
     meta: PageMeta
     checksum: str
     data_offset: int

@@ -140,7 +140,6 @@ class RedisEngine:
                     self._unlink([writing])
 
     def add(self, set_name: str, member: str) -> None:
-        """Add to a set, which keeps its last MEMBERS members."""
         commands: list[Command] = [
             ("ZADD", set_name, time.time(), member),
             ("ZREMRANGEBYRANK", set_name, 0, -MEMBERS - 1),
