@@ -100,7 +100,7 @@ else:
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="MLX's device does not survive a fork here")
-@pytest.mark.parametrize("children", [6, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("children", [6, pytest.param(60, marks=pytest.mark.nightly)])
 def test_a_child_misses_at_once_and_takes_nothing_from_its_parent(
     tmp_path: Path, children: int
 ) -> None:
