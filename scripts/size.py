@@ -26,10 +26,10 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7048, 56, 0),
+    "storage": Limit(7049, 56, 0),
     "core": Limit(7360, 74, 0),
     "outside": Limit(11618, 141, 0),
-    "wheel": Limit(26026, 271, 0),
+    "wheel": Limit(26027, 271, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31237, 478, 0),
 }

@@ -24,6 +24,8 @@ TTL_SECONDS = 7 * 24 * 3600
 """A week: a page that no request used by then is computed again."""
 _LONGEST_TTL = 10 * 365 * 24 * 3600
 _HOST = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^:\[\]/]+)(?::([0-9]{1,5}))?")
+_URL = re.compile(r"[^:]*://([^/?#]*)([^?#]*)\??([^#]*)(#?)", re.DOTALL)
+"""RFC 3986, appendix B: `urlsplit` refuses brackets behind a first host from some 3.11 on."""
 _SAFE = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 
@@ -75,20 +77,18 @@ def parse_address(url: str) -> RemoteAddress:
     text = url.strip()
     scheme = text.partition("://")[0].lower() if "://" in text else ""
     _need(re.fullmatch(r"[a-z0-9+]{1,32}", scheme), f"no URL of a store; expected {FORMS}")
+    netloc, whole_path, query, fragment = _URL.match(text).groups("")  # type: ignore[union-attr]
     try:
-        parts = urlsplit(text)
-        options = dict(
-            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        )
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError:
         raise ValueError(f"the URL cannot be read; expected {FORMS}") from None
     _need(
-        not parts.fragment and all(ord(c) > 32 for c in text),
+        not fragment and all(ord(c) > 32 for c in text),
         "the URL has a blank or a '#': write them as %20 and %23",
     )
     # A password that was not quoted ends before its '/' or '?'; what follows is part of it.
     _need(
-        scheme == "file" or "@" not in f"{parts.path}{parts.query}",
+        scheme == "file" or "@" not in f"{whole_path}{query}",
         "the URL has an '@' behind the host: in a password, / is %2F, ? is %3F, # is %23 and @ is "
         "%40",
     )
@@ -99,9 +99,9 @@ def parse_address(url: str) -> RemoteAddress:
         f"{scheme}:// is none of the stores that there are; expected {FORMS}",
     )
     _check_options(options, family)
-    credentials, _, where = parts.netloc.rpartition("@")
+    credentials, _, where = netloc.rpartition("@")
     user, _, password = map(unquote, credentials.partition(":"))
-    path = unquote(parts.path.strip("/"))
+    path = unquote(whole_path.strip("/"))
     hosts: tuple[Host, ...] = ()
     tls = not options.get("endpoint", "").startswith("http://") and scheme == "s3"
     kind: Any = scheme
@@ -121,10 +121,10 @@ def parse_address(url: str) -> RemoteAddress:
         )
     else:
         _need(
-            where in ("", "localhost") and parts.path.startswith("/") and path,
+            where in ("", "localhost") and whole_path.startswith("/") and path,
             "file:// takes the whole path of a directory: file:///mnt/share/cache",
         )
-        path, where, user, password = unquote(parts.path)[1:], "", "", ""
+        path, where, user, password = unquote(whole_path)[1:], "", "", ""
     who = f"{user}{':***' if password else ''}@" if user or password else ""
     at = f"/{path}" if path else ""
     said = "&".join(f"{n}={options[n]}" for n in ("endpoint", "prefix", "ttl") if n in options)
