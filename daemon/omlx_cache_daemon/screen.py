@@ -100,7 +100,6 @@ def show(find: Callable[[], Sequence[Client]], seconds: float) -> None:
 
 @contextmanager
 def _keys_at_once() -> Iterator[None]:
-    """Within it keys come as they are pressed, and are not shown."""
     modes = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:
@@ -126,7 +125,6 @@ class Screen:
         self._at, self._replies, self._gone = 0.0, list[StoreReply](), list[str]()
 
     def take(self, replies: list[StoreReply], gone: Iterable[tuple[float, str]] = ()) -> None:
-        """Show what stores have said from now on, unless it is paused."""
         if not self._is_paused:
             self._at, self._replies, self._gone = time.time(), replies, [said for _, said in gone]
 
@@ -173,7 +171,6 @@ class Screen:
         return layout
 
     def _heads(self, here: Sequence[StoreReply]) -> Iterator[Text]:
-        """Yield the title, and the stores that can be chosen where there are several."""
         what = f"{len(here)} stores" if here else "no store is running; waiting for one"
         if len(here) == 1:
             answer = here[0].answer
@@ -260,14 +257,12 @@ def _state(state: str) -> Part:
 
 
 def _losses(usage: object, *names: str) -> Iterator[Part]:
-    """Yield each kind of page that was lost, and how many."""
     for name in names:
         if count := getattr(usage, f"{name}_pages", 0):
             yield f"{count:,} {name}", "red"
 
 
 def _troubles(here: Sequence[StoreReply]) -> Iterator[str]:
-    """Yield the trouble of each store: no answer, or a disk or remote store that is off."""
     for reply in here:
         stats, pid = reply.answer and reply.answer.known.stats, reply.store.pid
         if reply.error is not None:
@@ -279,7 +274,6 @@ def _troubles(here: Sequence[StoreReply]) -> Iterator[str]:
 
 
 def _words(name: str, *parts: Part) -> Text:
-    """Return a line: a name, and its parts with commas between."""
     line = Text(f" {name:<8} ", "bold", no_wrap=True, overflow="ellipsis")
     for at, part in enumerate(part for part in parts if part[0]):
         line.append(", " if at else "", "not bold")
@@ -288,7 +282,7 @@ def _words(name: str, *parts: Part) -> Text:
 
 
 def _graph(values: Sequence[int], height: int, ink: str) -> Iterator[Text]:
-    """Yield a headline and lines of blocks, a column for each value; the highest fills all."""
+    """A column for each value; the highest fills all."""
     peak, steps = max(values), len(ink) - 1
     span = f"last {len(values) * STEP_SECONDS / 60:.0f} min"
     yield Text(f" HIT TOKENS, {span}, peak {rate(peak / STEP_SECONDS)}/s", "bold", no_wrap=True)
@@ -301,7 +295,6 @@ def _graph(values: Sequence[int], height: int, ink: str) -> Iterator[Text]:
 
 
 def _table(columns: Columns, rows: Iterable[Sequence[object]], width: int) -> Table:
-    """Return those columns of the rows that the width has room for."""
     kept = [at for at, (from_width, _) in enumerate(columns) if width >= from_width]
     shown = [columns[at][1].copy() for at in kept]
     is_wide = any(column.ratio for column in shown)

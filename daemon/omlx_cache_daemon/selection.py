@@ -1,4 +1,4 @@
-"""Which pages of a directory a person means: of a namespace, a model, a salt, or up to a block."""
+"""Which pages of a directory a person means."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,6 @@ class Selection:
     is_whole: bool = True
 
     def pins(self, since_ns: int, until_ns: int | None) -> list[PinRecord]:
-        """Return pins of these pages, and of later pages of that name."""
         make: Callable[..., PinRecord] = partial(PinRecord, since_ns=since_ns, until_ns=until_ns)
         match self.kind:
             case "key":
@@ -50,8 +49,7 @@ class Selection:
 
 
 def select(cold_dir: Path, target: Target) -> Selection:
-    """Return the pages of a directory that a target names; reads no page. Raises CommandError for
-    none, and for what may be meant in two ways."""
+    """Reads no page. Raises CommandError for no pages, and for what may be meant in two ways."""
     files = Files(cold_dir)
     pages, rows = files.entries(), files.namespaces(EVERY)
     block = _block(pages, target) if target.kind in (None, KEY) else None

@@ -90,13 +90,11 @@ CHECKS: dict[str, Callable[[str], str]] = {
 
 
 def given_settings(args: argparse.Namespace) -> dict[str, object]:
-    """Return the settings that were given as flags, removed ones too."""
     given = {name: getattr(args, name) for name in (*SETTINGS, *REMOVED)}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def given_level(args: argparse.Namespace) -> str | None:
-    """Return the --log-level that was given, None for the default."""
     is_given = any(word.startswith("--log-level=") for word in args.passed_on)
     return args.log_level if is_given else None
 
@@ -149,7 +147,6 @@ _MODEL = (
 
 
 def _port(text: str) -> int:
-    """Return a TCP port; argparse reports anything else."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
@@ -204,13 +201,11 @@ _SERVER = (
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say which model is loaded and how."""
     _add(parser.add_argument_group("model"), _MODEL)
     parser.set_defaults(passed_on=[])
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
-    """Add the other flags of `mlx_lm.server`, with its defaults."""
     _add(parser.add_argument_group("server", "As mlx_lm.server has them."), _SERVER)
 
 
@@ -227,7 +222,6 @@ def _add(group: "argparse._ArgumentGroup", flags: Sequence[Flag]) -> None:
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Add what requests may take of this machine."""
     group = parser.add_argument_group("limits", "A request beyond a limit is refused.")
     group.add_argument(
         "--max-body-bytes",
@@ -282,7 +276,6 @@ class _Help(argparse.Action):
 
 
 def _positive_size(text: str) -> int:
-    """Return a size of at least one byte; argparse reports anything else."""
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size of at least 1 byte")

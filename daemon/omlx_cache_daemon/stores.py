@@ -32,7 +32,6 @@ _INTRODUCTION_SECONDS = 1.0
 
 
 def add_store_options(parser: argparse.ArgumentParser) -> None:
-    """Add --pid, --socket and --timeout."""
     which = parser.add_mutually_exclusive_group()
     complete_by(
         lambda prefix, args: [str(store.pid) for store in running()],
@@ -55,8 +54,8 @@ def running(environ: Mapping[str, str] = os.environ) -> list[Client]:
 
 
 def services(environ: Mapping[str, str] = os.environ) -> list[Client]:
-    """Return the services that accept connections and serve all stores, in the order of their
-    process ids. No command that is about a store means one of them."""
+    """Return the services that accept connections and serve all stores. No command that is about a
+    store means one of them."""
     named = (name for place in search_places(environ) for name in sockets_in(place, SERVICE))
     return [service for service in _each(named).values() if is_listening(service.path)]
 
@@ -70,7 +69,7 @@ def candidates(args: argparse.Namespace) -> list[Client]:
 
 
 def chosen(args: argparse.Namespace) -> list[Client]:
-    """Return the running stores that --pid and --socket leave; raises NobodyThere for none."""
+    """Raises NobodyThere for no running store."""
     stores = [store for store in candidates(args) if is_listening(store.path)]
     if not stores and args.socket is not None:
         raise NobodyThere(f"{args.socket}: no store listens there")
@@ -115,7 +114,7 @@ def the_one(args: argparse.Namespace, *, on_disk: bool = False) -> Client:
 
 
 def introduced(store: Client) -> "ProcessRow | None":
-    """Return a store's description of itself, None where it does not answer within a second."""
+    """None where a store does not answer within a second."""
     try:
         return store.within(_INTRODUCTION_SECONDS).process()
     except (CommandError, ControlError):

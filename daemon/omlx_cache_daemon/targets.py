@@ -38,18 +38,16 @@ class Target(NamedTuple):
         return "" if set(lowered) - set("0123456789abcdef") else lowered
 
     def salts(self) -> tuple[str, bytes]:
-        """Return the salts that the name may stand for: itself, and its bytes."""
         return self.name, self.name.encode("utf-8", "surrogateescape")
 
 
 def add_kind(parser: argparse.ArgumentParser, *, with_key: bool) -> None:
-    """Add --as, which says of which kind a target is."""
     kinds = (*KINDS, KEY) if with_key else tuple(KINDS)
     parser.add_argument("--as", dest="kind", choices=kinds, help="what kind of name it is")
 
 
 def given_target(given: str, kind: str | None) -> Target:
-    """Return the named target; raises UsageError for none."""
+    """Raises UsageError for none."""
     target = Target(given, kind, text(given))
     if given == "-":
         target = Target(sys.stdin.readline().rstrip("\r\n"), kind, "what was given")
@@ -92,7 +90,7 @@ def _unknown(target: Target) -> str:
 
 
 def _there_are(rows: Sequence[NamespaceRow]) -> str:
-    """Return the existing models; the typed name may be a salt, so the text names no other salt."""
+    """The typed name may be a salt, so the text names no other salt."""
     labels = sorted({text(row.label) for row in rows if row.label})
     if not labels:
         return "; there are no pages" if not rows else ""
@@ -126,7 +124,6 @@ KINDS: Final[Mapping[str, Callable[[Sequence[NamespaceRow], Target], list[Namesp
 
 
 def current_versions(of_stores: Iterable[Versions]) -> list[Versions]:
-    """Return the versions in use: the installed ones, if there is an MLX, and those of stores."""
     here = installed()
     return [*([here] if here.get(MLX) else ()), *filter(None, of_stores)]
 

@@ -1,9 +1,5 @@
 """The prompts of a file, prefilled by a server, a running one or one of our own: each is a request
-for a token.
-
-`find_servers` finds the running server that has a model and a directory, and others that use the
-directory.
-"""
+for a token."""
 
 import argparse
 import http.client
@@ -245,7 +241,6 @@ def warm_through(
 
 
 def _ask(server: Server, body: Mapping[str, object], what: str) -> tuple[int, int]:
-    """Return the tokens of a prompt, and the number of them that the server had."""
     parts = urlsplit(server.url)
     host = _EVERYWHERE.get(parts.hostname or "", parts.hostname or "")
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"

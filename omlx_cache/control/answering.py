@@ -20,7 +20,7 @@ class Answering(Protocol):
 
     @property
     def cold_dir(self) -> str | None:
-        """Where page files lie, None without a disk."""
+        """None without a disk."""
 
     @property
     def requests(self) -> RequestLog:
@@ -32,7 +32,7 @@ class Answering(Protocol):
 
     @property
     def decoder(self) -> Decoder | None:
-        """The function that turns tokens into text, None without one."""
+        """Turns tokens into text; None without one."""
 
     def identity(self) -> Identity:
         """Return who answers."""
@@ -56,7 +56,7 @@ class Answering(Protocol):
         """Return the tiers' records of their pages, by tier."""
 
     def find_all(self, pages: Sequence[PageId]) -> Sequence[PageInfo | None]:
-        """Return the info of each page, None for one that no tier has."""
+        """None for a page that no tier has."""
 
     def registered(self) -> Sequence[Namespace]:
         """Return the namespaces that were used, the latest last."""
@@ -65,7 +65,7 @@ class Answering(Protocol):
         """Return the document of a namespace's digest, {} for an unknown one."""
 
     def created_ns(self, digest: BlockKey) -> int | None:
-        """Return when a namespace came to the disk, None for one that is not there."""
+        """None for a namespace that is not on the disk."""
 
     def compare(self) -> Disagreement:
         """Compare memory with the disk."""

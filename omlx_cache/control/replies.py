@@ -25,13 +25,12 @@ class Identity:
 
     @property
     def title(self) -> str:
-        """Its title for people: its name, a server's port, and its models' last names."""
+        """For people: its name, a server's port, and its models' last names."""
         labels = self.models or [str(self.service.get("model") or "")]
         return ", ".join(filter(None, [self.place, *map(last_name, labels)]))
 
     @property
     def place(self) -> str:
-        """Which of several stores it is: its name, and a server's port."""
         port, name = self.service.get("port"), self.name or "store"
         if not isinstance(port, int):
             return name
@@ -39,7 +38,6 @@ class Identity:
 
 
 def last_name(label: str) -> str:
-    """Return the last part of a model's path or name."""
     return label.rstrip("/").rpartition("/")[2]
 
 

@@ -118,7 +118,7 @@ def _store(args: argparse.Namespace) -> Client | None:
 
 
 def _of_shell() -> dict[str, Any]:
-    """Return the settings of a store that is started here; raises ConfigError."""
+    """Raises ConfigError."""
     from omlx_cache.settings import CacheSettings
     from omlx_cache.upkeep.directory import expected
 
@@ -130,7 +130,7 @@ def _of_shell() -> dict[str, Any]:
 
 
 def _of_store(store: Client, timeout: float) -> dict[str, Any]:
-    """Return the settings of a running store, and where this shell differs; raises CommandError."""
+    """Raises CommandError."""
     try:
         reply = as_map(store.within(timeout).call("config"))
     except ControlError as error:
@@ -163,7 +163,7 @@ def _of_store(store: Client, timeout: float) -> dict[str, Any]:
 
 
 def _of_server(name: str, setting: Map, flags: Sequence[object]) -> Map:
-    """Return a setting with the origin that a person knows: a server's arguments are flags."""
+    """A server's arguments are flags to a person."""
     if setting.get("origin") != "argument":
         return setting
     flag = f"flag --{name.replace('_', '-')}"

@@ -123,7 +123,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _directories(given: Path | None, processes: "Iterable[AskedProcess]") -> list[Path]:
-    """Return the named directory, the directories of the running stores, or the configured one."""
     from omlx_cache_daemon.offline_files import configured_directory, root_of
 
     if given is not None:
@@ -157,7 +156,6 @@ def _show(
     shown: str,
     found: "list[Finding]",
 ) -> int:
-    """Print the examined places and the findings; return the exit code."""
     left = [one.severity for one in found if one.fixed is None]
     findings = {
         "findings": [one.to_dict() for one in found],

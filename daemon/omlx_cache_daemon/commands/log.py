@@ -95,7 +95,7 @@ class _Log:
         self._lines = None if is_json else Lines(kind.columns, spare)
 
     def begin(self) -> None:
-        """Print the latest lines of all stores; raises NobodyThere where none answers."""
+        """Raises NobodyThere where no store answers."""
         replies = self._question.ask(self._stores)
         self._print(self._most)
         # Of a store that comes later, all that it remembers.
@@ -103,7 +103,7 @@ class _Log:
         say_who_is_silent(replies)
 
     def look(self) -> None:
-        """Print what has come anywhere; raises NobodyThere when the last store has gone."""
+        """Raises NobodyThere when the last store has gone."""
         if time.monotonic() >= self._due:
             self._stores, self._due = chosen(self._args), time.monotonic() + _STORES_SECONDS
         self._question.ask(self._stores, _LOOK_SECONDS)

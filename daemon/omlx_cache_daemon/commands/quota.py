@@ -106,7 +106,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _budget(given: str) -> int:
-    """Return a budget's bytes; raises UsageError for what is none."""
     try:
         return parse_budget(given)
     except ValueError as error:
@@ -148,7 +147,6 @@ def _pin(directory: Path, target: Target, period: float | None) -> None:
 
 
 def _shown(state: Map, amount: str) -> str:
-    """Return the budget, what is used of it, and what is pinned."""
     budget = "none yet: the first store that opens the directory sets it"
     if state["set_by"] is not None:
         origin = (
@@ -190,8 +188,7 @@ def _row(one: Map) -> tuple[object, ...]:
 
 
 def _warn(state: Map, amount: str, stores: Iterable[Client]) -> None:
-    """Say on standard error what else a person should know; `stores` are asked for their own
-    limits."""
+    """`stores` are asked for their own limits."""
     limit, most_pinned = state["bytes"], state["pinned_limit_bytes"]
     used, disk = count_of(state, "used_bytes"), shutil.disk_usage(str(state["directory"]))
     # A budget that was given back is another one before anything is evicted.

@@ -96,8 +96,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Deletion(NamedTuple):
-    """What would be deleted, as JSON and in words, and what pins `left` of it. `delete` deletes it,
-    and returns how many pages."""
+    """What would be deleted, as JSON and in words, and what pins `left` of it. `delete` returns how
+    many pages."""
 
     what: Map
     described: str
@@ -136,7 +136,6 @@ def _named(users: Users, target: Target, timeout: float) -> Deletion:
 
 
 def _unwanted(users: Users, args: argparse.Namespace) -> Deletion:
-    """Return the deletion of pages that are stale, old or too many."""
     if users.directory is not None:
         existing(users.directory)
     before_ns = None if args.older is None else time.time_ns() - int(args.older * 1e9)

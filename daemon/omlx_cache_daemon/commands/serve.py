@@ -22,7 +22,6 @@ from omlx_cache_daemon.server_flags import (
 _log = logging.getLogger(__name__)
 
 _MODELS = ("--model", "--adapter-path", "--draft-model")
-"""Flags with a folder, or with an id of the hub."""
 _FILES = ("--cold-dir", "--trace", "--socket", "--remote-password", "--remote-secret")
 """Flags with a path, which need not be there."""
 USUAL = (
@@ -39,7 +38,6 @@ USUAL = (
     "--keep-reasoning",
     "--at-login",
 )
-"""The flags that `--help` shows."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -167,7 +167,6 @@ def _shape(args: argparse.Namespace, work: "Workload") -> "Shape":
 
 
 def _list_of(parse: Callable[[str], Value]) -> Callable[[str], list[Value]]:
-    """Return what reads values with commas between; argparse reports anything else."""
     return lambda text: list(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
 
 

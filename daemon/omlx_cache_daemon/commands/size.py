@@ -96,7 +96,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(result: "Estimate") -> str:
-    """Return one codec's table: a row for each layer group, and the sum."""
     token, block, key, value, context, reserved = (
         format_size(result.total(f"{name}_bytes")) for name in _TOTALS
     )

@@ -89,7 +89,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _brief(stats: Stats) -> str:
-    """Return the cache's gains and holdings: the share of tokens, the time, the budgets."""
     requests, hot, cold = stats.requests, stats.hot, stats.cold
     gave = [
         (requests.restored_hot_tokens, "memory"),
@@ -117,7 +116,7 @@ def _brief(stats: Stats) -> str:
 
 
 def _all(stats: Stats) -> str:
-    """Return every counter as a line, in the unit that its name ends with."""
+    """Units are those that names end with."""
     return facts((name, quantity(name, value)) for name, value in _leaves(stats.to_dict()))
 
 
@@ -142,8 +141,7 @@ def _spread(name: str, histogram: Mapping[str, Any]) -> str:
 
 
 def _watch(client: Client, seconds: float, *, as_json: bool) -> None:
-    """Print a row of rates every so many seconds; the first, `so far`, is the mean since the
-    store's start."""
+    """The first row, `so far`, is the mean since the store's start."""
     before: Stats | None = None
     lines = None if as_json else Lines(COLUMNS, SPARE)
 

@@ -73,7 +73,6 @@ def _warm(args: argparse.Namespace, server: Server, prompts: Sequence[Prompt]) -
 
 
 def _wanted(given: dict[str, object]) -> "CacheSettings":
-    """Return the settings that a server must have been started with; raises ConfigError."""
     from omlx_cache.settings import CacheSettings
 
     known = CacheSettings(**given)

@@ -57,7 +57,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _shown(request: ExplainedRequest) -> str:
-    """Return a request in words."""
     # Enough of a salt's digest to tell tenants apart.
     salt = f"salt {request.salt[:16]}" if request.salt else ""
     facts = filter(None, [clock(request.asked_at), last_name(request.model), salt])
