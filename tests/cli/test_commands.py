@@ -71,7 +71,7 @@ def test_several_stores_are_listed_and_a_choice_is_asked_for(
     cli: Cli, start_store: StartStore
 ) -> None:
     first, second = start_store("one"), start_store("two")
-    result = cli("why")
+    result = cli("stats", "--watch", "1")
     assert result.code == 2
     assert f"--pid {first.pid} or --socket {first.path}: one" in result.err
     assert f"--pid {second.pid} or --socket {second.path}: two" in result.err
