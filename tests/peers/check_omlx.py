@@ -25,7 +25,7 @@ from omlx_cache.integrations.omlx import NEEDED, OmlxPrefixCache, install
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from checking import hidden, run_checks
-from driving import Loaded, PeerAnswer, loaded, prompt_of
+from driving import Loaded, PeerAnswer, abort, loaded, prompt_of
 from omlx_driving import answer_of, answers, ask, finish, ours, request, scheduler, store_in, theirs
 
 FAMILIES = {"dense": "llama", "hybrid": "qwen3_next", "hybrid 2": "qwen3_5", "windowed": "gemma3"}
@@ -71,13 +71,7 @@ def aborted(serving: Any, length: int) -> list[PeerAnswer]:
     beside = request(prompts[0])
     serving.add_request(beside)
     for prompt, steps in zip(prompts[1:], (0, 5), strict=True):
-        gone = request(prompt, 200)
-        serving.add_request(gone)
-        for _step in range(steps):
-            serving.step()
-        serving.abort_request(gone.request_id)
-        serving.step()
-        assert gone.is_finished(), "the abort was too late"
+        abort(serving, request(prompt, 200), steps)
     finish(serving)
     return [answer_of(beside), *(ask(serving, prompt) for prompt in prompts)]
 

@@ -23,7 +23,7 @@ from omlx_cache.integrations.vllm_mlx import TieredPrefixCache, install, launch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from checking import hidden, run_checks
-from driving import PeerAnswer, loaded, prompt_of, store_in
+from driving import PeerAnswer, abort, loaded, prompt_of, store_in
 from vllm_driving import (
     Scenario,
     answers,
@@ -81,12 +81,7 @@ def aborted(serving: Any) -> list[PeerAnswer]:
     """A client goes away while its prompt is computed, another while it is answered."""
     prompt = prompt_of(1000)
     for steps, asked in ((6, request(prompt)), (30, request(prompt_of(300, 4), 200))):
-        serving.add_request(asked)
-        for _step in range(steps):
-            serving.step()
-        serving.abort_request(asked.request_id)
-        serving.step()
-        assert asked.is_finished(), "the abort was too late"
+        abort(serving, asked, steps)
         serving.remove_finished_request(asked.request_id)
     return [ask(serving, prompt), ask(serving, prompt_of(300, 4))]
 
@@ -137,14 +132,14 @@ def what_is_restored_after_a_batch_is_what_a_request_alone_holds() -> None:
     # Rows that join a batch before their first token, beside one that is longer and is restored.
     for family in ("llama", "qwen3_next", "gemma3_text", "mamba2"):
         model, base = loaded(FOLDER, family), prompt_of(900, 1)
-        prompts = [[*base, *prompt_of(3000, 2)]]
+        prompts = [[*base, *prompt_of(1800, 2)]]
         prompts += [prompt_of(1100 + 50 * place, 20 + place) for place in range(3)]
         with ours(model, prefill_step_size=256) as serving:
             ask(serving, base)
             asked = [request(prompt) for prompt in prompts]
             for one in asked:
                 serving.add_request(one)
-                for _step in range(3):
+                for _step in range(2):
                     serving.step()
             answers(serving, [])
             for one in asked:

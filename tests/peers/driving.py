@@ -39,6 +39,16 @@ def loaded(directory: Path, family: str, seed: int = 0) -> Loaded:
     return Loaded(load_model(path)[0], load_tokenizer(words))
 
 
+def abort(serving: Any, asked: Any, steps: int) -> None:
+    """Have a client ask and go away after so many steps of its scheduler."""
+    serving.add_request(asked)
+    for _step in range(steps):
+        serving.step()
+    serving.abort_request(asked.request_id)
+    serving.step()
+    assert asked.is_finished(), "the abort was too late"
+
+
 def prompt_of(length: int, salt: int = 0) -> list[int]:
     """Return tokens that do not repeat soon; another salt, others from the first one on."""
     return [3 + (7 * i * i + (i + 1) * (salt + 1) * 11) % 120 for i in range(length)]
