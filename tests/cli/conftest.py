@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kit.children import embedded_stores
+from kit.children import Process, embedded_stores
 from kit.trees import short_directory
 from omlx_cache_daemon.cli import main
 
+Start = Callable[..., Process]
 _SCRIPT = Path(__file__).with_name("store_process.py")
 
 
@@ -28,14 +29,21 @@ def _variables(runtime: Path, cold: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def environment(runtime_dir: Path, tmp_path: Path) -> dict[str, str]:
+def environment(runtime_dir: Path, tmp_path: Path, forks: None) -> dict[str, str]:
     """The variables of a command line that sees this test's stores and cold directory only."""
     return _variables(runtime_dir, tmp_path / "cold")
 
 
+@pytest.fixture
+def start(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator[Start]:
+    """Starts stores of the module's `EMBED` with arguments; keywords add variables."""
+    with embedded_stores(request.module.EMBED) as run:
+        yield lambda *arguments, **variables: run({**environment, **variables}, *arguments)
+
+
 @pytest.fixture(scope="module")
 def one_store(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, forks: None
 ) -> Iterator[dict[str, str]]:
     """The variables of a command line that sees one store, of the module's `STORE`, which outlives
     a test."""

@@ -1,21 +1,18 @@
 """`config` shows what the running store has, and where this shell would make something else."""
 
 import json
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.children import embedded_stores
 from omlx_cache.settings.names import SETTING_NAMES
 from omlx_cache_storage.cold.small_files import Budget, write_budget
 
-from .conftest import Cli
+from .conftest import Cli, Start
 
-Start = Callable[[], "subprocess.Popen[str]"]
-_EMBED = """
+EMBED = """
 import sys
 from omlx_cache import BlockStore, CacheSettings
 with BlockStore(CacheSettings(hot_bytes="64MiB", min_free_bytes=0), name="embedded"):
@@ -26,10 +23,8 @@ SECRET = "sk-do-not-show-this"
 
 
 @pytest.fixture
-def start(environment: dict[str, str]) -> Iterator[Start]:
-    with embedded_stores(_EMBED) as run:
-        variables = {"OMLX_CACHE_BLOCK_SIZE": "64", "OPENAI_API_KEY": SECRET}
-        yield lambda: run({**environment, **variables})
+def start(start: Start) -> Start:
+    return lambda: start(OMLX_CACHE_BLOCK_SIZE="64", OPENAI_API_KEY=SECRET)
 
 
 def rows(out: str) -> dict[str, list[str]]:

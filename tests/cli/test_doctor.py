@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from kit.children import Process, embedded_stores, told
+from kit.children import Process, told
 from kit.output import check_output
 from kit.status import process_row
 from kit.storage import FaultyDisk, Story, commit_to_disk, files_in, flip, open_store
@@ -45,7 +45,7 @@ from omlx_cache_daemon.doctor.examination import (
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.root import record_path
 
-from .conftest import Cli, Store
+from .conftest import Cli, Start, Store
 
 PAGES = 20
 INSIDE: Sequence[Check] = (*PLACE, *DIRECTORY, machine.versions, *pages.PAGES)
@@ -419,7 +419,7 @@ def test_a_stopped_store_is_named_with_what_wakes_it(
         assert finding.remedy == f"kill -CONT {store.pid}"
 
 
-_EMBED = """
+EMBED = """
 import sys
 from omlx_cache import BlockStore, CacheSettings
 with BlockStore(CacheSettings(hot_bytes="8MiB")) as store:
@@ -431,10 +431,9 @@ with BlockStore(CacheSettings(hot_bytes="8MiB")) as store:
 
 
 @pytest.fixture
-def serving(cold: Path, environment: dict[str, str]) -> Iterator[Process]:
+def serving(cold: Path, start: Start) -> Process:
     """A real store on the directory, in another process, which says how many pages it knows."""
-    with embedded_stores(_EMBED) as run:
-        yield run(environment)
+    return start()
 
 
 def test_a_store_that_knows_other_pages_than_there_are_is_told(

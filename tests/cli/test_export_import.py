@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kit.children import embedded_stores, told
+from kit.children import told
 from kit.output import check_output
 from kit.storage import Story, write_pages
 from kit.storage.mounts import small_disk
 
-from .conftest import Cli
+from .conftest import Cli, Start
 
-_EMBED = """
+EMBED = """
 import sys
 from kit.output import check_output
 from kit.storage import Story
@@ -83,13 +83,12 @@ def test_a_target_is_exported_alone(
 
 
 def test_a_running_store_finds_what_comes_at_once(
-    cli: Cli, environment: dict[str, str], cold_dir: Path, archive: Path, here: Path
+    cli: Cli, start: Start, cold_dir: Path, archive: Path, here: Path
 ) -> None:
     assert cli("export", "meta/llama", "-o", archive).code == 0
-    with embedded_stores(_EMBED) as run:
-        process = run({**environment, "OMLX_CACHE_COLD_DIR": str(here)})
-        assert cli("import", archive).code == 0
-        assert told(process) == "3"
+    process = start(OMLX_CACHE_COLD_DIR=str(here))
+    assert cli("import", archive).code == 0
+    assert told(process) == "3"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

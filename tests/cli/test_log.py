@@ -12,17 +12,17 @@ from typing import IO, Any
 
 import pytest
 
-from kit.children import Process, embedded_stores, ended, told
+from kit.children import Process, ended, told
 from kit.storage import Story, commit_to_disk, open_store
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.requests.log import FOLLOWED_SECONDS, AskedRequest
 
-from .conftest import Cli
+from .conftest import Cli, Start
 
 Show = Callable[..., list[Any]]
 Follow = Callable[..., tuple[Process, IO[str]]]
 
-_STORE = """
+EMBED = """
 import sys
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
@@ -41,12 +41,6 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**2
 def store(cli: Cli, environment: dict[str, str]) -> Iterator[BlockStore]:
     with open_store(Path(environment["OMLX_CACHE_COLD_DIR"]), socket="auto") as store:
         yield store
-
-
-@pytest.fixture
-def start(environment: dict[str, str]) -> Iterator[Callable[[], Process]]:
-    with embedded_stores(_STORE) as run:
-        yield lambda: run(environment)
 
 
 @pytest.fixture
@@ -130,7 +124,7 @@ def test_a_request_is_a_line_with_its_tokens_times_and_reason(
 
 
 def test_the_latest_requests_of_all_stores_are_shown_and_of_one_on_request(
-    store: BlockStore, start: Callable[[], Process], shown: Show
+    store: BlockStore, start: Start, shown: Show
 ) -> None:
     for tokens in (10, 20, 30):
         _asked(store, tokens).ended(0)
@@ -156,9 +150,7 @@ def test_a_request_is_followed_until_it_ends(store: BlockStore, follow: Follow) 
     assert ended(process, signal.SIGINT) == (0, "")
 
 
-def test_the_last_request_of_a_store_that_ends_is_shown(
-    follow: Follow, start: Callable[[], Process]
-) -> None:
+def test_the_last_request_of_a_store_that_ends_is_shown(follow: Follow, start: Start) -> None:
     ending = start()
     process, out = follow("--begin")
     assert json.loads(out.readline())["total_seconds"] is None
@@ -190,7 +182,7 @@ def test_the_latest_events_are_a_plain_table_in_a_pipe(store: BlockStore, cli: C
 
 
 def test_the_events_of_several_stores_are_gathered_in_their_order(
-    store: BlockStore, start: Callable[[], Process], shown: Show
+    store: BlockStore, start: Start, shown: Show
 ) -> None:
     other, own = start(), store.identity().pid
     story = _fill(store, "one", 1)
@@ -227,7 +219,7 @@ def test_a_reader_that_falls_behind_is_told_how_much_it_has_missed(
 
 @pytest.mark.nightly
 def test_stores_that_come_and_go_are_followed_until_the_last_has_gone(
-    follow: Follow, start: Callable[[], Process], store: BlockStore
+    follow: Follow, start: Start, store: BlockStore
 ) -> None:
     story = _fill(store, "story", 1)
     process, out = follow("--events", "stored,cleared", "--limit", "1")
@@ -269,7 +261,7 @@ def test_batches_for_a_router_begin_with_all_that_is_remembered(
 def test_a_narrow_terminal_gets_the_columns_that_answer_first(
     several: bool,
     store: BlockStore,
-    start: Callable[[], Process],
+    start: Start,
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

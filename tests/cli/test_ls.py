@@ -4,25 +4,24 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.children import embedded_stores
 from kit.examples import some
 from kit.storage import Story, write_pages
 from omlx_cache.control.replies import PageDetails
 from omlx_cache.identity.namespace import installed, software
 from omlx_cache_daemon.checking import with_verdict
 
-from .conftest import Cli
+from .conftest import Cli, Start
 
 ONE = Story("one").namespace.hex()
 KEY = Story("one").id(3).key.hex()
 
-_EMBED = """
+EMBED = """
 import sys
 from omlx_cache import BlockStore, CacheSettings
 with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=0)):
@@ -46,18 +45,15 @@ def cold_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["files", "store"])
-def place(
-    request: pytest.FixtureRequest, cold_dir: Path, environment: dict[str, str]
-) -> Iterator[str]:
+def place(request: pytest.FixtureRequest, cold_dir: Path, start: Start) -> str:
     """Nobody, or a store that has opened the directory."""
-    with embedded_stores(_EMBED) as run:
-        if request.param == "store":
-            run(environment)
-        yield request.param
+    if request.param == "store":
+        start()
+    return request.param
 
 
 def test_it_says_the_same_with_and_without_a_running_store(
-    cli: Cli, cold_dir: Path, environment: dict[str, str]
+    cli: Cli, cold_dir: Path, start: Start
 ) -> None:
     asked = [
         ["ls"],
@@ -69,14 +65,13 @@ def test_it_says_the_same_with_and_without_a_running_store(
     ]
     # First what nobody is asked about: a store that opens the directory touches nothing there.
     read = [cli(*arguments, "--cold-dir", cold_dir, "--format", "json") for arguments in asked]
-    with embedded_stores(_EMBED) as run:
-        run(environment)
-        for arguments, offline in zip(asked, read, strict=True):
-            online = cli(*arguments, "--format", "json")
-            assert (online.code, online.err) == (offline.code, offline.err) == (0, offline.err)
-            rows = json.loads(online.out)
-            assert _without_ages(rows) == _without_ages(json.loads(offline.out))
-            assert rows
+    start()
+    for arguments, offline in zip(asked, read, strict=True):
+        online = cli(*arguments, "--format", "json")
+        assert (online.code, online.err) == (offline.code, offline.err) == (0, offline.err)
+        rows = json.loads(online.out)
+        assert _without_ages(rows) == _without_ages(json.loads(offline.out))
+        assert rows
 
 
 def _without_ages(rows: Any) -> Any:

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import pytest
 from kit.children import embedded_stores
 from omlx_cache.control.socket_paths import meeting_place, search_places
 
+from .conftest import Start
+
 _EMBED = """
 import sys
 from omlx_cache import BlockStore, CacheSettings
@@ -21,7 +23,6 @@ with BlockStore(CacheSettings(hot_bytes="1MiB", hot_cache_only=True), name="embe
     print("ready", flush=True)
     sys.stdin.read()
 """
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -35,11 +36,7 @@ def login(environment: dict[str, str]) -> dict[str, str]:
 def start(login: dict[str, str]) -> Iterator[Start]:
     """Starts a store with the variables given, and waits until it listens."""
     with embedded_stores(_EMBED) as run:
-
-        def begin(**variables: str) -> "subprocess.Popen[str]":
-            return run({**login, **variables})
-
-        yield begin
+        yield lambda **variables: run({**login, **variables})
 
 
 def found(login: dict[str, str], **variables: str) -> dict[int, Any]:

@@ -4,14 +4,14 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.children import embedded_stores, told
+from kit.children import told
 from kit.storage import Story, disk_usage, open_cold, set_budget, write_pages
 from kit.storage.mounts import small_disk
 from kit.terminals import on_terminal
@@ -25,7 +25,7 @@ from .conftest import Cli
 LIMIT = 1 << 21
 PAGES = 6
 
-_EMBED = """
+EMBED = """
 import sys
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
@@ -51,12 +51,6 @@ def cold_dir(tmp_path: Path) -> Path:
         story = Story(name, nbytes=2**14)
         write_pages(tmp_path / "cold", story, *range(1, PAGES + 1), limit_bytes=LIMIT, **document)
     return tmp_path / "cold"
-
-
-@pytest.fixture
-def embed(environment: dict[str, str]) -> Iterator[Callable[..., Any]]:
-    with embedded_stores(_EMBED) as run:
-        yield lambda **variables: run({**environment, **variables})
 
 
 def _asked(process: Any, names: str = "") -> list[int]:
@@ -187,9 +181,9 @@ def test_a_directory_without_a_budget_has_none_to_give_back(cli: Cli, tmp_path: 
 
 
 def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
-    cli: Cli, embed: Callable[..., Any], tmp_path: Path
+    cli: Cli, start: Callable[..., Any], tmp_path: Path
 ) -> None:
-    one = embed(OMLX_CACHE_COLD_DIR=str(tmp_path / "one"))
+    one = start(OMLX_CACHE_COLD_DIR=str(tmp_path / "one"))
     assert _asked(one, "x")
     half = disk_usage(tmp_path / "one") // 2
     result = cli("quota", str(half), "--yes")
@@ -203,7 +197,7 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
     assert cli("quota", "auto").code == 0
     assert _asked(one)[1] == LIMIT
     assert read_budget(tmp_path / "one") == Budget(LIMIT, "store")
-    two = embed(OMLX_CACHE_COLD_DIR=str(tmp_path / "two"))
+    two = start(OMLX_CACHE_COLD_DIR=str(tmp_path / "two"))
     result = cli("quota", "1GiB")
     assert (result.code, f"--pid {two.pid}" in result.err) == (2, True)
     assert cli("quota", "1GiB", "--pid", two.pid).code == 0
@@ -211,14 +205,14 @@ def test_a_running_store_goes_by_it_without_a_restart_wherever_its_directory_is(
 
 
 def test_what_is_pinned_outlives_a_process_that_fills_the_directory_and_its_restart(
-    cli: Cli, cold_dir: Path, embed: Callable[..., Any]
+    cli: Cli, cold_dir: Path, start: Callable[..., Any]
 ) -> None:
-    running = embed()
+    running = start()
     assert cli("quota", "--pin", _key(3)).code == 0
     assert _asked(running, "x y z v w q p")[0] == 3
     running.kill()
     running.wait(60)
-    again = embed()
+    again = start()
     assert _asked(again, "r")[0] == 3
     assert len(_state(cli("quota", "--unpin-all", "--format", "json"))["unpinned"]) == 1
     assert _asked(again, "t")[0] == 0
@@ -277,11 +271,11 @@ def test_rm_takes_a_pin_with_the_name_that_it_kept(cli: Cli, cold_dir: Path) -> 
 
 @pytest.mark.parametrize("runs", [False, True])
 def test_rm_by_use_leaves_what_is_pinned_and_says_how_much(
-    cli: Cli, cold_dir: Path, embed: Callable[..., Any], runs: bool
+    cli: Cli, cold_dir: Path, start: Callable[..., Any], runs: bool
 ) -> None:
     assert cli("quota", "--pin", _key(2)).code == 0
     if runs:
-        embed()
+        start()
     shown = _state(cli("rm", "--to", "0", "--older", "0.001s", "--yes", "--format", "json"))
     assert shown["pinned"]["pages"] == 2
     assert shown["deleted_pages"] == 2 * PAGES - 2

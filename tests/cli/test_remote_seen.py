@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.children import Process, embedded_stores, told
+from kit.children import Process, told
 from kit.output import check_output
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.status import process
@@ -13,11 +13,11 @@ from omlx_cache.status.exposition import exposition
 from omlx_cache_daemon.client import as_answer
 from omlx_cache_storage.stats import Stats
 
-from .conftest import Cli
+from .conftest import Cli, Start
 
 PASSWORD = "correct-horse-battery"
 BRIEFLY = ("--seconds", "0.05")
-_EMBED = """
+EMBED = """
 import sys
 from contextlib import suppress
 from kit.storage import Story
@@ -53,10 +53,9 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def store(server: RedisServer, environment: dict[str, str]) -> Iterator[Process]:
+def store(server: RedisServer, environment: dict[str, str], start: Start) -> Process:
     environment["OMLX_CACHE_REMOTE"] = f"redis://:{PASSWORD}@{server.place}"
-    with embedded_stores(_EMBED) as run:
-        yield run(environment)
+    return start()
 
 
 def _fail(server: RedisServer, store: Process) -> None:

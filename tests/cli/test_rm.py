@@ -6,30 +6,30 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.children import Process, embedded_stores, told
+from kit.children import told
 from kit.examples import some
 from kit.storage import Story, disk_usage, files_in, open_cold, write_pages
 from kit.storage.mounts import small_disk
 from kit.terminals import on_terminal
 from omlx_cache.identity.namespace import salt_digest, software
 
-from .conftest import Cli
+from .conftest import Cli, Start
 
 DAY = 86_400 * 10**9
 OTHER = {"mlx": "0.1.2", "mlx-lm": "0.3.4"}
 
-_EMBED = """
+EMBED = """
 import os, sys, time
-from importlib import metadata
-real = metadata.version
+from omlx_cache.identity import namespace
+real = namespace.version_of
 if sys.argv[1:]:
-    metadata.version = lambda name: sys.argv[1] if name == "mlx" else real(name)
+    namespace.version_of = lambda name: sys.argv[1] if name == "mlx" else real(name)
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.identity.namespace import Namespace
@@ -61,13 +61,7 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
         on_disk = [n for n in range(1, 7) if store.cold.info(Story(name).id(n)) is not None]
         print("disk", *on_disk, "memory", *held, flush=True)
 """
-
-
-@pytest.fixture
-def start(environment: dict[str, str]) -> Iterator[Callable[..., Process]]:
-    """Starts stores that have used the six pages of a namespace a month ago."""
-    with embedded_stores(_EMBED) as run:
-        yield lambda *mlx, **variables: run({**environment, **variables}, *mlx)
+"""A store that has used the six pages of a namespace a month ago."""
 
 
 @pytest.fixture
@@ -291,7 +285,7 @@ def test_a_store_that_does_not_answer_forbids_a_deletion_beside_it(
 
 @pytest.mark.parametrize("place", [False, True])
 def test_a_name_goes_from_the_memory_of_all_stores_of_a_directory(
-    cli: Cli, start: Callable[..., Process], tmp_path: Path, place: bool
+    cli: Cli, start: Start, tmp_path: Path, place: bool
 ) -> None:
     first, second, hidden = start(), start(), start(OMLX_CACHE_SOCKET="off")
     assert told(first, "write other 1 2")
@@ -309,7 +303,7 @@ def test_a_name_goes_from_the_memory_of_all_stores_of_a_directory(
 
 
 def test_what_one_store_has_used_since_is_not_old_whoever_is_asked_first(
-    cli: Cli, start: Callable[..., Process], tmp_path: Path
+    cli: Cli, start: Start, tmp_path: Path
 ) -> None:
     processes = sorted((start(), start()), key=lambda process: process.pid)
     for number, process in enumerate(processes, 1):
@@ -322,7 +316,7 @@ def test_what_one_store_has_used_since_is_not_old_whoever_is_asked_first(
 
 
 def test_a_running_store_keeps_in_memory_what_its_disk_had_too_much_of(
-    cli: Cli, start: Callable[..., Process], tmp_path: Path
+    cli: Cli, start: Start, tmp_path: Path
 ) -> None:
     process = start()
     _write(tmp_path / "cold", "beside", range(1, 3), 1, format=1, software=OTHER)
@@ -335,7 +329,7 @@ def test_a_running_store_keeps_in_memory_what_its_disk_had_too_much_of(
     "arguments", [["--to", "0"], ["--older", "30d"], [Story("mine").namespace.hex()]]
 )
 def test_a_disk_that_is_read_only_costs_a_running_store_nothing(
-    cli: Cli, start: Callable[..., Process], tmp_path: Path, arguments: list[str]
+    cli: Cli, start: Start, tmp_path: Path, arguments: list[str]
 ) -> None:
     with small_disk(tmp_path / "cold", "size=4m") as disk:
         process = start()
@@ -350,7 +344,7 @@ def test_a_disk_that_is_read_only_costs_a_running_store_nothing(
 
 
 def test_what_a_running_store_of_other_versions_uses_is_not_stale(
-    cli: Cli, start: Callable[..., Process], tmp_path: Path
+    cli: Cli, start: Start, tmp_path: Path
 ) -> None:
     process = start("0.0.7")
     assert told(process, "write foreign 1 2 3")
@@ -365,7 +359,7 @@ def test_what_a_running_store_of_other_versions_uses_is_not_stale(
 
 
 def test_stores_without_the_directory_are_passed_over_and_several_are_chosen_from(
-    cli: Cli, start: Callable[..., Process], tmp_path: Path
+    cli: Cli, start: Start, tmp_path: Path
 ) -> None:
     start()
     passing = start(OMLX_CACHE_HOT_CACHE_ONLY="1")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from kit.forks import CAN_FORK, Forked, fork_to_talk
+
 
 @contextmanager
 def program(code: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
@@ -47,22 +49,27 @@ def kill_9(child: subprocess.Popen[str]) -> None:
     child.wait()
 
 
-Process = subprocess.Popen[str]
+Process = subprocess.Popen[str] | Forked
 
 
 @contextmanager
 def embedded_stores(script: str) -> Iterator[Callable[..., Process]]:
-    """Gives what starts a script in an environment, with arguments, and waits for its `ready`; ends
-    all that were started."""
+    """Gives what starts a script in an environment, with arguments, forked where that is possible,
+    and waits for its `ready`; ends all that were started."""
     started: list[Process] = []
 
     def start(environment: Mapping[str, str], *arguments: str) -> Process:
-        process = subprocess.Popen(
-            [sys.executable, "-c", script, *arguments],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        command = ["-c", script, *arguments]
+        process = (
+            fork_to_talk(command, dict(environment))
+            if CAN_FORK
+            else subprocess.Popen(
+                [sys.executable, *command],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         )
         started.append(process)
         assert process.stdout.readline() == "ready\n"

@@ -72,7 +72,11 @@ def _become(asked: dict[str, Any], stdout: int, stderr: int, stdin: int | None =
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = list(command)
-    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    if command[0] == "-c":
+        del sys.argv[1]
+        exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

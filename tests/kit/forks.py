@@ -25,8 +25,10 @@ _SECONDS = 90.0
 class Forked:
     """A forked program, with what tests use of `subprocess.Popen`."""
 
-    def __init__(self, pid: int, stdout: IO[str], status: int) -> None:
-        self.pid, self.stdout = pid, stdout
+    def __init__(
+        self, pid: int, stdout: IO[str], status: int, stdin: IO[str] | None = None
+    ) -> None:
+        self.pid, self.stdout, self.stdin = pid, stdout, stdin
         self.returncode: int | None = None
         self._status = status
 
@@ -46,6 +48,15 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        """End its input and return what else it prints, at its end."""
+        if self.stdin is not None:
+            self.stdin.close()
+        said = "" if self.stdout.closed else self.stdout.read()
+        self.stdout.close()
+        self.wait(timeout)
+        return said, None
+
     def _read(self, timeout: float) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
             self.returncode = int(os.read(self._status, 16))
@@ -54,10 +65,14 @@ class Forked:
 
 
 def fork(
-    command: list[str], environment: dict[str, str], stderr: int, stdin: int | None = None
+    command: list[str],
+    environment: dict[str, str],
+    stderr: int,
+    stdin: int | None = None,
+    written: IO[str] | None = None,
 ) -> Forked:
-    """Start `python -m COMMAND...`, whose standard output the result reads; without `stdin` it has
-    nothing to read itself."""
+    """Start `python -m COMMAND...`, or a program with `-c`, whose standard output the result reads;
+    without `stdin` it has nothing to read itself, and `written` is the other end of that."""
     theirs = parent()
     output, stdout = os.pipe()
     ended, status = os.pipe()
@@ -68,7 +83,16 @@ def fork(
     finally:
         os.close(stdout)
         os.close(status)
-    return Forked(int(theirs.recv(16)), open(output), ended)
+    return Forked(int(theirs.recv(16)), open(output), ended, written)
+
+
+def fork_to_talk(command: list[str], environment: dict[str, str]) -> Forked:
+    """`fork`, with standard input that the result writes, and standard error of this process."""
+    stdin, written = os.pipe()
+    try:
+        return fork(command, environment, 2, stdin, open(written, "w"))
+    finally:
+        os.close(stdin)
 
 
 def run(command: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
