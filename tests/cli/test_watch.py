@@ -108,7 +108,8 @@ def test_without_a_terminal_that_can_be_drawn_on_it_is_one_picture(
     plain = cli_process("ps", "--watch", **one_store)
     assert (plain.code, plain.err, "\x1b" in plain.out) == (0, "", False)
     assert "3,000 restored" in plain.out
-    assert cli_process("ps", "--watch", **one_store, LC_ALL="C", PYTHONUTF8="0").code == 0
+    plain_locale = {**one_store, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    assert cli_process("ps", "--watch", **plain_locale).code == 0
     assert cli_process("ps", "--watch", "--format", "json", **one_store).code == 2
     with on_terminal(_WATCH, _variables(one_store, TERM="dumb")) as terminal:
         assert terminal.ended() == 0

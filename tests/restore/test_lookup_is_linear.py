@@ -86,6 +86,8 @@ def effort(
 
 @pytest.mark.parametrize("left", LEFT)
 def test_twice_the_chain_is_twice_the_work(left: str) -> None:
+    # From Python 3.12 on the first trace of a process counts no instructions.
+    effort(1, left)
     short, asked, steps = effort(256, left)
     long, asked_twice, steps_twice = effort(512, left)
     assert (short.matched > 0, long.matched > 0) == (True, True)

@@ -35,7 +35,7 @@ COMPARED = {
     ("prefill of 64 tokens in 4 chunks", "the same without a cache"),
     *(("commit and flush", f"bare files, {level}") for level in ("none", "fsync", "full")),
     ("start-up on 40 files", "bare scandir and stat"),
-    ("look-up of 1", "the bare SHA-256 chain"),
+    ("lookup of 1", "the bare SHA-256 chain"),
     ("remote restore", "raw GETs"),
 }
 
