@@ -93,7 +93,6 @@ def test_a_store_at_a_configured_path_is_found(
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
         ("ps", "--pid", "x"),
         ("ps", "--pid", "1", "--socket", "/x"),
         ("ps", "--watch", "0"),
