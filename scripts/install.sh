@@ -41,6 +41,13 @@ with_venv() {
     for name in $commands; do ln -sf "$venv/bin/$name" "$links/$name"; done
 }
 
+# Servers for `omlx-cache run` in the environment, one a line.
+servers() {
+    for name in mlx-openai-server mlx_vlm.server vllm-mlx; do
+        if [ -e "$place/bin/$name" ]; then echo "$name"; fi
+    done
+}
+
 install() {
     way=$(ways | head -n 1)
     if [ -z "$way" ]; then
@@ -64,23 +71,32 @@ install() {
     wanted=$root${EXTRAS:+[$EXTRAS]}
     echo "Installing omlx-cache with $way: a minute or two"
     case $way in
+    uv) bin=$(uv tool dir --bin) place=$(uv tool dir)/omlx-cache ;;
+    pipx)
+        bin=$(pipx environment --value PIPX_BIN_DIR)
+        place=$(pipx environment --value PIPX_LOCAL_VENVS)/omlx-cache
+        ;;
+    venv) bin=$links place=$venv ;;
+    esac
+    had=$(servers)
+    case $way in
     uv)
         uv tool install --quiet --reinstall-package omlx-cache \
             --python "$python" --constraints "$constraints" "$wanted"
-        bin=$(uv tool dir --bin) place=$(uv tool dir)/omlx-cache
         ;;
     pipx)
         pipx install --quiet --force --python "$python" \
             --pip-args "--constraint $constraints" "$wanted"
-        bin=$(pipx environment --value PIPX_BIN_DIR)
-        place=$(pipx environment --value PIPX_LOCAL_VENVS)/omlx-cache
         ;;
-    venv)
-        with_venv
-        bin=$links place=$venv
-        ;;
+    venv) with_venv ;;
     esac
     echo "Installed $("$bin/omlx-cache" --version) in $place; its commands are in $bin."
+    for name in $(echo "$had" | grep -vxF "$(servers)"); do
+        echo "That environment is new, without $name: \`omlx-cache run $name\` says how to add it."
+    done
+    if [ -n "$("$bin/omlx-cache" ps 2>/dev/null)" ]; then
+        echo "Servers that run keep the old code until you restart them."
+    fi
     first=$(command -v omlx-cache || true)
     if [ -z "$first" ]; then
         echo "$bin is not on your PATH. Put this line into ~/.zshrc, ~/.bashrc or what your shell"
@@ -136,6 +152,7 @@ leftovers() {
     state=${XDG_STATE_HOME:-$HOME/.local/state}/omlx-cache
     file=$config/omlx-cached.toml
     kept="what stores remember of directories"
+    sockets="sockets of stores, also of other installations"
     systemd=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user
     if [ "$(uname)" = Darwin ]; then
         cache=$HOME/Library/Caches/omlx-cache
@@ -160,12 +177,12 @@ leftovers() {
     line "$state" "$kept" "rm -rf"
     # Named by a person, it may be a home directory: only an empty one is deleted.
     line "${OMLX_CACHE_RUNTIME_DIR:-}" "where stores had their sockets" rmdir
-    line "${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/omlx-cache" "sockets of stores" "rm -rf"
+    line "${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/omlx-cache" "$sockets" "rm -rf"
     # Elsewhere than on macOS no store listens there, and a checkout may have the name.
     if [ "$(uname)" = Darwin ] && [ -n "${TMPDIR:-}" ]; then
-        line "${TMPDIR%/}/omlx-cache" "sockets of stores" "rm -rf"
+        line "${TMPDIR%/}/omlx-cache" "$sockets" "rm -rf"
     fi
-    line "/tmp/omlx-cache-$(id -u)" "sockets of stores" "rm -rf"
+    line "/tmp/omlx-cache-$(id -u)" "$sockets" "rm -rf"
     line "${OMLX_CACHE_TRACE:-}" "a trace of requests" rm
     line "${XDG_CONFIG_HOME:-$HOME/.config}/fish/completions/omlx-cache.fish" "completions" rm
     line "$root/.venv" "what make set up in this checkout" "rm -rf"

@@ -11,6 +11,7 @@ PYTHON = """#!/bin/sh
 case "$*" in
 *" install "*) [ ! -e "$HOME/offline" ] ;;
 "-m venv --clear "*)
+    rm -rf "$4"
     mkdir -p "$4/bin"
     for name in python omlx-cache omlx-cached; do cp "$0" "$4/bin/$name"; done
     ;;
@@ -79,6 +80,19 @@ def test_servers_that_run_are_named_before_anything_is_removed(home: Path) -> No
     run(home, "install")
     (home / "serving").unlink()
     assert "These servers run" not in run(home, "uninstall").stdout
+
+
+def test_an_upgrade_says_what_it_removes_and_what_goes_on_with_the_old_code(home: Path) -> None:
+    assert "omlx-cache run" not in run(home, "install").stdout
+    (home / ".local/share/omlx-cache/venv/bin/vllm-mlx").touch()
+    (home / "serving").touch()
+    told = run(home, "install").stdout
+    assert "without vllm-mlx: `omlx-cache run vllm-mlx` says how to add it" in told
+    assert "Servers that run keep the old code until you restart them." in told
+    (home / "serving").unlink()
+    again = run(home, "install").stdout
+    assert "vllm-mlx" not in again
+    assert "old code" not in again
 
 
 def test_a_command_of_somebody_else_stays(home: Path) -> None:
