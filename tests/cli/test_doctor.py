@@ -297,6 +297,14 @@ def test_files_that_no_cache_wrote_count_nowhere_and_cost_no_page(cli: Cli, cold
     assert finding.found.startswith("3 MiB of other files, which omlx-cache does not delete")
 
 
+def test_a_cause_that_is_mended_is_told_once(cli: Cli, cold: Path) -> None:
+    cold.chmod(0o777)
+    assert cli("doctor", "--cold-dir", cold).out.count("(mode 0777)") == 2
+    mended = cli("doctor", "--cold-dir", cold, "--fix")
+    assert (mended.code, mended.out.count("(mode 0777)")) == (0, 1)
+    assert "fixed: chmod 700" in mended.out
+
+
 def test_a_narrow_terminal_breaks_no_word_and_no_command(
     cli: Cli, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,12 @@ def run(args: argparse.Namespace) -> int:
     if args.fix:
         for finding in found:
             finding.mend()
+        # A consequence quotes its cause.
+        found = [
+            one
+            for one in found
+            if one.fixed or not any(cause.fixed and cause.found in one.found for cause in found)
+        ]
     document = {
         "directories": [
             {
