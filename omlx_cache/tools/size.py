@@ -78,9 +78,10 @@ def caches_of(
         raise SizingError("the configuration names no model_type")
     # -P: the working directory may be a downloaded model's, with modules of its own.
     command = [sys.executable, "-P", "-m", "omlx_cache.tools.size_trace", str(memory)]
+    folder = [str(config_path(model).parent)] if isinstance(model, str | Path) else []
     try:
         ended = subprocess.run(
-            command,
+            command + folder,
             input=json.dumps(config),
             capture_output=True,
             text=True,
@@ -90,8 +91,12 @@ def caches_of(
     except subprocess.TimeoutExpired:
         raise SizingError(_not_understood(named, f"tracing it took over {seconds:g} s")) from None
     if ended.returncode < 0 or ended.returncode == OUT_OF_MEMORY:
-        reason = f"building it takes more than {memory >> 20} MiB: its class evaluates weights"
-        raise SizingError(_not_understood(named, reason))
+        raise SizingError(
+            _not_understood(
+                named,
+                f"building it takes more than {memory >> 20} MiB: its class evaluates weights",
+            )
+        )
     if ended.returncode != 0:
         words = ended.stderr.strip().splitlines() or ["it said nothing"]
         raise SizingError(_not_understood(named, f"the process that traces it failed: {words[-1]}"))
@@ -187,7 +192,6 @@ def estimate(
     reserve: int = 0,
 ) -> Estimate:
     """Estimate with `reserve` tokens of room to grow for each sequence."""
-    groups = tuple(_group(g, codec, context, reserve, batch, block_size) for g in caches.groups)
     return Estimate(
         caches.model_type,
         codec,
@@ -196,7 +200,7 @@ def estimate(
         reserve,
         batch,
         block_size,
-        groups,
+        tuple(_group(g, codec, context, reserve, batch, block_size) for g in caches.groups),
         caches.notes,
     )
 

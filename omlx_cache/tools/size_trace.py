@@ -1,8 +1,8 @@
 """The contents of a model's caches, from mlx-lm's own class, built and called without evaluating
 it.
 
-`python -m omlx_cache.tools.size_trace MEMORY` reads a configuration from standard input, and writes
-its finding, or why there is none, as JSON.
+`python -m omlx_cache.tools.size_trace MEMORY [FOLDER]` reads a configuration from standard input,
+and writes its finding, or why there is none, as JSON. FOLDER may have the weights.
 """
 
 import copy
@@ -11,11 +11,12 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_map_with_path
@@ -45,11 +46,11 @@ _DTYPES = ("float32", "float16", "bfloat16")
 _WATCH_SECONDS = 0.01
 
 
-def trace(config: Config) -> TracedModel:
+def trace(config: Config, folder: str | None = None) -> TracedModel:
     """Return the contents of the model's caches; evaluates only what the model's class evaluates.
     Raises SizingError for caches that this project cannot store, and the exceptions of mlx-lm and
     of the class."""
-    named = _dtype_of(config)
+    named = _dtype_of(config) or _stored_dtype(folder)
     dtype = getattr(mx, named or "bfloat16")
     model = _build(config, dtype)
     caches = make_prompt_cache(model)
@@ -60,20 +61,34 @@ def trace(config: Config) -> TracedModel:
     for leaf, nbytes in after.items():
         if leaf.group.kind == "state" and before.get(leaf, nbytes) != nbytes:
             raise SizingError(f"cache {leaf.path} pools tokens into a state that grows with them")
-    notes = () if named else ("the configuration names no dtype: 16 bits are assumed",)
-    # Not every model type has classes of its own.
-    module = type(model).__module__.rpartition(".")[2]
-    return TracedModel(module, dtype.size, tuple(_groups(after)), notes)
+    return TracedModel(
+        # Not every model type has classes of its own.
+        type(model).__module__.rpartition(".")[2],
+        dtype.size,
+        tuple(_groups(after)),
+        () if named else ("the configuration names no dtype: 16 bits are assumed",),
+    )
 
 
 def _dtype_of(config: Config) -> str | None:
     """Return the floating-point type of a configuration or its language model's part."""
-    nested = (config.get(name) for name in _TEXT_PARTS)
-    for source in (*(part for part in nested if isinstance(part, dict)), config):
+    for source in (*map(config.get, _TEXT_PARTS), config):
         for name in ("dtype", "torch_dtype"):
-            if source.get(name) in _DTYPES:
+            if isinstance(source, Mapping) and source.get(name) in _DTYPES:
                 return str(source[name])
     return None
+
+
+def _stored_dtype(folder: str | None) -> str | None:
+    """Return the floating-point type of most weights in a folder, None for no weights; reads their
+    headers."""
+    counts = Counter[str]()
+    for path in Path(folder).glob("model*.safetensors") if folder else ():
+        # One that cannot be read is no matter here.
+        with suppress(RuntimeError):
+            weights = cast(dict[str, mx.array], mx.load(str(path)))
+            counts.update(str(weight.dtype).rpartition(".")[2] for weight in weights.values())
+    return next((name for name, _ in counts.most_common() if name in _DTYPES), None)
 
 
 def _build(config: Config, dtype: mx.Dtype) -> Any:
@@ -120,9 +135,10 @@ def _groups(used: dict[Leaf, int]) -> Iterator[GroupBytes]:
 
 
 def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
-    plan = CodecPolicy(codec).plan([_shape(leaf) for leaf in leaves])
     sizes = []
-    for leaf, chosen in zip(leaves, plan, strict=True):
+    for leaf, chosen in zip(
+        leaves, CodecPolicy(codec).plan(list(map(_shape, leaves))), strict=True
+    ):
         if leaf.group.kind == "state":
             sizes.append(Sides(0, 0))
             continue
@@ -167,14 +183,14 @@ def main() -> int:
     mx.set_default_device(mx.cpu)
     limit_memory(int(sys.argv[1]))
     with redirect_stdout(sys.stderr):
-        answer = _answer(json.load(sys.stdin))
+        answer = _answer(json.load(sys.stdin), *sys.argv[2:])
     sys.stdout.buffer.write(TRACED.dump_json(answer))
     return 0
 
 
-def _answer(config: Config) -> TracedModel | str:
+def _answer(config: Config, folder: str | None = None) -> TracedModel | str:
     try:
-        return trace(config)
+        return trace(config, folder)
     except SizingError as error:
         return str(error)
     except Exception as error:

@@ -229,11 +229,19 @@ def test_the_largest_models_are_traced_without_their_weights_and_left_as_they_we
     assert mx.get_peak_memory() - before < 2**20
 
 
-def test_the_dtype_is_the_language_models_or_assumed_with_a_note() -> None:
+def test_the_dtype_is_the_language_models_or_the_weights_or_assumed_with_a_note(
+    tmp_path: Path,
+) -> None:
     assert trace({**LLAMA_7B, "text_config": {"dtype": "float32"}}).itemsize == 4
-    traced = trace({name: value for name, value in LLAMA_7B.items() if name != "torch_dtype"})
+    unnamed = {name: value for name, value in LLAMA_7B.items() if name != "torch_dtype"}
+    (tmp_path / "config.json").write_text(json.dumps(unnamed))
+    (tmp_path / "model-2.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    traced = caches_of(tmp_path)
     assert traced.itemsize == 2
     assert "16 bits" in traced.notes[0]
+    weights = {"a": mx.zeros(4), "b": mx.zeros(4), "c": mx.zeros(99, mx.bfloat16)}
+    mx.save_safetensors(str(tmp_path / "model-1.safetensors"), weights)
+    assert (caches_of(tmp_path).itemsize, caches_of(tmp_path).notes) == (4, ())
 
 
 @pytest.mark.nightly

@@ -4,7 +4,6 @@ import argparse
 import re
 import sys
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING
 
 from omlx_cache.codecs.identity import CODEC_NAMES, DEFAULT_MIN_QUANTIZE_TOKENS
@@ -73,25 +72,29 @@ def run(args: argparse.Namespace) -> int:
     from omlx_cache.tools.size import caches_of, estimate
 
     caches = caches_of(args.model)
-    names = CODEC_NAMES if args.codec == "all" else (args.codec,)
-    sized = partial(
-        estimate,
-        caches,
-        context=args.context,
-        batch=args.batch,
-        block_size=args.block_size,
-        reserve=args.reserve,
-    )
-    estimates = [sized(codec=name) for name in names]
+    is_one = args.codec != "all"
+    estimates = [
+        estimate(
+            caches,
+            codec=name,
+            context=args.context,
+            batch=args.batch,
+            block_size=args.block_size,
+            reserve=args.reserve,
+        )
+        for name in ((args.codec,) if is_one else CODEC_NAMES)
+    ]
     # With totals; all sizes are bytes.
     documents = [
         {**asdict(one), **{f"{name}_bytes": one.total(f"{name}_bytes") for name in _TOTALS}}
         for one in estimates
     ]
-    is_one = args.codec != "all"
     report = _report(estimates[0]) if is_one else _comparison(estimates)
-    report += "".join(f"\nNote: {note}\n" for note in estimates[0].notes)
-    print_answer(args.format == "json", documents[0] if is_one else documents, report)
+    print_answer(
+        args.format == "json",
+        documents[0] if is_one else documents,
+        report + "".join(f"\nNote: {note}\n" for note in caches.notes),
+    )
     return OK
 
 
