@@ -149,12 +149,12 @@ class CacheSettings(RemoteSettings):
 
     cold_dir: Directory = Field(_DERIVED)
     """The directory of the cold tier. A store makes it with mode 0700. An existing one must be this
-    user's and closed to the writes of others. Otherwise nothing is stored on the disk, and the
-    state in `stats` says what to do. A disk without owners or modes (exFAT, some network mounts)
-    must be mounted for this user with mode 0700. The directory above must exist, except for the
-    default: a store waits for a disk that is not mounted yet or went away. See docs/operations.md.
-    Backups that know `CACHEDIR.TAG` leave the directory out,
-    and a store that makes it tells Time Machine to."""
+    user's. One that others may write to gets this mode if it is empty; else nothing is stored on
+    disk, and the state in `stats` says what to do. A disk without owners or modes (exFAT, some
+    network mounts) must be mounted for this user with mode 0700. The directory above must exist,
+    except for the default: a store waits for a disk that is not mounted yet or went away. See
+    docs/operations.md. Backups that know `CACHEDIR.TAG` leave the directory out, and a store that
+    makes it tells Time Machine to."""
 
     cold_bytes: Size = Field(_DERIVED)
     """Disk budget of the files of the cold directory, temporary ones included. A directory has one
