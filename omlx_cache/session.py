@@ -243,7 +243,7 @@ class Session:
         """Yield the prompt's remaining tokens in chunks of at most `step`.
 
         Chunks end where recurrent state needs a snapshot. When the loop asks for the next chunk,
-        that is taken, new blocks are stored, and MLX is evaluated for it. A new iterator goes on
+        that is taken, and new blocks are stored, which computes them. A new iterator goes on
         where the last one was left.
         """
         if self._reached() > self._fed:
@@ -502,7 +502,7 @@ class Session:
             _finish(self._staging, self.asked, answered)
 
     def evaluate(self) -> None:
-        """Evaluate the live cache and no logits: after each chunk of a prefill."""
+        """Evaluate the live cache and no logits: after a chunk of which no block is stored."""
         evaluate([cache.state for cache in self.prompt_cache])
 
 

@@ -52,6 +52,8 @@ def test_every_snippet_runs(root: Path, tmp_path: Path, monkeypatch: pytest.Monk
         assert scope["preparation"].computed >= 64
         assert scope["pin"].found_tokens == len(TOKENS)
         assert scope["step"].commit.pages > 0
+        assert scope["kept"].tokens == len(TOKENS) + 64
+        assert "error" not in scope["store"].stats().requests.skips
 
 
 def test_the_guides_example_keeps_and_restores_its_class(

@@ -15,6 +15,7 @@ PUBLIC = {
     "omlx_cache.integrations.mlx_lm",
     "omlx_cache.integrations.mlx_vlm",
     "omlx_cache.integrations.omlx",
+    "omlx_cache.integrations.rows",
     "omlx_cache.integrations.openai_server",
     "omlx_cache.integrations.vllm_mlx",
     "omlx_cache.kv",
