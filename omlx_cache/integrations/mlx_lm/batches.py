@@ -18,7 +18,7 @@ from omlx_cache.flights import PromptFlight
 from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.mlx_lm.requests import ServedRequest
 from omlx_cache.integrations.mlx_lm.served_cache import LateCaches, ServedPromptCache
-from omlx_cache.integrations.rows import BatchRow, BatchTimer, row_caches, row_of, stop_row_at
+from omlx_cache.integrations.rows import BatchTimer, row_caches, row_of, stop_row_at
 from omlx_cache.mlx_lm_versions import is_old
 from omlx_cache.requests.log import AskedRequest
 
@@ -126,8 +126,13 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
     def next(self) -> tuple[list[Any], list[Any]]:
         if any(row.late and row.said for row in self._rows.values()):
             time.sleep(SEND_SECONDS)
+        waiting = [inserted[0] for inserted in self._unprocessed_sequences]
+        left = [n for n in waiting if (row := self._rows[n]).request and row.request.has_left()]
+        if left:
+            # The server removes rows that it hears of and whose client left.
+            return [PromptProcessingBatch.Response(n, (0, 0), False, False) for n in left], []
         for uid, row in self._rows.items():
-            if row.said or (row.late is not None and self._prefills_more_than(uid)):
+            if row.said or (row.late and (waiting or set(self._prompt_batch.uids) - {uid})):
                 self._store(uid, row)
         try:
             prompts, generated = self._next_alone() if self._suspects else self._step()
@@ -206,16 +211,14 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             if position in row.stops:
                 # mlx-lm looks up the type of a segment that ends; a stop ends none.
                 response.end_of_segment = False
-            if len(row.prompt) - position <= LATE_TOKENS and _keeps_tokens(place):
+            keeps_tokens = not is_old() and all(type(c) is BatchKVCache for c in place.caches)
+            if keeps_tokens and len(row.prompt) - position <= LATE_TOKENS:
                 row.late = row.late or LateCaches()
                 return
             self._followed.store(self, response.uid, row.stops)
             row.stops = {stop for stop in row.stops if stop > position}
             if row.flight is not None:
                 row.flight.reach(position)
-
-    def _prefills_more_than(self, uid: int) -> bool:
-        return bool(self._unprocessed_sequences) or any(n != uid for n in self._prompt_batch.uids)
 
     def _store(self, uid: int, row: _Row) -> None:
         """Store the blocks that a row has completed, and the late ends of its segments."""
@@ -318,7 +321,3 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
             *row.sampling,
             _Resumed(row.until, row.said),
         )
-
-
-def _keeps_tokens(row: BatchRow) -> bool:
-    return not is_old() and all(type(cache) is BatchKVCache for cache in row.caches)

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import resource
+import select
 import socket
 import sys
 import threading
@@ -129,6 +130,7 @@ class Handler(APIHandler):  # type: ignore[misc]
                 raise BadRequest(f"{name} must be a finite number, not {value}")
         if self.requested_model == "default_model" and not self.response_generator.cli_args.model:
             raise BadRequest("no default_model: start serve with --model, or name a model")
+        request.has_left = self._has_left
         self._request, self._sent = request, SentAnswer()
         try:
             with self.server.answering():
@@ -139,6 +141,15 @@ class Handler(APIHandler):  # type: ignore[misc]
         except Exception as error:
             _log.exception("a request ended by an error")
             raise Refused(f"{type(error).__name__}: {error}") from error
+
+    def _has_left(self) -> bool:
+        """Return True when the client has closed its connection, or its half."""
+        poll = select.poll()
+        try:
+            poll.register(self.connection, select.POLLIN)
+            return bool(poll.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
 
     def generate_response(self, *arguments: Any, **options: Any) -> Any:
         response = super().generate_response(*arguments, **options)
@@ -161,8 +172,8 @@ class Handler(APIHandler):  # type: ignore[misc]
             self.end_headers()
             self.wfile.write(content)
         elif self.stream:
-            told = {"error": {"message": str(error), "code": error.status}}
-            self.wfile.write(f"data: {json.dumps(told)}\n\n".encode())
+            told = json.dumps({"error": {"message": str(error), "code": error.status}})
+            self.wfile.write(f"data: {told}\n\n".encode())
 
     def _set_completion_headers(self, status_code: int = 200) -> None:
         # mlx-lm answers 404 whatever went wrong before the first token.
@@ -247,8 +258,8 @@ class HttpServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # A client may cause an OSError.
-        level = logging.DEBUG if isinstance(sys.exc_info()[1], OSError) else logging.ERROR
-        _log.log(level, "a connection ended", exc_info=True)
+        is_theirs = isinstance(sys.exc_info()[1], OSError)
+        _log.log(logging.DEBUG if is_theirs else logging.ERROR, "a connection ended", exc_info=True)
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -315,9 +326,11 @@ def look_up(store: BlockStore, responses: Any, body: Any) -> Mapping[str, object
         tokens = as_tokens(responses.tokens_of(request, options))
         store.refresh()
         point, chain = furthest(responses.cache.lanes_of(key), tokens, asks=False)
-        known = described(store, None if chain is None else chain.namespace)
-        tiers = by_tier(use.info for use in next(iter(point.uses.values()), ()))
-        found = {**known, "prompt_tokens": len(tokens), **tiers}
+        found = {
+            **described(store, None if chain is None else chain.namespace),
+            "prompt_tokens": len(tokens),
+            **by_tier(use.info for use in next(iter(point.uses.values()), ())),
+        }
         return found if chain is None else {**found, "keys": _keys(chain)}
     except Refused:
         raise

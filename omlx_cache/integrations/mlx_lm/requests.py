@@ -55,15 +55,8 @@ class Unavailable(Refused):
     status = 503
 
 
-class EarlyContext(GenerationContext):  # type: ignore[misc]
-    """The answer to a client while its request waits; `becomes` is its successor."""
-
-    becomes: Any = None
-
-    def stop(self) -> None:
-        super().stop()
-        if self.becomes is not None:
-            self.becomes.stop()
+class ClientLeft(Refused, ConnectionError):
+    """Nobody waits for the answer any more."""
 
 
 class SentAnswer:
@@ -96,10 +89,17 @@ class ServedRequest:
     The client's thread makes it, and sets `parts` (its tokenised prompt), `tokenizer`, `flight`,
     `held_seconds` and `waited_for` (the number of the request that it waited for) before it is
     queued. From then on the generation thread owns it. `_text` is the answer, and `alone` takes the
-    computed tokens of a request that is served alone. `note_end` gets the end of the answer.
+    computed tokens of a request that is served alone. `note_end` gets the end of the answer, and
+    `has_left` tells any thread whether the client closed its connection.
     """
 
-    def __init__(self, note_end: Callable[[Ended | None], None], offered_tools: bool) -> None:
+    def __init__(
+        self,
+        note_end: Callable[[Ended | None], None],
+        offered_tools: bool,
+        has_left: Callable[[], bool] = bool,
+    ) -> None:
+        self.has_left = has_left
         self.arrived = time.perf_counter()
         self.held_seconds = 0.0
         self.waited_for: int | None = None
@@ -117,7 +117,8 @@ class ServedRequest:
         self._text = ""
 
     def put(self, item: Any) -> None:
-        """Send an item to the client's thread."""
+        """Send an item to the client's thread, and end the request of a client that left. Raises
+        ClientLeft in the prefill of a request that is served alone: mlx-lm would go on."""
         if isinstance(item, Exception):
             # The error's traceback keeps what would have ended the flight.
             self.land()
@@ -128,6 +129,10 @@ class ServedRequest:
             self._context = item
         elif self.alone is not None:
             self.alone(item)
+        if isinstance(item, tuple | Response) and self.has_left():
+            if self.alone is not None and isinstance(item, tuple):
+                raise ClientLeft
+            return self.fail(ClientLeft())
         if isinstance(item, Response):
             self._text += item.text
             if item.finish_reason is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm import server
-from mlx_lm.server import Response, ResponseGenerator, TimeBudget
+from mlx_lm.server import GenerationContext, Response, ResponseGenerator, TimeBudget
 
 from omlx_cache import reasons
 from omlx_cache.arrays.mlxio import allocate_payload
@@ -40,7 +40,7 @@ from omlx_cache.integrations.mlx_lm.requests import (
     CUT_OFF,
     FAILED,
     BadRequest,
-    EarlyContext,
+    ClientLeft,
     NotServed,
     Refused,
     SentAnswer,
@@ -126,7 +126,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         if self.cutting or not self.generation_available():
             raise Unavailable("the server is ending")
         request.generation_args = generation_args
-        request.served = served = ServedRequest(self.cache.note_end, bool(request.tools))
+        request.served = served = ServedRequest(
+            self.cache.note_end, bool(request.tools), request.has_left
+        )
         try:
             answer = partial(super().generate, request, generation_args, progress_callback)
             if self._is_known(request, generation_args):
@@ -136,7 +138,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 self._read_ahead(served.parts[0])
                 if super()._is_batchable(generation_args) and not self._is_first(served):
                     _stops, machine = self._made(tokenizer, generation_args)
-                    early = EarlyContext(
+                    early = GenerationContext(
                         has_tool_calling=tokenizer.has_tool_calling,
                         has_thinking=tokenizer.has_thinking,
                         tool_parser=tokenizer.tool_parser,
@@ -149,6 +151,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 context, answers = answer()
             except Exception as error:
                 self._check_served(generation_args.model.model, error)
+                if isinstance(error, ClientLeft):
+                    _log.info("%s", served.line(0, None, CLIENT_LEFT, ""))
                 raise
             return context, self._measured(served, answers)
         finally:
@@ -186,9 +190,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             lanes = self.cache.lanes_of(self.model_provider.model_key)
             uses = furthest(lanes, as_tokens(prompt), asks=True).point.uses
             far = [use for each in uses.values() for use in each if use.info.tier == REMOTE]
-            far.sort(key=lambda use: use.info.position)
-            if far:
-                pages = [use.page for use in far]
+            pages = [use.page for use in sorted(far, key=lambda use: use.info.position)]
+            if pages:
                 self._store.prefetch(pages, allocate_payload).wait(AHEAD_SECONDS)
         except Exception:
             _log.debug("nothing was read ahead", exc_info=True)
@@ -214,7 +217,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     def _in_turn(
         self,
         served: ServedRequest,
-        early: EarlyContext,
+        early: GenerationContext,
         answer: Callable[[], tuple[Any, Iterator[Any]]],
         progress: Callable[[int, int], None] | None,
     ) -> Iterator[Any]:
@@ -231,14 +234,14 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 self._waiting -= 1
         served.held_seconds = time.perf_counter() - served.arrived
         context, answers = answer()
-        early.becomes, early.prompt_cache_count = context, context.prompt_cache_count
+        early.prompt_cache_count = context.prompt_cache_count
         yield from answers
 
     def _wait(
         self, served: ServedRequest, count: int, progress: Callable[[int, int], None]
     ) -> None:
         """Block until no other request computes what this one needs next; tells its client that it
-        is alive. Raises Unavailable when the server ends."""
+        is alive. Raises Unavailable when the server ends, ClientLeft when the client has left."""
         flights, told = self._store.flights, 0.0
         until = time.monotonic() + flights.wait_seconds
         while True:
@@ -247,6 +250,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             # Looked at first: the other request may have ended because the server does.
             if self.cutting:
                 raise Unavailable("the server is ending")
+            if served.has_left():
+                raise ClientLeft
             if self._is_first(served, last=began >= until):
                 return
             if began - told >= ALIVE_SECONDS:
@@ -332,8 +337,8 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     def _unended(self) -> list[ServedRequest]:
         """Return the requests that are computed. Any thread may ask: the list of weak references is
         made in one step."""
-        at_work = [ref() for ref in self._at_work.keyrefs()]
-        return [served for served in at_work if served is not None and not served.is_over]
+        refs = self._at_work.keyrefs()
+        return [served for ref in refs if (served := ref()) and not served.is_over]
 
     def stop(self, seconds: float, hurry: threading.Event) -> bool:
         """End the running requests, and the thread; False when that takes longer than `seconds`, or
@@ -348,11 +353,10 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         ended = Unavailable("the server is ending")
         for served in self._unended():
             served.fail(ended)
-        while True:
-            try:
+        with suppress(Empty):
+            while True:
                 self.requests.get_nowait()[0].put(ended)
-            except Empty:
-                return not self._generation_thread.is_alive()
+        return not self._generation_thread.is_alive()
 
     def generation_available(self) -> bool:
         return self._generation_thread.is_alive() and not self._generation_failed
@@ -453,6 +457,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
                 self._preparing.step(self.model_provider.model_key, self.model_provider.model)
             return None
         queue, request, args = found
+        if request.served.has_left():
+            queue.put(ClientLeft())
+            return None
         parts = request.served.parts
         self._preparing.give_up(() if parts is None else parts[0])
         request.served.queue = queue

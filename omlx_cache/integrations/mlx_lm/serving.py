@@ -120,8 +120,10 @@ def serve(
             and not waits_for_disk(store.settings, cold.state)
         ):
             store.close(0.0)
-            why = cold.state.removeprefix(UNAVAILABLE)
-            raise CannotRun(f"nothing can be kept in {store.settings.cold_dir}: {why}")
+            raise CannotRun(
+                f"nothing can be kept in {store.settings.cold_dir}: "
+                f"{cold.state.removeprefix(UNAVAILABLE)}"
+            )
         try:
             responses = Responses(provider, store, serving.tokens_of, serving.keep_reasoning)
         except ValueError as error:
@@ -204,8 +206,7 @@ class _Run:
         store.wait_no_more()
         _log.info("%s", inventory(store, model_name(model)))
         try:
-            limit = self._serving.body_bytes
-            httpd = HttpServer(bound, responses, limit, store, self._status())
+            httpd = HttpServer(bound, responses, self._serving.body_bytes, store, self._status())
         except OSError as error:
             self._end(None, None)
             return f"omlx-cache: {error}"
@@ -296,9 +297,10 @@ def _service(args: Any, serving: Serving, bound: socket.socket) -> dict[str, obj
 def context_of(model: str) -> int:
     """Return how many tokens a model was made for, scaled positions included; reads one file."""
     folder = Path(model).expanduser()
-    place = folder if folder.is_dir() else model
     try:
-        config, _ = PretrainedConfig.get_config_dict(place, local_files_only=True)
+        config, _ = PretrainedConfig.get_config_dict(
+            folder if folder.is_dir() else model, local_files_only=True
+        )
     except (OSError, ValueError, TypeError):
         return CONTEXT_TOKENS
     parts = [config, *(config[name] for name in _PARTS if isinstance(config.get(name), dict))]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from kit.tinylm import LmServer, serve_ours
+from kit.wire import completion, connected
 
-from .in_flight import STEP, asking, stream_begun, tokens
+from .in_flight import QUIET, STEP, asking, stream_begun, tokens
 
 LENGTH = 3000
 RESTED = "0 restored (0 hot, 0 cold), "
@@ -47,3 +48,15 @@ def test_a_client_that_left_in_the_prefill(server: LmServer) -> None:
             here.until_computing(LENGTH, 8)
         here.until(lambda: "client left" in server.text())
     assert_figures_are_true(line(server), "client left")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_client_that_left_without_a_stream(server: LmServer, alone: bool) -> None:
+    with asking(server) as here:
+        with connected(server.url) as connection:
+            seed = {"seed": 1} if alone else {}
+            connection.sendall(completion(prompt=tokens(LENGTH, 1), **QUIET, **seed))
+            here.until_computing(LENGTH, 8)
+        here.until(lambda: "client left" in server.text())
+    assert_figures_are_true(line(server), "client left")
+    assert "ERROR" not in server.text()

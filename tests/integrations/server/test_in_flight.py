@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -232,6 +233,27 @@ def test_other_prompts_go_ahead_of_those_that_wait(start: Start, gate: Gate) -> 
         gate.open()
         assert held.result().status == 200
         assert server.server.text().count(WAITS) == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"seed": 1}])
+def test_a_waiting_request_whose_client_left_is_not_begun(
+    start: Start, gate: Gate, fields: dict[str, int]
+) -> None:
+    """In the batch and behind it, and while another computes its prefix."""
+    prompts = [agent(1), tokens(300, 3)]
+    with computing(start("--prompt-concurrency", "1")) as (server, first):
+        for prompt in prompts:
+            with connected(server.server.url) as connection:
+                connection.sendall(completion(prompt=prompt, **QUIET, **fields))
+                # Nothing is logged when it is queued.
+                time.sleep(0.5)
+        if not fields:
+            server.until(lambda: server.server.text().count("client left") == 2)
+        gate.open()
+        assert first.result().status == 200
+        server.until(lambda: server.server.text().count("client left") == 2)
+        assert not server.progress_of(300)
+        assert "model failed" not in server.server.text()
 
 
 def test_a_stream_that_waits_hears_of_it_and_then_its_answer(start: Start, gate: Gate) -> None:
