@@ -1,12 +1,13 @@
 """What a store says of its directory's budget: how much, who set it, and where it stops itself."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.storage import Story, commit_to_disk
+from kit.storage import Story, commit_to_disk, set_budget
 from kit.units import MIB
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import operations
@@ -75,5 +76,27 @@ def test_nothing_is_evicted_for_a_store_that_waits(
         assert cold.pages < before.pages
         assert cold.nbytes <= cold.limit_bytes == small
         evicted = f"{before.pages - cold.pages} pages that were used longest ago were evicted"
-        assert caplog.messages == [f"the budget of {tmp_path} is {format_size(small)}: {evicted}"]
+        assert caplog.messages == [
+            f"the budget of {tmp_path} was 8 MiB and is {format_size(small)} for all processes, "
+            "set by a store's cold_bytes",
+            f"the budget of {tmp_path} is {format_size(small)}: {evicted}",
+        ]
     assert read_budget(tmp_path) == Budget(small, "store")
+
+
+def test_a_changed_budget_is_logged_by_whoever_takes_it_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with _store(tmp_path, cold_bytes=8 * MIB) as store:
+        commit_to_disk(store, Story("a"), 1)
+        for nbytes in (4 * MIB, 4 * MIB, 1 << 60):
+            set_budget(tmp_path, Budget(nbytes, "quota"))
+            assert store.writer is not None
+            store.writer.settle(10.0)
+    said = f"the budget of {tmp_path} was {{}} and is {{}} for all processes, set by "
+    said += "`omlx-cache quota`"
+    small, large = [line for line in caplog.record_tuples if "for all processes" in line[2]]
+    assert small[1:] == (logging.INFO, said.format("8 MiB", "4 MiB"))
+    assert large[1] == logging.WARNING
+    assert large[2].startswith(said.format("4 MiB", "1024 PiB") + "; the disk is full before: ")

@@ -149,8 +149,8 @@ class DailyWrites:
             if not self._fits(nbytes):
                 return False
             hour = self._hour()
-            wanted = max(nbytes - self._booked, self._limit // BOOKED_SHARE)
-            booked = min(wanted, self._limit - self._total(hour))
+            most = self._limit - self._total(hour)
+            booked = min(most, max(nbytes - self._booked, self._limit // BOOKED_SHARE))
             self._hours = {**self._hours, hour: self._hours.get(hour, 0) + booked}
             self._booked += booked
             raw = json.dumps({"hours": self._hours}, indent=2).encode() + b"\n"
@@ -279,6 +279,7 @@ class SharedLimits(DirectoryPart):
             nbytes = max(used, agreed.budget.nbytes)
             agreed = agreed._replace(budget=replace(agreed.budget, nbytes=nbytes), write=False)
         if agreed.write and not self._sharing.read_only:
+            self._note_change((known or agreed.budget).nbytes, agreed.budget)
             try:
                 write_budget(self._index.directory, agreed.budget, self._fs)
                 self._sharing.tell(Rebudgeted())
@@ -308,9 +309,23 @@ class SharedLimits(DirectoryPart):
             if budget is not None and budget.set_by == "free space":
                 self.agree()
             elif budget is not None:
+                self._note_change(self._index.limit_bytes, budget)
                 self._go_by(budget)
             self._sharing.rebudgeted = False
         self.heed_pins()
+
+    def _note_change(self, before: int, budget: Budget) -> None:
+        """Log a budget that somebody has changed, and whether the disk can give it."""
+        if budget.nbytes != before and budget.set_by != "free space":
+            used, free = self._evictor.known_bytes(), self._fs.free_bytes(self._index.directory)
+            is_more = budget.nbytes > used + free
+            _log.log(
+                logging.WARNING if is_more or budget.nbytes < used else logging.INFO,
+                "the budget of %s was %s and is %s for all processes, set by %s%s",
+                *(self._index.directory, format_size(before), format_size(budget.nbytes)),
+                WORDS[budget.set_by],
+                f"; the disk is full before: {format_size(free)} are free" * is_more,
+            )
 
     def heed_pins(self, *, anew: bool = False) -> None:
         """Go by the directory's pins if they were changed, if one has ended, or `anew`; the
