@@ -58,7 +58,7 @@ from omlx_cache_storage.events import Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.format import packing
-from omlx_cache_storage.hot_page import WRITE_POLICIES, PageState
+from omlx_cache_storage.hot_page import WRITE_POLICIES, Held, PageState
 from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.io_threads import (
     DiskThread,
@@ -412,16 +412,15 @@ class BlockStore(ReadingTiers):
         return compare(self)
 
     @uninterrupted
-    def in_memory_only(self) -> list[PageMeta]:
+    def in_memory_only(self) -> list[Held]:
         """Return the pages that memory has, and the disk should have and has not as much of."""
         here = self.hot.entries()
         if self.cold is None:
-            return [held.meta for held in here]
+            return here
         # No request has used a prepared page, so none would miss it.
-        metas = [held.meta for held in here if held.state is not PageState.PREPARED]
-        stored = map(self.cold.info, [meta.id for meta in metas])
-        pairs = zip(metas, stored, strict=True)
-        return [meta for meta, info in pairs if info is None or info.held < meta.held]
+        used = [held for held in here if held.state is not PageState.PREPARED]
+        pairs = zip(used, self.cold.find_all([held.id for held in used]), strict=True)
+        return [held for held, info in pairs if info is None or info.held < held.held]
 
     @uninterrupted
     def prefetch(self, pages: Sequence[PageId], allocate: Callable[[int], Buffer]) -> Prefetch:

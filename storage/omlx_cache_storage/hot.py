@@ -138,8 +138,9 @@ class HotTier(LocalTier[Held]):
                 # What is set aside is there for it.
                 found = self._victims(excess, self._allowed, own)
             if found.lacking > 0 or self._closed:
-                is_refused = found.young and not (may_pass or prepared)
-                return Reservation(refused=is_refused, dirty=found.dirty)
+                return Reservation(
+                    refused=found.young and not (may_pass or prepared), dirty=found.dirty
+                )
             if found.victims:
                 self._evict(found.victims)
             self._reserved += nbytes

@@ -51,13 +51,13 @@ _UNWRITTEN: dict[Outcome, str] = {
 class Writer:
     """Writes pages behind the caller's back; `offer` never waits. Any thread may call.
 
-    The condition `_changed` guards all that changes, but `_failing`, `_settled` and `_kept_free`,
-    which belong to the writer's thread. `_barriers` is what `flush` and `settle` wait for: recency
-    recorded and the directory read, after so many jobs had ended; a missing barrier is done.
-    `_failing` is the size of the smallest page that the disk has refused since it took one as
-    large, 0 without one. An idle writer takes up due pages of memory that found no room in the
-    queue. The thread begins with `opening`, which may take long and sets `opened`, and ends with
-    closing the cold tier.
+    The condition `_changed` guards all that changes, but `_failing`, `_budget` (the directory's),
+    `_settled` and `_kept_free`, which belong to the writer's thread. `_barriers` is what `flush`
+    and `settle` wait for: recency recorded and the directory read, after so many jobs had ended; a
+    missing barrier is done. `_failing` is the size of the smallest page that the disk has refused
+    since it took one as large, 0 without one. An idle writer takes up due pages of memory that
+    found no room in the queue. The thread begins with `opening`, which may take long and sets
+    `opened`, and ends with closing the cold tier.
 
     After a few failures in a row the writer backs off from the disk: a page queued then is put off,
     counted as dropped, and stays dirty. A flush probes it at once.
@@ -87,6 +87,7 @@ class Writer:
         self._bytes = self._peak = self._accepted = self._written_bytes = self._dropped = 0
         self._busy = self._stopping = False
         self._failing = 0
+        self._budget = cold.limit_bytes
         self._barriers: dict[object, int] = {}
         self._outcomes: Counter[Outcome] = Counter()
         self._settled = self._kept_free = time.monotonic()
@@ -150,8 +151,7 @@ class Writer:
         with self._changed:
             accepted = self._accepted
             self._breaker.ask_again()
-        passed = self._pass(accepted, timeout)
-        return passed or (self._stopping and self.ended >= accepted)
+        return self._pass(accepted, timeout) or (self._stopping and self.ended >= accepted)
 
     @property
     def settling(self) -> bool:
@@ -343,6 +343,10 @@ class Writer:
         written again at its next use: else later pages of its chain would lie on the disk without
         their root."""
         self._hot.mark_lost(self._cold.take_lost())
+        before, self._budget = self._budget, self._cold.limit_bytes
+        if before < self._budget:
+            # It may have room for what was rejected or evicted.
+            self._hot.ask_again()
         self._hot.repin()
 
     def _rejection(self, meta: PageMeta) -> Outcome | None:
@@ -376,8 +380,7 @@ class Writer:
             level = logging.WARNING if fault is None else logging.ERROR
             # The tier says itself that it is unavailable.
             told = 0 < self._failing <= nbytes or self._cold.trouble.startswith(UNAVAILABLE)
-            level = logging.DEBUG if told else level
-            _log.log(level, _UNTIL_WRITTEN, trouble, exc_info=fault)
+            _log.log(logging.DEBUG if told else level, _UNTIL_WRITTEN, trouble, exc_info=fault)
             self._failing = min(self._failing or nbytes, nbytes)
         elif result == "written" and 0 < self._failing <= nbytes:
             _log.warning("pages are written to the disk again")

@@ -12,7 +12,7 @@ from kit.units import MIB
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.operations import operations
 from omlx_cache.control.serialization import encoded
-from omlx_cache.integrations.mlx_lm.holdings import inventory
+from omlx_cache.integrations.mlx_lm.holdings import inventory, last_words, unwritten
 from omlx_cache_storage.cold.small_files import Budget, read_budget
 from omlx_cache_storage.documents import format_size
 
@@ -100,3 +100,35 @@ def test_a_changed_budget_is_logged_by_whoever_takes_it_over(
     assert small[1:] == (logging.INFO, said.format("8 MiB", "4 MiB"))
     assert large[1] == logging.WARNING
     assert large[2].startswith(said.format("4 MiB", "1024 PiB") + "; the disk is full before: ")
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_larger_budget_is_offered_the_pages_that_memory_has(
+    tmp_path: Path, at_the_end: bool
+) -> None:
+    with _store(tmp_path, cold_bytes=8 * MIB) as store:
+        assert store.writer is not None
+        commit_to_disk(store, Story("a"), *range(1, 9))
+        set_budget(tmp_path, Budget(0, "quota"))
+        store.writer.settle(10.0)
+        assert store.stats().cold.pages == 0
+        left = unwritten(store)
+        assert left.pages == left.evicted_pages == 8
+        set_budget(tmp_path, Budget(8 * MIB, "quota"))
+        if not at_the_end:
+            store.writer.settle(10.0)
+            store.writer.tick()
+        assert store.flush(10.0)
+        assert store.stats().cold.pages == 8
+        assert unwritten(store).pages == 0
+
+
+def test_the_last_words_name_the_budget_that_evicted_pages(tmp_path: Path) -> None:
+    with _store(tmp_path, cold_bytes=8 * MIB) as store:
+        assert store.writer is not None
+        commit_to_disk(store, Story("a"), *range(1, 9))
+        set_budget(tmp_path, Budget(0, "quota"))
+        store.writer.settle(10.0)
+        words = last_words(store, unwritten(store), clean=True)
+    assert not words.complete
+    assert "8 pages were evicted from the disk for want of cold_bytes (0 B)" in words.text

@@ -9,6 +9,7 @@ from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.breaker import UNAVAILABLE
 from omlx_cache_storage.documents import label, versions
+from omlx_cache_storage.hot_page import PageState
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.stats import WriterUsage
 
@@ -61,12 +62,13 @@ def _grants(store: BlockStore) -> str:
 
 
 class Unwritten(NamedTuple):
-    """The dirty pages of memory, and the writer's counts."""
+    """The pages of memory only, those of them that the disk evicted, and the writer's counts."""
 
     pages: int
     nbytes: int
     tokens: int
     writer: WriterUsage | None
+    evicted_pages: int = 0
 
 
 class LastWords(NamedTuple):
@@ -78,16 +80,21 @@ class LastWords(NamedTuple):
 
 def unwritten(store: BlockStore) -> Unwritten:
     """Return what would be lost if the process ended now; ask before `close`, which forgets it."""
-    metas = store.in_memory_only()
+    pages = store.in_memory_only()
     tokens: Counter[tuple[bytes, str]] = Counter()
-    for meta in metas:
-        tokens[meta.namespace, meta.group] += meta.held
+    for page in pages:
+        tokens[page.namespace, page.id.group] += page.held
     covered: dict[bytes, int] = {}
     for (namespace, _group), count in tokens.items():
         # Layer groups cover the same tokens, so the best stocked one counts, not their sum.
         covered[namespace] = max(covered.get(namespace, 0), count)
-    nbytes = sum(meta.nbytes for meta in metas)
-    return Unwritten(len(metas), nbytes, sum(covered.values()), store.stats().writer)
+    return Unwritten(
+        len(pages),
+        sum(page.nbytes for page in pages),
+        sum(covered.values()),
+        store.stats().writer,
+        sum(page.state is PageState.EVICTED for page in pages),
+    )
 
 
 def last_words(store: BlockStore, left: Unwritten, clean: bool) -> LastWords:
@@ -127,7 +134,8 @@ def _setbacks(store: BlockStore, left: Unwritten, clean: bool) -> list[str]:
         limit = allowed.own_limit_bytes or allowed.limit_bytes
     causes = {
         "still pending when the time was over": 0 if clean else writer.pending_pages,
-        f"refused for want of cold_bytes ({format_size(limit)})": (writer.refused_pages),
+        f"evicted from the disk for want of cold_bytes ({format_size(limit)})": left.evicted_pages,
+        f"refused for want of cold_bytes ({format_size(limit)})": writer.refused_pages,
         f"beyond daily_write_bytes ({format_size(settings.daily_write_bytes)})": (
             writer.rationed_pages
         ),
