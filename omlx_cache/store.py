@@ -53,6 +53,7 @@ from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.small_files import Budget, Reuse, has_fields, read_pins, read_reuse
 from omlx_cache_storage.cold.tier import ColdTier
+from omlx_cache_storage.documents import names_model
 from omlx_cache_storage.errors import CacheError, PageUnanswered
 from omlx_cache_storage.events import Departures, EventLog
 from omlx_cache_storage.eviction.keep import Clock, Keep
@@ -301,13 +302,13 @@ class BlockStore(ReadingTiers):
         return super().unanswered(page)
 
     def readable_document(self, digest: BlockKey) -> dict[str, object]:
-        """Return a namespace's document, from its directory for one of another process; waits
-        `QUERY_SECONDS` for the file."""
+        """Return a namespace's document, from its directory where this process does not know it, or
+        not the model's name; waits `QUERY_SECONDS` for the file."""
         known = self._namespaces.document(digest) or dict(self._on_disk.get(digest, {}))
-        if known or self.cold is None:
+        if self.cold is None or names_model(known.get("label")):
             return known
         read = partial(read_namespace, self.settings.cold_dir, digest)
-        return self._queries.ask(read, QUERY_SECONDS, known)
+        return self._queries.ask(read, QUERY_SECONDS, known) or known
 
     def created_ns(self, digest: BlockKey) -> int | None:
         """Return when a namespace came to the disk, None where the disk does not say in

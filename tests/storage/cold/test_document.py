@@ -107,3 +107,16 @@ def test_a_namespace_has_the_name_that_the_latest_store_knows(tmp_path: Path) ->
         assert shown == document
     assert seen == ["mlx_lm.models.qwen3.Model", "toy-1", "toy-1", "toy-2.5"]
     assert len(times) == 1, "it says when the namespace was made"
+
+
+def test_a_running_store_that_knows_only_the_class_takes_the_name_of_another(
+    tmp_path: Path,
+) -> None:
+    story = Story()
+    with open_store(tmp_path) as ours, open_store(tmp_path) as theirs:
+        for store, name in ((ours, "mlx_lm.models.qwen3.Model"), (theirs, "toy-1")):
+            store.register(Namespace(story.namespace, {**SALT, "label": name}))
+        commit_to_disk(ours, story, 1)
+        assert ours.readable_document(story.namespace)["label"] == "mlx_lm.models.qwen3.Model"
+        commit_to_disk(theirs, story, 2)
+        assert ours.readable_document(story.namespace)["label"] == "toy-1"
