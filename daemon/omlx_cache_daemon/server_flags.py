@@ -241,7 +241,8 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         type=positive_number,
         default=30.0,
         metavar="SECONDS",
-        help="how long requests may take to finish after the first signal (default: %(default)s)",
+        help="how long requests may take to finish after the first signal; a running chunk has 30 "
+        "more (default: %(default)s)",
     )
 
 

@@ -166,7 +166,7 @@ def _prompt(line: str, where: str) -> Prompt:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         # Not only text that is no JSON: a number of thousands of digits, or lists without end.
-        raise CommandError(f"{where}: {error}") from None
+        raise CommandError(f"{where}: a line is a JSON request or text: {error}") from None
     if isinstance(value, str):
         value = {"text": value}
     elif isinstance(value, list):

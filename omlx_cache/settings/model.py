@@ -316,6 +316,8 @@ class CacheSettings(RemoteSettings):
             if self.hot_cache_only and self._source(name).kind in ("environment", "argument")
         ]
         found += self.warnings() + self.remote_notes()
+        if self.token and self.status == "off":
+            found.append("status_token opens nothing while status is off (--status of serve)")
         memory = self.machine.memory_bytes
         if self.hot_bytes > memory * 3 // 4:
             found.append(

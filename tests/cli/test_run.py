@@ -46,6 +46,12 @@ _LM = ("mlx_lm.server", "--model", "x")
             "mlx_lm.server: error: unrecognized arguments: --no-such-flag",
             marks=pytest.mark.nightly,
         ),
+        (
+            ("mlx_lm.server", "--hot-bytes=1GiB", "--cold-dir", "x"),
+            {},
+            2,
+            "the cache's settings are variables here: OMLX_CACHE_HOT_BYTES, OMLX_CACHE_COLD_DIR",
+        ),
         pytest.param(
             (*_LM, "--kv-bits", "7"),
             {},

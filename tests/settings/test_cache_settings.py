@@ -174,6 +174,12 @@ def test_cold_settings_are_allowed_and_noted_when_everything_stays_in_memory(
     assert CacheSettings(machine=machine, cold_dir="/srv/kv", cold_bytes="1MiB").notes() == []
 
 
+def test_a_token_without_the_status_paths_is_noted(machine: Machine) -> None:
+    (note,) = CacheSettings(machine=machine, status_token="a" * 16).notes()
+    assert note == "status_token opens nothing while status is off (--status of serve)"
+    assert CacheSettings(machine=machine, status_token="a" * 16, status="on").notes() == []
+
+
 @pytest.mark.parametrize(
     ("name", "value", "smallest"), [("cold_bytes", "8", 96 << 10), ("hot_bytes", 512, 16 << 10)]
 )

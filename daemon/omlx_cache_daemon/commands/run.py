@@ -5,10 +5,11 @@ import os
 from typing import NoReturn
 
 from omlx_cache.integrations import SERVERS
-from omlx_cache.settings.names import refusal, variable
+from omlx_cache.settings.names import SETTING_NAMES, refusal, variable
 from omlx_cache_daemon.argument_types import complete_by
 from omlx_cache_daemon.errors import UsageError
 from omlx_cache_daemon.process import end_process
+from omlx_cache_daemon.render import warn
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -49,4 +50,8 @@ def run(args: argparse.Namespace) -> NoReturn:
 
     if args.require:
         os.environ[variable("require")] = "1"
-    end_process(launch(args.server, args.arguments))
+    code = launch(args.server, args.arguments)
+    names = [one.partition("=")[0].removeprefix("--").replace("-", "_") for one in args.arguments]
+    settings = ", ".join(variable(name) for name in names if name in SETTING_NAMES)
+    warn({f"the cache's settings are variables here: {settings}": code == 2 and settings})
+    end_process(code)

@@ -151,6 +151,12 @@ class Handler(APIHandler):  # type: ignore[misc]
         except (OSError, ValueError):
             return True
 
+    def handle_chat_completions(self) -> Any:
+        messages = self.body.get("messages")
+        if not (isinstance(messages, list) and all(isinstance(m, dict) for m in messages)):
+            raise BadRequest('messages must be a list of objects with "role" and "content"')
+        return super().handle_chat_completions()
+
     def generate_response(self, *arguments: Any, **options: Any) -> Any:
         response = super().generate_response(*arguments, **options)
         self._sent.add(response)

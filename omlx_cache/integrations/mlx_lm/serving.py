@@ -256,7 +256,10 @@ class _Run:
                         HURRY_SECONDS,
                     )
                     if not httpd.wait(self._serving.drain_seconds, hurry):
-                        _log.warning("requests in flight are cut off")
+                        _log.warning(
+                            "requests in flight are cut off; their chunk may take %d seconds more",
+                            STOP_SECONDS,
+                        )
                 has_ended = self._responses.stop(STOP_SECONDS, hurry)
                 if httpd is not None:
                     httpd.wait(LAST_WORDS_SECONDS, threading.Event())

@@ -52,6 +52,15 @@ def test_a_body_over_the_limit_takes_no_memory(ours: LmServer) -> None:
     assert peak(ours) - before < 4 * MIB
 
 
+def test_messages_that_are_no_list_of_objects_are_refused(small: LmServer) -> None:
+    for messages in ("nonsense", ["nonsense"], None):
+        answer = exchange(
+            small.url, request(json.dumps({"messages": messages}).encode(), "/v1/chat/completions")
+        )
+        said = 'messages must be a list of objects with "role" and "content"'
+        assert (answer.status, answer.error) == (400, said)
+
+
 def test_a_model_that_is_not_there_is_named_with_the_one_that_is(small: LmServer) -> None:
     answer = exchange(small.url, completion(prompt="hello", model="gpt-4"))
     said = "the model 'gpt-4' cannot be loaded; this server has dense"
