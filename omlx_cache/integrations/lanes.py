@@ -53,8 +53,9 @@ class Siblings:
 
     def nearest(self, tokens: Tokens) -> Tokens:
         """Return the sequence that shares most with a prompt; empty without one."""
-        none = as_tokens([])
-        return max(self._known, key=lambda known: shared_length(known, tokens), default=none)
+        return max(
+            self._known, key=lambda known: shared_length(known, tokens), default=as_tokens([])
+        )
 
 
 class StoredPrefix(NamedTuple):

@@ -335,9 +335,10 @@ class CacheSettings(RemoteSettings):
         """Return why nothing can be kept in the cold directory, "" when it can, or need not."""
         if self.hot_cache_only:
             return ""
-        look = partial(directory_trouble, self.cold_dir)
         # One that does not answer may do so later.
-        return within(look, "omlx-cache-settings", ANSWER_SECONDS, "")
+        return within(
+            partial(directory_trouble, self.cold_dir), "omlx-cache-settings", ANSWER_SECONDS, ""
+        )
 
     @property
     def makes_parents(self) -> bool:

@@ -79,8 +79,9 @@ class Following:
             source = paged_source(row, self._committer.done)
             if not self._trims and (keep or position - self._kept >= self._stride):
                 self._keep(position)
-                layout = layout_of(extracted(extract()))
-                self._committer.advance(layout, LiveExtent(position, True), source)
+                self._committer.advance(
+                    layout_of(extracted(extract())), LiveExtent(position, True), source
+                )
             elif source is not None and source.arrays:
                 self._committer.advance_row(source, position)
             self._note()
@@ -155,8 +156,11 @@ class FollowedRows:
             self._followed[uid] = None
         following = self._followed[uid]
         if following is not None:
-            keep = len(row.tokens) in stops
-            following.row(row, lambda: generator.extract_cache([uid])[uid][0], keep=keep)
+            following.row(
+                row,
+                lambda: generator.extract_cache([uid])[uid][0],
+                keep=len(row.tokens) in stops,
+            )
 
     def end(self, uid: Hashable) -> None:
         """Free a row's pages that were cut and not stored; its completed blocks stay."""

@@ -30,8 +30,9 @@ Progress = Callable[[int, int], None]
 
 def generate(model: Any, tokenizer: Any, prompt: Any, cache: PrefixCache, **options: Any) -> str:
     """Return the whole answer; options are those of `stream_generate`."""
-    parts = stream_generate(model, tokenizer, prompt, cache, **options)
-    return "".join(response.text for response in parts)
+    return "".join(
+        part.text for part in stream_generate(model, tokenizer, prompt, cache, **options)
+    )
 
 
 def stream_generate(

@@ -30,9 +30,9 @@ def _holdings(store: BlockStore, model: str) -> str:
     if not pages:
         return f"no pages in {store.cold_dir} yet"
     counts = Counter(page.namespace for page in pages)
-    size = format_size(cold.nbytes)
     return (
-        f"{counted(len(pages), 'page')}, {size} in {store.cold_dir}{_whose(store, counts, model)}"
+        f"{counted(len(pages), 'page')}, {format_size(cold.nbytes)} in {store.cold_dir}"
+        f"{_whose(store, counts, model)}"
     )
 
 

@@ -65,8 +65,9 @@ class Handler(APIHandler):  # type: ignore[misc]
         if status is None or not is_status_path(self.path):
             super().do_GET()
         else:
-            peer = str(self.client_address[0])
-            self._show(status.answer(self.command, self.path, self.headers, peer))
+            self._show(
+                status.answer(self.command, self.path, self.headers, str(self.client_address[0]))
+            )
 
     do_HEAD = do_GET
 

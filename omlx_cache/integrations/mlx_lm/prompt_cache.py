@@ -253,8 +253,7 @@ class TieredPromptCache:
         if stored is None:
             self._store.counters.skip(reasons.LAYOUT_CHANGED)
         elif stored.result.tokens:
-            key = stored.chain.key(stored.result.tokens)
-            end = PageId(key, lane.view.groups[0].name)
+            end = PageId(stored.chain.key(stored.result.tokens), lane.view.groups[0].name)
             self._sequences.add(end, cache_type, stored.result.nbytes)
 
     def followers(
@@ -333,8 +332,7 @@ class TieredPromptCache:
         scope = None if known is None else known.lanes[None].view
         if scope is None or scope.trims:
             return []
-        chain = scope.chain(as_tokens(tokens))
-        found = scope.find(chain, len(tokens) - 1, wait=0.0)
+        found = scope.find(scope.chain(as_tokens(tokens)), len(tokens) - 1, wait=0.0)
         return scope.stops(start, len(tokens), found.wanted_state)
 
     @uninterrupted

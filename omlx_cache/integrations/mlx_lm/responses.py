@@ -317,8 +317,7 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             def render(messages: list[Any]) -> list[int]:
                 if self._is_busy:
                     raise Unavailable("a request has arrived")
-                asked = replace(request, messages=messages)
-                return list(self._parts(tokenizer, asked, args)[0])
+                return list(self._parts(tokenizer, replace(request, messages=messages), args)[0])
 
             tokens = predicted(render, messages, answer.message, special.__contains__)
             if tokens:
@@ -401,8 +400,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
             check_tokens(args.logits.logit_bias or (), tokenizer)
             server._make_sampler(args, tokenizer)
             server._make_logits_processors(args)
-            key = self.model_provider.model_key
-            return self._make_state_machine(key, tokenizer, args.stop_words)
+            return self._make_state_machine(
+                self.model_provider.model_key, tokenizer, args.stop_words
+            )
         except Exception as error:
             raise BadRequest(f"these options cannot be used: {error}") from error
 

@@ -111,8 +111,7 @@ class ServedPromptCache(TieredPromptCache):
             return ""
         if fit.in_memory > fit.tokens and count // block * block <= fit.in_memory:
             return f", {count - fit.tokens} not on the disk (no_room: {fit.setting})"
-        kept = max(fit.tokens, fit.in_memory)
-        return f", {count - kept} not kept (no_room: {fit.setting})"
+        return f", {count - max(fit.tokens, fit.in_memory)} not kept (no_room: {fit.setting})"
 
 
 class _Lent(NamedTuple):

@@ -151,8 +151,7 @@ class StoreCoordinator(APCCoordinator):  # type: ignore[misc]
             return []
         start, missed = self._looked_up.get(digest_of(token_ids), (0, None))
         first = apc.media_safe_prefix_min(token_ids, media_token_ids)
-        stops = self._sequences.stops(start, len(token_ids), missed)
-        return [stop for stop in stops if stop >= first]
+        return [n for n in self._sequences.stops(start, len(token_ids), missed) if n >= first]
 
     def merge_rows(
         self,

@@ -221,8 +221,9 @@ class Sequences:
         lane = self._accepting(caches)
         if lane is None:
             unsupported = self.unsupported_reason is not None
-            reason = reasons.UNSUPPORTED if unsupported else reasons.LAYOUT_CHANGED
-            self._store.counters.skip(reason)
+            self._store.counters.skip(
+                reasons.UNSUPPORTED if unsupported else reasons.LAYOUT_CHANGED
+            )
             return False
         stored = lane.store(marked(tokens, extra_hash, self._nonce), caches)
         return stored is not None and stored.result.tokens > 0
@@ -233,5 +234,4 @@ class Sequences:
     def _accepting(self, caches: Sequence[Any]) -> Lane | None:
         if self.form.refused:
             return None
-        lanes = (self._packed, self._dense)
-        return next((lane for lane in lanes if lane.view.accepts(caches)), None)
+        return next((n for n in (self._packed, self._dense) if n.view.accepts(caches)), None)

@@ -134,8 +134,9 @@ def walk_shard(
             if info is not None:
                 # One string for all files: a path for each would take as long as the other steps of
                 # the scan.
-                nbytes = physical_bytes(info)
-                yield FoundFile(digest, name, directory, entry.name, nbytes, info.st_mtime_ns)
+                yield FoundFile(
+                    digest, name, directory, entry.name, physical_bytes(info), info.st_mtime_ns
+                )
 
 
 def _own(
@@ -197,7 +198,8 @@ def take_inventory(directory: Path, fs: FileSystem) -> Inventory:
         else:
             # An earlier version's, which lets it grow as it writes: a hole is none of its bytes.
             info = fs.own_file(file.path)
-            nbytes = 0 if info is None else physical_bytes(info, 0)
-            found.under_way.append(file._replace(nbytes=nbytes))
+            found.under_way.append(
+                file._replace(nbytes=0 if info is None else physical_bytes(info, 0))
+            )
         found.used.add(file.directory)
     return found

@@ -77,8 +77,11 @@ class Deleter(DirectoryPart):
             self._files.end_aside(namespace, aside)
             with contextlib.suppress(OSError), self._sharing.changing(seconds):
                 self._sharing.tidy(shards)
-        both = zip(found, gone, strict=True)
-        left = {page for page, file in both if self._fs.exists(self._index.path_of(file))}
+        left = {
+            page
+            for page, file in zip(found, gone, strict=True)
+            if self._fs.exists(self._index.path_of(file))
+        }
         return Cleared({*found}, {*found} - left)
 
     def _moved(self, file: PendingDeletion, aside: str) -> PendingDeletion:

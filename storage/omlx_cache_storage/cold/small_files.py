@@ -319,11 +319,14 @@ def write_pins(cold_dir: Path, pins: Iterable[PinRecord], fs: FileSystem) -> boo
 def encode_pins(pins: Iterable[PinRecord]) -> bytes:
     documents: list[dict[str, object]] = []
     for pin in pins:
-        times = {"since": pin.since_ns, "until": pin.until_ns}
-        documents.append({"kind": pin.kind, "name": pin.name, **times})
+        documents.append(
+            {"kind": pin.kind, "name": pin.name, "since": pin.since_ns, "until": pin.until_ns}
+        )
         if pin.namespace is not None:
-            keys = [key.hex() for key in pin.keys]
-            documents[-1] |= {"namespace": pin.namespace.hex(), "keys": keys}
+            documents[-1] |= {
+                "namespace": pin.namespace.hex(),
+                "keys": [key.hex() for key in pin.keys],
+            }
     return json.dumps({"version": VERSION, "pins": documents}, indent=1).encode() + b"\n"
 
 

@@ -76,8 +76,11 @@ class Record:
 
     @property
     def stored(self) -> StoredPage:
-        name = PageName(self.id, self.hint, self.position, self.held, self.tail)
-        return StoredPage(self.namespace, name, self.nbytes)
+        return StoredPage(
+            self.namespace,
+            PageName(self.id, self.hint, self.position, self.held, self.tail),
+            self.nbytes,
+        )
 
     @property
     def end(self) -> Tail:

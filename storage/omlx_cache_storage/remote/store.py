@@ -223,8 +223,9 @@ class RemoteStore:
         """Note a lookup that took the longest wait of a request: one is enough."""
         self.tally.add(late_lookups=1)
         if not self.closed:
-            why = f"{errors.REMOTE_TIMEOUT}: a lookup was not answered in time"
-            self.back_off.failed(why, at_once=True)
+            self.back_off.failed(
+                f"{errors.REMOTE_TIMEOUT}: a lookup was not answered in time", at_once=True
+            )
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
