@@ -42,7 +42,6 @@ COLUMNS = (
     ("MISSES", -16),
 )
 SPARE = ("B/TOKEN", "PENDING", "REMOTE/S", "EVICTED/S", "WRITTEN/S", "COLD", "HOT", "COMPUTED/S")
-"""Columns that a narrow terminal does without, the first to go first."""
 
 
 class Known(NamedTuple):

@@ -33,7 +33,6 @@ def uses_styles(stream: TextIO) -> bool:
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal; as many as there can be where none says how many."""
     return shutil.get_terminal_size((maxsize, 0)).columns if sys.stdout.isatty() else maxsize
 
 
@@ -86,8 +85,8 @@ class Lines:
     """Prints rows as they come, with headers at first and again every 20 rows.
 
     A column is its header and its width, negative for text, which stands on the left. On a narrow
-    terminal the `spare` columns are left out, one by one, and the last one is folded. Mutable:
-    `_printed`, how many rows there were.
+    terminal the `spare` columns are left out, one by one. Mutable: `_printed`, how many rows there
+    were.
     """
 
     def __init__(self, columns: Sequence[tuple[str, int]], spare: Sequence[str] = ()) -> None:
@@ -116,8 +115,8 @@ class Lines:
 
 
 def folded(shown: str) -> str:
-    """Return text whose lines fit the terminal, broken at blanks. A line with an option in it stays
-    whole: it may be a command to copy."""
+    """Break lines at blanks to fit the terminal, but for those with an option in them: they may be
+    commands to copy."""
     return "".join(
         f"{line if ' -' in line else _fold(line, '    ')}\n" for line in shown.splitlines()
     )
@@ -197,7 +196,6 @@ def _is_numeric(cell: str) -> bool:
 
 
 def _fold(line: str, indent: str) -> str:
-    """Return a line broken at blanks where the terminal ends."""
     return fill(
         line,
         terminal_width(),
@@ -208,7 +206,6 @@ def _fold(line: str, indent: str) -> str:
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Return cells beside each other, those of a negative width to the left."""
     return "  ".join(
         cell.rjust(width) if width > 0 else cell.ljust(-width)
         for cell, width in zip(row, widths, strict=True)

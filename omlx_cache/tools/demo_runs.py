@@ -196,7 +196,6 @@ def run_in_new_process(model: str | None, requests: Sequence[Mapping[str, Any]])
 def restart(
     model: Any, prompt: Mapping[str, Any], salt: str, cold_dir: str, kv_bytes: int, **changed: Any
 ) -> DemoRun:
-    """Restore a prompt from the cold tier and compute the rest."""
     wanted = DemoPrompt(**prompt)
     if can_forget():
         forget(Path(cold_dir))

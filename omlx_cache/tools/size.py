@@ -29,7 +29,7 @@ OUT_OF_MEMORY = 3
 
 
 class SizingError(CacheError, ValueError):
-    """No readable config.json, a missing field, or a layout that is not understood."""
+    """The configuration cannot be read, or is not understood."""
 
 
 class Sides(NamedTuple):
@@ -69,9 +69,8 @@ TRACED: TypeAdapter[TracedModel | str] = TypeAdapter(TracedModel | str)
 def caches_of(
     model: str | Path | Config, *, memory: int = MEMORY_BYTES, seconds: float = SECONDS
 ) -> TracedModel:
-    """Return the contents of the model's caches; blocks for about a second, at most for `seconds`.
-    `model` is a config.json, a folder that holds one, an id in the local hub cache, or the parsed
-    configuration. Raises SizingError."""
+    """Blocks for about a second, at most for `seconds`. `model` is a config.json, a folder that
+    holds one, an id in the local hub cache, or the parsed configuration. Raises SizingError."""
     config = read_config(model) if isinstance(model, str | Path) else model
     named = config.get("model_type")
     if not isinstance(named, str) or not named:
@@ -111,8 +110,7 @@ def _not_understood(model_type: str, reason: str) -> str:
 
 
 def read_config(model: str | Path) -> Config:
-    """Return the parsed config.json of `model`; reads files only, never the network. Raises
-    SizingError."""
+    """Never asks the network. Raises SizingError."""
     path = config_path(model)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -165,8 +163,6 @@ class GroupEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """KV memory of one model for one context, batch and codec."""
-
     model_type: str
     codec: CodecName
     itemsize: int
@@ -178,7 +174,6 @@ class Estimate:
     notes: tuple[str, ...]
 
     def total(self, name: str) -> int:
-        """Return the sum over all groups of one of their fields, such as `context_bytes`."""
         return sum(getattr(group, name) for group in self.groups)
 
 

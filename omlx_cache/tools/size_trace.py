@@ -1,5 +1,4 @@
-"""The contents of a model's caches, from mlx-lm's own class, built and called without evaluating
-it.
+"""The contents of a model's caches, from mlx-lm's own class, which is not evaluated.
 
 `python -m omlx_cache.tools.size_trace MEMORY [FOLDER]` reads a configuration from standard input,
 and writes its finding, or why there is none, as JSON. FOLDER may have the weights.
@@ -47,9 +46,8 @@ _WATCH_SECONDS = 0.01
 
 
 def trace(config: Config, folder: str | None = None) -> TracedModel:
-    """Return the contents of the model's caches; evaluates only what the model's class evaluates.
-    Raises SizingError for caches that this project cannot store, and the exceptions of mlx-lm and
-    of the class."""
+    """Evaluates only what the model's class evaluates. Raises SizingError for caches that cannot be
+    stored, and the exceptions of mlx-lm and of the class."""
     named = _dtype_of(config) or _stored_dtype(folder)
     dtype = getattr(mx, named or "bfloat16")
     model = _build(config, dtype)
@@ -71,7 +69,6 @@ def trace(config: Config, folder: str | None = None) -> TracedModel:
 
 
 def _dtype_of(config: Config) -> str | None:
-    """Return the floating-point type of a configuration or its language model's part."""
     for source in (*map(config.get, _TEXT_PARTS), config):
         for name in ("dtype", "torch_dtype"):
             if isinstance(source, Mapping) and source.get(name) in _DTYPES:
@@ -80,8 +77,7 @@ def _dtype_of(config: Config) -> str | None:
 
 
 def _stored_dtype(folder: str | None) -> str | None:
-    """Return the floating-point type of most weights in a folder, None for no weights; reads their
-    headers."""
+    """Return the floating-point type of most weights in a folder; reads their headers."""
     counts = Counter[str]()
     for path in Path(folder).glob("model*.safetensors") if folder else ():
         # One that cannot be read is no matter here.
@@ -111,14 +107,13 @@ def _build(config: Config, dtype: mx.Dtype) -> Any:
 
 
 def _call(model: Any, caches: list[Any]) -> dict[Leaf, int]:
-    """Feed a few tokens, and return the bytes of each cache that was used."""
+    """Return the bytes of each cache that a few tokens use."""
     model(mx.zeros((1, TOKENS), dtype=mx.int32), cache=caches)
     held = {leaf: leaf.arrays() for leaf in layout_of(caches).leaves}
     return {leaf: sum(a.nbytes for a in arrays.values()) for leaf, arrays in held.items() if arrays}
 
 
 def _groups(used: dict[Leaf, int]) -> Iterator[GroupBytes]:
-    """Yield the caches that age alike, in order of appearance."""
     sizes = [_token_bytes(list(used), name) for name in CODEC_NAMES]
     for group in dict.fromkeys(leaf.group for leaf in used):
         members = [index for index, leaf in enumerate(used) if leaf.group == group]
@@ -148,7 +143,7 @@ def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
 
 
 def _encoded(array: Any, codec: Codec | None) -> int:
-    """Return the bytes of a token's keys or values in a codec, all parts together."""
+    """Return the bytes of a token's keys or values."""
     dense = TensorSpec("", name_of(array.dtype), (1, array.shape[1], 1, array.shape[-1]))
     return sum(part.nbytes for part in ([dense] if codec is None else part_specs(dense, codec)))
 
@@ -162,7 +157,6 @@ def _shape(leaf: Leaf) -> LayerShape:
 
 
 def limit_memory(nbytes: int) -> None:
-    """End this process when it takes `nbytes` more than now."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pages = Path("/proc/self/statm")
     if pages.exists():

@@ -131,7 +131,6 @@ def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
 
 
 def _spread(name: str, histogram: Mapping[str, Any]) -> str:
-    """Return a histogram in a line: how many, their mean, and below what 95 of 100 are."""
     count, sum_, buckets = (histogram[part] for part in ("count", "sum", "buckets"))
     if not count:
         return "0"

@@ -158,7 +158,6 @@ def page_file(directory: Path, chain: KeyChain, end: int) -> Path:
 
 
 def touch_page(directory: Path, chain: KeyChain, end: int) -> Path:
-    """Make an empty file with the name of a block's page, and return its path."""
     path = page_file(directory, chain, end)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

@@ -109,7 +109,6 @@ def _restored(bed: Bed) -> float:
 
 
 def _loss(live: Layers, restored: Layers) -> list[float]:
-    """Return the errors of keys and values, and each layer's change of attention weights."""
     errors = [_error(true, other) for true, other in zip(live[0], restored[0], strict=True)]
     both = zip(live, restored, strict=True)
     return errors + [_variation(true[0], other[0]) for true, other in both]

@@ -70,7 +70,6 @@ def _written(size: Size, directory: Path, level: Durability) -> BenchRow:
 
 
 def _index(size: Size, directory: Path) -> list[BenchRow]:
-    """Open a cold tier on many files, and find a prefix in it."""
     chain = chain_of(1, size.chain_tokens // BLOCK_SIZE)
     others = chain_of(2, max(1, size.files - len(ends_of(chain))), 1)
     for known in (chain, others):
@@ -180,7 +179,6 @@ def forget(place: Path) -> None:
 
 
 def list_files(directory: Path) -> int:
-    """Return the bytes of all files below a directory."""
     total = 0
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):

@@ -103,8 +103,6 @@ class Loss:
 
 
 class Measured(NamedTuple):
-    """The results of one part."""
-
     rows: Sequence[BenchRow] = ()
     peaks: Sequence[Peak] = ()
     losses: Sequence[Loss] = ()
@@ -112,14 +110,11 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of one run."""
-
     size: Size
     machine: Mapping[str, str]
     parts: Sequence[Measured]
 
     def all(self, kind: str) -> list[Any]:
-        """Return the `rows`, `peaks` or `losses` of all parts."""
         return [one for part in self.parts for one in getattr(part, kind)]
 
     def to_dict(self) -> dict[str, object]:
@@ -221,7 +216,6 @@ def describe_machine() -> dict[str, str]:
 
 
 def _processor() -> tuple[str, bool]:
-    """Return the processor's name, and whether this is a virtual machine."""
     if platform.system() == "Darwin":
         said = subprocess.run(
             ["sysctl", "-n", "machdep.cpu.brand_string", "kern.hv_vmm_present"],

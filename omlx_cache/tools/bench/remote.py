@@ -98,7 +98,6 @@ def _redis_client(port: int) -> RawClient:
 
 
 def _rows(size: Size, kind: str, url: str, client: RawClient) -> list[BenchRow]:
-    """Measure restores, unsigned and signed, beside the client's own reads, and a lookup."""
     nbytes = min(PAGE_BYTES, size.kv_bytes // 2)
     count = min(PAGES, size.kv_bytes // nbytes)
     names = [str(number) for number in range(count)]
@@ -128,7 +127,6 @@ def _rows(size: Size, kind: str, url: str, client: RawClient) -> list[BenchRow]:
 
 
 def _all(pool: ThreadPoolExecutor, get: Callable[[str], object], names: list[str]) -> list[object]:
-    """Have all values in the end, as a restore has."""
     return list(pool.map(get, names))
 
 
@@ -155,7 +153,6 @@ class _Remote:
             self._tier.store.write(page)
 
     def restore(self) -> None:
-        """Read and check every page, on as many threads as a store has for that."""
         list(self._readers.map(self._read, self._ids, self._targets))
 
     def _read(self, page: Any, target: HostView) -> None:

@@ -145,7 +145,6 @@ def _peak(what: str, bed: Bed) -> Peak:
 
 
 def _beside_a_model(size: Size, directory: Path) -> list[BenchRow]:
-    """Prefill the small model with the cache and without, and restore the computed tokens."""
     model = small_model()
     tokens = [(7 * i * i + i) % VOCABULARY for i in range(size.model_tokens)]
     step = size.model_tokens // CHUNKS
