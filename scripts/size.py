@@ -26,10 +26,10 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7050, 56, 0),
-    "core": Limit(7360, 74, 0),
-    "outside": Limit(11622, 141, 0),
-    "wheel": Limit(26032, 271, 0),
+    "storage": Limit(7049, 56, 0),
+    "core": Limit(7359, 74, 0),
+    "outside": Limit(11619, 141, 0),
+    "wheel": Limit(26027, 271, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31340, 478, 0),
 }

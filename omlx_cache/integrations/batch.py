@@ -172,8 +172,9 @@ class CachedBatchGenerator:
 
         self._give_up_preparing()
         # A batch copies what it is given, so room for more tokens would be wasted.
-        begun = self._cache.begin(prompt, salt=salt, max_new_tokens=0, priority=priority)
-        self._waiting[uid] = _Waiting(begun, insert)
+        self._waiting[uid] = _Waiting(
+            self._cache.begin(prompt, salt=salt, max_new_tokens=0, priority=priority), insert
+        )
         self._start(uid)
         return uid
 

@@ -250,8 +250,12 @@ def read_secret(path: Path, setting: str) -> str:
 def _pmset(*arguments: str) -> str:
     import subprocess  # only here: the command line starts without it
 
-    command = ["/usr/bin/pmset", "-g", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PMSET_SECONDS).stdout
+    return subprocess.run(
+        ["/usr/bin/pmset", "-g", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PMSET_SECONDS,
+    ).stdout
 
 
 def saves_power(

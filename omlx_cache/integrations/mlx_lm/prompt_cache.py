@@ -253,8 +253,11 @@ class TieredPromptCache:
         if stored is None:
             self._store.counters.skip(reasons.LAYOUT_CHANGED)
         elif stored.result.tokens:
-            end = PageId(stored.chain.key(stored.result.tokens), lane.view.groups[0].name)
-            self._sequences.add(end, cache_type, stored.result.nbytes)
+            self._sequences.add(
+                PageId(stored.chain.key(stored.result.tokens), lane.view.groups[0].name),
+                cache_type,
+                stored.result.nbytes,
+            )
 
     def followers(
         self, model: Any, tokens: "Sequence[int] | Tokens", start: int

@@ -66,8 +66,9 @@ class ServedPromptCache(TieredPromptCache):
         if self._lending and (fresh := self.fresh(model)):
             start = len(tokens) - len(rest)
             caches = fresh if caches is None else caches
-            followed = self.followers(model, tokens[:start], start)
-            self._lent = _Lent(list(tokens), caches, start, followed)
+            self._lent = _Lent(
+                list(tokens), caches, start, self.followers(model, tokens[:start], start)
+            )
         return caches, rest
 
     def insert_cache(self, model: Any, tokens: Any, prompt_cache: Any, **options: Any) -> None:

@@ -149,8 +149,8 @@ class DailyWrites:
             if not self._fits(nbytes):
                 return False
             hour = self._hour()
-            most = self._limit - self._total(hour)
-            booked = min(most, max(nbytes - self._booked, self._limit // BOOKED_SHARE))
+            wanted = max(nbytes - self._booked, self._limit // BOOKED_SHARE)
+            booked = min(wanted, self._limit - self._total(hour))
             self._hours = {**self._hours, hour: self._hours.get(hour, 0) + booked}
             self._booked += booked
             raw = json.dumps({"hours": self._hours}, indent=2).encode() + b"\n"

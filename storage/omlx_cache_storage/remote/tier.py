@@ -146,8 +146,9 @@ class RemoteTier:
             if came(future, self._stalled_seconds):
                 return future.result(0)
         except (RuntimeError, CancelledError):
-            text = "the remote tier is closed, or has no thread"
-            raise PageNotSent(errors.REMOTE_UNREACHABLE, text) from None
+            raise PageNotSent(
+                errors.REMOTE_UNREACHABLE, "the remote tier is closed, or has no thread"
+            ) from None
         finally:
             self._hold(-nbytes)
         future.cancel()
