@@ -25,6 +25,7 @@ class FailingRequest:
     """Keeps the error that a row was ended with."""
 
     flight = asked = None
+    has_left = bool
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
