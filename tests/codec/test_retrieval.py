@@ -40,11 +40,12 @@ def through(name: str, dense_last: int | None) -> Through:
     plan = CodecPolicy(check_codec_name(name), dense_last=dense_last).plan(LAYERS)
 
     def restore(layer: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        codecs = plan[layer]
-        return (
-            codecs.keys.decode(codecs.keys.encode(keys), keys.dtype),
-            codecs.values.decode(codecs.values.encode(values), values.dtype),
+        # A side that stays dense has no codec.
+        came = (
+            array if codec is None else codec.decode(codec.encode(array), array.dtype)
+            for codec, array in zip(plan[layer], (keys, values), strict=True)
         )
+        return next(came), next(came)
 
     return restore
 
