@@ -213,7 +213,7 @@ class Preparation:
     def _finish(self, committer: Committer) -> None:
         chain, store, stop = committer.chain, self._store, self._position
         assert self._layout is not None
-        self._scope.finish_unasked(committer, self._layout, LiveExtent(stop, True))
+        self._scope.finish(committer, self._layout, LiveExtent(stop, True), asked=False)
         start = stop - self.computed
         store.requests.prepared.add(chain, start, stop)
         flight = store.flights.begin(chain, start, None if self._scope.trims else [stop])

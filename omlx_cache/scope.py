@@ -32,7 +32,7 @@ from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
-from omlx_cache.restore.pending import PendingRestore, Restored
+from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.walk import Boundaries, Walk
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.eviction.order import Ended, Priority
@@ -247,10 +247,6 @@ class Scope:
             return None
         return RestoreGate(gate, computed_by(self._namespace.document), probes=probes)
 
-    def restore(self, chain: KeyChain, limit: int, capacity: int) -> Restored:
-        """Restore at most `limit` tokens; evaluates MLX, and waits for the disk."""
-        return self.pending(chain, limit, capacity).take(None)
-
     def committer(
         self,
         chain: KeyChain,
@@ -330,23 +326,24 @@ class Scope:
             staging.release()
 
     def finish(
-        self, committer: Committer, layout: Layout, extent: LiveExtent, ended: Ended | None
+        self,
+        committer: Committer,
+        layout: Layout,
+        extent: LiveExtent,
+        ended: Ended | None = None,
+        *,
+        asked: bool = True,
     ) -> CommitResult:
-        result = self.finish_unasked(committer, layout, extent, ended)
-        chain, requests = committer.chain, self.store.requests
-        if requests.trace is not None:
-            requests.trace.note_size(chain.namespace, self.budgets.token_bytes)
-        requests.stored(chain, result.tokens, result.skipped)
-        return result
-
-    def finish_unasked(
-        self, committer: Committer, layout: Layout, extent: LiveExtent, ended: Ended | None = None
-    ) -> CommitResult:
-        """`finish` for a sequence without a request, which neither the explainer nor the trace
-        notes."""
+        """Store the rest of a sequence. One that no request has `asked` for, neither the explainer
+        nor the trace notes."""
         result = committer.finish(layout, extent, ended)
+        chain, requests = committer.chain, self.store.requests
         if PAGED not in self.groups:
-            self._kinds.boundaries.remember(committer.chain, result.tokens)
+            self._kinds.boundaries.remember(chain, result.tokens)
+        if asked and requests.trace is not None:
+            requests.trace.note_size(chain.namespace, self.budgets.token_bytes)
+        if asked:
+            requests.stored(chain, result.tokens, result.skipped)
         return result
 
     def counted(self, finish: Callable[[], CommitResult]) -> CommitResult:

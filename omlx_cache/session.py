@@ -323,7 +323,7 @@ class Session:
                     "store_row",
                     f"store_row({end}) with {recorded} known tokens: append them before",
                 )
-            committer.advance_row(row, min(end, recorded))
+            committer.store_blocks(row, min(end, recorded))
         except Exception as error:
             self._scope.log_failure("blocks of a batch are not stored before the end", error)
             self._counters.skip(reasons.ERROR)

@@ -137,12 +137,9 @@ class Admission:
         self._pages = 0
         self._nbytes = 0
 
-    def has(self, page: PageId) -> bool:
-        """True when a tier of this machine has a page: what only others have is stored here too."""
-        return self._store.find(page, here=True) is not None
-
     def owns(self, page: PageId, held: int = 0) -> bool:
-        """True when a tier has a page with at least `held` tokens, which need not be made then."""
+        """True when a tier of this machine has a page with at least `held` tokens, which need not
+        be made then: what only others have is stored here too."""
         info = self._store.find(page, here=True)
         if info is None or info.held < held:
             return False
@@ -220,10 +217,6 @@ class Admission:
                     return stored
                 self._put(page, room)
         return len(pages)
-
-    def add_staged(self) -> None:
-        for page in self.take_staged():
-            self.add_made(page)
 
     def take_staged(self) -> list[Page]:
         pages, self._staged = sorted(self._staged, key=lambda page: page.meta.position), []

@@ -100,8 +100,7 @@ class Committer:
             # The last token is fed as the first of the answer: windows will have moved on.
             due.append(end)
         if due or self.chain.block_start(end + 1) > self.done:
-            self._admission.add_staged()
-            self._store_blocks(layout if row is None else row, end)
+            self.store_blocks(layout if row is None else row, end)
             if due:
                 self._store_stops(layout, extent, due, row)
         if self._trail.groups and extent.exact and 0 < self._prompt_length <= end + 1:
@@ -111,10 +110,6 @@ class Committer:
         """Return the length at which `advance` has something to do next."""
         size = self.chain.block_size
         return min((position // size + 1) * size, self._trail.due_at(size))
-
-    def advance_row(self, row: Source, end: int) -> None:
-        self._admission.add_staged()
-        self._store_blocks(row, end)
 
     def finish(
         self, layout: Layout, extent: LiveExtent, ended: Ended | None = None
@@ -139,12 +134,12 @@ class Committer:
         reached = True
         for page in self._admission.take_staged():
             # A window or a state is nothing without what lies before it: the deep end gives way.
-            reached = reached and self._store_blocks(layout, page.meta.position)
+            reached = reached and self.store_blocks(layout, page.meta.position)
             if reached:
                 self._admission.add_made(page)
             else:
                 self._admission.give_up([page.meta.id])
-        if self._store_blocks(layout, end):
+        if self.store_blocks(layout, end):
             due = [stop for stop in self.stops if stop <= end]
             self._store_stops(layout, extent, sorted({*due, end}))
             if len(layout.groups) == 1 and 0 < self._prompt_length <= end:
@@ -170,8 +165,11 @@ class Committer:
         found = self._store.find_all([self._page(PAGED, e) for e in ends], here=True)
         return [e for e, info in zip(ends, found, strict=True) if info is None]
 
-    def _store_blocks(self, live: Layout | Source, end: int) -> bool:
-        """Store the complete blocks up to `end`; False when one had no room."""
+    def store_blocks(self, live: Layout | Source, end: int) -> bool:
+        """Store the pages that wait in staging, and the complete blocks up to `end`; False when one
+        of these had no room. A row has the paged group's tokens from `done` on."""
+        for page in self._admission.take_staged():
+            self._admission.add_made(page)
         ends = self._unstored(end)
         if not (ends and self._has_blocks):
             self.done = max(self.done, self.chain.block_start(end + 1))
@@ -260,7 +258,7 @@ class Committer:
 
     def _store_tail(self, live: Layout | Source, stop: int) -> None:
         is_tail = self._has_blocks and stop % self.chain.block_size != 0
-        if is_tail and not self._admission.has(self._page(PAGED, stop)):
+        if is_tail and not self._admission.owns(self._page(PAGED, stop)):
             self._store_paged(live, [stop])
 
     def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:
@@ -318,7 +316,7 @@ class Committer:
         encoded again, as that could give other bits."""
         meta = planned.meta
         codecs, nbytes = self._encoding(meta)
-        if codecs and self._admission.has(meta.id):
+        if codecs and self._admission.owns(meta.id):
             return True
         is_stored = self._admission.add(
             nbytes, meta, lambda: _made(cutter, [planned], codecs)[0], stage=stage

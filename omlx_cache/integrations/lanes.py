@@ -163,9 +163,9 @@ class Lane:
         tokens, limit = found.chain.tokens, found.position
         while True:
             parts = [
-                scope.restore(
+                scope.pending(
                     found.chain if scope is self.view else scope.chain(tokens), limit, room
-                )
+                ).take(None)
                 for scope in self.scopes
             ]
             limit = min(part.point.position for part in parts)

@@ -2,7 +2,7 @@
 are compiled before a request needs them."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -23,10 +23,9 @@ from omlx_cache.arrays.mlxio import (
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.identity import check_codec_name
 from omlx_cache.codecs.policy import CodecPolicy, LayerKind, LayerShape, is_compiled, warm_up
-from omlx_cache.pages.cut import NOTHING, Cutter, PageCut, Source
+from omlx_cache.pages.cut import NOTHING, Cutter, PageCut, Source, read_source
 from omlx_cache.pages.layout import (
     FLOATS,
-    Layout,
     Tag,
     codec_text,
     layout_of,
@@ -37,7 +36,7 @@ from omlx_cache.pages.layout import (
 from omlx_cache.settings import ConfigError
 from omlx_cache_storage.format import packing
 from omlx_cache_storage.format.packing import wrap
-from omlx_cache_storage.page import Page, PageMeta, Tensors, shared_tensors
+from omlx_cache_storage.page import Page, PageMeta, Tensors, TensorSpec, shared_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -251,25 +250,15 @@ def warm_codecs(
         logits = model(mx.array([[0]]), cache=caches)
         # A model may keep arrays that it makes on the way; no other thread could evaluate them.
         evaluate([logits, [cache.state for cache in caches]])
-        for codec, dim, dtype in _needed(layout_of(caches), compiled):
+        layout = layout_of(caches)
+        needed: set[tuple[Codec, int, mx.Dtype]] = set()
+        for group in layout.groups:
+            arrays = read_source(layout.of(group)).arrays
+            specs = [TensorSpec(n, name_of(a.dtype), tuple(a.shape)) for n, a in arrays.items()]
+            for policy in compiled:
+                codecs = _codecs(Tensors(specs), group.kind, policy)
+                needed |= {(c, arrays[n].shape[-1], arrays[n].dtype) for n, c in codecs.items()}
+        for codec, dim, dtype in needed:
             warm_up(codec, dim, dtype)
     except Exception as error:
         _log.info("the first request that needs a codec will compile it: %r", error)
-
-
-def _needed(layout: Layout, policies: Iterable[CodecPolicy]) -> list[tuple[Codec, int, mx.Dtype]]:
-    shapes = []
-    for leaf in layout.leaves:
-        arrays = leaf.arrays()
-        keys, values = arrays.get("keys"), arrays.get("values")
-        if keys is not None and values is not None and keys.ndim == 4:
-            dims = keys.shape[-1], values.shape[-1]
-            shapes.append(LayerShape(leaf.group.kind, *dims, keys.dtype))
-    uses = [
-        (codec, dim, shape.dtype)
-        for policy in policies
-        for shape, codecs in zip(shapes, policy.plan(shapes), strict=True)
-        for codec, dim in zip(codecs, (shape.key_dim, shape.value_dim), strict=True)
-        if codec is not None
-    ]
-    return list(dict.fromkeys(uses))

@@ -90,19 +90,16 @@ class Layout:
 
 def layout_of(prompt_cache: Sequence[Any]) -> Layout:
     """Return the layout of a prompt cache; raises UnsupportedCache."""
-    found = tuple(_leaf(path, cache) for path, cache in leaves(prompt_cache))
-    described = [
-        [leaf.path, layout_name(leaf.cache), leaf.adapter.config(leaf.cache)] for leaf in found
-    ]
+    found: list[Leaf] = []
+    described: list[list[object]] = []
+    for path, cache in leaves(prompt_cache):
+        adapter = adapter_for(cache)
+        found.append(Leaf(path, cache, adapter, adapter.group(cache)))
+        described.append([path, layout_name(cache), adapter.config(cache)])
     distinct = {leaf.group for leaf in found}
     groups = sorted(distinct, key=lambda g: (_ORDER[g.kind], g.window, g.keep))
     signature = json.dumps(described, separators=(",", ":"), sort_keys=True)
-    return Layout(found, tuple(groups), signature)
-
-
-def _leaf(path: str, cache: Any) -> Leaf:
-    adapter = adapter_for(cache)
-    return Leaf(path, cache, adapter, adapter.group(cache))
+    return Layout(tuple(found), tuple(groups), signature)
 
 
 class Tag(NamedTuple):

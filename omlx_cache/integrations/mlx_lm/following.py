@@ -83,7 +83,7 @@ class Following:
                     layout_of(extracted(extract())), LiveExtent(position, True), source
                 )
             elif source is not None and source.arrays:
-                self._committer.advance_row(source, position)
+                self._committer.store_blocks(source, position)
             self._note()
         except Exception:
             self._give_up()
