@@ -38,8 +38,8 @@ class Begun:
     `cancel`, or losing the object, releases the memory. Nothing raises: invalid tokens and
     unsupported models are ready at once, and their session says why nothing was restored.
 
-    `_lock` guards `_began`, `stamp`, `_over` (no thread looks again) and `_wait`, which `start`
-    begins; no thread reads a payload or waits under it.
+    `_lock` guards `_began`, `stamp`, `_over` (no thread looks again) and `queue_wait`, which
+    `start` begins; no thread reads a payload or waits under it.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Begun:
         self._began = time.monotonic()
         self._over = True
         self._pending = None
-        self._wait: QueueWait | None = None
+        self.queue_wait: QueueWait | None = None
         try:
             self.tokens = listed(tokens)
             array = as_tokens(self.tokens)
@@ -95,7 +95,7 @@ class Begun:
         if self._pending is not None and self.chain is not None:
             with self._lock:
                 self._over = False
-                self._wait = QueueWait(self.scope.store.flights, self.chain)
+                self.queue_wait = QueueWait(self.scope.store.flights, self.chain)
                 self._look()
 
     @property
@@ -104,15 +104,7 @@ class Begun:
         """True while it is better not to begin: another request computes a block or more beyond
         what can be restored. For `flights.wait_seconds` in all at most; cheap to poll."""
         self._look_if_stale()
-        return self._wait is not None and self._wait.is_on
-
-    @property
-    def held_seconds(self) -> float:
-        return 0.0 if self._wait is None else self._wait.seconds
-
-    @property
-    def waited_for(self) -> int | None:
-        return None if self._wait is None else self._wait.waited_for
+        return self.queue_wait is not None and self.queue_wait.is_on
 
     @property
     @uninterrupted
@@ -123,9 +115,7 @@ class Begun:
         pending = self._pending
         if pending is None or self.scope.store.closed or self.pid != os.getpid():
             return True
-        if self.held:
-            return False
-        return not pending.started or pending.ready or pending.refused
+        return not self.held and pending.ready
 
     @uninterrupted
     def wait(self, timeout: float | None = None) -> bool:
@@ -135,8 +125,8 @@ class Begun:
         timeout = self.scope.store.arguments.known("timeout", timeout, is_timeout, 0.0, SECONDS)
         deadline = inf if timeout is None else time.monotonic() + timeout
         while pending and not self.ready and (left := deadline - time.monotonic()) > 0:
-            if self._wait is not None and self.held:
-                self._wait.block(left)
+            if self.queue_wait is not None and self.held:
+                self.queue_wait.block(left)
             else:
                 pending.wait(None if left == inf else left)
         return self.ready
@@ -145,7 +135,7 @@ class Begun:
     def deadline(self) -> float:
         """Seconds, from now, that its session may still wait for the disk; not while it is held."""
         allowed = WAIT_SECONDS + WAIT_SECONDS_PER_TOKEN * len(self.tokens)
-        if self._wait is not None and self._wait.is_on:
+        if self.queue_wait is not None and self.queue_wait.is_on:
             return allowed
         return max(0.0, self._began + allowed - time.monotonic())
 
@@ -155,32 +145,32 @@ class Begun:
         if self._pending is not None and self.pid == os.getpid():
             with self._lock:
                 self._over = True
-                if self._wait is not None:
-                    self._wait.leave()
+                if self.queue_wait is not None:
+                    self.queue_wait.leave()
                 self._pending.cancel()
 
     def _look_if_stale(self) -> None:
         with self._lock:
             closed = self._over or self.scope.store.closed
-            if not closed and self._wait is not None and self._wait.is_stale():
+            if not closed and self.queue_wait is not None and self.queue_wait.is_stale():
                 self._look()
 
     def _look(self) -> None:
         """Look the prefix up; read it unless it is held; the lock is held."""
-        pending, wait = self._pending, self._wait
+        pending, wait = self._pending, self.queue_wait
         assert pending is not None
         assert wait is not None
         try:
             wait.mark()
             stamp, before = self.scope.store.stamp(self.priority), wait.found
             found = pending.look(stamp)
-            if wait.decide(found):
+            if wait.decide(found.position):
                 pending.cancel()
-            elif found > before or not pending.started:
+            elif found.position > before or not pending.started:
                 pending.cancel()
                 self.stamp = stamp
                 self._began = time.monotonic()
-                pending.start()
+                pending.start(found)
         except Exception:
             _log.exception("nothing is read ahead")
             self._over = True
@@ -193,12 +183,12 @@ class Begun:
         pending = self._pending
         if pending is None:
             return Restored(self.scope.fresh(), missed(self.miss_reason))
-        if self._wait is not None:
-            self._wait.give_up()
+        if self.queue_wait is not None:
+            self.queue_wait.give_up()
             self._look_if_stale()
             with self._lock:
                 self._over = True
-                self._wait.leave()
+                self.queue_wait.leave()
         if self.scope.store.closed:
             # Nothing comes any more: a deadline would be waited for in vain.
             pending.cancel()

@@ -77,7 +77,7 @@ class Preparation:
     def ready(self) -> bool:
         """True unless `step` would only wait for the disk. Cheap to poll."""
         pending = self._pending
-        return pending is None or pending.ready or pending.refused
+        return pending is None or pending.ready
 
     @uninterrupted
     def step(self, model: Any) -> bool:

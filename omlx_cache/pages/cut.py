@@ -313,19 +313,16 @@ def _pieces(held: Sequence[Ranges], span: TokenRange) -> Pieces | None:
     pieces: list[Piece] = []
     start = span.start
     while start < span.stop:
-        piece = next(_pieces_at(held, start, span.stop), None)
-        if piece is None:
+        # One pass is enough but for rings, whose tokens are in another order.
+        before = start
+        for source, ranges in enumerate(held):
+            base = 0
+            for tokens in ranges:
+                if start < span.stop and tokens.start <= start < tokens.stop:
+                    lo = base + start - tokens.start
+                    pieces.append(Piece(source, lo, lo + min(span.stop, tokens.stop) - start))
+                    start += pieces[-1].hi - lo
+                base += len(tokens)
+        if start == before:
             return None
-        pieces.append(piece)
-        start += piece.hi - piece.lo
     return tuple(pieces)
-
-
-def _pieces_at(held: Sequence[Ranges], start: int, stop: int) -> Iterator[Piece]:
-    for source, ranges in enumerate(held):
-        base = 0
-        for tokens in ranges:
-            if tokens.start <= start < tokens.stop:
-                lo = base + start - tokens.start
-                yield Piece(source, lo, lo + min(stop, tokens.stop) - start)
-            base += len(tokens)

@@ -43,10 +43,13 @@ class ReadingGate:
         self._rejected = 0
 
     @uninterrupted
-    def note_read(self, tier: str, nbytes: int, seconds: float) -> None:
-        if nbytes > 0 and seconds > 0:
-            with self._lock:
-                self._reads[tier].append(Finished(nbytes, seconds))
+    def note(self, nbytes: int, seconds: float, read: Mapping[str, int]) -> None:
+        """Note a restore of `nbytes`, of which tiers gave `read`: it tells of a tier that gave
+        half."""
+        with self._lock:
+            for tier, size in read.items():
+                if 2 * size >= nbytes > 0 and seconds > 0:
+                    self._reads[tier].append(Finished(size, seconds))
 
     @uninterrupted
     def probe(self) -> bool:
@@ -83,21 +86,14 @@ class RestoreGate:
     rejected first."""
 
     def __init__(self, gate: ReadingGate, model: str, *, probes: bool = True) -> None:
-        self._gate = gate
+        self.shared = gate
         self._model = model
         self._probes = probes
         self._probing: bool | None = None
 
     def rejects(self, tokens: int, nbytes: Mapping[str, int]) -> str:
         """Return why so many bytes of each tier are not read for so many tokens; "" to read."""
-        reason = "" if self._probing else self._gate.slower(self._model, tokens, nbytes)
+        reason = "" if self._probing else self.shared.slower(self._model, tokens, nbytes)
         if reason and self._probes and self._probing is None:
-            self._probing = self._gate.probe()
+            self._probing = self.shared.probe()
         return "" if self._probing else reason
-
-    def took(self, nbytes: int, seconds: float, read: Mapping[str, int]) -> None:
-        """Note a restore of `nbytes`, of which tiers gave `read`: it tells of a tier that gave
-        half."""
-        for tier, size in read.items():
-            if 2 * size >= nbytes:
-                self._gate.note_read(tier, size, seconds)

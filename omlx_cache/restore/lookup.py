@@ -120,19 +120,16 @@ class GroupPages:
                 yield range(start + size, gap + 1, size)
                 start = gap
                 continue
-            stop = min(span.stop, start // size * size + size)
-            end = self._covering(start, stop)
+            block = start // size
+            stop = min(span.stop, block * size + size)
+            ends = (stop, block * size + size, *self._inside.get(block, ()))
+            end = next((end for end in ends if end >= stop and self._from(end) <= start), None)
             yield [] if end is None else [end]
             if end is None:
                 return
             start = stop
         if enough < span.stop:
             yield [span.stop]
-
-    def _covering(self, start: int, stop: int) -> int | None:
-        block = start // self._size
-        ends = (stop, (block + 1) * self._size, *self._inside.get(block, ()))
-        return next((end for end in ends if end >= stop and self._from(end) <= start), None)
 
 
 @dataclass(slots=True)

@@ -59,28 +59,22 @@ class PendingRestore:
         self._queue = queue
         self._new_walk = new_walk
         self._stamp = stamp
-        self._looked: BackgroundReading | None = None
         self._ahead: BackgroundReading | None = None
         self._finalizer: weakref.finalize[[BackgroundReading], PendingRestore] | None = None
 
     @uninterrupted
-    def look(self, stamp: int | None = None) -> int:
-        """Return how many tokens can be restored now, to be used at `stamp`. Reads and holds
-        nothing; an earlier start goes on."""
+    def look(self, stamp: int | None = None) -> BackgroundReading:
+        """Look up what can be restored now, to be used at `stamp`. Reads and holds nothing; an
+        earlier start goes on."""
         self._stamp = stamp if stamp is not None else self._stamp
-        self._looked = BackgroundReading(self._queue, self._new_walk(self._stamp))
-        assert self._looked.wanted is not None
-        return self._looked.wanted.position
+        return BackgroundReading(self._queue, self._new_walk(self._stamp))
 
     @uninterrupted
-    def start(self) -> None:
+    def start(self, found: BackgroundReading | None = None) -> None:
         """Let the reading of what `look` found begin in its turn; returns at once. Without effect
         while it is started."""
         if self._ahead is None:
-            if self._looked is None:
-                self.look()
-            self._ahead, self._looked = self._looked, None
-            assert self._ahead is not None
+            self._ahead = found or self.look()
             # A finalizer may run while any lock is held, so it takes none: the queue looks here
             # later.
             self._finalizer = weakref.finalize(self, self._queue.lost.append, self._ahead)
@@ -93,22 +87,18 @@ class PendingRestore:
 
     @property
     def ready(self) -> bool:
-        """True when `take` will not wait for a disk; cheap, and takes no lock that I/O holds."""
+        """True when waiting longer makes `take` no quicker: it has what it needs, or reads on the
+        spot, since it is not started, or larger than the queue may ever hold, or has no thread.
+        Cheap, and takes no lock that I/O holds."""
         self._queue.settle()
         ahead = self._ahead
-        return ahead is not None and ahead.ended.is_set() and not ahead.refused
+        return ahead is None or ahead.ended.is_set()
 
     @uninterrupted
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until `ready`, for `timeout` seconds at most; False at once if it never will be."""
+        """Block until `ready`, for `timeout` seconds at most."""
         ahead = self._ahead
-        return ahead is not None and wait_in_turns(ahead.ended.wait, timeout) and self.ready
-
-    @property
-    def refused(self) -> bool:
-        """True when it is larger than the queue may ever hold, or has no thread: `take` reads on
-        the spot."""
-        return self._ahead is not None and self._ahead.refused
+        return ahead is None or wait_in_turns(ahead.ended.wait, timeout)
 
     @uninterrupted
     def cancel(self) -> None:
@@ -176,7 +166,8 @@ def restore(reading: Reading, spent: float = 0.0) -> Restored:
     mark_used(walk, point)
     restored = _restored(walk.prompt_cache, point, reading.read)
     if walk.gate is not None:
-        walk.gate.took(restored.nbytes, time.perf_counter() - began + spent, restored.read_bytes)
+        seconds = time.perf_counter() - began + spent
+        walk.gate.shared.note(restored.nbytes, seconds, restored.read_bytes)
     return restored
 
 

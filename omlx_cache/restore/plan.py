@@ -166,22 +166,19 @@ def batches(
     follow each other in all targets."""
 
     def joins(batch: Sequence[PageRead], read: PageRead) -> bool:
-        nbytes = (len(batch) + 1) * read.geometry.tensors.nbytes
-        return len(batch) < most and nbytes <= most_bytes and _continues(batch[-1], read)
+        before, held = batch[-1], read.use.info.held
+        return (
+            len(batch) < most
+            and read.geometry is before.geometry
+            and (len(batch) + 1) * read.geometry.tensors.nbytes <= most_bytes
+            and len(read.spans) == len(before.spans)
+            and all(
+                (last.lo, last.hi) == (0, held) and span == (last.track, 0, held, last.to + held)
+                for last, span in zip(before.spans, read.spans, strict=True)
+            )
+        )
 
     return batched(reads, joins)
-
-
-def _continues(before: PageRead, read: PageRead) -> bool:
-    held = read.use.info.held
-    return (
-        read.geometry is before.geometry
-        and len(read.spans) == len(before.spans)
-        and all(
-            (last.lo, last.hi) == (0, held) and span == (last.track, 0, held, last.to + held)
-            for last, span in zip(before.spans, read.spans, strict=True)
-        )
-    )
 
 
 class Targets:

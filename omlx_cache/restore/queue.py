@@ -54,6 +54,7 @@ class BackgroundReading(Reading):
         self._began = self._stopped = 0.0
         self._queue = queue
         self.wanted = found = walk.find(waits=False)
+        self.position = found.position
         # Pages of other machines are looked up meanwhile; the thread that plans waits for them.
         self.is_slow = walk.source.asks and found.position < walk.limit
         if not self.is_slow:

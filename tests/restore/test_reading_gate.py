@@ -37,7 +37,7 @@ class TimedMachine:
         self.work.request(model, "").computed(tokens, seconds)
 
     def read(self, seconds: float, *, nbytes: int = NBYTES, tier: str = REMOTE) -> None:
-        RestoreGate(self.gate, "m").took(nbytes, seconds, {tier: nbytes})
+        self.gate.note(nbytes, seconds, {tier: nbytes})
 
     def reads(self, seconds: float, *, nbytes: int = NBYTES, tier: str = REMOTE) -> None:
         for _ in range(READS):
@@ -51,7 +51,7 @@ class TimedMachine:
         gate = RestoreGate(self.gate, "m")
         rejected = bool(gate.rejects(TOKENS, {REMOTE: NBYTES}))
         if not rejected:
-            gate.took(NBYTES, seconds, {REMOTE: NBYTES})
+            self.gate.note(NBYTES, seconds, {REMOTE: NBYTES})
         return not rejected
 
 
