@@ -186,9 +186,11 @@ class RotatingKVCacheAdapter(KVCacheAdapter):
 
     def rebuild(self, cache: Any, arrays: Mapping[str, Array], position: int, phase: Phase) -> None:
         super().rebuild(cache, arrays, position, phase)
-        cache._idx = min(position, int(cache.max_size))
-        if position > cache.max_size and _is_ring(phase, cache):
-            cache._idx = phase["index"]
+        cache._idx = (
+            phase["index"]
+            if position > cache.max_size and _is_ring(phase, cache)
+            else min(position, int(cache.max_size))
+        )
 
     def blank(self, cache: Any) -> Any:
         return type(cache)(cache.max_size, cache.keep)
@@ -217,9 +219,12 @@ def _is_ring(phase: Phase, cache: Any) -> bool:
 
 
 def _ring(offset: int, size: int, keep: int, index: int) -> Ranges:
-    oldest = offset - (size - keep)
     newest = offset - (index - keep)
-    parts = (TokenRange(0, keep), TokenRange(newest, offset), TokenRange(oldest, newest))
+    parts = (
+        TokenRange(0, keep),
+        TokenRange(newest, offset),
+        TokenRange(offset - (size - keep), newest),
+    )
     return tuple(part for part in parts if len(part))
 
 

@@ -257,8 +257,11 @@ class Committer:
         return exact and not extent.overwritten and self._store_state(layout, group, stop)
 
     def _store_tail(self, live: Layout | Source, stop: int) -> None:
-        is_tail = self._has_blocks and stop % self.chain.block_size != 0
-        if is_tail and not self._admission.owns(self._page(PAGED, stop)):
+        if (
+            self._has_blocks
+            and stop % self.chain.block_size
+            and not self._admission.owns(self._page(PAGED, stop))
+        ):
             self._store_paged(live, [stop])
 
     def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from omlx_cache.adapters.base import PAGED, GroupSpec, Phase
+from omlx_cache.adapters.kv import RotatingKVCacheAdapter
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs.policy import codec_named
 from omlx_cache.pages.layout import (
@@ -161,6 +162,14 @@ class Walk:
                 known = self.models[group] = meta_of(use.page)
             if group.kind != "window" or use.info.position == point.position:
                 phases |= _phases(known)
+            elif use.info.position == point.position + 1:
+                # A ring has an index only after an update by the one token that is not restored.
+                told = _phases(known)
+                phases |= {
+                    leaf.path: {"index": told[leaf.path].get("index", 0) - 1}
+                    for leaf in self.layout.of(group)
+                    if leaf.path in told and isinstance(leaf.adapter, RotatingKVCacheAdapter)
+                }
         return make_plan(self.layout.leaves, point, self.models, phases, self.capacity)
 
 

@@ -151,10 +151,10 @@ steps. The steps matter, with a cache or without:
 - Decoding token by token and a prefill can differ in the last bits: in latent attention (DeepSeek
   and others), state-space layers, and most windowed layers in float32. An answer's keys and values
   are restored as decoding made them.
-- A ring that wrapped while decoding keeps its rotation where a request ended and at block
-  boundaries. At other positions of an answer its tokens are restored in temporal order, and
-  attention in float32 then sums in another order. An exact repeat of a whole conversation is such a
-  case: it stops one token before the end.
+- A ring that wrapped while decoding keeps its rotation where a request ended, one token before
+  that, and at block boundaries. One token before an end where the ring was just full again, once
+  per window, its tokens are restored in temporal order, and attention in float32 then sums in
+  another order.
 - On GPUs matrix products of other shapes may round differently in every family.
 
 A cache of recurrent state alone does not say how many tokens it has seen. A session notices when

@@ -108,3 +108,24 @@ def test_windows_are_kept_at_restore_points_only(stores: dict[int, BlockStore]) 
     turn = request(model, cache, [*prompt, 1, 2, 3], salt=salt, commit=False)
     assert turn.cached == 400
     cache.clear(salt=salt)
+
+
+@pytest.mark.parametrize("name", ["llama with max_kv_size", "gemma3_text"])
+@pytest.mark.parametrize("answer", [63, 80, 130])
+def test_an_exact_repeat_of_an_answer_has_the_rings_of_the_live_run(
+    name: str, answer: int, stores: dict[int, BlockStore]
+) -> None:
+    model, make = MODELS[name]
+    cache = PrefixCache(model, stores[48], make_cache=lambda: make(model))
+    tokens, salt = random_tokens(100 + answer, answer), f"repeat {next(SALTS)}"
+    with cache.session(tokens[:100], salt=salt) as session:
+        prefill(model, session, 40)
+        for token in tokens[100:]:
+            rings_before = [getattr(one, "_idx", None) for one in session.prompt_cache]
+            live = feed(model, session.prompt_cache, [token])
+            session.append(token)
+        session.commit()
+    with cache.session(tokens, salt=salt) as session:
+        assert session.cached_tokens == len(tokens) - 1
+        assert [getattr(one, "_idx", None) for one in session.prompt_cache] == rings_before
+        assert same([feed(model, session.prompt_cache, tokens[-1:])], [live])
