@@ -36,7 +36,7 @@ from omlx_cache_storage.format.names import ENTRY_BYTES
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.page import Page
-from omlx_cache_storage.tiers import Tier, TierView
+from omlx_cache_storage.tiers import Tier
 
 BLOCKS = 64
 SMALLEST = 16 * BLOCKS
@@ -108,7 +108,7 @@ def measure_hot(pages: int) -> Measured:
 
 def _look_up(what: str, tier: Tier, number: int) -> list[BenchRow]:
     """Time the look-up of a conversation of which every block is there."""
-    view = TierView([tier])
+    view = tier
     tokens = chain_of(number, BLOCKS).tokens
 
     def ours() -> None:

@@ -47,7 +47,6 @@ from omlx_cache.tools.bench.figures import (
 )
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.keys import KeyChain, as_tokens
-from omlx_cache_storage.tiers import TierView
 
 LAYERS = 32
 APPENDED = 4 * BLOCK_SIZE
@@ -125,7 +124,7 @@ def _look_up(size: Size, layout: str, group: GroupSpec) -> list[BenchRow]:
                 continue
             meta = replace(page.meta, group=kept.name, held=0 if kept is STATE else BLOCK_SIZE)
             tier.put(replace(page, meta=meta), tier.reserve(1), dirty=False, stamp_ns=1 << 40)
-    view = TierView([tier])
+    view = tier
 
     def look_up() -> None:
         chain = KeyChain(NAMESPACE, tokens, BLOCK_SIZE)

@@ -15,13 +15,10 @@ from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.page import Page, PageId, PageMeta
 from omlx_cache_storage.stats import Counters
-from omlx_cache_storage.tiers import Tiers, TierView
+from omlx_cache_storage.tiers import Besides, Tiers
 
 WRITER_STALL_SECONDS = 60.0
 """How long a commit that waits for the disk sees no page written before it gives up."""
-
-Fallbacks = Callable[[TierView], Iterable[PageId]]
-"""Names the pages that a tier shall keep for a chain whose deep end it may lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +232,7 @@ class Admission:
             self._store.refuse(pages, self._began_ns)
 
     def finish(
-        self, pages: Sequence[PageId], fallbacks: Fallbacks, ended: Ended | None = None
+        self, pages: Sequence[PageId], fallbacks: Besides, ended: Ended | None = None
     ) -> None:
         """Mark a whole sequence as used together, but not what another has used meanwhile; from now
         on pages wait for room."""

@@ -37,7 +37,7 @@ from omlx_cache_storage.errors import ForeignPage, PageError, PageGone
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, PageMeta
 from omlx_cache_storage.prefetch import ReadingTiers
-from omlx_cache_storage.tiers import TierView
+from omlx_cache_storage.tiers import Tier
 
 _log = logging.getLogger(__name__)
 
@@ -231,10 +231,11 @@ def _is_decodable(meta: PageMeta) -> bool:
 
 
 def fallbacks(
-    chain: KeyChain, groups: Sequence[GroupSpec], view: TierView, limit: int
+    chain: KeyChain, groups: Sequence[GroupSpec], tiers: Sequence[Tier], limit: int
 ) -> list[PageId]:
-    """Return the pages of the deepest point up to `limit` that a tier can restore by itself, and of
-    shallower ones, evenly spaced; nothing for models that trim. Pure but for `view`.
+    """Return the pages of the deepest point up to `limit` that the first of some tiers can restore
+    by itself, and of shallower ones, evenly spaced; nothing for models that trim. Pure but for
+    `tiers`.
 
     Pages of one use share a stamp, and the deepest are evicted first. Windows and recurrent state
     serve one position, so a chain that kept them at its end alone would be worth nothing from the
@@ -242,12 +243,13 @@ def fallbacks(
     """
     if {*groups} <= {PAGED}:
         return []
-    found = collect(chain, groups, view, limit=limit)
+    found = collect(chain, groups, tiers[0], limit=limit)
     ascending = list(found.positions())[::-1]
     if not ascending:
         return []
     kept = dict.fromkeys(_pages(found, ascending[-1]))
-    for position in _spaced(ascending, _count(found, ascending[-1], view.limit_bytes)):
+    limit_bytes = min(tier.limit_bytes for tier in tiers)
+    for position in _spaced(ascending, _count(found, ascending[-1], limit_bytes)):
         kept.update(dict.fromkeys(_pages(found, position)))
     return [use.page for use in kept]
 

@@ -103,7 +103,7 @@ class _VirtualEvictor(Evictor):
     def catch_up(self, pages: Sequence[PageId], asked: set[PageId]) -> bool:
         return False
 
-    def places_of(self, writing: Writing) -> int:
+    def places_of(self, page: StoredPage, described: int) -> int:
         return 0
 
     def expel(self, pages: list[PageId]) -> list[PendingDeletion]:

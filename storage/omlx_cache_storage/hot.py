@@ -223,6 +223,7 @@ class HotTier(LocalTier[Held]):
             return self._index.get(page)
 
     def get(self, page: PageId) -> Page | None:
+        """Return a page, which stays valid for as long as the caller holds it."""
         held = self.record(page)
         return None if held is None else held.page
 
@@ -421,6 +422,8 @@ class HotTier(LocalTier[Held]):
             return pinned
 
     def refuse(self, pages: Sequence[PageId], began_ns: int) -> None:
+        """Note rejected pages of a request that began at a stamp: the policy learns from their
+        return."""
         with self._lock:
             self._policy.wanted(pages, began_ns)
             self._policy.refused(pages, began_ns)

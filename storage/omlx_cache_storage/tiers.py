@@ -59,19 +59,9 @@ RUN_SHARE = 32
 """Pages are admitted together up to so many bytes, and up to this share of the hot tier."""
 
 
-class TierView:
-    """A view of the first of some tiers, `tier`, for lookups. Reads nothing."""
-
-    def __init__(self, tiers: "Sequence[Tier]") -> None:
-        self.tier = tiers[0]
-        self.find_all = self.tier.find_all
-        self.tails_of = self.tier.tails_of
-        self._tiers = tiers
-
-    @property
-    def limit_bytes(self) -> int:
-        """The bytes that a sequence can have there and behind it."""
-        return min(tier.limit_bytes for tier in self._tiers)
+Besides: TypeAlias = Callable[[Sequence[Tier]], Iterable[PageId]]
+"""Names more pages for the first of some tiers. A sequence can have as many bytes there as the
+smallest of them has."""
 
 
 class Tiers:
@@ -121,9 +111,10 @@ class Tiers:
             events=events,
             pins=self.pins,
         )
+        self.held, self.refuse = self.hot.get, self.hot.refuse
+        self.retains = self.hot.retain
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
-        self._views = [TierView(self._levels[level:]) for level in range(len(self._levels))]
         sources = self._levels if remote is None else (*self._levels, remote)
         self._sources: Sequence[Tier | RemoteTier] = sources
         self.writer: Writer | None = None
@@ -192,10 +183,6 @@ class Tiers:
         hidden = {} if self.remote is None else dict(self.remote.hidden(pages))
         return hidden if self.cold is None else {**hidden, **self.cold.hidden(pages)}
 
-    def held(self, page: PageId) -> Page | None:
-        """Return a page that memory has; it stays valid for as long as the caller holds it."""
-        return self.hot.get(page)
-
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
         """Open a page that is not in memory; raises PageError inside the `with` statement."""
         if self.remote is not None and self._is_far(page):
@@ -208,7 +195,7 @@ class Tiers:
         if self.remote is None:
             return False
         stored = None if self.cold is None else self.cold.info(page)
-        far = self.remote.info(page)
+        far = self.remote.find_all([page])[0]
         return stored is None or (far is not None and far.held > stored.held)
 
     def unanswered(self, page: PageId) -> PageUnanswered:
@@ -225,10 +212,6 @@ class Tiers:
             return self.remote.meta(page)
         with self.reading(page) as reader:
             return reader.meta
-
-    @property
-    def retains(self) -> bool:
-        return self.hot.retain
 
     @property
     def deletions(self) -> int:
@@ -307,11 +290,6 @@ class Tiers:
             total, own, position=position, shift_ns=SHIFTS_NS[priority], prepared=prepared
         )
 
-    def refuse(self, pages: Sequence[PageId], began_ns: int) -> None:
-        """Note rejected pages of a request that began at a stamp: the policy learns from their
-        return."""
-        self.hot.refuse(pages, began_ns)
-
     def put(
         self,
         page: Page,
@@ -385,7 +363,7 @@ class Tiers:
         self,
         chain: Sequence[PageId],
         stamp_ns: int | None = None,
-        besides: Callable[[TierView], Iterable[PageId]] = lambda _: (),
+        besides: Besides = lambda _: (),
         since_ns: int = 0,
         *,
         used: bool = True,
@@ -400,7 +378,10 @@ class Tiers:
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
         if stamp <= SUPERSEDED_NS:
             return
-        marked = [(view.tier, [*chain, *besides(view)]) for view in self._views]
+        marked = [
+            (tier, [*chain, *besides(self._levels[level:])])
+            for level, tier in enumerate(self._levels)
+        ]
         # A reorder marks the disk first. Else a page written meanwhile at the new stamp would find
         # its own chain at the old one, too young to make room. It marks the disk again for pages
         # being written at the old stamp.
@@ -417,14 +398,16 @@ class Tiers:
         new: Collection[PageId],
         stamp_ns: int,
         since_ns: int,
-        besides: Callable[[TierView], Iterable[PageId]] = lambda _: (),
+        besides: Besides = lambda _: (),
     ) -> None:
         """Give a sequence that ends one stamp, as `touch` does, but as no access: no second use of
         its `new` pages, which it stored a moment ago, and none of the others."""
         stored = list(dict.fromkeys([*(page for page in chain if page in new), *new]))
         # All at once: a page written at the new stamp makes no room among pages of another use.
         restored = [page for page in chain if page not in new]
-        self.touch(restored, stamp_ns, lambda tier: [*besides(tier), *stored], since_ns, used=False)
+        self.touch(
+            restored, stamp_ns, lambda tiers: [*besides(tiers), *stored], since_ns, used=False
+        )
         self.touch(stored, stamp_ns, since_ns=since_ns, used=False)
 
     @uninterrupted

@@ -121,7 +121,7 @@ def test_a_tail_is_found_by_whoever_has_the_same_prompt(machines: Machines) -> N
     tail = STORY.page(2, tail=5)
     assert one.store.write(tail) == "written"
     assert two.about(1, length=2 * BLOCK - 5).news
-    assert two.info(tail.meta.id) is not None
+    assert two.find_all([tail.meta.id])[0] is not None
     assert two.get(tail.meta.id) == tail.payload
 
 

@@ -34,7 +34,6 @@ from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.page_reader import read_header
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.keys import KeyChain
-from omlx_cache_storage.tiers import TierView
 
 LEVELS: tuple[Durability, ...] = ("none", "fsync", "full")
 LIMIT = 1 << 40
@@ -90,7 +89,7 @@ def _index(size: Size, directory: Path) -> list[BenchRow]:
         min(size.runs, 3),
         limits={SCAN: [partial(list_files, directory)]},
     )
-    view, tokens = TierView([scan()]), chain.tokens
+    view, tokens = scan(), chain.tokens
 
     def look_up() -> None:
         chain = KeyChain(NAMESPACE, tokens, BLOCK_SIZE)

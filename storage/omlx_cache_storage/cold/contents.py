@@ -2,15 +2,14 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Keep
 from omlx_cache_storage.eviction.order import OrderedPages, Record
 from omlx_cache_storage.format.names import ENTRY_BYTES, PARENT_HINT_BYTES, StoredPage
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import COLD, PAGED, PageId, PageInfo
+from omlx_cache_storage.page import PAGED, PageId
 
 
 class PageFile(Record):
@@ -129,14 +128,6 @@ class Contents(OrderedPages[PageFile]):
             file.undecodable = True
             self.undecodable += 1
 
-    def infos(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
-        return [
-            None
-            if file is None or file.undecodable
-            else PageInfo(file.position, file.held, file.nbytes, COLD)
-            for file in self.get_all(pages)
-        ]
-
     def use(
         self, chain: Iterable[PageId], stamp_ns: int, since_ns: int = 0, *, used: bool = True
     ) -> list[PageId]:
@@ -178,9 +169,6 @@ class Contents(OrderedPages[PageFile]):
             if excess <= 0 or outranked or len(pages) == most:
                 break
         return Victims(pages, excess <= 0 or len(pages) == most, outranked, young_ns)
-
-    def first(self, count: int) -> list[PageId]:
-        return [file.id for file in islice(self.in_order(), count)]
 
     def check_integrity(self) -> None:
         super().check_integrity()

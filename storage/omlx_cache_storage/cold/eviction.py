@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from omlx_cache_storage.cold.contents import Candidate, Victims
 from omlx_cache_storage.cold.deletion import Deleter
@@ -79,7 +80,6 @@ class Evictor(DirectoryPart):
     ) -> None:
         super().__init__(index, files, sharing)
         self._deleter = deleter
-        self.flights = sharing.flights
         self.min_free = min_free
         self.own_limit: int | None = None
         self.impatience = 0
@@ -123,14 +123,14 @@ class Evictor(DirectoryPart):
             return self.used_bytes()
 
     def used_bytes(self) -> int:
-        held = self._index.contents.nbytes + self.flights.nbytes + self._index.doomed.nbytes
-        return held + self._files.counted.nbytes
+        held = self._index.contents.nbytes + self._sharing.flights.nbytes
+        return held + self._index.doomed.nbytes + self._files.counted.nbytes
 
     def note_peak(self) -> None:
         self.peak = max(self.peak, self.used_bytes())
 
-    def places_of(self, writing: Writing) -> int:
-        return self._files.places_bytes(writing.wanted, writing.described)
+    def places_of(self, page: StoredPage, described: int) -> int:
+        return sum(self._files.places(page.namespace, page.shard, described).values())
 
     def reserve(self, writing: Writing, page: StoredPage) -> None:
         """Count a page in place of its former reservation; the directory is held."""
@@ -140,7 +140,7 @@ class Evictor(DirectoryPart):
             writing.file, os.path.dirname(writing.path), page.namespace, page.nbytes, page, own=True
         )
         with self._index.lock:
-            self.flights.count(writing.file, flight)
+            self._sharing.flights.count(writing.file, flight)
             writing.reserved = flight.cost
             self.note_peak()
         # Raises OSError: a page of which peer processes know nothing must not be written.
@@ -149,7 +149,7 @@ class Evictor(DirectoryPart):
     def _reserve_part(self, writing: Writing) -> None:
         with self._index.lock:
             over = self.lacks(0)
-        free = writing.reserved - over - self.places_of(writing)
+        free = writing.reserved - over - self.places_of(writing.wanted, writing.described)
         if free > ENTRY_BYTES:
             nbytes = min(free - ENTRY_BYTES, writing.wanted.nbytes)
             self.reserve(writing, writing.wanted._replace(nbytes=nbytes))
@@ -171,7 +171,11 @@ class Evictor(DirectoryPart):
         The directory is held, and the freed bytes are the caller's until it is released. Raises
         HeldEnough when another call must go on."""
         candidate = writing.candidate
-        nbytes = writing.wanted.cost + self.places_of(writing) - writing.reserved
+        nbytes = (
+            writing.wanted.cost
+            + self.places_of(writing.wanted, writing.described)
+            - writing.reserved
+        )
         used = self.known_bytes() + nbytes + DIRECTORY_SLACK_BYTES
         if self.own_limit is not None and used > self.own_limit:
             # Others keep more here: theirs is not this process's to delete.
@@ -261,7 +265,7 @@ class Evictor(DirectoryPart):
 
     def first(self, count: int) -> list[PageId]:
         with self._index.lock:
-            return self._index.contents.first(count)
+            return [file.id for file in islice(self._index.contents.in_order(), count)]
 
     @contextlib.contextmanager
     def impatient(self) -> Iterator[None]:

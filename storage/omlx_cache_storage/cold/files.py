@@ -95,14 +95,12 @@ class PageFiles:
         known = self.counted.get(os.path.join(self._root, namespace.hex(), NAMESPACE_FILE))
         return len(encode_document(document)) + SMALL_FILE_BYTES if known is None else known.cost
 
-    def places_bytes(self, page: StoredPage, described: int) -> int:
-        return sum(self._places(page.namespace, page.shard, described).values())
-
     def expect(self, namespace: BlockKey, shard: str, described: int) -> None:
-        for path, nbytes in self._places(namespace, shard, described).items():
+        for path, nbytes in self.places(namespace, shard, described).items():
             self.counted.count(path, Taken(nbytes))
 
-    def _places(self, namespace: BlockKey, shard: str, described: int) -> dict[str, int]:
+    def places(self, namespace: BlockKey, shard: str, described: int) -> dict[str, int]:
+        """Return what a page's directories and its namespace's files take that are not counted."""
         # This runs for each written page of any process: `join` takes several times as long.
         directory = f"{self._root}{os.sep}{namespace.hex()}"
         shard = f"{directory}{os.sep}{shard}"

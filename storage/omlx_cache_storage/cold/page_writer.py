@@ -44,7 +44,7 @@ class PageWriter(DirectoryPart):
         limits: SharedLimits,
         load: Callable[[], None],
         encode: Callable[[Page], Page] | None,
-        daily_writes: DailyWrites | None,
+        daily_writes: DailyWrites,
     ) -> None:
         super().__init__(index, files, sharing)
         self._deleter = deleter
@@ -80,7 +80,7 @@ class PageWriter(DirectoryPart):
         size += len(pieces[0])
         # The bytes that a file takes of a disk, as far as they are known before it is written.
         rationed = -(-size // SMALL_FILE_BYTES) * SMALL_FILE_BYTES
-        if self.daily_writes is not None and not self.daily_writes.take(rationed):
+        if not self.daily_writes.take(rationed):
             return "rationed"
         wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
         path = self._index.path(wanted)
@@ -104,7 +104,7 @@ class PageWriter(DirectoryPart):
                 self._index.events.timings.observe(
                     "page_write_seconds", time.perf_counter() - began
                 )
-            elif self.daily_writes is not None:
+            else:
                 self.daily_writes.give_back(rationed)
 
     def decided(self, candidate: Candidate, held: int) -> WriteResult | None:
@@ -122,7 +122,7 @@ class PageWriter(DirectoryPart):
             if self._index.refused_rank is not None and candidate.rank < self._index.refused_rank:
                 self._evictor.refused += 1
                 return "refused"
-        if self.daily_writes is not None and not self.daily_writes.take(0):
+        if not self.daily_writes.take(0):
             return "rationed"
         return None
 
@@ -207,11 +207,11 @@ class PageWriter(DirectoryPart):
             if writing.opened.fd < 0 or abandon(writing.temporary, self._files.fs):
                 with contextlib.suppress(OSError), self._sharing.changing():
                     self._sharing.tidy([os.path.dirname(writing.path)])
-                    self._evictor.flights.end(writing.file)
+                    self._sharing.flights.end(writing.file)
                     self._sharing.tell(Cancelled(writing.file))
                     return
             # The next process that holds the directory finds out about the page.
-            if flight := self._evictor.flights.get(writing.file):
+            if flight := self._sharing.flights.get(writing.file):
                 flight.own, flight.since = False, 0.0
         finally:
             writing.opened.close()
@@ -252,7 +252,7 @@ class PageWriter(DirectoryPart):
         again = self._evictor.once_written.find(page) is not None
         with self._index.lock:
             replaced = self._index.pop(page)
-            self._evictor.flights.end(writing.file)
+            self._sharing.flights.end(writing.file)
             self._index.put(stored, time_ns, used=True).recorded_ns = time_ns
             self.written += nbytes
             self.rewritten += nbytes if again or replaced is not None else 0

@@ -63,19 +63,14 @@ IGNORED_SHARES: Final = (
 )
 
 
-class DailyWriteUsage(NamedTuple):
-    written_bytes: int
-    limit_bytes: int
-    rationed_pages: int
-
-
 class DailyWrites:
     """Admits bytes to write, `limit_bytes` in any 24 hours of the clock, the running one included.
+    With 0 all are admitted, and none counted.
 
     A rejection closes the day until the next hour: smaller pages would go to the disk without the
     pages before them. `_booked` are bytes that are booked and not written, `_closed` is the closed
-    hour, and `_hours` is replaced as a whole. Any thread may ask for `usage` and `is_spent`; the
-    other methods belong to one thread at a time.
+    hour, and `_hours` is replaced as a whole. Any thread may ask for properties and
+    `rationed_pages`; the methods belong to one thread at a time.
     """
 
     def __init__(
@@ -89,41 +84,42 @@ class DailyWrites:
     ) -> None:
         self._path = os.path.join(directory, WRITES_FILE)
         self._ledger = ledger
-        self._limit = limit_bytes
+        self.limit_bytes = limit_bytes
         self._fs = fs
         self._clock = clock
         self._durability: Durability = durability
         self._hours: dict[int, int] = {}
         self._booked = 0
         self._closed = -1
-        self._count = 0
+        self.rationed_pages = 0
         self._told = False
 
     def take(self, nbytes: int) -> bool:
         """Admit bytes for a page; False, counted and said once, beyond the limit. Of none: whether
         any may be admitted."""
-        if not self._fits(nbytes) or (nbytes > self._booked and not self._book(nbytes)):
+        if self.limit_bytes and not (
+            self._fits(nbytes) and (nbytes <= self._booked or self._book(nbytes))
+        ):
             self._closed = self._hour()
-            self._count += 1
+            self.rationed_pages += 1
             if not self._told:
                 _log.warning(
                     "daily_write_bytes (%s) is spent: pages stay in memory only, until what was "
                     "written a day ago no longer counts",
-                    format_size(self._limit),
+                    format_size(self.limit_bytes),
                 )
             self._told = True
             return False
-        self._booked -= nbytes
+        self._booked -= nbytes if self.limit_bytes else 0
         self._told = self._told and not nbytes
         return True
 
     def give_back(self, nbytes: int) -> None:
         self._booked += nbytes
 
-    def usage(self) -> DailyWriteUsage:
-        return DailyWriteUsage(
-            max(0, self._total(self._hour()) - self._booked), self._limit, self._count
-        )
+    @property
+    def written_bytes(self) -> int:
+        return max(0, self._total(self._hour()) - self._booked)
 
     @property
     def is_spent(self) -> bool:
@@ -137,7 +133,9 @@ class DailyWrites:
 
     def _fits(self, nbytes: int) -> bool:
         hour = self._hour()
-        return hour != self._closed and self._total(hour) - self._booked + nbytes <= self._limit
+        return (
+            hour != self._closed and self._total(hour) - self._booked + nbytes <= self.limit_bytes
+        )
 
     def _book(self, nbytes: int) -> bool:
         """Book a page's bytes, and somewhat more; False when peer processes have booked them. A
@@ -149,8 +147,8 @@ class DailyWrites:
             if not self._fits(nbytes):
                 return False
             hour = self._hour()
-            wanted = max(nbytes - self._booked, self._limit // BOOKED_SHARE)
-            booked = min(wanted, self._limit - self._total(hour))
+            wanted = max(nbytes - self._booked, self.limit_bytes // BOOKED_SHARE)
+            booked = min(wanted, self.limit_bytes - self._total(hour))
             self._hours = {**self._hours, hour: self._hours.get(hour, 0) + booked}
             self._booked += booked
             raw = json.dumps({"hours": self._hours}, indent=2).encode() + b"\n"

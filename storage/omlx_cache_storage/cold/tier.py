@@ -6,22 +6,23 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from omlx_cache_storage.breaker import OPENING
 from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.contents import Contents, PageFile
-from omlx_cache_storage.cold.deletion import Cleared, Deleter
+from omlx_cache_storage.cold.deletion import Deleter
 from omlx_cache_storage.cold.disk import Durability, FileSystem
 from omlx_cache_storage.cold.eviction import DIRECTORY_SLACK_BYTES, Evictor
 from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index, PendingDeletion
-from omlx_cache_storage.cold.ledger import HOLD_FILES, WAIT_SECONDS, LedgerBusy
+from omlx_cache_storage.cold.ledger import HOLD_FILES, LedgerBusy
 from omlx_cache_storage.cold.opening import Opening
 from omlx_cache_storage.cold.page_reader import PageReader, open_page
 from omlx_cache_storage.cold.page_writer import PageWriter
 from omlx_cache_storage.cold.root import Root
-from omlx_cache_storage.cold.shared_limits import DailyWrites, DailyWriteUsage, SharedLimits
+from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
 from omlx_cache_storage.cold.sharing import Sharing
 from omlx_cache_storage.documents import format_size
 from omlx_cache_storage.errors import (
@@ -35,8 +36,7 @@ from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.keep import NEVER_NS, Clock, Keep, Learned, Lru
 from omlx_cache_storage.eviction.order import LocalTier
 from omlx_cache_storage.format.names import StoredPage
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageInfo, WriteResult
+from omlx_cache_storage.page import COLD, Page, PageId, PageInfo, WriteResult
 from omlx_cache_storage.pins import SHARE, Pinned
 from omlx_cache_storage.stats import ColdUsage
 
@@ -90,11 +90,7 @@ class ColdTier(LocalTier[PageFile]):
         limits = self._limits_type(index, files, sharing, evictor, derived=derived)
         root = Root(directory, fs, durability, memory, parents=parents)
         self._opening = self._opening_type(index, files, sharing, evictor, limits, root)
-        daily_writes = (
-            DailyWrites(directory, sharing.ledger, daily_bytes, fs, clock, durability)
-            if daily_bytes
-            else None
-        )
+        daily_writes = DailyWrites(directory, sharing.ledger, daily_bytes, fs, clock, durability)
         self._writing = PageWriter(
             index,
             files,
@@ -109,6 +105,8 @@ class ColdTier(LocalTier[PageFile]):
         self._index, self._files, self.sharing, self._lock = index, files, sharing, index.lock
         self._deleter, self.evictor, self._limits = deleter, evictor, limits
         self.pins = index.pins
+        self.clear, self.discard = deleter.clear, deleter.discard
+        self.refresh, self.close = sharing.refresh, sharing.close
 
     @property
     def _pages(self) -> Contents:
@@ -116,7 +114,12 @@ class ColdTier(LocalTier[PageFile]):
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         with self._index.lock:
-            found = self._index.contents.infos(pages)
+            found = [
+                None
+                if file is None or file.undecodable
+                else PageInfo(file.position, file.held, file.nbytes, COLD)
+                for file in self._index.contents.get_all(pages)
+            ]
             if self._index.health.hides_pages:
                 hidden = map(self._index.health.is_hidden, pages)
                 found = [None if h else one for one, h in zip(found, hidden, strict=True)]
@@ -218,9 +221,6 @@ class ColdTier(LocalTier[PageFile]):
             lost, self._index.lost = self._index.lost, []
             return lost
 
-    def clear(self, namespace: BlockKey, seconds: float = WAIT_SECONDS) -> Cleared:
-        return self._deleter.clear(namespace, seconds)
-
     def entries(self) -> list[ColdEntry]:
         return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.name.position, e.page))
 
@@ -258,12 +258,6 @@ class ColdTier(LocalTier[PageFile]):
             found = filter(None, map(self._index.contents.usable, pages))
             return self._index.repin(found, self._index.limit_bytes // SHARE)
 
-    def refresh(self) -> bool:
-        return self.sharing.refresh()
-
-    def close(self) -> None:
-        self.sharing.close()
-
     def open(self, budget: Callable[[int], int] | None = None) -> None:
         """Make the directory, delete leftovers of dead writers, index the pages, and evict down to
         the budget. `budget` may derive this process's budget from the bytes found.
@@ -276,7 +270,7 @@ class ColdTier(LocalTier[PageFile]):
             self._index.health.opening = OPENING
         with contextlib.suppress(OSError):
             self._opening.load()
-        if self._writing.daily_writes is not None:
+        if self._writing.daily_writes.limit_bytes:
             self._writing.daily_writes.read()
         self._shrink()
         with self._index.lock:
@@ -306,8 +300,7 @@ class ColdTier(LocalTier[PageFile]):
             self.sharing.recover()
 
     def _shrink(self) -> None:
-        if self._index.doomed:
-            self._deleter.retry()
+        self._deleter.retry()
         evicted, over = 0, partial(self.evictor.lacks, -DIRECTORY_SLACK_BYTES)
         with contextlib.suppress(OSError):
             while self.evictor.known_bytes() > self._index.limit_bytes and (
@@ -348,8 +341,7 @@ class ColdTier(LocalTier[PageFile]):
         spare = partial(self._fs.free_bytes if short > 0 else self._fs.spare_files, self.directory)
         before, evicted = spare() or 0, 0
         with self._index.lock:
-            files = map(self._index.contents.get, self._index.contents.first(HOLD_FILES))
-            part = sum(file.cost for file in files if file is not None)
+            part = sum(file.cost for file in islice(self._index.contents.in_order(), HOLD_FILES))
             if short > 0:
                 part = min(short, EVICTED_BYTES, self._index.contents.nbytes)
         while part > 0 and (some := self._evict_some(partial(int, part))):
@@ -358,8 +350,7 @@ class ColdTier(LocalTier[PageFile]):
         return evicted if (spare() or 0) > before else 0
 
     def usage(self) -> ColdUsage:
-        daily = self._writing.daily_writes
-        day = DailyWriteUsage(0, 0, 0) if daily is None else daily.usage()
+        day = self._writing.daily_writes
         with self._index.lock:
             self.evictor.note_peak()
             return ColdUsage(
@@ -391,7 +382,7 @@ class ColdTier(LocalTier[PageFile]):
             else "short"
             if self.evictor.is_short
             else "rationed"
-            if day is not None and day.is_spent
+            if day.is_spent
             else "ok"
         )
 
@@ -404,16 +395,13 @@ class ColdTier(LocalTier[PageFile]):
     def check_integrity(self) -> None:
         self._index.doomed.check_integrity()
         with self._index.lock:
-            assert not any(flight.own for flight in self.evictor.flights.values())
+            assert not any(flight.own for flight in self.sharing.flights.values())
             self._index.contents.check_integrity()
             assert self.evictor.used_bytes() <= self._index.limit_bytes
 
     @property
     def limit_bytes(self) -> int:
         return self._index.limit_bytes
-
-    def discard(self, pages: Iterable[PageId], *, later: bool = False) -> int:
-        return self._deleter.discard(pages, later=later)
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:
         return self._writing.write(page, time_ns, document)

@@ -87,7 +87,7 @@ class RemoteStore:
         with self._asked():
             began = time.perf_counter()
             heads, members = self.engine.look(names, WIRE_BYTES, asked)
-            self.tally.note_trip(time.perf_counter() - began)
+            self.tally.trips.append(time.perf_counter() - began)
         for placed, head in zip(pages, heads, strict=True):
             self._describe(placed, head)
         return members
@@ -183,7 +183,9 @@ class RemoteStore:
             self.back_off.left()
         self.back_off.succeeded(read=True)
         there = [part for part in value if part is not None]
-        self.tally.note_read(began, sum(memoryview(part).nbytes for part in there))
+        came = sum(memoryview(part).nbytes for part in there)
+        self.tally.add(read_bytes=came)
+        self.tally.reads.append((began, time.monotonic(), came))
         if value[0] is None:
             raise PageNotSent(errors.REMOTE_LOST, "it was evicted")
         if len(there) < len(value):
@@ -250,15 +252,16 @@ def _cut(name: str, start: int, nbytes: int, size: int) -> list[Part]:
 class RemoteTally:
     """Counts of a remote tier, by the names of `RemoteUsage`, and the times of the latest answers.
 
-    `_lock` guards all; `_reads` are the times at which reads began and ended, and their bytes.
+    `_lock` guards the counts. `trips` and `reads`, the times at which reads began and ended, and
+    their bytes, may be appended to and copied by any thread: both are atomic.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
-        self._trips: deque[float] = deque(maxlen=RECENT)
-        self._reads: deque[tuple[float, float, int]] = deque(maxlen=RECENT)
+        self.trips: deque[float] = deque(maxlen=RECENT)
+        self.reads: deque[tuple[float, float, int]] = deque(maxlen=RECENT)
 
     def add(self, **more: int) -> None:
         with self._lock:
@@ -268,27 +271,18 @@ class RemoteTally:
         with self._lock:
             self._errors[reason] += 1
 
-    def note_trip(self, seconds: float) -> None:
-        with self._lock:
-            self._trips.append(seconds)
-
-    def note_read(self, began: float, nbytes: int) -> None:
-        with self._lock:
-            self._counts["read_bytes"] += nbytes
-            self._reads.append((began, time.monotonic(), nbytes))
-
     def usage(self) -> dict[str, Any]:
         """Return the counts, the shortest of the latest round trips, and the rate of the latest
         reads together, while some were in flight. A missing figure is 0."""
-        busy = Intervals()
+        busy, reads = Intervals(), list(self.reads)
+        for began, ended, _ in reads:
+            busy.add(began, ended)
+        nbytes = sum(nbytes for _, _, nbytes in reads)
         with self._lock:
-            for began, ended, _ in self._reads:
-                busy.add(began, ended)
-            nbytes = sum(nbytes for _, _, nbytes in self._reads)
             is_rate = nbytes >= LARGE_BYTES and busy.seconds > 0
             return {
                 **self._counts,
                 "errors": dict(self._errors),
-                "latency_seconds": min(self._trips, default=0.0),
+                "latency_seconds": min(list(self.trips), default=0.0),
                 "bytes_per_second": nbytes / busy.seconds if is_rate else 0.0,
             }

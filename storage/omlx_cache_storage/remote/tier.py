@@ -80,9 +80,6 @@ class RemoteTier:
     def resting(self) -> str:
         return self.store.back_off.why
 
-    def info(self, page: PageId) -> PageInfo | None:
-        return self.find_all([page])[0]
-
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         if self.store.closed or self.resting:
             return [None] * len(pages)

@@ -39,7 +39,7 @@ def test_a_restart_finds_what_was_written(tmp_path: Path, clock: HandClock) -> N
     assert taken(mine, most=50) == 50
     # Nothing is closed or given back: the process might have been killed here.
     again = daily_writes(tmp_path, clock)
-    assert 50 * PAGE <= again.usage().written_bytes <= 50 * PAGE + LIMIT // 1024
+    assert 50 * PAGE <= again.written_bytes <= 50 * PAGE + LIMIT // 1024
     assert 51 <= taken(again) <= 52
     info = os.stat(tmp_path / WRITES_FILE)
     assert stat.S_IMODE(info.st_mode) == 0o600
