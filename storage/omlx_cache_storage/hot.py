@@ -300,8 +300,9 @@ class HotTier(LocalTier[Held]):
                 held.owed = held.owed and rationed
             self._change(held, state)
             if (not self.retain or held.passes) and state is not PageState.DIRTY:
-                why = ON_DISK if state is PageState.CLEAN else "refused by the disk"
-                self._evict([held], "disk", why)
+                self._evict(
+                    [held], "disk", ON_DISK if state is PageState.CLEAN else "refused by the disk"
+                )
             return True
 
     def mark_lost(self, pages: Iterable[tuple[PageId, int]]) -> None:
@@ -414,8 +415,7 @@ class HotTier(LocalTier[Held]):
                 for held in records:
                     if 0 < held.pinned_ns <= now:
                         self._index.pin(held, 0, now, 0)
-            most = self.limit_bytes // SHARE
-            pinned = self._index.repin(found, self._wanted_until, now, most)
+            pinned = self._index.repin(found, self._wanted_until, now, self.limit_bytes // SHARE)
             for held in found:
                 if held.pinned_ns:
                     self._ask_for_chain(held)

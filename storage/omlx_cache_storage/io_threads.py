@@ -213,8 +213,9 @@ class ReaderPool(Executor):
         return read
 
     def _employ_one(self) -> None:
-        name = f"{self._name}-{len(self._employed)}"
-        employment = _Employment(self._tasks, name, threading.Event())
+        employment = _Employment(
+            self._tasks, f"{self._name}-{len(self._employed)}", threading.Event()
+        )
         try:
             worker = _idle.pop()
         except IndexError:

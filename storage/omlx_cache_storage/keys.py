@@ -43,8 +43,7 @@ def namespace_digest(document: Mapping[str, object]) -> BlockKey:
     if json.loads(text) != document:
         raise TypeError("a namespace has keys that are no text, or tuples: JSON writes them alike")
     # Escapes would write a surrogate pair like the one character that it stands for.
-    raw = text.encode("utf-8", "surrogatepass")
-    return BlockKey(hashlib.sha256(_NAMESPACE_TAG + raw).digest())
+    return BlockKey(hashlib.sha256(_NAMESPACE_TAG + text.encode("utf-8", "surrogatepass")).digest())
 
 
 def as_tokens(tokens: "Sequence[int] | npt.NDArray[np.integer]") -> Tokens:
@@ -136,8 +135,7 @@ class KeyChain:
             start = (known - 1) * self.block_size
             chunk = self._buffer[start : start + self.block_size].tobytes()
             # By its place: appended by two threads at once, it would shift all keys behind it.
-            key = _digest(self._boundaries[known - 1], chunk)
-            self._boundaries[known : known + 1] = [key]
+            self._boundaries[known : known + 1] = [_digest(self._boundaries[known - 1], chunk)]
         if rest == 0:
             return self._boundaries[blocks]
         chunk = self._buffer[position - rest : position].tobytes()

@@ -192,11 +192,10 @@ class WorkMeter:
                 if work.rate is not None:
                     label = work.label or model[:8]
                     rates[f"{label} {model[:8]}" if label in rates else label] = work.rate
-            saved = sum(work.saved for work in self._models.values())
             return WorkTotals(
                 self._computing.seconds,
                 self._restoring.seconds,
-                self._saved_by_others + saved,
+                self._saved_by_others + sum(work.saved for work in self._models.values()),
                 rates,
             )
 

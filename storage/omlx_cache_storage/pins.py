@@ -134,8 +134,9 @@ class Pins:
             ended = {pin.target for pin in self._written.difference(left)}
             self._own = [pin for pin in self._own if pin.target not in ended]
             self._expire(now_ns)
-            own = sorted(self._own, key=lambda pin: pin.end_ns)
-            latest = {pin.target: pin for pin in own}.values()
+            latest = {
+                pin.target: pin for pin in sorted(self._own, key=lambda pin: pin.end_ns)
+            }.values()
             kept = (pin for pin in left if pin not in self._written or pin in latest)
             return tuple(dict.fromkeys((*kept, *latest)))
 

@@ -115,13 +115,15 @@ class Tiers:
         self.retains = self.hot.retain
         self.cold = cold
         self._levels: tuple[Tier, ...] = (self.hot,) if cold is None else (self.hot, cold)
-        sources = self._levels if remote is None else (*self._levels, remote)
-        self._sources: Sequence[Tier | RemoteTier] = sources
+        self._sources: Sequence[Tier | RemoteTier] = (
+            self._levels if remote is None else (*self._levels, remote)
+        )
         self.writer: Writer | None = None
         self._news = DiskThread("omlx-cache-news")
         if cold is not None:
-            queue = min(queue_bytes, self.hot.limit_bytes)
-            self.writer = writer(self.hot, cold, queue, documents, events, opening)
+            self.writer = writer(
+                self.hot, cold, min(queue_bytes, self.hot.limit_bytes), documents, events, opening
+            )
             self.writer.start()
 
     def find(self, page: PageId, *, here: bool = False) -> PageInfo | None:
@@ -132,8 +134,10 @@ class Tiers:
     def find_all(self, pages: Sequence[PageId], *, here: bool = False) -> Sequence[PageInfo | None]:
         found: Sequence[PageInfo | None] = [None] * len(pages)
         for tier in () if self.closed else self._levels if here else self._sources:
-            both = zip(found, tier.find_all(pages), strict=True)
-            found = [b if a is None or (b and b.held > a.held) else a for a, b in both]
+            found = [
+                b if a is None or (b and b.held > a.held) else a
+                for a, b in zip(found, tier.find_all(pages), strict=True)
+            ]
         return found
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
@@ -537,8 +541,11 @@ class Tiers:
         # Not a page that is being written: the writer deletes one that is removed meanwhile.
         held = [one for one in self.hot.entries() if one.namespace == namespace]
         held = [one for one in held if one.state is not PageState.QUEUED]
-        stored = zip(held, cold.find_all([one.id for one in held]), strict=True)
-        gone = [one for one, info in stored if info is not None and info.held >= one.held]
+        gone = [
+            one
+            for one, info in zip(held, cold.find_all([one.id for one in held]), strict=True)
+            if info is not None and info.held >= one.held
+        ]
         self.hot.discard([one.id for one in gone], "evicted", ON_DISK)
         return sum(one.nbytes for one in gone)
 
@@ -589,8 +596,10 @@ class Tiers:
                 self.hot.ask_again()
             done = self._write_all(writer, known, inf if timeout is None else timeout)
         owed = self.hot.owed(known)
-        both = zip(cold.find_all(list(owed)), owed.values(), strict=True)
-        missing = any(info is None or info.held < held for info, held in both)
+        missing = any(
+            info is None or info.held < held
+            for info, held in zip(cold.find_all(list(owed)), owed.values(), strict=True)
+        )
         return done and not missing and not self.hot.lost_unnamed
 
     def _write_all(self, writer: Writer, known: set[PageId], timeout: float) -> bool:

@@ -151,8 +151,10 @@ class Evictor(DirectoryPart):
             over = self.lacks(0)
         free = writing.reserved - over - self.places_of(writing.wanted, writing.described)
         if free > ENTRY_BYTES:
-            nbytes = min(free - ENTRY_BYTES, writing.wanted.nbytes)
-            self.reserve(writing, writing.wanted._replace(nbytes=nbytes))
+            self.reserve(
+                writing,
+                writing.wanted._replace(nbytes=min(free - ENTRY_BYTES, writing.wanted.nbytes)),
+            )
 
     def give_way(self, nbytes: int, candidate: Candidate) -> Victims:
         """Evict about `nbytes`, at least one page if one may be evicted, since the disk had no room

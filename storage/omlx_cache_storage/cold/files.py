@@ -141,8 +141,11 @@ class PageFiles:
         """Stop counting a directory that was set aside, if it is deleted. One that has no page of
         ours, but other users' files, gets its name back. Raises nothing."""
         with contextlib.suppress(OSError):
-            pages = (file for shard in self.fs.scan(aside) for file in self.fs.scan(shard.path))
-            if not any(parse_name(file.name) for file in pages):
+            if not any(
+                parse_name(file.name)
+                for shard in self.fs.scan(aside)
+                for file in self.fs.scan(shard.path)
+            ):
                 self.fs.publish(aside, os.path.join(self._root, namespace.hex()))
         if not self.fs.exists(aside):
             self.counted.end(aside)
@@ -293,8 +296,9 @@ class PageFiles:
 
     def _count_file(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            nbytes = physical_bytes(os.lstat(path), MAX_DOCUMENT_BYTES)
-            self._count(path, max(nbytes, SMALL_FILE_BYTES))
+            self._count(
+                path, max(physical_bytes(os.lstat(path), MAX_DOCUMENT_BYTES), SMALL_FILE_BYTES)
+            )
 
     def _make_directory(self, path: str) -> None:
         if self.fs.make_directory(path):

@@ -61,8 +61,7 @@ class Counted(dict[Name, Thing]):
         """Count the things whose names begin so as one thing, of the bytes that they take."""
         with self._lock:
             inside = [one for one in self if isinstance(one, str) and one.startswith(prefix)]
-            cost = sum(self.pop(one).cost for one in inside)
-            self[name] = thing_of(cost)
+            self[name] = thing_of(sum(self.pop(one).cost for one in inside))
 
     def end(self, *names: Name) -> None:
         with self._lock:
@@ -182,8 +181,11 @@ class Index:
                 return
             self.lost.append((name, file.stamp_ns))
             self.pop(name)
-            detail = f"{OTHER_PROCESS}: damaged" if why == "damaged" else OTHER_PROCESS
-            self.events.note_file("evicted" if why == "disk" else "removed", page, detail)
+            self.events.note_file(
+                "evicted" if why == "disk" else "removed",
+                page,
+                f"{OTHER_PROCESS}: damaged" if why == "damaged" else OTHER_PROCESS,
+            )
         for how in HOWS:
             self.departures.note([name] if how == why else [], how)
 

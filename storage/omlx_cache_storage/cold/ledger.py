@@ -208,8 +208,7 @@ class Ledger:
         return allowed
 
     def _files_left(self) -> int:
-        is_over = time.monotonic() - self._since >= HOLD_SECONDS
-        return 0 if is_over else HOLD_FILES - self._deleted
+        return 0 if time.monotonic() - self._since >= HOLD_SECONDS else HOLD_FILES - self._deleted
 
     def _lock(self, deadline: float) -> None:
         if not self.is_current:
@@ -269,8 +268,9 @@ class Ledger:
     def append(self, changes: Iterable[Change]) -> None:
         """Append changes for all peer processes; the directory is held. A reader that has not
         followed to the end reads its own changes, too."""
-        records = map(encode, changes)
-        data = b"".join(_FRAME.pack(len(raw), xxhash.xxh32_intdigest(raw)) + raw for raw in records)
+        data = b"".join(
+            _FRAME.pack(len(raw), xxhash.xxh32_intdigest(raw)) + raw for raw in map(encode, changes)
+        )
         with self._reading:
             header = self._header()
             followed = header == self._at

@@ -129,5 +129,8 @@ def _page(fields: list[object]) -> StoredPage:
     are_sound = tuple(map(type, known)) == get_args(_Fields)
     if not are_sound or len(hint) != PARENT_HINT_BYTES or len(namespace) != 32:
         raise ValueError("no page")
-    name = PageName(PageId(BlockKey(key), group), hint, position, held, tail)
-    return StoredPage(BlockKey(namespace), name, nbytes)
+    return StoredPage(
+        BlockKey(namespace),
+        PageName(PageId(BlockKey(key), group), hint, position, held, tail),
+        nbytes,
+    )

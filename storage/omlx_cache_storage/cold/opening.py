@@ -106,8 +106,9 @@ class Opening(DirectoryPart):
                 if isinstance(error, DirectoryGone):
                     # The pages in memory are written nowhere, then.
                     self._sharing.is_lost = True
-                    learned = self._index.contents.policy.learned()
-                    self._index.know(Contents(self._index.make_policy(learned)))
+                    self._index.know(
+                        Contents(self._index.make_policy(self._index.contents.policy.learned()))
+                    )
                 self._index.health.fail_open(error)
             if isinstance(error, DiskGone):
                 # An open file would keep its file system in use.

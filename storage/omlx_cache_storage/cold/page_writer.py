@@ -85,8 +85,16 @@ class PageWriter(DirectoryPart):
         wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
         path = self._index.path(wanted)
         temporary = temporary_name(os.path.dirname(path))
-        file = os.path.basename(temporary)
-        writing = Writing(candidate, wanted, meta.parent, document, pieces, temporary, file, path)
+        writing = Writing(
+            candidate,
+            wanted,
+            meta.parent,
+            document,
+            pieces,
+            temporary,
+            os.path.basename(temporary),
+            path,
+        )
         result: WriteResult = "full"
         began = time.perf_counter()
         try:
@@ -195,8 +203,11 @@ class PageWriter(DirectoryPart):
         if refusal is None:
             # First of all: of a writer that is killed others must know what to look for.
             self._evictor.reserve(writing, wanted)
-            size = sum(memoryview(piece).nbytes for piece in writing.pieces)
-            writing.opened = self._files.stage(writing.temporary, size, writing.document)
+            writing.opened = self._files.stage(
+                writing.temporary,
+                sum(memoryview(piece).nbytes for piece in writing.pieces),
+                writing.document,
+            )
         return refusal
 
     def _give_back(self, writing: Writing) -> None:

@@ -133,8 +133,10 @@ def named(name: str) -> FileSystemKind:
 
 def from_statfs(answer: bytes) -> FileSystemKind:
     fields = _STATFS.unpack_from(answer)
-    name = fields[_TYPE_NAME].partition(b"\0")[0].decode("ascii", "replace")
-    return FileSystemKind(name, not fields[_FLAGS] & _MNT_LOCAL)
+    return FileSystemKind(
+        fields[_TYPE_NAME].partition(b"\0")[0].decode("ascii", "replace"),
+        not fields[_FLAGS] & _MNT_LOCAL,
+    )
 
 
 def locks_work(file: StrPath, fs: FileSystem) -> bool:
@@ -313,8 +315,10 @@ class Root:
         os.makedirs(above, 0o700, exist_ok=True)
         raw = json.dumps({"directory": self._path, **known._asdict()}).encode() + b"\n"
         replace_file(record, raw, self._fs)
-        records = [entry for entry in self._fs.scan(above) if entry.is_file()]
-        for old in sorted(records, key=lambda entry: entry.stat().st_mtime_ns)[:-MOST_RECORDS]:
+        for old in sorted(
+            [entry for entry in self._fs.scan(above) if entry.is_file()],
+            key=lambda entry: entry.stat().st_mtime_ns,
+        )[:-MOST_RECORDS]:
             self._fs.remove(old.path)
 
 

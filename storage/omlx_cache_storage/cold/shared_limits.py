@@ -161,8 +161,11 @@ class DailyWrites:
         nothing."""
         now, known = self._hour(), self._hours
         filed = _parse(read_document(self._path, self._fs), now)
-        hours = (hour for hour in {**known, **filed} if hour > now - HOURS)
-        self._hours = {hour: max(known.get(hour, 0), filed[hour]) for hour in hours}
+        self._hours = {
+            hour: max(known.get(hour, 0), filed[hour])
+            for hour in {**known, **filed}
+            if hour > now - HOURS
+        }
 
 
 def _parse(document: Mapping[str, object], now: int) -> Counter[int]:
@@ -285,8 +288,9 @@ class SharedLimits(DirectoryPart):
                 # A full disk serves its pages, and makes room: the next process writes the budget.
                 if error.errno not in NO_ROOM:
                     raise
-        notes = [agreed.note, IGNORED_SHARES if agreed.budget.shares else ""]
-        note = "; ".join(filter(None, notes))
+        note = "; ".join(
+            filter(None, [agreed.note, IGNORED_SHARES if agreed.budget.shares else ""])
+        )
         if note and note != self._noted:
             _log.warning("%s", note)
         self._noted = note

@@ -140,8 +140,9 @@ class Sharing:
             ]
             self.flights.end(*(flight.temporary for flight in self.others()))
             for file in under_way:
-                nbytes = file.nbytes + slack_bytes
-                self._see(Flight(file.file, file.directory, file.namespace, nbytes))
+                self._see(
+                    Flight(file.file, file.directory, file.namespace, file.nbytes + slack_bytes)
+                )
             self.is_lost = False
 
     def is_alone(self) -> bool:
@@ -198,8 +199,11 @@ class Sharing:
         match change:
             case Reserved(temporary, page, described):
                 self._files.expect(page.namespace, page.shard, described)
-                directory = self._files.directory_of(page)
-                self._see(Flight(temporary, directory, page.namespace, page.nbytes, page))
+                self._see(
+                    Flight(
+                        temporary, self._files.directory_of(page), page.namespace, page.nbytes, page
+                    )
+                )
             case Added(temporary, page, stamp_ns, described):
                 self._files.expect(page.namespace, page.shard, described)
                 self._index.take_in(page, stamp_ns)

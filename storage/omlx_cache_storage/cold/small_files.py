@@ -52,8 +52,7 @@ _numbers = itertools.count()
 
 def temporary_name(directory: str) -> str:
     """Return a path in a directory that no other writer has. Any thread may call."""
-    name = f"{TEMPORARY_PREFIX}{os.getpid()}-{_TOKEN}-{next(_numbers)}"
-    return os.path.join(directory, name)
+    return os.path.join(directory, f"{TEMPORARY_PREFIX}{os.getpid()}-{_TOKEN}-{next(_numbers)}")
 
 
 def replace_file(
@@ -375,8 +374,11 @@ def write_reuse(cold_dir: Path, reuse: Reuse, fs: FileSystem = DISK) -> bool:
     if not fs.exists(os.path.join(cold_dir, LEDGER_FILE)) or not fs.identity(cold_dir)[-1]:
         return False
     tiers = {name: one.document() for name, one in reuse._asdict().items() if one is not None}
-    raw = json.dumps({"version": VERSION, **tiers}).encode() + b"\n"
-    replace_file(os.path.join(cold_dir, REUSE_FILE), raw, fs)
+    replace_file(
+        os.path.join(cold_dir, REUSE_FILE),
+        json.dumps({"version": VERSION, **tiers}).encode() + b"\n",
+        fs,
+    )
     return True
 
 

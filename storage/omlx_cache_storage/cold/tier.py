@@ -88,9 +88,14 @@ class ColdTier(LocalTier[PageFile]):
         deleter = self._deleter_type(index, files, sharing)
         evictor = self._evictor_type(index, files, sharing, deleter, min_free_bytes)
         limits = self._limits_type(index, files, sharing, evictor, derived=derived)
-        root = Root(directory, fs, durability, memory, parents=parents)
-        self._opening = self._opening_type(index, files, sharing, evictor, limits, root)
-        daily_writes = DailyWrites(directory, sharing.ledger, daily_bytes, fs, clock, durability)
+        self._opening = self._opening_type(
+            index,
+            files,
+            sharing,
+            evictor,
+            limits,
+            Root(directory, fs, durability, memory, parents=parents),
+        )
         self._writing = PageWriter(
             index,
             files,
@@ -100,7 +105,7 @@ class ColdTier(LocalTier[PageFile]):
             limits,
             self._opening.load,
             encode,
-            daily_writes,
+            DailyWrites(directory, sharing.ledger, daily_bytes, fs, clock, durability),
         )
         self._index, self._files, self.sharing, self._lock = index, files, sharing, index.lock
         self._deleter, self.evictor, self._limits = deleter, evictor, limits
@@ -121,8 +126,10 @@ class ColdTier(LocalTier[PageFile]):
                 for file in self._index.contents.get_all(pages)
             ]
             if self._index.health.hides_pages:
-                hidden = map(self._index.health.is_hidden, pages)
-                found = [None if h else one for one, h in zip(found, hidden, strict=True)]
+                found = [
+                    None if h else one
+                    for one, h in zip(found, map(self._index.health.is_hidden, pages), strict=True)
+                ]
             return found
 
     def hidden(self, pages: Iterable[PageId]) -> dict[PageId, str]:
@@ -250,13 +257,16 @@ class ColdTier(LocalTier[PageFile]):
         with self._index.lock:
             contents, clock = self._index.contents, self._index.clock
             stamp_ns = clock.superseded() if stamp_ns is None else stamp_ns
-            moved = contents.touch(contents.unpinned(pages, clock.now()), stamp_ns)
-            self._index.moved(moved, stamp_ns)
+            self._index.moved(
+                contents.touch(contents.unpinned(pages, clock.now()), stamp_ns), stamp_ns
+            )
 
     def repin(self, pages: Sequence[PageId]) -> Pinned:
         with self._index.lock:
-            found = filter(None, map(self._index.contents.usable, pages))
-            return self._index.repin(found, self._index.limit_bytes // SHARE)
+            return self._index.repin(
+                filter(None, map(self._index.contents.usable, pages)),
+                self._index.limit_bytes // SHARE,
+            )
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
         """Make the directory, delete leftovers of dead writers, index the pages, and evict down to

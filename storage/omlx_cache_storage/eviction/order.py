@@ -210,8 +210,11 @@ class OrderedPages(Generic[R]):
         return Pinned(len(records), len(costs), sum(costs))
 
     def unpinned(self, pages: Iterable[PageId], now_ns: int) -> list[PageId]:
-        found = filter(None, map(self._records.get, pages))
-        return [record.id for record in found if record.pinned_ns <= now_ns]
+        return [
+            record.id
+            for record in filter(None, map(self._records.get, pages))
+            if record.pinned_ns <= now_ns
+        ]
 
     def _place(self, record: R, stamp_ns: int) -> None:
         record.stamp_ns = stamp_ns
@@ -257,8 +260,9 @@ class OrderedPages(Generic[R]):
         assert all(self._records[record.id] is record for record in shown)
         ranks = [record.rank for record in shown]
         assert ranks == sorted(ranks)
-        tails = Counter((record.hint, record.end) for record in shown if record.tail)
-        assert tails == {(h, end): n for h, ends in self._tails.items() for end, n in ends.items()}
+        assert Counter((record.hint, record.end) for record in shown if record.tail) == {
+            (h, end): n for h, ends in self._tails.items() for end, n in ends.items()
+        }
         assert self.pinned_bytes == sum(record.cost for record in shown if record.pinned_ns)
 
 

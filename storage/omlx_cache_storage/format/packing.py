@@ -57,8 +57,7 @@ def pack(raw: Buffer) -> bytes | None:
     if HEADER_BYTES + low.nbytes + len(high) > (1 - MIN_SAVING) * page.nbytes:
         return None
     fields = _FIELDS.pack(MAGIC, page.nbytes, len(high), xxhash.xxh3_64_intdigest(page.data))
-    check = _CHECK.pack(xxhash.xxh3_64_intdigest(fields))
-    return b"".join((fields, check, low.data, high))
+    return b"".join((fields, _CHECK.pack(xxhash.xxh3_64_intdigest(fields)), low.data, high))
 
 
 def unpack(frame: Buffer, raw_size: int) -> bytearray:
@@ -133,8 +132,10 @@ def wrap(page: Page) -> Page:
         return page
     inner = [[spec.name, spec.dtype, list(spec.shape)] for spec in meta.tensors]
     frame = TensorSpec("planes", "U8", (len(packed),))
-    codec = _PREFIX + json.dumps(inner, separators=(",", ":"))
-    return Page(replace(meta, codec=codec, tensors=(frame,)), packed)
+    return Page(
+        replace(meta, codec=_PREFIX + json.dumps(inner, separators=(",", ":")), tensors=(frame,)),
+        packed,
+    )
 
 
 def is_wrapped(meta: PageMeta) -> bool:

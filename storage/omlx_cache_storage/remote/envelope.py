@@ -124,8 +124,9 @@ class RemoteKeys:
         """Return what authenticates the body of a name's value, and encrypts it if bodies are. The
         library is there: `check_extra` looked for it."""
         ciphers = import_module("cryptography.hazmat.primitives.ciphers")
-        label = (_PAGE if self.encrypts else _BODY) + name.encode()
-        key = hmac.digest(self._secret, label, "sha256")
+        key = hmac.digest(
+            self._secret, (_PAGE if self.encrypts else _BODY) + name.encode(), "sha256"
+        )
         return ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.GCM(nonce))
 
 

@@ -77,8 +77,9 @@ class Knowledge:
     ) -> bool:
         with self._lock:
             before = self.seen(page)
-            until = self._clock() + KNOWN_SECONDS
-            self._pages[page] = Seen(namespace, info, wire_bytes, until, was_read)
+            self._pages[page] = Seen(
+                namespace, info, wire_bytes, self._clock() + KNOWN_SECONDS, was_read
+            )
             self._pages.move_to_end(page)
             _trim(self._pages, self._most)
         return before is None or before.info != info
@@ -116,8 +117,10 @@ class Knowledge:
 
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         now = self._clock()
-        found = map(self._pages.get, pages)
-        return [one.info if isinstance(one, Seen) and one.until > now else None for one in found]
+        return [
+            one.info if isinstance(one, Seen) and one.until > now else None
+            for one in map(self._pages.get, pages)
+        ]
 
     def unknown(self, pages: Iterable[PageId]) -> list[PageId]:
         now = self._clock()

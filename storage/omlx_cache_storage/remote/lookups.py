@@ -178,8 +178,10 @@ class Asking:
 
     def _tails(self, first: int, last: int) -> dict[PageId, int]:
         size, first = self._inquiry.block_size, max(0, first)
-        keys = self._inquiry.keys[first : last + 1]
-        return {PageId(key, TAILS): n * size for n, key in enumerate(keys, first)}
+        return {
+            PageId(key, TAILS): n * size
+            for n, key in enumerate(self._inquiry.keys[first : last + 1], first)
+        }
 
     def _ask(self, of_pages: Iterable[PageId], of_sets: Mapping[PageId, int]) -> None:
         pages, sets = self._known.unknown(of_pages), self._known.unknown(of_sets)

@@ -219,8 +219,7 @@ class ObjectEngine:
         return found
 
     def _members(self, set_name: str) -> list[str]:
-        batches = obstore.list(self._looks, prefix=f"{set_name}/", chunk_size=MEMBERS)
-        found = next(iter(batches), [])
+        found = next(iter(obstore.list(self._looks, prefix=f"{set_name}/", chunk_size=MEMBERS)), [])
         return sorted(one["path"].rpartition("/")[2] for one in found)
 
     def _together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:

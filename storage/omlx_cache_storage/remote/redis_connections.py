@@ -280,5 +280,6 @@ def _reason(error: Exception) -> Trouble:
     word = str(error).partition(" ")[0]
     if isinstance(error, failures.ResponseError) and word in _BY_WORD:
         return _BY_WORD[word]
-    is_lost = isinstance(error, failures.ConnectionError | OSError)
-    return meaning(error, _BY_TEXT, _BY_KIND) or ("lost" if is_lost else "error")
+    return meaning(error, _BY_TEXT, _BY_KIND) or (
+        "lost" if isinstance(error, failures.ConnectionError | OSError) else "error"
+    )

@@ -167,8 +167,9 @@ class RemoteStore:
             return
         member = TailMember(meta.key, meta.position, meta.held, meta.nbytes, nbytes, meta.group)
         with self._asked():
-            tails = self.names.page(meta.namespace, PageId(meta.parent, TAILS))
-            self.engine.add(tails, member.text())
+            self.engine.add(
+                self.names.page(meta.namespace, PageId(meta.parent, TAILS)), member.text()
+            )
         self.known.note_tails(meta.parent, [Tail(meta.position, meta.group)])
 
     def read(self, placed: Placed, nbytes: int, *, is_head: bool = False) -> ReceivedPage:
@@ -193,8 +194,9 @@ class RemoteStore:
             # next commit of it writes it anew.
             self.known.note_absent([placed.page], CorruptPage.reason, SHUNNED_SECONDS)
             raise PageNotSent(errors.REMOTE_LOST, "a part of it is gone")
-        asked = nbytes if is_head else 0
-        return ReceivedPage(self.names.bound(*placed), *placed, there, self.keys, asked=asked)
+        return ReceivedPage(
+            self.names.bound(*placed), *placed, there, self.keys, asked=nbytes if is_head else 0
+        )
 
     def _parts_of(self, placed: Placed, nbytes: int, is_head: bool) -> list[Buffer | None]:
         """Read as many parts as the first one says that there are: the page may have been replaced.

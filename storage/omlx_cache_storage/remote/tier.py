@@ -91,8 +91,11 @@ class RemoteTier:
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         hidden = self._known.why_absent(pages)
         if self.resting:
-            there = zip(pages, self._known.find_all(pages), strict=True)
-            hidden |= {page: errors.REMOTE_RESTING for page, info in there if info is not None}
+            hidden |= {
+                page: errors.REMOTE_RESTING
+                for page, info in zip(pages, self._known.find_all(pages), strict=True)
+                if info is not None
+            }
         return hidden
 
     def ask(self, inquiry: Inquiry, timeout: float | None = None) -> Asked:
@@ -125,8 +128,9 @@ class RemoteTier:
         seen = self._seen(page)
         with self._judged(page, seen):
             received = self._take(Placed(seen.namespace, page), nbytes, is_head=True)
-        is_whole = received.head_bytes <= nbytes
-        return received.meta if is_whole else self.meta(page, received.head_bytes)
+        return (
+            received.meta if received.head_bytes <= nbytes else self.meta(page, received.head_bytes)
+        )
 
     def _seen(self, page: PageId) -> Seen:
         seen = self._known.seen(page)
@@ -192,8 +196,9 @@ class RemoteTier:
                 lost_pages=is_lost, late_reads=error.reason == errors.REMOTE_TIMEOUT
             )
             if is_bad or (is_lost and self._known.seen(page) is not None):
-                seconds = SHUNNED_SECONDS if is_bad else ABSENT_SECONDS
-                self._known.note_absent([page], error.reason, seconds)
+                self._known.note_absent(
+                    [page], error.reason, SHUNNED_SECONDS if is_bad else ABSENT_SECONDS
+                )
             why = f"{page.key.hex()}-{page.group} {error.reason if is_bad else error}"
             self._events.note_tier("removed" if is_bad else "failed", REMOTE, seen.namespace, why)
             raise
@@ -250,5 +255,10 @@ def open_tier(
 ) -> RemoteTier:
     """Return the tier on the store at an address; sends nothing yet. Raises what `open_engine`
     does."""
-    engine = open_engine(address, options)
-    return RemoteTier(engine, options, engine_name=address.kind, where=address.shown, events=events)
+    return RemoteTier(
+        open_engine(address, options),
+        options,
+        engine_name=address.kind,
+        where=address.shown,
+        events=events,
+    )
