@@ -16,8 +16,10 @@ _SALT_DIGITS = 16
 
 
 def label(document: Mapping[str, object]) -> str:
-    names = [document.get(field) for field in ("label", "model_id", "model")]
-    label, model_id, model = (name if isinstance(name, str) else "" for name in names)
+    label, model_id, model = (
+        name if isinstance(name, str) else ""
+        for name in map(document.get, ("label", "model_id", "model"))
+    )
     return (label or model_id or model[:12])[:_LABEL_CHARACTERS]
 
 

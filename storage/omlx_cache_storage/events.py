@@ -47,12 +47,13 @@ class Event(NamedTuple):
     detail: str
 
     def to_dict(self) -> dict[str, object]:
-        none = (b"", self.namespace, self.namespace[:PARENT_HINT_BYTES])
         return {
             **self._asdict(),
             "namespace": self.namespace.hex(),
             "key": self.key.hex(),
-            "parent": None if self.parent in none else self.parent.hex(),
+            "parent": None
+            if self.parent in (b"", self.namespace, self.namespace[:PARENT_HINT_BYTES])
+            else self.parent.hex(),
         }
 
 

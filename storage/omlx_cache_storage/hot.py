@@ -597,8 +597,7 @@ class HotTier(LocalTier[Held]):
 
     def _release(self, room: Reservation, nbytes: int) -> None:
         with self._lock:
-            if room.nbytes:
-                self._give_back(room, min(nbytes, room.nbytes))
+            self._give_back(room, min(nbytes, room.nbytes))
 
     def _take_out(self, page: PageId, kind: Kind | None = None, detail: str = "") -> bool:
         held = self._index.pop(page)

@@ -246,8 +246,10 @@ class ReaderPool(Executor):
         _end(self._tasks, self._most)
         deadline = None if timeout is None else time.monotonic() + timeout
         for employment in employed:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            wait_in_turns(employment.ended.wait, left)
+            wait_in_turns(
+                employment.ended.wait,
+                None if deadline is None else max(0.0, deadline - time.monotonic()),
+            )
         return all(employment.ended.is_set() for employment in employed)
 
 

@@ -154,9 +154,6 @@ class Prefetcher:
                 return True
             self._reading[page] = coming
 
-        def reserve(meta: PageMeta) -> Reservation:
-            return self._source.hot.reserve(meta.nbytes, evict=False)
-
         def fill(reader: OpenPage, room: Reservation) -> Buffer | None:
             if not room:
                 return None
@@ -167,7 +164,12 @@ class Prefetcher:
         came: Page | None = None
         try:
             # The page is in the hot tier before its read is no longer to be seen.
-            came = read_page(self._source, page, reserve, fill)
+            came = read_page(
+                self._source,
+                page,
+                lambda meta: self._source.hot.reserve(meta.nbytes, evict=False),
+                fill,
+            )
             prefetch._count += came is not None and self._source.hot.get(page) is came
         except PageError:
             return False

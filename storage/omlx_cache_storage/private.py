@@ -34,8 +34,10 @@ def trouble(path: StrPath, info: os.stat_result, *, allowed: int = READABLE) -> 
         )
     if stat.S_IMODE(info.st_mode) & 0o777 & ~allowed:
         what = "be changed" if info.st_mode & _OTHERS_WRITE else "be looked into"
-        mode = stat.S_IMODE(info.st_mode)
-        return f"{path} may {what} by other users (mode {mode:04o}): make it private (chmod 700)"
+        return (
+            f"{path} may {what} by other users (mode {stat.S_IMODE(info.st_mode):04o}): make it "
+            "private (chmod 700)"
+        )
     return ""
 
 

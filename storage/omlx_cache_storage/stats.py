@@ -212,9 +212,11 @@ class Stats:
         return self.cold.written_bytes / self.requests.restored_tokens
 
     def to_dict(self) -> dict[str, object]:
-        requests = {**asdict(self.requests), "hit_ratio": self.requests.hit_ratio}
-        wear = {"written_bytes_per_restored_token": self.written_bytes_per_restored_token}
-        return {**asdict(self), "requests": requests, **wear}
+        return {
+            **asdict(self),
+            "requests": {**asdict(self.requests), "hit_ratio": self.requests.hit_ratio},
+            "written_bytes_per_restored_token": self.written_bytes_per_restored_token,
+        }
 
 
 @dataclass

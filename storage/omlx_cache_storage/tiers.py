@@ -539,8 +539,11 @@ class Tiers:
         if cold is None:
             return 0
         # Not a page that is being written: the writer deletes one that is removed meanwhile.
-        held = [one for one in self.hot.entries() if one.namespace == namespace]
-        held = [one for one in held if one.state is not PageState.QUEUED]
+        held = [
+            one
+            for one in self.hot.entries()
+            if one.namespace == namespace and one.state is not PageState.QUEUED
+        ]
         gone = [
             one
             for one, info in zip(held, cold.find_all([one.id for one in held]), strict=True)

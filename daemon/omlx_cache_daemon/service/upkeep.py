@@ -19,6 +19,7 @@ from omlx_cache_daemon.service.scrub import AlreadyKept, Scrubber, StateFile
 from omlx_cache_storage.breaker import UNAVAILABLE
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.events import EventLog
+from omlx_cache_storage.private import claim
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Upkeep:
         """Raises AlreadyKept."""
         with contextlib.suppress(OSError):
             if self.tier.is_there():
-                self._fs.claim(self.directory)
+                claim(self.directory)
                 self.tier.limits.set_before = self.state.take().budget_bytes or None
         open_tier(self.tier, self._applied.settings)
         if not self._trouble():

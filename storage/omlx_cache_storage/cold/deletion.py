@@ -108,8 +108,12 @@ class Deleter(DirectoryPart):
     def delete_held(self, files: Sequence[PendingDeletion]) -> None:
         doomed = self._index.doomed
         # A page has the name again: not one of a file that was set aside.
-        names = (file.name for file in files if isinstance(file.name, PageName))
-        named_again = set(filter(self._index.is_indexed, names))
+        named_again = set(
+            filter(
+                self._index.is_indexed,
+                (file.name for file in files if isinstance(file.name, PageName)),
+            )
+        )
         doomed.end(*named_again)
         leaving = [file for file in files if file.name not in named_again]
         pages = tuple(file.page for file in leaving if file.page is not None)

@@ -17,7 +17,7 @@ from typing import Literal
 from omlx_cache_storage.io_threads import note_answer
 from omlx_cache_storage.page import Buffer, flat
 from omlx_cache_storage.private import StrPath as StrPath
-from omlx_cache_storage.private import claim, is_private
+from omlx_cache_storage.private import is_private
 
 Durability = Literal["none", "fsync", "full"]
 
@@ -77,9 +77,6 @@ class FileSystem:
         except FileExistsError:
             return False
         return True
-
-    def claim(self, path: StrPath, *, links: bool = True) -> None:
-        claim(path, links=links)
 
     def own_file(
         self, path: StrPath, is_kind: Callable[[int], bool] = stat.S_ISREG

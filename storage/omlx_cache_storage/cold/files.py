@@ -49,6 +49,7 @@ from omlx_cache_storage.format.names import (
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer
+from omlx_cache_storage.private import claim
 
 TAG_FILE = "CACHEDIR.TAG"
 TAG = b"""Signature: 8a477f597d28d172789f06886806bc55
@@ -202,7 +203,7 @@ class PageFiles:
     def open(self) -> None:
         """Begin with the directory as it is, and forget earlier knowledge of it. Raises NotPrivate,
         before anything is trusted, for a directory that others may write to."""
-        self.fs.claim(self.directory)
+        claim(self.directory)
         self._identity = self.fs.identity(self.directory)
         self._tagged = False
         self.counted = Counted()
@@ -227,7 +228,7 @@ class PageFiles:
         shard = os.path.dirname(temporary)
         directory = os.path.dirname(shard)
         described = os.path.join(directory, NAMESPACE_FILE)
-        self.fs.claim(self._root)
+        claim(self._root)
         self._make_directory(directory)
         if not self.fs.exists(described):
             replace_file(described, encode_document(document), self.fs, self.durability, self._doom)
@@ -268,9 +269,6 @@ class PageFiles:
         with contextlib.suppress(OSError):
             self.fs.set_times(path, time_ns)
 
-    def sync(self, path: str) -> None:
-        self.fs.sync_directory(os.path.dirname(path), self.durability)
-
     def tidy(self, shards: Iterable[str]) -> list[Emptied]:
         """Remove empty shard directories, and then empty directories of their namespaces; return
         the removals for peer processes."""
@@ -304,7 +302,7 @@ class PageFiles:
         if self.fs.make_directory(path):
             self.fs.sync_directory(os.path.dirname(path), self.durability)
         else:
-            self.fs.claim(path, links=False)
+            claim(path, links=False)
 
     def _count(self, path: str, nbytes: int = SMALL_FILE_BYTES) -> None:
         self.counted.count(path, Taken(nbytes + ENTRY_BYTES))

@@ -159,8 +159,12 @@ class Index:
     def repin(self, files: Iterable[PageFile], most_bytes: int) -> Pinned:
         """Pin those of some files that a pin wants, as `OrderedPages.repin` does."""
         self.refused_rank = None
-        here = [file for file in files if self.is_still(file)]
-        return self.contents.repin(here, self._wanted_until, self.clock.now(), most_bytes)
+        return self.contents.repin(
+            [file for file in files if self.is_still(file)],
+            self._wanted_until,
+            self.clock.now(),
+            most_bytes,
+        )
 
     def take_in(self, page: StoredPage, stamp_ns: int) -> None:
         stamp_ns = min(stamp_ns, self.clock.now())

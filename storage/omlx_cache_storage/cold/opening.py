@@ -209,8 +209,12 @@ class Opening(DirectoryPart):
             self._index.unrecorded |= ahead
             learned = self._index.contents.policy.learned()
         contents = Contents(self._index.make_policy(learned))
-        files = ((page, min(at_ns, now)) for page, at_ns in inventory.pages)
-        inventory.useless.extend(map(self._index.path, contents.fill(files)))
+        inventory.useless.extend(
+            map(
+                self._index.path,
+                contents.fill((page, min(at_ns, now)) for page, at_ns in inventory.pages),
+            )
+        )
         inventory.pages.clear()
         return contents, inventory
 

@@ -155,7 +155,7 @@ class PageWriter(DirectoryPart):
             try:
                 with self._sharing.changing():
                     self._limits.heed()
-                    waits = self._is_elsewhere(wanted) and time.monotonic() < deadline
+                    waits = self._sharing.is_elsewhere(wanted) and time.monotonic() < deadline
                     refusal = None if waits else self._begin(writing)
                 if refusal is not None:
                     return refusal
@@ -184,11 +184,6 @@ class PageWriter(DirectoryPart):
                 more, tries = 2 * more, tries - 1
                 continue
             time.sleep(_PAUSE_SECONDS)
-
-    def _is_elsewhere(self, wanted: StoredPage) -> bool:
-        flights = self._sharing.others_of(wanted)
-        self._sharing.recover(flights)
-        return bool(flights) and bool(self._sharing.others_of(wanted))
 
     def _begin(self, writing: Writing) -> WriteResult | None:
         """Begin to write a page, or return why it is not written. The directory is held, and all
@@ -241,7 +236,7 @@ class PageWriter(DirectoryPart):
                 self._files.publish(writing.temporary, writing.path, writing.candidate.stamp_ns)
                 self.take(writing, nbytes)
                 writing.reserved = 0
-            self._files.sync(writing.path)
+            self._fs.sync_directory(os.path.dirname(writing.path), self._files.durability)
             if self._sharing.untold:
                 # The directory was made anew meanwhile. If this process ended now, no other would
                 # find the page, though `flush` has reported it durable.

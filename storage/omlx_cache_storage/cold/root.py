@@ -313,8 +313,11 @@ class Root:
             return
         above = os.path.dirname(record)
         os.makedirs(above, 0o700, exist_ok=True)
-        raw = json.dumps({"directory": self._path, **known._asdict()}).encode() + b"\n"
-        replace_file(record, raw, self._fs)
+        replace_file(
+            record,
+            json.dumps({"directory": self._path, **known._asdict()}).encode() + b"\n",
+            self._fs,
+        )
         for old in sorted(
             [entry for entry in self._fs.scan(above) if entry.is_file()],
             key=lambda entry: entry.stat().st_mtime_ns,

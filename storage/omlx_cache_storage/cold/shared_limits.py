@@ -277,8 +277,9 @@ class SharedLimits(DirectoryPart):
         )
         self._waited = self._evictor.waits
         if self._waited:
-            nbytes = max(used, agreed.budget.nbytes)
-            agreed = agreed._replace(budget=replace(agreed.budget, nbytes=nbytes), write=False)
+            agreed = agreed._replace(
+                budget=replace(agreed.budget, nbytes=max(used, agreed.budget.nbytes)), write=False
+            )
         if agreed.write and not self._sharing.read_only:
             self._note_change((known or agreed.budget).nbytes, agreed.budget)
             try:

@@ -272,14 +272,18 @@ class Sharing:
     def others(self) -> list[Flight]:
         return [flight for flight in list(self.flights.values()) if not flight.own]
 
-    def others_of(self, page: StoredPage) -> list[Flight]:
-        return [
+    def is_elsewhere(self, page: StoredPage) -> bool:
+        """True while another writer, which still runs, writes as much of a page. The directory is
+        held."""
+        flights = [
             flight
             for flight in self.others()
             if flight.page is not None
             and flight.page.name.id == page.name.id
             and flight.page.held >= page.held
         ]
+        self.recover(flights)
+        return any(flight.temporary in self.flights for flight in flights)
 
     def recover(self, flights: Iterable[Flight] | None = None) -> None:
         """Find out about other writers' abandoned pages, published or not: those of `flights`, or

@@ -351,8 +351,11 @@ def _pin(said: Mapping[str, Any]) -> PinRecord:
     if kind == "namespace" and len(bytes.fromhex(name)) != NAMESPACE_BYTES:
         raise ValueError("no namespace")
     if kind == "key":
-        keys = tuple(BlockKey(bytes.fromhex(key)) for key in said["keys"])
-        pin = replace(pin, namespace=BlockKey(bytes.fromhex(said["namespace"])), keys=keys)
+        pin = replace(
+            pin,
+            namespace=BlockKey(bytes.fromhex(said["namespace"])),
+            keys=tuple(BlockKey(bytes.fromhex(key)) for key in said["keys"]),
+        )
     return pin
 
 
@@ -385,5 +388,9 @@ def write_reuse(cold_dir: Path, reuse: Reuse, fs: FileSystem = DISK) -> bool:
 def parse_reuse(document: dict[str, object]) -> Reuse:
     if document.get("version") != VERSION:
         return Reuse()
-    tiers = (document.get(name) for name in Reuse._fields)
-    return Reuse(*(parse_learned(one) if isinstance(one, dict) else None for one in tiers))
+    return Reuse(
+        *(
+            parse_learned(one) if isinstance(one, dict) else None
+            for one in map(document.get, Reuse._fields)
+        )
+    )

@@ -248,8 +248,9 @@ class ColdTier(LocalTier[PageFile]):
             contents = self._index.contents
             if contents.pinned_bytes:
                 # The end of its pin is its stamp. Its file learns of the use, which counts then.
-                files = filter(None, map(contents.get, chain))
-                self._index.unrecorded.update(file.id for file in files if file.pinned_ns)
+                self._index.unrecorded.update(
+                    file.id for file in filter(None, map(contents.get, chain)) if file.pinned_ns
+                )
             self._index.moved(contents.use(chain, stamp_ns, since_ns, used=used), stamp_ns)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:

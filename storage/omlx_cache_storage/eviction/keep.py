@@ -197,8 +197,9 @@ class Keep:
 
         known = learned or Learned((0.0,) * BUCKETS, 0, 0.0)
         # Fewer uses than that teach nothing, so the file's patience would stay for ever.
-        patience = known.patience_seconds if known.seen >= ENOUGH_USES else 0.0
-        self.patience_ns = _patience_ns(patience)
+        self.patience_ns = _patience_ns(
+            known.patience_seconds if known.seen >= ENOUGH_USES else 0.0
+        )
         self._uses = np.array(known.uses)
         self._seen = known.seen
         self._ghosts = Ghosts()

@@ -150,8 +150,10 @@ def unwrapped(meta: PageMeta) -> PageMeta:
             raise UndecodablePage(f"the packing {meta.codec[:40]!r} is not {_PREFIX.strip()}")
         return meta
     try:
-        inner = json.loads(meta.codec.removeprefix(_PREFIX))
-        tensors = tuple(tensor_spec(name, dtype, shape) for name, dtype, shape in inner)
+        tensors = tuple(
+            tensor_spec(name, dtype, shape)
+            for name, dtype, shape in json.loads(meta.codec.removeprefix(_PREFIX))
+        )
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptPage(f"the wrapped page's tensors cannot be read: {error}") from error
     inner_meta = replace(meta, codec=_DENSE, tensors=tensors)

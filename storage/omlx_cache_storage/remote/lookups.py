@@ -69,7 +69,7 @@ class Lookups:
         self._lookup_seconds = lookup_seconds
         self._lock = threading.Lock()
         self._in_flight: dict[object, Future[Asked]] = {}
-        self._pool = ReaderPool(THREADS, "omlx-cache-remote-ask")
+        self.pool = ReaderPool(THREADS, "omlx-cache-remote-ask")
 
     @uninterrupted
     def ask(self, inquiry: Inquiry, timeout: float | None) -> Asked:
@@ -83,7 +83,7 @@ class Lookups:
                 if len(self._in_flight) >= MOST_IN_FLIGHT:
                     return Asked(False, errors.REMOTE_TIMEOUT)
                 try:
-                    future = self._in_flight[same] = self._pool.submit(self._answer, inquiry)
+                    future = self._in_flight[same] = self.pool.submit(self._answer, inquiry)
                 except RuntimeError:
                     return Asked(False, errors.REMOTE_UNREACHABLE)
                 future.add_done_callback(lambda _: self._in_flight.pop(same, None))
@@ -99,9 +99,6 @@ class Lookups:
         if seconds == self._lookup_seconds and self._in_flight.pop(same, None) is not None:
             self._store.note_late_lookup()
         return Asked(False, errors.REMOTE_TIMEOUT)
-
-    def close(self, timeout: float) -> bool:
-        return self._pool.stop(timeout)
 
     def _answer(self, inquiry: Inquiry) -> Asked:
         asking, tally = Asking(self._store, inquiry), self._store.tally

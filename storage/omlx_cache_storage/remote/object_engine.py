@@ -154,8 +154,9 @@ class ObjectEngine:
         if self._directory is not None:
             if not self._directory.parent.is_dir():
                 # A share that is not mounted: made, it would fill this machine's own disk.
-                where = self._directory.parent
-                raise RemoteError("refused", f"there is no {where}: make or mount it")
+                raise RemoteError(
+                    "refused", f"there is no {self._directory.parent}: make or mount it"
+                )
             return LocalStore(self._directory, automatic_cleanup=False, mkdir=True)
         endpoint = address.options.get("endpoint", "")
         given: dict[str, Any] = {}

@@ -230,7 +230,7 @@ class RemoteTier:
         deadline = time.monotonic() + timeout
         # Calls that hang in its connections fail with them.
         self.store.engine.close()
-        ended = self._lookups.close(timeout)
+        ended = self._lookups.pool.stop(timeout)
         return self._pool.stop(max(0.0, deadline - time.monotonic())) and ended
 
 
