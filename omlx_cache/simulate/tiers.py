@@ -116,10 +116,6 @@ class _VirtualEvictor(Evictor):
 class VirtualCold(ColdTier):
     """A cold tier without files: it decides as the real one does. Nothing can be read from it."""
 
-    _sharing_type = _VirtualSharing
-    _deleter_type = _VirtualDeleter
-    _evictor_type = _VirtualEvictor
-
     def __init__(
         self,
         limit_bytes: int,
@@ -129,7 +125,14 @@ class VirtualCold(ColdTier):
         policy: Callable[[Learned | None], Keep] = Lru,
     ) -> None:
         super().__init__(
-            Path("virtual"), limit_bytes, clock=clock, departures=departures, policy=policy
+            Path("virtual"),
+            limit_bytes,
+            clock=clock,
+            departures=departures,
+            policy=policy,
+            sharing_type=_VirtualSharing,
+            deleter_type=_VirtualDeleter,
+            evictor_type=_VirtualEvictor,
         )
 
     def write(self, page: Page, time_ns: int, document: Mapping[str, object]) -> WriteResult:

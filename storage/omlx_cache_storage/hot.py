@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 
 from omlx_cache_storage.events import SILENT, Departures, EventLog, How
-from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep, Lru
+from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep
 from omlx_cache_storage.eviction.order import LocalTier, OrderedPages
 from omlx_cache_storage.hot_page import (
     TRANSITIONS,
@@ -70,14 +70,13 @@ class HotTier(LocalTier[Held]):
         self.limit_bytes = limit_bytes
         self.pins = Pins() if pins is None else pins
         self._events = events
-        self._policy = policy or Lru()
         self._departures = departures or Departures()
         self._writes = writes
         self.retain = retain
         self._backed = backed
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        self._index: OrderedPages[Held] = OrderedPages(self._policy)
+        self._index: OrderedPages[Held] = OrderedPages(policy)
         self._repinned = 0
         self._unused: set[PageId] = set()
         self._bytes = self._reserved = self._dirty_bytes = self._peak = 0
@@ -127,7 +126,7 @@ class HotTier(LocalTier[Held]):
                     self._allowed,
                     own,
                     position,
-                    now + shift_ns - self._policy.patience_ns,
+                    now + shift_ns - self._index.policy.patience_ns,
                     give_up_dirty,
                     prepared=prepared,
                 )
@@ -157,8 +156,9 @@ class HotTier(LocalTier[Held]):
 
     def shrink(self, nbytes: int, *, give_up_dirty: bool = False) -> bool:
         with self._lock:
-            excess = self._bytes + self._reserved - nbytes
-            found = self._victims(excess, nbytes, give_up_dirty=give_up_dirty)
+            found = self._victims(
+                self._bytes + self._reserved - nbytes, nbytes, give_up_dirty=give_up_dirty
+            )
             self._evict(found.victims)
             return found.lacking <= 0
 
@@ -208,7 +208,7 @@ class HotTier(LocalTier[Held]):
                 held.owed, self._active_ns = True, now
                 self._ask_for_chain(self._index.get(meta.before))
             if is_wanted and not is_unasked:
-                self._policy.wanted([meta.id], began_ns)
+                self._index.policy.wanted([meta.id], began_ns)
             elif not held.pinned_ns:
                 self._unused.add(meta.id)
             self._index.add(held, max(stamp_ns, held.pinned_ns))
@@ -312,13 +312,15 @@ class HotTier(LocalTier[Held]):
             for page, stamp_ns in pages:
                 held = self._index.get(page)
                 if held is not None and held.state is PageState.CLEAN:
-                    used = held.stamp_ns > stamp_ns
-                    self._change(held, PageState.DIRTY if used else PageState.EVICTED)
+                    self._change(
+                        held, PageState.DIRTY if held.stamp_ns > stamp_ns else PageState.EVICTED
+                    )
 
     def ask_again(self) -> None:
         with self._lock:
-            here = self._index.records()
-            self._ask_for(held for held in here if held.state is not PageState.PREPARED)
+            self._ask_for(
+                held for held in self._index.records() if held.state is not PageState.PREPARED
+            )
 
     def owed(self, known: Collection[PageId]) -> dict[PageId, int]:
         """Return the accepted pages, `known` or lost, that the disk had neither had nor rejected
@@ -378,7 +380,7 @@ class HotTier(LocalTier[Held]):
             touched: list[PageId] = []
             if unused:
                 # The stamps that they came with are no use's.
-                self._policy.wanted(unused, stamp_ns)
+                self._index.policy.wanted(unused, stamp_ns)
                 touched = self._index.touch(unused, stamp_ns)
                 self._unused -= unused
                 pages = [page for page in pages if page not in unused]
@@ -386,8 +388,8 @@ class HotTier(LocalTier[Held]):
             here = self._index.touch(pages, stamp_ns, max(stamp_ns, since_ns), used=used)
             if used and len(here) < len(pages):
                 absent = [page for page in pages if page not in self._index]
-                self._policy.wanted(absent, stamp_ns)
-                self._policy.refused(absent, stamp_ns)
+                self._index.policy.wanted(absent, stamp_ns)
+                self._index.policy.refused(absent, stamp_ns)
             self._ask_for(self._index.get_all([*touched, *here]))
             if used:
                 # A pin's stamp is not moved, and the page is asked for all the same.
@@ -425,8 +427,8 @@ class HotTier(LocalTier[Held]):
         """Note rejected pages of a request that began at a stamp: the policy learns from their
         return."""
         with self._lock:
-            self._policy.wanted(pages, began_ns)
-            self._policy.refused(pages, began_ns)
+            self._index.policy.wanted(pages, began_ns)
+            self._index.policy.refused(pages, began_ns)
             self._refused += len(pages)
 
     def discard(
@@ -473,7 +475,7 @@ class HotTier(LocalTier[Held]):
                 self._evicted,
                 self._passed,
                 self._refused,
-                self._policy.patience_ns / 1e9,
+                self._index.policy.patience_ns / 1e9,
             )
 
     def check_integrity(self, *, idle: bool = False) -> None:

@@ -105,8 +105,9 @@ class KeyChain:
         self._length = len(tokens)
         self._boundaries: list[BlockKey] = [namespace]
         if known is not None:
-            blocks = shared_length(known.tokens, tokens) // block_size
-            self._boundaries = known._boundaries[: blocks + 1]
+            self._boundaries = known._boundaries[
+                : shared_length(known.tokens, tokens) // block_size + 1
+            ]
 
     def __len__(self) -> int:
         return self._length

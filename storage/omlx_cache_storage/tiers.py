@@ -315,9 +315,13 @@ class Tiers:
             room.release(meta.nbytes)
             return False
         dirty = cold is not None and not on_disk
-        own = None if prepared is None else prepared - self._peer_deletions
         taken = self.hot.put(
-            page, room, dirty=dirty, stamp_ns=stamp_ns, began_ns=began_ns, prepared=own
+            page,
+            room,
+            dirty=dirty,
+            stamp_ns=stamp_ns,
+            began_ns=began_ns,
+            prepared=None if prepared is None else prepared - self._peer_deletions,
         )
         if cold is not None and taken and on_disk and cold.info(meta.id) is None:
             # It has left the disk meanwhile, when it was not here to be marked.
@@ -599,11 +603,14 @@ class Tiers:
                 self.hot.ask_again()
             done = self._write_all(writer, known, inf if timeout is None else timeout)
         owed = self.hot.owed(known)
-        missing = any(
-            info is None or info.held < held
-            for info, held in zip(cold.find_all(list(owed)), owed.values(), strict=True)
+        return (
+            done
+            and not self.hot.lost_unnamed
+            and all(
+                info is not None and info.held >= held
+                for info, held in zip(cold.find_all(list(owed)), owed.values(), strict=True)
+            )
         )
-        return done and not missing and not self.hot.lost_unnamed
 
     def _write_all(self, writer: Writer, known: set[PageId], timeout: float) -> bool:
         """Block until the queued pages are done and no known page is dirty. False after `timeout`

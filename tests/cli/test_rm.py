@@ -44,7 +44,7 @@ with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24)) as store:
     for tier in (store.hot, store.cold):
         if tier is not None:
             tier.demote(story.ids(*range(1, 7)), month)
-    for entry in () if store.cold is None else store.cold.entries():
+    for entry in () if store.cold is None else store.cold.listing():
         os.utime(entry.path, ns=(month, month))
     print("ready", flush=True)
     for line in sys.stdin:

@@ -147,7 +147,7 @@ class Passing(RuleBasedStateMachine):
         self.clock.pass_by(62)
         self.tier.reserve(KIB)
         assert self.tier._aside == 0
-        assert not self.tier._policy._here
+        assert not self.tier._index.policy._here
 
 
 TestPassing = Passing.TestCase

@@ -140,7 +140,7 @@ def test_all_of_a_conversation_that_nobody_shares_leaves_first(
     assert all(entry.stamp_ns <= SUPERSEDED_NS for entry in cache.store.hot.entries())
     cold = cache.store.cold
     assert cache.store.flush()
-    assert all(entry.used_ns <= SUPERSEDED_NS for entry in cold.entries())
+    assert all(entry.used_ns <= SUPERSEDED_NS for entry in cold.listing())
 
 
 def test_what_is_computed_now_is_not_retired(model: Any, cache: PrefixCache) -> None:

@@ -36,7 +36,7 @@ def share(store: BlockStore, model: Any, tokens: list[int]) -> float:
     position = scope.find(chain, len(tokens)).position
     useful = {chain.key(end) for end in range(1, position + 1)}
     assert store.cold is not None
-    held = [(entry.page.key in useful, entry.info.nbytes) for entry in store.cold.entries()]
+    held = [(entry.page.key in useful, entry.info.nbytes) for entry in store.cold.listing()]
     return sum(nbytes for used, nbytes in held if used) / sum(nbytes for _, nbytes in held)
 
 

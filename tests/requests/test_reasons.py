@@ -139,7 +139,7 @@ def test_a_file_that_others_may_change_is_said_to_be_that(
     open_store: Opener, model: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = asked(model, open_store(hot_bytes=0, queue_bytes="4MiB"))
-    for entry in cache.store.cold.entries():
+    for entry in cache.store.cold.listing():
         entry.path.chmod(0o666)
     told, _ = ask(cache, model, BODY)
     assert told.reason == "unreadable"

@@ -127,7 +127,7 @@ class Talks:
     def share_of_disk(self) -> Share:
         """What a restart finds."""
         with self.open() as store:
-            return self.share(store, [(e.page, e.info.nbytes) for e in store.cold.entries()])
+            return self.share(store, [(e.page, e.info.nbytes) for e in store.cold.listing()])
 
 
 @cache

@@ -57,7 +57,9 @@ class _Backing:
         return read_cold(self.tier, page)
 
     def listed(self) -> list[ListedPage]:
-        return list_pages((), self.tier.entries())
+        return list_pages(
+            (), sorted(self.tier.listing(), key=lambda e: (e.used_ns, -e.info.position))
+        )
 
 
 class _Shared(_Backing):

@@ -86,7 +86,7 @@ def _check(directory: Path, number: int, durable: set[int]) -> None:
         assert files_in(directory, ".tmp-*") == []
         tier.check_integrity()
         assert disk_usage(directory) <= tier.usage().nbytes
-        for entry in tier.entries():
+        for entry in tier.listing():
             payload = expected_payload(entry.page, Story().nbytes)
             assert read_cold(tier, entry.page) == payload
         assert tier.usage().corrupt_pages == 0

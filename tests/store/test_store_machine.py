@@ -153,7 +153,7 @@ class StoreMachine(RuleBasedStateMachine):
         if self.store.flush(30):
             cold = self.store.cold
             cold.check_integrity()
-            self.durable = {e.page for e in cold.entries() if e.page.key.hex() not in self.damaged}
+            self.durable = {e.page for e in cold.listing() if e.page.key.hex() not in self.damaged}
             assert self.store.stats().writer.pending_pages == 0
         else:
             # A page that was dropped while the disk failed is missing until it is stored again.

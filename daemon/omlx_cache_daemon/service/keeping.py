@@ -4,6 +4,8 @@ does."""
 import contextlib
 import os
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_storage.cold.catalog import Inventory, namespace_directories, shard_directories
@@ -62,8 +64,15 @@ class KeepingTier(ColdTier):
     """
 
     _limits: _KeepingLimits
-    _limits_type = _KeepingLimits
-    _opening_type = _KeepingOpening
+
+    def __init__(self, directory: Path, limit_bytes: int, **options: Any) -> None:
+        super().__init__(
+            directory,
+            limit_bytes,
+            limits_type=_KeepingLimits,
+            opening_type=_KeepingOpening,
+            **options,
+        )
 
     def open(self, budget: Callable[[int], int] | None = None) -> None:
         self.sharing.counts = False

@@ -32,11 +32,10 @@ class PageReader:
         self._fd = fd
         self._file = os.path.basename(path)
         self._header = read_header_at(fd, fs)
-        self._stored = self._header.meta
-        self.meta = unwrapped(self._stored)
+        self.meta = unwrapped(self._header.meta)
         self.was_read = False
         self.seconds = 0.0
-        size, said = fs.size(fd), self._header.data_offset + self._stored.nbytes
+        size, said = fs.size(fd), self._header.data_offset + self._header.meta.nbytes
         if size != said:
             raise CorruptPage(f"{self._file} has {size} bytes, its header says {said}")
 
@@ -47,7 +46,7 @@ class PageReader:
         disk. A wrapped page takes its own size in memory while it is unwrapped.
         """
         began = time.perf_counter()
-        if is_wrapped(self._stored):
+        if is_wrapped(self._header.meta):
             unwrap_into(self.read_stored().payload, self.meta.nbytes, pieces)
         else:
             self._fill(pieces)
@@ -55,9 +54,9 @@ class PageReader:
 
     def read_stored(self) -> Page:
         """Return the page as it is in its file, packed if it is, verified; raises CorruptPage."""
-        payload = bytearray(self._stored.nbytes)
+        payload = bytearray(self._header.meta.nbytes)
         self._fill([payload])
-        return Page(self._stored, payload)
+        return Page(self._header.meta, payload)
 
     def _fill(self, pieces: Sequence[Buffer]) -> None:
         came = 0
@@ -69,8 +68,8 @@ class PageReader:
                 break
             for piece in batch:
                 digest.update(piece)
-        if came != self._stored.nbytes:
-            raise CorruptPage(f"{self._file}: {came} of {self._stored.nbytes} payload bytes")
+        if came != self._header.meta.nbytes:
+            raise CorruptPage(f"{self._file}: {came} of {self._header.meta.nbytes} payload bytes")
         if digest.text() != self._header.checksum:
             raise CorruptPage(f"{self._file}: the payload does not match its checksum")
         self.was_read = True

@@ -362,8 +362,8 @@ def _exclude(directory: str) -> None:
 
 
 def record_path(memory: Path, directory: str) -> str:
-    name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:32]
-    return os.path.join(memory, "directories", f"{name}.json")
+    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()
+    return os.path.join(memory, "directories", f"{digest[:32]}.json")
 
 
 def _remembered(record: str | None, fs: FileSystem) -> KnownDirectory | None:

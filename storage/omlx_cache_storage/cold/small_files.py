@@ -177,8 +177,10 @@ class SmallFile(NamedTuple):
     def is_readable(self, cold_dir: Path, fs: FileSystem = DISK) -> bool:
         """True unless there is a file that says nothing, or not all, to this version; raises
         OSError."""
-        there = fs.exists(os.path.join(cold_dir, self.name))
-        return not there or _version(self.read(cold_dir, fs)) == VERSION
+        return (
+            not fs.exists(os.path.join(cold_dir, self.name))
+            or _version(self.read(cold_dir, fs)) == VERSION
+        )
 
     def replace(
         self,

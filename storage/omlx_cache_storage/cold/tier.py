@@ -54,12 +54,6 @@ class ColdTier(LocalTier[PageFile]):
     time.
     """
 
-    _sharing_type: type[Sharing] = Sharing
-    _deleter_type: type[Deleter] = Deleter
-    _evictor_type: type[Evictor] = Evictor
-    _limits_type: type[SharedLimits] = SharedLimits
-    _opening_type: type[Opening] = Opening
-
     def __init__(
         self,
         directory: Path,
@@ -77,6 +71,11 @@ class ColdTier(LocalTier[PageFile]):
         events: EventLog = SILENT,
         memory: Path | None = None,
         parents: bool = False,
+        sharing_type: type[Sharing] = Sharing,
+        deleter_type: type[Deleter] = Deleter,
+        evictor_type: type[Evictor] = Evictor,
+        limits_type: type[SharedLimits] = SharedLimits,
+        opening_type: type[Opening] = Opening,
     ) -> None:
         fs, clock = fs or FileSystem(), clock or Clock()
         self.directory = directory
@@ -84,11 +83,11 @@ class ColdTier(LocalTier[PageFile]):
         departures = departures or Departures()
         index = Index(directory, limit_bytes, clock, policy, departures, events)
         files = PageFiles(directory, fs, durability, index.doom_temporary)
-        sharing = self._sharing_type(directory, fs, index, files)
-        deleter = self._deleter_type(index, files, sharing)
-        evictor = self._evictor_type(index, files, sharing, deleter, min_free_bytes)
-        limits = self._limits_type(index, files, sharing, evictor, derived=derived)
-        self._opening = self._opening_type(
+        sharing = sharing_type(directory, fs, index, files)
+        deleter = deleter_type(index, files, sharing)
+        evictor = evictor_type(index, files, sharing, deleter, min_free_bytes)
+        limits = limits_type(index, files, sharing, evictor, derived=derived)
+        self._opening = opening_type(
             index,
             files,
             sharing,
@@ -227,9 +226,6 @@ class ColdTier(LocalTier[PageFile]):
         with self._index.lock:
             lost, self._index.lost = self._index.lost, []
             return lost
-
-    def entries(self) -> list[ColdEntry]:
-        return sorted(self.listing(), key=lambda e: (e.used_ns, -e.stored.name.position, e.page))
 
     def listing(self) -> list[ColdEntry]:
         return [ColdEntry(self.directory, file.stored, file.stamp_ns) for file in self.records()]

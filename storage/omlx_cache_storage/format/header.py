@@ -66,8 +66,9 @@ def payload_checksum(payload: Buffer) -> str:
 def encode_header(meta: PageMeta, checksum: str) -> bytes:
     """Return the bytes that precede the payload; their length is a multiple of 16 KiB. Raises
     ValueError for tensor names that a file cannot have, and for too many tensors."""
-    shared = len(meta.tensors) <= SHARED_TENSORS
-    entries = (_entries if shared else _entries.__wrapped__)(shared_tensors(meta.tensors))
+    entries = (_entries if len(meta.tensors) <= SHARED_TENSORS else _entries.__wrapped__)(
+        shared_tensors(meta.tensors)
+    )
     fields = _compact(
         {
             "format": str(FORMAT_VERSION),
@@ -140,8 +141,7 @@ def decode_header(raw: bytes) -> Header:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # The repr of a decoding error holds all the bytes that it is about.
-        what = f"{type(error).__name__}: {error}"
-        raise CorruptPage(f"the header cannot be read: {what}") from error
+        raise CorruptPage(f"the header cannot be read: {type(error).__name__}: {error}") from error
 
 
 def tensor_spec(name: object, dtype: object, shape: object) -> TensorSpec:

@@ -68,10 +68,9 @@ def parent_hint(parent: BlockKey) -> bytes:
 
 
 def format_name(name: PageName) -> str:
-    tail = "-t" if name.tail else ""
     return (
         f"{name.id.key.hex()}-{name.parent_hint.hex()}-{name.position}-{name.held}"
-        f"-{name.id.group}{tail}{SUFFIX}"
+        f"-{name.id.group}{'-t' if name.tail else ''}{SUFFIX}"
     )
 
 

@@ -157,8 +157,11 @@ class Asking:
         for n in range(self._inquiry.known + 1, low + 1):
             page = self._paged(n)
             if deepest is not None:
-                info = PageInfo(n * size, size, deepest.info.nbytes, REMOTE)
-                self._known.assume(self._inquiry.namespace, page, info)
+                self._known.assume(
+                    self._inquiry.namespace,
+                    page,
+                    PageInfo(n * size, size, deepest.info.nbytes, REMOTE),
+                )
             if self._known.seen(page) is None:
                 return n - 1
             # Also where a lookup that ended since its asker had looked has found it.

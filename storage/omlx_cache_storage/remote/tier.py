@@ -64,9 +64,7 @@ class RemoteTier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine_name, self._where = engine_name, where
-        self._events = events
         self.store = store = RemoteStore(engine, options, events, clock)
-        self._known = store.known
         self._lookups = Lookups(store, options.lookup_seconds)
         connections, self._stalled_seconds = options.connections, options.read_seconds
         self._pool = ReaderPool(
@@ -83,17 +81,17 @@ class RemoteTier:
     def find_all(self, pages: Sequence[PageId]) -> list[PageInfo | None]:
         if self.store.closed or self.resting:
             return [None] * len(pages)
-        return self._known.find_all(pages)
+        return self.store.known.find_all(pages)
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
-        return set() if self.resting else self._known.tails_of(parents)
+        return set() if self.resting else self.store.known.tails_of(parents)
 
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
-        hidden = self._known.why_absent(pages)
+        hidden = self.store.known.why_absent(pages)
         if self.resting:
             hidden |= {
                 page: errors.REMOTE_RESTING
-                for page, info in zip(pages, self._known.find_all(pages), strict=True)
+                for page, info in zip(pages, self.store.known.find_all(pages), strict=True)
                 if info is not None
             }
         return hidden
@@ -117,10 +115,12 @@ class RemoteTier:
             received = self._take(Placed(seen.namespace, page), nbytes)
             self.store.tally.add(read_pages=1)
             said = received.envelope
-            self._known.note(seen.namespace, page, said.info, said.wire_bytes, was_read=True)
+            self.store.known.note(seen.namespace, page, said.info, said.wire_bytes, was_read=True)
             yield received
         if received.was_read:
-            self._events.timings.observe("remote_page_read_seconds", time.perf_counter() - began)
+            self.store.events.timings.observe(
+                "remote_page_read_seconds", time.perf_counter() - began
+            )
 
     def meta(self, page: PageId, nbytes: int = WIRE_BYTES + HEADER_BYTES) -> PageMeta:
         """Return the meta of a page's header, of which `nbytes` are read, and more if it is
@@ -133,7 +133,7 @@ class RemoteTier:
         )
 
     def _seen(self, page: PageId) -> Seen:
-        seen = self._known.seen(page)
+        seen = self.store.known.seen(page)
         if seen is None:
             raise PageNotSent(errors.REMOTE_LOST, "nothing is known of it any more")
         return seen
@@ -195,20 +195,22 @@ class RemoteTier:
             self.store.tally.add(
                 lost_pages=is_lost, late_reads=error.reason == errors.REMOTE_TIMEOUT
             )
-            if is_bad or (is_lost and self._known.seen(page) is not None):
-                self._known.note_absent(
+            if is_bad or (is_lost and self.store.known.seen(page) is not None):
+                self.store.known.note_absent(
                     [page], error.reason, SHUNNED_SECONDS if is_bad else ABSENT_SECONDS
                 )
             why = f"{page.key.hex()}-{page.group} {error.reason if is_bad else error}"
-            self._events.note_tier("removed" if is_bad else "failed", REMOTE, seen.namespace, why)
+            self.store.events.note_tier(
+                "removed" if is_bad else "failed", REMOTE, seen.namespace, why
+            )
             raise
 
     def shun(self, page: PageId) -> None:
         """Take a page that proved useless here for absent, for a while, if it was read from there.
         One that never was may be sound there, and spoilt on a disk here."""
-        seen = self._known.seen(page)
+        seen = self.store.known.seen(page)
         if seen is not None and seen.was_read:
-            self._known.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
+            self.store.known.note_absent([page], ForeignPage.reason, SHUNNED_SECONDS)
 
     def usage(self) -> RemoteUsage:
         why = self.store.back_off.trouble
@@ -216,7 +218,7 @@ class RemoteTier:
             self._engine_name,
             self._where,
             f"resting: {why}" if why else "ok",
-            known_pages=len(self._known),
+            known_pages=len(self.store.known),
             rests=self.store.back_off.rests,
             held_bytes=self._held_bytes,
             peak_held_bytes=self._peak_bytes,

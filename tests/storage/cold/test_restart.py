@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def _stored(directory: Path, story: Story, *numbers: int) -> None:
 
 def _order(tier: ColdTier, *stories: Story) -> list[tuple[int, int]]:
     known = {s.id(n): (which, n) for which, s in enumerate(stories) for n in range(1, 20)}
-    return [known[entry.page] for entry in tier.entries()]
+    return [known[file.id] for file in sorted(tier.records(), key=attrgetter("rank"))]
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_a_root_is_not_older_than_its_deep_end_though_its_last_use_was_not_recor
     for number in (3, 4):
         assert killed.write(story.page(number), 10**18 + 2, story.document) == "written"
     killed.close()
-    found = [entry.page for entry in open_cold(tmp_path).entries()]
+    found = [file.id for file in sorted(open_cold(tmp_path).records(), key=attrgetter("rank"))]
     assert found == [snapshot.meta.id, other.id(1), *story.ids(4, 3, 2, 1)]
 
 

@@ -23,7 +23,7 @@ def _open(directory: Path, limit: int = LIMIT) -> ColdTier:
 
 def _numbers(tier: ColdTier, story: Story) -> list[int]:
     known = {story.id(number): number for number in range(1, 61)}
-    return sorted(known[entry.page] for entry in tier.entries())
+    return sorted(known[entry.page] for entry in tier.listing())
 
 
 def test_of_a_chain_of_three_budgets_the_first_pages_survive_a_restart(

@@ -26,7 +26,7 @@ def _undecodable(tmp_path: Path, story: Story, disk: FaultyDisk | None = None) -
     tier = open_cold(tmp_path, fs=disk or FaultyDisk())
     for number in (1, 2):
         assert tier.write(story.page(number), 10**18, story.document) == "written"
-    (path,) = (entry.path for entry in tier.entries() if entry.page == story.id(2))
+    (path,) = (entry.path for entry in tier.listing() if entry.page == story.id(2))
     _as_format_2(path)
     with pytest.raises(UndecodablePage, match="format '2' is not 1"):
         read_cold(tier, story.id(2))
