@@ -26,10 +26,10 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(7049, 56, 0),
-    "core": Limit(7326, 74, 0),
-    "outside": Limit(11619, 141, 0),
-    "wheel": Limit(25994, 271, 0),
+    "storage": Limit(6900, 56, 0),
+    "core": Limit(7325, 74, 0),
+    "outside": Limit(11616, 141, 0),
+    "wheel": Limit(25841, 271, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31355, 478, 0),
 }

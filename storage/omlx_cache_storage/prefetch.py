@@ -94,8 +94,9 @@ class Prefetcher:
         """Begin to read pages in order, passing over pages of the hot tier. It ends early when
         there is no free room for a page, or when one cannot be read."""
         prefetch = Prefetch(pages, self._source.arguments)
-        can_read = self._source.cold is not None or self._source.remote is not None
-        if not (can_read and self._source.hot.retain and pages):
+        if not (pages and self._source.hot.retain) or (
+            self._source.cold is None and self._source.remote is None
+        ):
             prefetch._ended.set()
             return prefetch
         with self._lock:

@@ -227,8 +227,12 @@ class Opening(DirectoryPart):
             self._index.doomed.end(*(file.name for file in doomed))
             for file in doomed:
                 # A page that was deleted on request or damaged, and whose file still exists.
-                is_page = isinstance(file.name, PageName) and self._index.has_file(file.name)
-                if file.page is not None and file.why != "disk" and is_page:
+                if (
+                    file.page is not None
+                    and file.why != "disk"
+                    and isinstance(file.name, PageName)
+                    and self._index.has_file(file.name)
+                ):
                     self._index.pop(file.page.name.id)
                     self._index.doomed.count(file.name, file)
             self._index.health = Health()

@@ -103,8 +103,12 @@ class Sharing:
     def follows(self) -> bool:
         if self.read_only:
             # No process changes anything, or the ledger has the changes of another mount.
-            is_there = self._fs.exists(self.directory) and not self.ledger.is_gone
-            return not self.is_lost and is_there and not self._fs.is_writable(self.directory)
+            return (
+                not self.is_lost
+                and self._fs.exists(self.directory)
+                and not self.ledger.is_gone
+                and not self._fs.is_writable(self.directory)
+            )
         return not self.is_lost and self.ledger.is_current
 
     def enter(self, ledger_bytes: int) -> None:
@@ -173,9 +177,12 @@ class Sharing:
         """Take in the changes of peer processes; False when there are none. Reads a few bytes when
         nothing was changed; any thread may call, and nothing raises."""
         try:
-            follows = self.ledger.is_open and not self.is_lost
             # First: what another thread has read may not be there yet.
-            if not follows or not self._following.acquire(timeout=FOLLOW_SECONDS):
+            if (
+                self.is_lost
+                or not self.ledger.is_open
+                or not self._following.acquire(timeout=FOLLOW_SECONDS)
+            ):
                 return False
             try:
                 return self._follow()

@@ -121,7 +121,6 @@ def decode_header(raw: bytes) -> Header:
         entries = "{" + text[end:].removeprefix(",")
         if fields["format"] != str(FORMAT_VERSION):
             raise _other_format(fields, entries)
-        shared = len(entries) <= _SHARED_CHARACTERS
         meta = PageMeta(
             namespace=BlockKey(bytes.fromhex(fields["namespace"])),
             key=BlockKey(bytes.fromhex(fields["key"])),
@@ -131,7 +130,9 @@ def decode_header(raw: bytes) -> Header:
             held=int(fields["tokens"]),
             tail=fields["tail"] == "1",
             codec=fields["codec"],
-            tensors=(_tensors if shared else _tensors.__wrapped__)(entries),
+            tensors=(_tensors if len(entries) <= _SHARED_CHARACTERS else _tensors.__wrapped__)(
+                entries
+            ),
             extra=fields["extra"],
         )
         if encode_header(meta, fields["checksum"]) != raw[:total]:

@@ -128,11 +128,10 @@ class Knowledge:
 
     def why_absent(self, pages: Iterable[PageId]) -> dict[PageId, str]:
         now = self._clock()
-        found = ((page, self._pages.get(page)) for page in pages)
         return {
             page: known.why
-            for page, known in found
-            if isinstance(known, _Absent) and known.shunned > now
+            for page in pages
+            if isinstance(known := self._pages.get(page), _Absent) and known.shunned > now
         }
 
     def is_foreign(self, page: PageId) -> bool:
