@@ -56,7 +56,12 @@ class Unavailable(Refused):
 
 
 class ClientLeft(Refused, ConnectionError):
-    """Nobody waits for the answer any more."""
+    """Nobody waits for the answer any more; one that closed its half alone is told."""
+
+    status = 499
+
+    def __str__(self) -> str:
+        return "the client closed its connection, or its half, before it had the answer"
 
 
 class SentAnswer:
