@@ -91,7 +91,7 @@ class Preparation:
             reasons.STORE_CLOSED: self._store.closed,
             SHORT_OF_MEMORY: self._store.is_short_of_memory,
             DELETED: self._is_deleted,
-            OTHER_MODEL: not callable(model) or not self._scope.is_of(model),
+            OTHER_MODEL: not callable(model) or not self._scope.kinds.is_of(model),
         }
         self.reason = next((word for word, is_so in hindrances.items() if is_so), "")
         if self.reason:
@@ -137,7 +137,7 @@ class Preparation:
         if most is not None and found + most < len(chain):
             chain = scope.chain(self._tokens[: found + max(0, most)])
         scope.learn_pace()
-        pace, missing = scope.pace, len(chain) - found
+        pace, missing = scope.kinds.pace, len(chain) - found
         if not missing:
             return self._end()
         if pace.is_slow(scope.fewest_tokens) or pace.restores_slowly(found, missing):
@@ -155,7 +155,7 @@ class Preparation:
 
     def _has_room(self) -> bool:
         """False when memory takes no block."""
-        nbytes = self._scope.budgets.token_bytes * self._store.settings.block_size
+        nbytes = self._scope.kinds.budgets.token_bytes * self._store.settings.block_size
         with self._store.admit(nbytes, prepared=True) as room:
             return bool(room)
 
@@ -164,7 +164,7 @@ class Preparation:
         and not that."""
         began = time.perf_counter()
         restored, chain = pending.take(0.0), self._chain
-        self._scope.pace.restored(restored.point.position, time.perf_counter() - began)
+        self._scope.kinds.pace.restored(restored.point.position, time.perf_counter() - began)
         assert chain is not None
         if restored.point.position < self._position:
             return self._end(restored.point.reason or reasons.ABSENT)
@@ -189,7 +189,7 @@ class Preparation:
         chain, start, began = committer.chain, self._position, time.perf_counter()
         stop = min(self._chunk_end(), len(chain))
         feed(model, self._tokens[start:stop].tolist(), self._prompt_cache)
-        pace = self._scope.pace
+        pace = self._scope.kinds.pace
         pace.took(stop - start, time.perf_counter() - began)
         self._position = stop
         self.computed += stop - start
@@ -208,7 +208,7 @@ class Preparation:
     def _chunk_end(self) -> int:
         if self._scope.fewest_tokens == MOST_TOKENS:
             return (self._position // MOST_TOKENS + 1) * MOST_TOKENS
-        return self._position + self._scope.pace.tokens
+        return self._position + self._scope.kinds.pace.tokens
 
     def _finish(self, committer: Committer) -> None:
         chain, store, stop = committer.chain, self._store, self._position

@@ -134,12 +134,9 @@ class Scope:
     ) -> None:
         self.store = kinds.store
         self.unsupported_reason = kinds.unsupported_reason
-        self.budgets = kinds.budgets
-        self.pace = kinds.pace
-        self.is_of = kinds.is_of
         self.fresh = fresh
         self.blank = blank
-        self._kinds = kinds
+        self.kinds = kinds
         self._namespace = namespace
         self._latest: KeyChain | None = None
         self.supported = blank is not None
@@ -159,16 +156,13 @@ class Scope:
         is_own = self.blank is not None and layout.signature == self.blank.signature
         return layout if is_own else None
 
-    def accepts(self, prompt_cache: Sequence[Any]) -> bool:
-        return self.layout(prompt_cache) is not None
-
     @property
     def fewest_tokens(self) -> int:
         """The smallest chunk that gives the bits of a prefill, and is worth it."""
         return MOST_TOKENS if STATE in self.groups else FEWEST_TOKENS
 
     def learn_pace(self) -> None:
-        self.pace.ask(self.store.counters.work.rate(computed_by(self._namespace.document)))
+        self.kinds.pace.ask(self.store.counters.work.rate(computed_by(self._namespace.document)))
 
     def ask(self, tokens: int) -> AskedRequest:
         namespace = self._namespace
@@ -205,7 +199,7 @@ class Scope:
             self.store,
             limit=limit,
             tiers=self.store,
-            known=self._kinds.boundaries.of(chain),
+            known=self.kinds.boundaries.of(chain),
             gate=self._gate(probes=False) if worth else None,
             wait=wait,
             news_seconds=inf if wait is None else max(wait, CHUNK_SECONDS),
@@ -219,7 +213,7 @@ class Scope:
         if self.trims:
             return []
         size = self.store.settings.block_size
-        return self._kinds.policy.positions(start=start, stop=stop, block_size=size, branch=branch)
+        return self.kinds.policy.positions(start=start, stop=stop, block_size=size, branch=branch)
 
     def pending(
         self,
@@ -233,7 +227,7 @@ class Scope:
         """Return a restore of at most `limit` tokens into buffers with room for `capacity`, not
         begun; the chain belongs to it until it is taken. For something `prepared` it evicts only
         pages that the disk has."""
-        known, gate = self._kinds.boundaries.of(chain), self._gate()
+        known, gate = self.kinds.boundaries.of(chain), self._gate()
 
         def new_walk(stamp: int | None) -> Walk:
             caches = self.fresh()
@@ -277,8 +271,8 @@ class Scope:
                 prepared=prepared,
             ),
             chain,
-            self._kinds.codec_policy,
-            self.budgets,
+            self.kinds.codec_policy,
+            self.kinds.budgets,
             groups=self.groups,
             start=start,
             local=local,
@@ -339,9 +333,9 @@ class Scope:
         result = committer.finish(layout, extent, ended)
         chain, requests = committer.chain, self.store.requests
         if PAGED not in self.groups:
-            self._kinds.boundaries.remember(chain, result.tokens)
+            self.kinds.boundaries.remember(chain, result.tokens)
         if asked and requests.trace is not None:
-            requests.trace.note_size(chain.namespace, self.budgets.token_bytes)
+            requests.trace.note_size(chain.namespace, self.kinds.budgets.token_bytes)
         if asked:
             requests.stored(chain, result.tokens, result.skipped)
         return result
@@ -435,7 +429,7 @@ class Scopes:
         if cold_codec not in ("dense", "zstd"):
             self._codec += f", cold {cold_codec}"
         self._use(partial(make_prompt_cache, model) if make_cache is None else make_cache)
-        store.add_label(self._label)
+        store.labels[self._label] = None
         if self.unsupported_reason is None:
             # MLX has no part in the other forms that the writer stores.
             cold = [CodecPolicy(name) for name in CODEC_NAMES if name == cold_codec]

@@ -293,9 +293,6 @@ class BlockStore(ReadingTiers):
     def registered(self) -> list[Namespace]:
         return self._namespaces.latest()
 
-    def add_label(self, label: str) -> None:
-        self.labels[label] = None
-
     def unanswered(self, page: PageId) -> PageUnanswered:
         """`Tiers.unanswered`; another thread reads instead of the one that hangs."""
         self.read_pool.allow_one_more()
@@ -619,7 +616,7 @@ def _lose(parts: StoreParts) -> None:
     """Have a lost store closed. A finalizer: it may run under any lock; in the child of a fork
     there is nothing to close."""
     if parts.pid == os.getpid():
-        upkeep_thread.lose(parts)
+        upkeep_thread.lost.put(parts)
 
 
 def _close_all() -> None:

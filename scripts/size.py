@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(6900, 56, 0),
-    "core": Limit(7325, 74, 0),
+    "core": Limit(7313, 74, 0),
     "outside": Limit(11619, 141, 0),
-    "wheel": Limit(25844, 271, 0),
+    "wheel": Limit(25832, 271, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31355, 478, 0),
 }

@@ -187,7 +187,7 @@ class Lane:
         for scope in self.scopes:
             size = len(rest) if scope is self.scopes[-1] else len(scope.fresh())
             own, rest = rest[:size], rest[size:]
-            if not scope.accepts(own):
+            if scope.layout(own) is None:
                 break
             chain = scope.chain(tokens)
             result = scope.commit(chain, own, prompt_length, *along(chain), ended=ended)

@@ -104,9 +104,8 @@ class PendingRestore:
     def cancel(self) -> None:
         """Read no more and give the memory back. A later `take` restores on the spot."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            if self._finalizer is not None:
-                self._finalizer.detach()
+        if ahead is not None and self._finalizer is not None:
+            self._finalizer.detach()
             self._queue.drop(ahead)
 
     @uninterrupted

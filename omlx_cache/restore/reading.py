@@ -224,7 +224,7 @@ class Reading:
             index = first
             try:
                 for index, read in enumerate(batch, first):
-                    if self.closed or (failures and index > _first(failures)[0]):
+                    if self.closed or (failures and index > min(failures, key=itemgetter(0))[0]):
                         break
                     page = fetch(self.walk.source, read, direct, prepared=self.walk.prepared)
                     self.read.add(read.use.page)
@@ -266,7 +266,7 @@ class Reading:
                 raise
         if failures:
             # Targets that reads may still write into count more than the failures.
-            index, failed = _first(failures)
+            index, failed = min(failures, key=itemgetter(0))
             # A read that hangs ends there, and keeps no frames and their buffers until then.
             failures[:] = [(index, Closed())]
             raise failed
@@ -329,10 +329,6 @@ class Reading:
             is_short = point.position < wanted.position
             return replace(point, reason=reasons.DEADLINE) if is_short else point
         return replace(wanted, uses=point.uses) if point.position == wanted.position else point
-
-
-def _first(failures: Sequence[tuple[int, BaseException]]) -> tuple[int, BaseException]:
-    return min(failures, key=itemgetter(0))
 
 
 def fetch(

@@ -96,8 +96,8 @@ class StoreParts:
 class UpkeepThread:
     """Gives memory back when the system is short of it, and closes stores that were lost.
 
-    Its thread runs while there are stores. `_lock` guards `_stores` and `_thread`; `lose` takes
-    none, since a finalizer calls it. `read` belongs to the thread.
+    Its thread runs while there are stores. `_lock` guards `_stores` and `_thread`. Finalizers put
+    stores whose owner is garbage into `lost`, which takes no lock. `_read` belongs to the thread.
     """
 
     def __init__(self, read: Callable[[], MemoryFigures] | None = None) -> None:
@@ -108,7 +108,7 @@ class UpkeepThread:
         self._lock = threading.Lock()
         self._stores: set[StoreParts] = set()
         self._thread: threading.Thread | None = None
-        self._lost: SimpleQueue[StoreParts | None] = SimpleQueue()
+        self.lost: SimpleQueue[StoreParts | None] = SimpleQueue()
         self._looked = 0.0
 
     def keep(self, store: StoreParts) -> None:
@@ -122,11 +122,7 @@ class UpkeepThread:
     def forget(self, store: StoreParts) -> None:
         with self._lock:
             self._stores.discard(store)
-        self._lost.put(None)
-
-    def lose(self, store: StoreParts) -> None:
-        """Have a store closed whose owner is garbage. Takes no lock: a finalizer may call it."""
-        self._lost.put(store)
+        self.lost.put(None)
 
     def close_lost(self, timeout: float) -> None:
         """Close the lost stores, within `timeout` seconds in all; for the end of the process."""
@@ -139,7 +135,7 @@ class UpkeepThread:
     def _run(self) -> None:
         while True:
             try:
-                lost = self._lost.get(timeout=TICK_SECONDS)
+                lost = self.lost.get(timeout=TICK_SECONDS)
             except Empty:
                 lost = None
             if lost is not None:

@@ -94,7 +94,7 @@ class Following:
         if self._closed:
             return
         caches = caches[self.part]
-        if not self._scope.accepts(caches):
+        if self._scope.layout(caches) is None:
             # Packed on the way: from here on they are another kind, stored when they end.
             return self.close()
         try:

@@ -106,7 +106,7 @@ class ServedPromptCache(TieredPromptCache):
     def room_for(self, count: int) -> str:
         """Return in words which of so many tokens the budgets cannot hold; "" for none."""
         lanes = self.lanes_of(self.key)
-        fit = lanes[0].view.budgets.fit() if lanes else None
+        fit = lanes[0].view.kinds.budgets.fit() if lanes else None
         block = self._store.settings.block_size
         if fit is None or count // block * block <= fit.tokens:
             return ""

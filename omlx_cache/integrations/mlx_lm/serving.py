@@ -215,7 +215,7 @@ class _Run:
         )
         listener.start()
         if model:
-            store.add_label(model_name(model))
+            store.labels[model_name(model)] = None
         store.service = {**store.service, "url": httpd.url}
         sys.stdout.write(f"Listening on {httpd.url}\n")
         sys.stdout.flush()

@@ -234,4 +234,4 @@ class Sequences:
     def _accepting(self, caches: Sequence[Any]) -> Lane | None:
         if self.form.refused:
             return None
-        return next((n for n in (self._packed, self._dense) if n.view.accepts(caches)), None)
+        return next((n for n in (self._packed, self._dense) if n.view.layout(caches)), None)
