@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
@@ -176,7 +177,7 @@ def file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
     alike: dict[tuple[str, tuple[int, ...]], list[TensorSpec]] = {}
     for spec in specs:
         alike.setdefault((spec.dtype, spec.shape), []).append(spec)
-    together = [spec for same in alike.values() for spec in same]
+    together = chain.from_iterable(alike.values())
     return sorted(together, key=lambda spec: -ITEM_BYTES[spec.dtype])
 
 

@@ -11,7 +11,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
-from omlx_cache.adapters.base import PAGED, STATE, GroupSpec, TokenRange
+from omlx_cache.adapters.base import PAGED, STATE, GroupSpec
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, PageInfo, Tail
@@ -97,39 +97,34 @@ class GroupPages:
         return tuple(PageUse(*self.pages[end]) for end in ends)
 
     def covers(self, position: int) -> Iterator[Sequence[int]]:
-        """Yield the ends of the pages that rebuild the group; an empty part where one is
-        missing."""
+        """Yield the ends of the pages that rebuild the group; an empty part, and no more, where one
+        is missing."""
+        size = self._size
         if self.group.kind == "state":
             yield [position] if position in self.pages else []
-        for span in self.group.needs(position):
-            yield from self._cover(span)
+        for start, last in self.group.needs(position):
+            # One page may reach further back than its block: the sinks of a window.
+            enough = self._from(last)
+            while start < min(last, enough):
+                block = start // size
+                gap = min(self._gap[block], last // size) * size
+                if start % size == 0 and gap > start:
+                    yield range(start + size, gap + 1, size)
+                    start = gap
+                    continue
+                stop = min(last, block * size + size)
+                ends = (stop, block * size + size, *self._inside.get(block, ()))
+                end = next((end for end in ends if end >= stop and self._from(end) <= start), None)
+                yield [] if end is None else [end]
+                if end is None:
+                    return
+                start = stop
+            if enough < last:
+                yield [last]
 
     def _from(self, end: int) -> int:
         found = self.pages.get(end)
         return end if found is None else end - found[1].held
-
-    def _cover(self, span: TokenRange) -> Iterator[Sequence[int]]:
-        """Yield the ends of the pages that cover a span; an empty part, and no more, where one is
-        missing."""
-        start, size = span.start, self._size
-        # One page may reach further back than its block: the sinks of a window.
-        enough = self._from(span.stop)
-        while start < min(span.stop, enough):
-            gap = min(self._gap[start // size], span.stop // size) * size
-            if start % size == 0 and gap > start:
-                yield range(start + size, gap + 1, size)
-                start = gap
-                continue
-            block = start // size
-            stop = min(span.stop, block * size + size)
-            ends = (stop, block * size + size, *self._inside.get(block, ()))
-            end = next((end for end in ends if end >= stop and self._from(end) <= start), None)
-            yield [] if end is None else [end]
-            if end is None:
-                return
-            start = stop
-        if enough < span.stop:
-            yield [span.stop]
 
 
 @dataclass(slots=True)
