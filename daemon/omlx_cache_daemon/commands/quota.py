@@ -194,8 +194,8 @@ def _warn(state: Map, amount: str, stores: Iterable[Client]) -> None:
     # A budget that was given back is another one before anything is evicted.
     over = used - limit if isinstance(limit, int) and state["set_by"] != "free space" else 0
     lower = {
-        f"{text(row.title)} in process {row.pid} writes only while the directory holds less than "
-        f"its own cold_bytes, {format_size(cold.own_limit_bytes)}: restart it with more": True
+        f"{text(row.title)} in process {row.pid} writes no page that takes the directory above its "
+        f"own cold_bytes, {format_size(cold.own_limit_bytes)}: restart it with more": True
         for store in (stores if amount != "auto" else ())
         if (row := introduced(store))
         and (cold := row.cold)

@@ -221,8 +221,8 @@ def writes_of_stores(context: Context) -> Iterator[Finding]:
         if own and held * 10 >= own * 9:
             yield Finding(
                 "warning",
-                f"{process} writes nothing: the directory holds {format_size(held)}, and its own "
-                f"cold_bytes is {format_size(own)}",
+                f"{process} writes no page that takes the directory ({format_size(held)}) above "
+                f"its own cold_bytes, {format_size(own)}",
                 "its prompts are kept in its memory only; omlx-cache quota does not change that",
                 f"omlx-cache config --pid {process.pid} shows who set it: raise it to the "
                 f"directory's {format_size(count_of(cold, 'limit_bytes'))}, or leave it out, and "
@@ -283,16 +283,15 @@ def histories(context: Context) -> Iterator[Finding]:
                 "omlx-cache log has them as diverged; omlx-cache why NUMBER shows the place",
             )
         if rewritten := count_of(misses, reasons.REWRITTEN):
-            advice = "omlx-cache why shows where they part"
             flags = None if process.row is None else process.row.service.get("flags")
-            if not isinstance(flags, list) or "keep_reasoning" not in flags:
-                advice += "; for dropped reasoning: serve --keep-reasoning"
+            keeps = isinstance(flags, list) and "keep_reasoning" in flags
             yield Finding(
                 "note",
                 f"{counted(rewritten, 'request')} of {process} came with a history that "
                 "the client, the chat template or the server's trimming of white space changed",
                 "everything behind the first changed answer is computed again",
-                advice,
+                "omlx-cache why shows where they part"
+                + ("" if keeps else "; for dropped reasoning: serve --keep-reasoning"),
             )
 
 
