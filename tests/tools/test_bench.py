@@ -2,10 +2,12 @@
 
 import json
 import platform
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -150,6 +152,15 @@ def test_what_cannot_be_written_is_one_line_before_anything_is_measured(
     with pytest.raises(ValueError, match="begin: generated"):
         write_section(Results(TINY, {}, ()), page)
     assert page.read_text() == "no markers"
+
+
+def test_a_disk_without_room_is_left_as_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=52 * 2**20))
+    assert main(["bench", "disk", "--dir", str(tmp_path)]) == 1
+    assert "has 52 MiB free, and --size small takes up to 384 MiB" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_rows_are_measured_where_no_extra_is_installed() -> None:

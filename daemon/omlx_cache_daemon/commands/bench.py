@@ -1,17 +1,21 @@
 """`omlx-cache bench`: the speed of the cache, beside the limits of this machine."""
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Literal
 
+from omlx_cache.settings.sizes import format_size
 from omlx_cache_daemon.errors import OK, CommandError
 from omlx_cache_daemon.render import print_json, uses_styles
 
 PARTS = ("restore", "kv", "disk", "remote")
 SIZES = ("tiny", "small", "normal", "large")
 _WIDTH = 120
+_COPIES = 6
+"""How often the KV lies on the disk at once, at most, with room to spare."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -60,6 +64,13 @@ def run(args: argparse.Namespace) -> int:
     from omlx_cache.tools.bench.report import run as measure
 
     parts = list(PARTS) if args.part is None else [args.part]
+    folder = args.dir or Path(tempfile.gettempdir())
+    needed, free = _COPIES * sizes[args.size].kv_bytes, shutil.disk_usage(folder).free
+    if free < needed:
+        raise CommandError(
+            f"{folder} has {format_size(free)} free, and --size {args.size} takes up to "
+            f"{format_size(needed)}: take a smaller --size (tiny), or another disk by --dir"
+        )
     try:
         # Before minutes of measuring: the first raises ValueError for a file without its markers.
         if args.write is not None:
