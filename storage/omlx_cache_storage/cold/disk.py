@@ -68,6 +68,11 @@ os.register_at_fork(after_in_child=_close_locked)
 class FileSystem:
     """The real file system."""
 
+    exists = staticmethod(os.path.lexists)
+    peek = staticmethod(os.pread)
+    publish = staticmethod(os.rename)
+    close = staticmethod(os.close)
+
     def make_directory(self, path: StrPath) -> bool:
         """Create a directory with mode 0700; True when it is new."""
         if os.path.isdir(path):
@@ -88,9 +93,6 @@ class FileSystem:
         except OSError:
             return None
         return info if is_kind(info.st_mode) and is_private(info) else None
-
-    def exists(self, path: StrPath) -> bool:
-        return os.path.lexists(path)
 
     def remove_directory(self, path: StrPath) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -154,9 +156,6 @@ class FileSystem:
 
     def has_name(self, fd: int) -> bool:
         return os.fstat(fd).st_nlink > 0
-
-    def peek(self, fd: int, length: int, offset: int) -> bytes:
-        return os.pread(fd, length, offset)
 
     def poke(self, fd: int, data: bytes, offset: int) -> None:
         view = memoryview(data)
@@ -223,9 +222,6 @@ class FileSystem:
         elif durability != "none":
             os.fsync(fd)
 
-    def publish(self, temporary: StrPath, final: StrPath) -> None:
-        os.rename(temporary, final)
-
     def sync_directory(self, path: StrPath, durability: Durability) -> None:
         if durability != "none":
             with contextlib.closing(Descriptor(self.open_directory(path))) as directory:
@@ -252,9 +248,6 @@ class FileSystem:
             os.close(fd)
             raise _not_a_file(path)
         return fd
-
-    def close(self, fd: int) -> None:
-        os.close(fd)
 
     @contextlib.contextmanager
     def reading(self, path: StrPath) -> Iterator[int]:

@@ -80,7 +80,7 @@ class PageWriter(DirectoryPart):
         size += len(pieces[0])
         # The bytes that a file takes of a disk, as far as they are known before it is written.
         rationed = -(-size // SMALL_FILE_BYTES) * SMALL_FILE_BYTES
-        if not self.daily_writes.take(rationed):
+        if self.daily_writes.limit_bytes and not self.daily_writes.take(rationed):
             return "rationed"
         wanted = StoredPage(meta.namespace, name_of(meta), size + FILE_SLACK_BYTES)
         path = self._index.path(wanted)
@@ -130,7 +130,7 @@ class PageWriter(DirectoryPart):
             if self._index.refused_rank is not None and candidate.rank < self._index.refused_rank:
                 self._evictor.refused += 1
                 return "refused"
-        if not self.daily_writes.take(0):
+        if self.daily_writes.limit_bytes and not self.daily_writes.take(0):
             return "rationed"
         return None
 

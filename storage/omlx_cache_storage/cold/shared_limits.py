@@ -65,7 +65,7 @@ IGNORED_SHARES: Final = (
 
 class DailyWrites:
     """Admits bytes to write, `limit_bytes` in any 24 hours of the clock, the running one included.
-    With 0 all are admitted, and none counted.
+    With 0 there is no limit: nobody asks.
 
     A rejection closes the day until the next hour: smaller pages would go to the disk without the
     pages before them. `_booked` are bytes that are booked and not written, `_closed` is the closed
@@ -97,9 +97,7 @@ class DailyWrites:
     def take(self, nbytes: int) -> bool:
         """Admit bytes for a page; False, counted and said once, beyond the limit. Of none: whether
         any may be admitted."""
-        if self.limit_bytes and not (
-            self._fits(nbytes) and (nbytes <= self._booked or self._book(nbytes))
-        ):
+        if not self._fits(nbytes) or (nbytes > self._booked and not self._book(nbytes)):
             self._closed = self._hour()
             self.rationed_pages += 1
             if not self._told:
@@ -110,7 +108,7 @@ class DailyWrites:
                 )
             self._told = True
             return False
-        self._booked -= nbytes if self.limit_bytes else 0
+        self._booked -= nbytes
         self._told = self._told and not nbytes
         return True
 

@@ -307,7 +307,8 @@ class ColdTier(LocalTier[PageFile]):
             self.sharing.recover()
 
     def _shrink(self) -> None:
-        self._deleter.retry()
+        if self._index.doomed:
+            self._deleter.retry()
         evicted, over = 0, partial(self.evictor.lacks, -DIRECTORY_SLACK_BYTES)
         with contextlib.suppress(OSError):
             while self.evictor.known_bytes() > self._index.limit_bytes and (
@@ -389,7 +390,7 @@ class ColdTier(LocalTier[PageFile]):
             else "short"
             if self.evictor.is_short
             else "rationed"
-            if day.is_spent
+            if day.limit_bytes and day.is_spent
             else "ok"
         )
 

@@ -106,6 +106,7 @@ class OrderedPages(Generic[R]):
     def __init__(self, policy: Keep | None = None) -> None:
         self.policy = policy or Lru()
         self._records: dict[PageId, R] = {}
+        self.get = self._records.get
         self._heap: list[_Place] = []
         self._tails: dict[bytes, Counter[Tail]] = {}
         self.pinned_bytes = 0
@@ -118,9 +119,6 @@ class OrderedPages(Generic[R]):
 
     def __iter__(self) -> Iterator[PageId]:
         return iter(list(self._records))
-
-    def get(self, page: PageId) -> R | None:
-        return self._records.get(page)
 
     def get_all(self, pages: Iterable[PageId]) -> list[R | None]:
         return list(map(self._records.get, pages))

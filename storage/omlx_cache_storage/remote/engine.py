@@ -183,6 +183,7 @@ class BackOff:
         self._changed = changed
         self._lock = threading.Lock()
         self._breaker = CircuitBreaker()
+        self.left = self._breaker.left
         self._stalled = False
 
     @property
@@ -195,9 +196,6 @@ class BackOff:
             if self._breaker.enter():
                 return
         raise RemoteError("resting", f"the tier backs off: {self.trouble}")
-
-    def left(self) -> None:
-        self._breaker.left()
 
     def succeeded(self, *, read: bool = False) -> None:
         """Note an answer; after a read that stalled only a `read` says that all is well."""

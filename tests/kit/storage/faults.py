@@ -97,11 +97,11 @@ def enter_first(disk: type[FileSystem], names: Iterable[str]) -> None:
 
 
 def _entered(name: str) -> Callable[..., Any]:
-    real = getattr(FileSystem, name)
+    real = FileSystem.__dict__[name]
 
     def call(self: Any, *given: Any, **options: Any) -> Any:
         self._enter(name, *given)
-        return real(self, *given, **options)
+        return real.__get__(self)(*given, **options)
 
     return call
 

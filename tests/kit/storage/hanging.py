@@ -19,7 +19,7 @@ SLACK_SECONDS = 12.0
 
 OPERATIONS = sorted(
     name
-    for name, function in inspect.getmembers(FileSystem, inspect.isfunction)
+    for name, function in inspect.getmembers(FileSystem, inspect.isroutine)
     if not name.startswith("_")
 )
 
