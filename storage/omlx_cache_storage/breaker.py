@@ -72,8 +72,7 @@ class CircuitBreaker:
         return self._failures >= self._most
 
 
-def now() -> float:
-    return time.monotonic()
+now = time.monotonic
 
 
 PAGE_BOUNDS = (30.0, 3600.0)

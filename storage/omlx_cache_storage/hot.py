@@ -211,7 +211,7 @@ class HotTier(LocalTier[Held]):
                 self._index.policy.wanted([meta.id], began_ns)
             elif not held.pinned_ns:
                 self._unused.add(meta.id)
-            self._index.add(held, max(stamp_ns, held.pinned_ns))
+            self._index.add(held, stamp_ns)
             self._passed += held.passes
             self._weigh(held, 1)
             self._events.note_page("stored", "hot", meta)

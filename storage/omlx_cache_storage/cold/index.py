@@ -137,8 +137,7 @@ class Index:
         if self.pins:
             most, until_ns = self.limit_bytes // SHARE, self._wanted_until(file)
             self.contents.pin(file, until_ns, self.clock.now(), most)
-        stamp_ns, used = max(stamp_ns, file.pinned_ns), used and not file.pinned_ns
-        self.contents.add(file, stamp_ns, used=used)
+        self.contents.add(file, stamp_ns, used=used and not file.pinned_ns)
         return file
 
     def go_by_pins(self, namespaces: Collection[BlockKey]) -> None:

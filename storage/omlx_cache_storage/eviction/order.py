@@ -138,11 +138,12 @@ class OrderedPages(Generic[R]):
         return {hints[record.hint] for record in found if record.id.key not in chain}
 
     def add(self, record: R, stamp_ns: int) -> None:
+        """Take a record in, as one that was used at a stamp, or later as long as it is pinned."""
         self._records[record.id] = record
         if record.tail:
             self._tails.setdefault(record.hint, Counter())[record.end] += 1
-        self._place(record, stamp_ns)
-        self.policy.added(stamp_ns)
+        self._place(record, max(stamp_ns, record.pinned_ns))
+        self.policy.added(record.stamp_ns)
 
     def pop(self, page: PageId) -> R | None:
         record = self._records.pop(page, None)
