@@ -28,7 +28,7 @@ from kit.storage.mounts import small_disk
 from kit.storage.pages import BLOCK
 from kit.units import KIB
 from omlx_cache.control.replies import ColdHolding
-from omlx_cache.reasons import EVICTED, NOT_STORED
+from omlx_cache.reasons import EVICTED, NEW_TEXT, NOT_STORED
 from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache.settings.machine import state_dir
 from omlx_cache_daemon.client import Client
@@ -528,22 +528,23 @@ def test_a_full_budget_whose_pages_are_missed_is_told_with_a_larger_one(
     cli: Cli, cold: Path
 ) -> None:
     used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
-    before = time.time() - 9
-    for budget, requests, count in (
-        (used, _requests(4), 1),
-        (used, _requests(3), 0),
-        (used, _requests(9, before), 0),
-        (2 * used, _requests(4), 0),
+    for budget, requests, are_evicted in (
+        (used, _requests(4), [True]),
+        # Too few, or of the budget before, or of one that is not full yet, and far from enough.
+        (used, _requests(3), [False]),
+        (used, _requests(9, time.time() - 9), [False]),
+        (2 * used, _requests(8), [False]),
+        (used, _requests(1), []),
+        (used, _requests(9, reason=NEW_TEXT), []),
+        (4 * used, _requests(4), []),
     ):
         assert cli("quota", str(budget), "--yes").code == 0
         context = Context(cold, [_asked(cold, requests=requests)])
         assert context.exists
         found = examine(context, (pages.budget,))
-        assert ["missed pages that had been evicted" in one.found for one in found] == [
-            True
-        ] * count
+        assert ["pages that had been evicted" in one.found for one in found] == are_evicted
         assert all(cli(*one.remedy.split("; ")[0].split()[1:]).code == 0 for one in found)
-        if count:
+        if are_evicted == [True]:
             wanted = json.loads(cli("quota", "--format", "json").out)["bytes"]
             assert 3 * used < wanted < 5 * used
 
@@ -551,12 +552,17 @@ def test_a_full_budget_whose_pages_are_missed_is_told_with_a_larger_one(
 def test_a_conversation_that_the_budget_cannot_hold_is_told(cli: Cli, cold: Path) -> None:
     used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
     assert cli("quota", str(used), "--yes").code == 0
-    (one,) = _requests(1, reason=NOT_STORED)
-    turns = [replace(one, prompt_tokens=one.prompt_tokens * n // 4) for n in (3, 4, 5, 6)]
-    context = Context(cold, [_asked(cold, requests=turns)])
+    turns = [
+        replace(one, prompt_tokens=one.prompt_tokens * n // 4)
+        for one in _requests(1, reason=NOT_STORED)
+        for n in (3, 4, 5, 6)
+    ]
+    process = _asked(cold, requests=turns, settings={"cold_bytes": {"kind": "flag", "value": used}})
+    context = Context(cold, [process])
     assert context.exists
     (finding,) = examine(context, (pages.budget,))
-    assert "one conversation of " in finding.found
+    assert f"one conversation of {process} takes" in finding.found
+    assert f"; then restart {process} with cold_bytes " in finding.remedy
     assert cli(*finding.remedy.split("; ")[0].split()[1:]).code == 0
     wanted = json.loads(cli("quota", "--format", "json").out)["bytes"]
     assert 1.3 * used < wanted < 1.8 * used
@@ -566,13 +572,19 @@ def test_no_more_is_proposed_than_the_disk_has_room_for(cli: Cli, cold: Path) ->
     used = json.loads(cli("quota", "--format", "json").out)["used_bytes"]
     assert cli("quota", str(used), "--yes").code == 0
     disk = FaultyDisk()
-    # Beside the cache the disk has as much room again, half of that, none, or less than none.
-    for free, most in ((2 * used, 2 * used), (used // 2, used * 3 // 2), (0, 0), (-used, 0)):
+    # Beside the cache the disk has as much room again, half of that, none, or no room for one
+    # conversation.
+    for free, most, remedy in (
+        (2 * used, 2 * used, "omlx-cache quota "),
+        (used // 2, used * 3 // 2, "omlx-cache quota "),
+        (0, 0, "let fewer conversations go on"),
+        (-used, 0, "free room on the disk: du "),
+    ):
         disk.free_bytes = lambda path, free=free: free  # type: ignore[method-assign,misc]
         context = Context(cold, [_asked(cold, requests=_requests(4))], disk)
         assert context.exists
         (finding,) = examine(context, (pages.budget,))
-        assert finding.remedy.startswith("omlx-cache quota ") == (most > 0)
+        assert finding.remedy.startswith(remedy)
         if most:
             assert cli(*finding.remedy.split("; ")[0].split()[1:]).code == 0
             budget = json.loads(cli("quota", "--format", "json").out)["bytes"]

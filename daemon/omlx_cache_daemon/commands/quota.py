@@ -81,7 +81,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--for says how long --pin lasts; see omlx-cache quota --help")
     # A size may be two words: 10 GiB.
     amount = " ".join(args.amount).strip().lower()
-    wanted = None if amount in ("", "auto") else _budget(amount)
+    try:
+        wanted = None if amount in ("", "auto") else parse_budget(amount)
+    except ValueError as error:
+        raise UsageError(f"{amount!r}: {error}; allowed: {SIZE_FORMS}, or auto") from None
     named = args.unpin if args.pin is None else args.pin
     if named is None and args.kind is not None:
         raise UsageError("--as says what the name is of that --pin or --unpin has")
@@ -103,13 +106,6 @@ def run(args: argparse.Namespace) -> int:
     print_answer(args.format == "json", state, _shown(state, amount))
     _warn(state, amount, stores)
     return OK
-
-
-def _budget(given: str) -> int:
-    try:
-        return parse_budget(given)
-    except ValueError as error:
-        raise UsageError(f"{given!r}: {error}; allowed: {SIZE_FORMS}, or auto") from None
 
 
 def _may_evict(directory: Path, wanted: int, amount: str) -> bool:

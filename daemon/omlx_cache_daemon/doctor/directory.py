@@ -78,18 +78,19 @@ def file_system(context: Context) -> Iterator[Finding]:
 
 def free_space(context: Context) -> Iterator[Finding]:
     """The disk has what is to stay free, and the budget can be reached."""
-    least, spare, there = context.min_free, context.spare_bytes, context.place
+    least, spare = context.min_free, context.spare_bytes
+    mount = context.fs.mount_point(context.place)
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
-    others = max(0, context.fs.taken_bytes(there) - context.census.nbytes)
+    others = max(0, context.fs.taken_bytes(mount) - context.census.nbytes)
     remedy = (
-        f"free room on the disk: du -axh {context.fs.mount_point(there)} | grep -vF "
-        f"{context.directory}/ | sort -h | tail. If it fills again, a program goes on writing: lsof"
+        f"{context.freeing}. If it fills again, a program goes on writing: lsof {mount}, or, if it "
+        f"opens its file for moments only, ps ax | grep -F {mount}"
     )
     # A file system's own structures count as others' bytes.
     if others < max(-spare, lacking, (others + context.room_bytes) // _OWN_SHARE):
-        size = format_size(max(0, context.room_bytes))
         remedy = (
-            f"omlx-cache quota {size} {context.option}; or a larger disk, or less min_free_bytes"
+            f"omlx-cache quota {format_size(max(0, context.room_bytes))} {context.option}; or a "
+            "larger disk, or less min_free_bytes"
         )
     if spare < 0:
         yield Finding(

@@ -96,8 +96,11 @@ def take_census(directory: Path, fs: FileSystem) -> Census:
 
 def _is_known(name: str) -> bool:
     """True for what is a cache's beside its namespaces, for a namespace, and for hidden files."""
-    is_document = name.removesuffix(SET_ASIDE) in _DOCUMENTS
-    return is_document or name.startswith(".") or digest_of(name) is not None
+    return (
+        name.removesuffix(SET_ASIDE) in _DOCUMENTS
+        or name.startswith(".")
+        or digest_of(name) is not None
+    )
 
 
 ASK_SECONDS = 3.0
@@ -233,8 +236,7 @@ class Context:
 
     @property
     def users(self) -> list[AskedProcess]:
-        real = os.path.realpath(self.directory)
-        return [process for process in self.processes if process.cold_dir == real]
+        return [one for one in self.processes if one.cold_dir == os.path.realpath(self.directory)]
 
     @cached_property
     def misspelt(self) -> list[str]:
@@ -298,6 +300,14 @@ class Context:
         return read_budget(self.directory, self.fs) if self.exists else None
 
     @property
+    def freeing(self) -> str:
+        """What to do for more room on the directory's disk."""
+        return (
+            f"free room on the disk: du -axh {self.fs.mount_point(self.place)} | grep -vF "
+            f"{self.directory}/ | sort -h | tail"
+        )
+
+    @property
     def option(self) -> str:
         return f"--cold-dir {self.directory}"
 
@@ -338,5 +348,4 @@ def _unknown(check: Check, why: str) -> Finding:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    order = get_args(Severity)
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+    return sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity))

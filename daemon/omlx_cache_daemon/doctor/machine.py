@@ -50,8 +50,12 @@ def settings(context: Context) -> Iterator[Finding]:
         yield Finding("error", str(known), "no store starts in this shell", "omlx-cache config")
         return
     if known.hot_bytes == 0 and (known.cold_bytes == 0 or known.hot_cache_only):
-        what = "hot_bytes and cold_bytes are 0" if known.cold_bytes == 0 else "hot_bytes is 0"
-        yield Finding("error", what, "nothing is kept at all", look)
+        yield Finding(
+            "error",
+            "hot_bytes and cold_bytes are 0" if known.cold_bytes == 0 else "hot_bytes is 0",
+            "nothing is kept at all",
+            look,
+        )
     elif known.cold_bytes == 0 and not known.hot_cache_only:
         yield Finding("warning", "cold_bytes is 0", "nothing outlives the process", look)
     for note in known.notes():
@@ -88,8 +92,11 @@ def memory(context: Context) -> Iterator[Finding]:
             "stores evict pages from memory",
             "stop something, or lower OMLX_CACHE_HOT_BYTES",
         )
-    lines = [line.split() for line in text_of(Path("/proc/meminfo")).splitlines()]
-    known = {line[0]: int(line[1]) * 1024 for line in lines if line[0].startswith("Swap")}
+    known = {
+        line[0]: int(line[1]) * 1024
+        for line in map(str.split, text_of(Path("/proc/meminfo")).splitlines())
+        if line[0].startswith("Swap")
+    }
     total, free = known.get("SwapTotal:", 0), known.get("SwapFree:", 0)
     if free < total // 10:
         yield Finding(
@@ -298,11 +305,11 @@ def histories(context: Context) -> Iterator[Finding]:
 def versions(context: Context) -> Iterator[Finding]:
     rows = [process.row for process in context.users if process.row is not None]
     if {row.version for row in rows} - {__version__}:
-        have = ", ".join(f"{row.title} in process {row.pid} {row.version}" for row in rows)
         yield Finding(
             "warning",
-            f"processes of different versions use the directory: {have}; installed is "
-            f"{__version__}",
+            "processes of different versions use the directory: "
+            + ", ".join(f"{row.title} in process {row.pid} {row.version}" for row in rows)
+            + f"; installed is {__version__}",
             "each keeps its own promises only",
             "restart the older ones",
         )

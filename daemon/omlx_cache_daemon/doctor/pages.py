@@ -138,16 +138,17 @@ def _for_a_prompt(context: Context, budget: Budget) -> Iterator[Finding]:
             f"the budget ({format_size(budget.nbytes)}) has room for fewer than "
             f"{_PAGES_OF_A_PROMPT} pages",
             "the disk keeps the beginning of a prompt, or nothing",
-            "free room on the disk: the budget is a quarter of the free space; then "
-            f"omlx-cache quota auto {context.option}"
+            _larger(context, budget.nbytes)
+            if _wanted(context) > budget.nbytes
+            else f"{context.freeing}. Then omlx-cache quota auto {context.option}: the budget is a "
+            "quarter of the free space"
             if budget.set_by == "free space"
             else f"omlx-cache quota auto {context.option}",
         )
 
 
 def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Iterator[Finding]:
-    known, now = as_map(process.settings.get("cold_bytes") or {"kind": "derived"}), time.time()
-    given = 0 if known["kind"] == "derived" else count_of(known, "value")
+    given, wanted, now = _given(process), _wanted(context), time.time()
     since = max((context.directory / BUDGET_FILE).stat().st_mtime, now - _LATELY_SECONDS)
     evicted = sum(
         one.reason == reasons.EVICTED and one.asked_at >= since for one in process.requests
@@ -167,7 +168,7 @@ def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Ite
             f"one conversation of {process} takes about {format_size(longest)}, and the budget is "
             f"{format_size(budget.nbytes)}",
             "its end is not kept, and is computed again at each request",
-            _larger(context, budget.nbytes, given),
+            _larger(context, budget.nbytes),
         )
     elif evicted >= _EVICTED and context.census.nbytes * 10 >= budget.nbytes * 9:
         yield Finding(
@@ -177,8 +178,28 @@ def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Ite
             "is full",
             "the conversations that go on at once need more than it holds, and evict each "
             "other's pages",
-            _larger(context, budget.nbytes, given),
+            _larger(context, budget.nbytes),
         )
+    elif wanted >= 2 * budget.nbytes and any(
+        one.reason in (reasons.EVICTED, reasons.NOT_STORED, reasons.NO_DISK)
+        and one.asked_at >= now - _LATELY_SECONDS
+        for one in process.requests
+    ):
+        # So far from enough that neither a changed budget nor few misses speak for chance.
+        yield Finding(
+            "warning",
+            f"the conversations of the last {duration(_LATELY_SECONDS)} want about "
+            f"{format_size(wanted)}, and the budget is {format_size(budget.nbytes)}: {process} "
+            "missed pages of theirs",
+            "when the budget is full, they evict each other's pages",
+            _larger(context, budget.nbytes),
+        )
+
+
+def _given(process: AskedProcess) -> int:
+    """Return the cold_bytes that a person gave a process, 0 for none."""
+    known = as_map(process.settings.get("cold_bytes") or {"kind": "derived"})
+    return 0 if known["kind"] == "derived" else count_of(known, "value")
 
 
 def _conversations(context: Context, processes: Iterable[AskedProcess]) -> list[int]:
@@ -201,25 +222,36 @@ def _conversations(context: Context, processes: Iterable[AskedProcess]) -> list[
     ]
 
 
-def _larger(context: Context, limit: int, given: int = 0) -> str:
-    """Return the command for a budget that holds the conversations of lately beside the pins, or
-    for what the disk has room for; where nothing tells, twice as much. `given`: the limit of a
-    process's own."""
-    most, pinned = context.room_bytes, count_of(described(context.directory), "pinned_bytes")
+def _wanted(context: Context) -> int:
+    """Return about how many bytes hold the conversations of lately beside the pins, 0 for none."""
+    conversations = int(_MARGIN * sum(_conversations(context, context.users)))
     own = context.census.nbytes - context.census.by_namespace.total()
-    needed = own + pinned + int(_MARGIN * sum(_conversations(context, context.users)))
-    if needed <= limit:
-        needed = 2 * limit
-    if min(needed, most) * 10 <= limit * 11:
+    beside = own + count_of(described(context.directory), "pinned_bytes")
+    return beside + conversations if conversations else 0
+
+
+def _larger(context: Context, limit: int) -> str:
+    """Return the command for a budget that holds what is wanted, or for what the disk has room for,
+    if that holds a conversation; where nothing tells, twice as much."""
+    most, wanted = context.room_bytes, _wanted(context)
+    needed = wanted if wanted > limit else 2 * limit
+    lacks_room = most < max(_conversations(context, context.users), default=0)
+    nbytes = needed if lacks_room else min(needed, most)
+    if nbytes * 10 <= limit * 11:
         return (
             "let fewer conversations go on at once, or use a larger disk (omlx-cache export, and "
             "import there): this one has no room for a larger budget"
         )
-    size = format_size(min(needed, most))
-    restart = f"; then restart it with cold_bytes {size}, too" if given else ""
+    size = format_size(nbytes)
+    restarts = "".join(
+        f"; then restart {process} with cold_bytes {size}, too"
+        for process in context.users
+        if 0 < _given(process) < nbytes
+    )
     return (
-        f"omlx-cache quota {size} {context.option}{restart}; the conversations that go on want "
-        f"about {format_size(needed)}, and the disk has room for {format_size(most)}"
+        (f"{context.freeing}. Then " if lacks_room else "")
+        + f"omlx-cache quota {size} {context.option}{restarts}; the conversations that go on want "
+        f"about {format_size(needed)}, and the disk has room for {format_size(max(0, most))}"
     )
 
 
