@@ -215,7 +215,7 @@ def test_a_directory_whose_disk_is_not_mounted_is_an_error(
     (finding,) = (one for one in _found(place) if one.check == "directory")
     assert (finding.severity, finding.fix) == ("error", None)
     assert f"nothing is mounted at {place}" in finding.found
-    assert str(record) in finding.found
+    assert (str(record) in finding.found, str(record) in finding.remedy) == (False, True)
     below = place / "cold"
     Path(record_path(memory, str(below))).write_text(record.read_text())
     named = cli("doctor", "--cold-dir", below)
@@ -462,24 +462,33 @@ def test_a_store_that_knows_other_pages_than_there_are_is_told(
     assert str(serving.pid) in finding.remedy
 
 
-def _asked(cold: Path, version: str = "0.0.1", state: str = "ok", **told: Any) -> AskedProcess:
-    held = ColdHolding(pages=0, bytes=0, state=state, dir=str(cold))
+def _asked(
+    cold: Path, version: str = "0.0.1", state: str = "ok", room: str = "ok", **told: Any
+) -> AskedProcess:
+    held = ColdHolding(pages=0, bytes=0, state=state, dir=str(cold), room=room)
     row = process_row(pid=11, version=version, cold=held)
     return AskedProcess(Client(cold / "none", 11), row, **told)
 
 
 @pytest.mark.parametrize(
-    ("state", "least", "severity"),
-    [("full", 0, "note"), ("full", 2**60, "warning"), ("failing: 5", 0, "warning")],
+    ("state", "room", "least", "told"),
+    [
+        ("full", "ok", 0, ("note", "has room now")),
+        ("ok", "short", 0, ("note", "has room now")),
+        ("full", "ok", 2**60, ("warning", ": full")),
+        ("failing: 5", "short", 0, ("warning", ": failing: 5")),
+        ("unavailable: /x is gone with its disk", "ok", 0, ("note", "is there again")),
+        ("unavailable: Permission denied", "ok", 0, ("error", "unavailable")),
+    ],
 )
-def test_a_store_that_has_not_tried_a_disk_with_room_again_is_only_a_note(
-    cold: Path, state: str, least: int, severity: str
+def test_a_store_that_has_not_tried_a_disk_again_is_only_a_note(
+    cold: Path, state: str, room: str, least: int, told: tuple[str, str]
 ) -> None:
     settings = {"min_free_bytes": {"kind": "derived", "value": least}}
-    context = Context(cold, [_asked(cold, state=state, settings=settings)])
+    context = Context(cold, [_asked(cold, state=state, room=room, settings=settings)])
     (finding,) = examine(context, (machine.disks_of_stores,))
-    assert finding.severity == severity
-    assert ("has room now" in finding.found) == (severity == "note")
+    assert finding.severity == told[0]
+    assert told[1] in finding.found
 
 
 def test_a_lost_disk_is_one_finding(cold: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

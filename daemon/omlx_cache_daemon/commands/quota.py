@@ -154,16 +154,21 @@ def _shown(state: Map, amount: str) -> str:
     pinned = quantity("bytes", state["pinned_bytes"])
     if state["pinned_limit_bytes"] is not None:
         pinned += f" of at most {quantity('bytes', state['pinned_limit_bytes'])}"
-    known = [("directory", state["directory"]), ("budget", budget)]
     used, of_pages = (quantity("bytes", state[name]) for name in ("used_bytes", "page_bytes"))
-    known += [("used", f"{used}: {of_pages} of pages, the rest is the index and folders")]
     disk = shutil.disk_usage(str(state["directory"]))
     free = f"{format_size(disk.free)} free of {format_size(disk.total)}" + (
         ", and hardly a file (inode) left: no page can be written" if state["lacks_files"] else ""
     )
-    known += [("disk", free)]
     ended, pins = (as_maps(state[name]) for name in ("unpinned", "pins"))
-    shown = facts([*known, ("pinned", pinned)])
+    shown = facts(
+        [
+            ("directory", state["directory"]),
+            ("budget", budget),
+            ("used", f"{used}: {of_pages} of pages, the rest is the index and folders"),
+            ("disk", free),
+            ("pinned", pinned),
+        ]
+    )
     shown += "".join(f"unpinned {one['kind']} {text(one['name'])}\n" for one in ended)
     pinned_rows = table(_HEADERS, map(_row, pins), bold=uses_styles(sys.stdout))
     return shown + (f"\n{pinned_rows}" if pins else "")

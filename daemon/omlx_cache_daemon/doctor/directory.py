@@ -40,7 +40,15 @@ def directory(context: Context) -> Iterator[Finding]:
         try:
             root_of(place).check()
         except DirectoryGone as gone:
-            yield Finding("error", str(gone.strerror), _NOTHING, f"mount its disk, or {_ANOTHER}")
+            # What gives the cache up comes after what helps it.
+            what, otherwise, how = str(gone.strerror).partition(" If ")
+            yield Finding(
+                "error",
+                what,
+                _NOTHING,
+                "mount its disk (lsblk -f shows disks): stores use it again within a minute, "
+                f"without a restart. Or {_ANOTHER}.{otherwise}{how}",
+            )
             return
     above = next((path for path in place.parents if path.exists()), place.parent)
     if not context.exists and os.path.lexists(place):

@@ -202,13 +202,26 @@ def disks_of_stores(context: Context) -> Iterator[Finding]:
     spare = context.spare_bytes
     for process in context.users:
         cold = None if process.row is None else process.row.cold
-        if cold is not None and cold.state == "full" and spare > 0 and not context.lacks_files:
+        if (
+            cold is not None
+            and (cold.state == "full" or (cold.state == "ok" and cold.room in ("short", "inodes")))
+            and spare > 0
+            and not context.lacks_files
+        ):
             yield Finding(
                 "note",
-                f"{process} takes its disk for full, which has room now: "
+                f"{process} takes its disk for full or short, which has room now: "
                 f"{format_size(spare)} beyond min_free_bytes",
                 "it works from memory until it tries again, within a minute",
                 "wait a minute. If it stays so, the budget has no room: omlx-cache quota",
+            )
+        elif cold is not None and context.exists and " gone" in cold.state:
+            # The check of the directory has found it.
+            yield Finding(
+                "note",
+                f"{process} does without its disk, and that is there again",
+                "it works from memory until it looks again, within a minute",
+                "wait a minute; no restart is needed",
             )
         elif cold is not None and cold.state != "ok":
             yield Finding(
