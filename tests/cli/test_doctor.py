@@ -32,7 +32,7 @@ from omlx_cache.reasons import EVICTED, NEW_TEXT, NOT_STORED
 from omlx_cache.requests.explanation import RequestRecord
 from omlx_cache.settings.machine import state_dir
 from omlx_cache_daemon.client import Client
-from omlx_cache_daemon.doctor import examination, machine, pages
+from omlx_cache_daemon.doctor import directory, examination, machine, pages
 from omlx_cache_daemon.doctor.directory import DIRECTORY, PLACE, passed_over
 from omlx_cache_daemon.doctor.examination import (
     AskedProcess,
@@ -261,11 +261,24 @@ def test_pins_of_a_full_directory_are_told_with_what_they_leave(cli: Cli, cold: 
     assert _told(_found(cold)) == [("pins", "warning", False)]
 
 
-def test_a_disk_that_refuses_writes_without_being_mounted_read_only_is_told(cold: Path) -> None:
-    disk = FaultyDisk()
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ("rw,relatime,emergency_ro", "its file system met an error"),
+        ("ro,errors=remount-ro", "its file system met an error"),
+        ("rw,errors=remount-ro", "mount it so that it can be written to"),
+    ],
+)
+def test_a_disk_that_refuses_writes_is_told_with_what_helps(
+    cold: Path, monkeypatch: pytest.MonkeyPatch, options: str, remedy: str
+) -> None:
+    disk, mount = FaultyDisk(), FileSystem().mount_point(cold)
     disk.fail["write"] = errno.EROFS
+    monkeypatch.setattr(directory, "text_of", lambda path: f"/dev/x {mount} ext4 {options} 0 0\n")
     (finding,) = _found(cold, disk)
-    assert (finding.check, "Read-only file system" in finding.found) == ("writable", True)
+    assert (finding.check, finding.remedy.startswith(remedy)) == ("writable", True)
+    assert "Read-only file system" in finding.found
+    assert f"umount {mount}; fsck /dev/x; mount /dev/x {mount}" in finding.remedy
 
 
 def test_free_space_is_judged_by_the_store_that_has_the_directory(
@@ -487,17 +500,14 @@ def test_a_store_that_has_not_tried_a_disk_again_is_only_a_note(
     settings = {"min_free_bytes": {"kind": "derived", "value": least}}
     context = Context(cold, [_asked(cold, state=state, room=room, settings=settings)])
     (finding,) = examine(context, (machine.disks_of_stores,))
-    assert finding.severity == told[0]
-    assert told[1] in finding.found
+    assert (finding.severity, told[1] in finding.found) == (told[0], True)
 
 
 def test_a_lost_disk_is_one_finding(cold: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = cold / "gone" / "below"
-    process = _asked(missing, state="unavailable: gone")
-    monkeypatch.setattr(examination, "asked", lambda: [process])
+    monkeypatch.setattr(examination, "asked", lambda: [_asked(missing, state="unavailable: gone")])
     found = json.loads(cli("doctor", "--format", "json").out)["findings"]
-    about = [one["check"] for one in found if one["check"] in ("directory", "disks of stores")]
-    assert about == ["directory"]
+    assert {"directory", "disks of stores"} & {one["check"] for one in found} == {"directory"}
 
 
 def test_what_keeps_a_store_from_writing_is_told(cold: Path) -> None:

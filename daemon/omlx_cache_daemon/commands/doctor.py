@@ -163,13 +163,17 @@ def _show(
     found: "list[Finding]",
 ) -> int:
     left = [one.severity for one in found if one.fixed is None]
-    findings = {
-        "findings": [one.to_dict() for one in found],
-        "errors": left.count("error"),
-        "warnings": left.count("warning"),
-        "fixed": len(found) - len(left),
-    }
-    print_answer(args.format == "json", document | findings, folded(shown + _told(found)))
+    print_answer(
+        args.format == "json",
+        {
+            **document,
+            "findings": [one.to_dict() for one in found],
+            "errors": left.count("error"),
+            "warnings": left.count("warning"),
+            "fixed": len(found) - len(left),
+        },
+        folded(shown + _told(found)),
+    )
     return FAILURE if "error" in left else OK
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from omlx_cache.settings import CacheSettings
+from omlx_cache.settings.machine import text_of
 from omlx_cache.settings.sizes import counted, format_size
 from omlx_cache_daemon.changing import remove_useless
 from omlx_cache_daemon.doctor.examination import SET_ASIDE, Context, Finding
@@ -149,12 +150,20 @@ def permissions(context: Context) -> Iterator[Finding]:
 
 def writable(context: Context) -> Iterator[Finding]:
     if why := _why_unwritable(context):
+        mount = context.fs.mount_point(context.directory)
+        device, *options = _mounted(mount)
+        repair = (
+            f"stop the servers that use it; umount {mount}; fsck {device}; mount {device} {mount}; "
+            "start them"
+        )
         yield Finding(
             "warning",
             f"nothing can be written to {context.directory} ({why})",
             "what is there is restored, and nothing is added or evicted",
-            "mount it so that it can be written to. After an error of the disk (dmesg) that needs "
-            "fsck first: stop the servers that use it, unmount it, fsck, mount, start them",
+            f"its file system met an error (dmesg): {repair}"
+            if "emergency_ro" in options or {"ro", "errors=remount-ro"} <= {*options}
+            else "mount it so that it can be written to, after an error of the disk (dmesg) so: "
+            f"{repair}; else mount -o remount,rw {mount}",
         )
 
 
@@ -276,10 +285,10 @@ def foreign_files(context: Context) -> Iterator[Finding]:
         given = [Path(path) for path in others]
         # A link takes its own room only: what it names may lie on another disk.
         below = (one for path in given if not path.is_symlink() for one in path.rglob("*"))
-        size = format_size(sum(physical_bytes(one.lstat()) for one in (*given, *below)))
         yield Finding(
             "note",
-            f"{size} of other files, which omlx-cache does not delete: {others[0]}",
+            f"{format_size(sum(physical_bytes(one.lstat()) for one in (*given, *below)))} of other "
+            f"files, which omlx-cache does not delete: {others[0]}",
             "they are not counted for the budget, and take their room of the disk",
             f"ls -lR {others[0]}",
             files=others,
@@ -297,6 +306,13 @@ def _why_unwritable(context: Context) -> str:
         with contextlib.suppress(OSError):
             context.fs.remove(path)
     return ""
+
+
+def _mounted(mount: str) -> list[str]:
+    """Return the device of what is mounted at a path, and its options, if the system tells them."""
+    lines = map(str.split, text_of(Path("/proc/mounts")).splitlines())
+    known = {point: [device, *options.split(",")] for device, point, _, options, *_ in lines}
+    return known.get(mount, ["DEVICE"])
 
 
 def _is_cold(place: Path, context: Context) -> bool:

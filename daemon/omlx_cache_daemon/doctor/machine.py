@@ -134,8 +134,7 @@ def descriptors(context: Context) -> Iterator[Finding]:
 
 def runtime_directory(context: Context) -> Iterator[Finding]:
     for place in search_places():
-        why = why_unseen(place)
-        if why:
+        if why := why_unseen(place):
             yield Finding(
                 "warning",
                 f"{place} {why}",
@@ -185,8 +184,7 @@ def answers(context: Context) -> Iterator[Finding]:
         if process.error is None:
             continue
         pid = process.pid
-        state = text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1]
-        is_stopped = state in (["T"], ["t"])
+        is_stopped = text_of(Path(f"/proc/{pid}/stat")).rpartition(") ")[2][:1] in ("T", "t")
         yield Finding(
             "error",
             f"{process} does not answer"

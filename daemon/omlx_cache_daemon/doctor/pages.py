@@ -130,8 +130,11 @@ def budget(context: Context) -> Iterator[Finding]:
 
 
 def _for_a_prompt(context: Context, budget: Budget) -> Iterator[Finding]:
-    known = context.census
-    page = known.by_namespace.total() // known.pages if known.pages else SMALLEST_COLD_BYTES
+    page = (
+        context.census.by_namespace.total() // context.census.pages
+        if context.census.pages
+        else SMALLEST_COLD_BYTES
+    )
     if budget.nbytes < _PAGES_OF_A_PROMPT * page:
         yield Finding(
             "warning",
@@ -302,11 +305,11 @@ def newest_page(context: Context) -> Iterator[Finding]:
 def stale_pages(context: Context) -> Iterator[Finding]:
     rows = [process.row for process in context.users if process.row is not None]
     current = current_versions(as_versions(row.versions) for row in rows)
-    needed = {
-        namespace: versions(read_namespace(context.directory, namespace))
-        for namespace in context.census.by_namespace
-    }
-    old = [name for name, theirs in needed.items() if theirs and theirs not in current]
+    old = [
+        name
+        for name in context.census.by_namespace
+        if (theirs := versions(read_namespace(context.directory, name))) and theirs not in current
+    ]
     if current and old:
         size = quantity("bytes", sum(context.census.by_namespace[name] for name in old))
         yield Finding(
@@ -323,8 +326,7 @@ def agreement(context: Context) -> Iterator[Finding]:
         for look in range(_LOOKS):
             # Both change while it looks.
             time.sleep(_PAUSE_SECONDS if look else 0)
-            wrong = _disagreement(context, process)
-            if not wrong:
+            if not (wrong := _disagreement(context, process)):
                 break
         else:
             yield Finding(
