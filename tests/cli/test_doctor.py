@@ -278,7 +278,7 @@ def test_a_disk_that_refuses_writes_is_told_with_what_helps(
     (finding,) = _found(cold, disk)
     assert (finding.check, finding.remedy.startswith(remedy)) == ("writable", True)
     assert "Read-only file system" in finding.found
-    assert f"umount {mount}; fsck /dev/x; mount /dev/x {mount}" in finding.remedy
+    assert f"umount {mount} && fsck /dev/x; mount /dev/x {mount}" in finding.remedy
 
 
 def test_free_space_is_judged_by_the_store_that_has_the_directory(

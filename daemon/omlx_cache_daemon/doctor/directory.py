@@ -153,8 +153,8 @@ def writable(context: Context) -> Iterator[Finding]:
         mount = context.fs.mount_point(context.directory)
         device, *options = _mounted(mount)
         repair = (
-            f"stop the servers that use it; umount {mount}; fsck {device}; mount {device} {mount}; "
-            "start them"
+            f"stop the servers that use it; umount {mount} && fsck {device}; mount {device} "
+            f"{mount}; start them"
         )
         yield Finding(
             "warning",
@@ -162,8 +162,8 @@ def writable(context: Context) -> Iterator[Finding]:
             "what is there is restored, and nothing is added or evicted",
             f"its file system met an error (dmesg): {repair}"
             if "emergency_ro" in options or {"ro", "errors=remount-ro"} <= {*options}
-            else "mount it so that it can be written to, after an error of the disk (dmesg) so: "
-            f"{repair}; else mount -o remount,rw {mount}",
+            else f"mount it so that it can be written to (mount -o remount,rw {mount}). After an "
+            f"error of the disk (dmesg) check it first: {repair}",
         )
 
 

@@ -252,8 +252,8 @@ def writes_of_stores(context: Context) -> Iterator[Finding]:
                 f"{process} has written {format_size(written)} in 24 hours, of daily_write_bytes "
                 f"{format_size(ration)}",
                 "new pages stay in memory only, until what was written a day ago does not count",
-                f"omlx-cache config --pid {process.pid} shows who set it: raise it, and restart; "
-                "or wait",
+                f"omlx-cache config --pid {process.pid} shows who set it: raise it, or leave it "
+                "out for no limit, and restart; or wait",
             )
         if damaged := count_of(cold, "corrupt_pages"):
             yield Finding(
