@@ -125,6 +125,10 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
     ) -> tuple[Any, Iterator[Any]]:
         if self.cutting or not self.generation_available():
             raise Unavailable("the server is ending")
+        default, asked = self.cli_args.model, generation_args.model
+        if default and asked.model == model_name(default):
+            # mlx-lm knows the name that it was given, and not the one that is shown.
+            asked.model = default
         request.generation_args = generation_args
         request.served = served = ServedRequest(
             self.cache.note_end, bool(request.tools), request.has_left
