@@ -126,11 +126,16 @@ class ServedBatches(BatchGenerator):  # type: ignore[misc]
     def next(self) -> tuple[list[Any], list[Any]]:
         if any(row.late and row.said for row in self._rows.values()):
             time.sleep(SEND_SECONDS)
-        waiting = [inserted[0] for inserted in self._unprocessed_sequences]
-        left = [n for n in waiting if (row := self._rows[n]).request and row.request.has_left()]
+        waiting = {n: self._rows[n].request for n, *_ in self._unprocessed_sequences}
+        left = {n: r for n, r in waiting.items() if r and (r.is_over or r.has_left())}
         if left:
-            # The server removes rows that it hears of and whose client left.
-            return [PromptProcessingBatch.Response(n, (0, 0), False, False) for n in left], []
+            # The server ends a request that it hears of and whose client left, and removes its row
+            # when it hears of none, or after half a second.
+            return [
+                PromptProcessingBatch.Response(n, (0, 0), False, False)
+                for n, request in left.items()
+                if not request.is_over
+            ], []
         for uid, row in self._rows.items():
             if row.said or (row.late and (waiting or set(self._prompt_batch.uids) - {uid})):
                 self._store(uid, row)

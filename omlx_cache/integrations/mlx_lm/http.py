@@ -131,7 +131,8 @@ class Handler(APIHandler):  # type: ignore[misc]
                 raise BadRequest(f"{name} must be a finite number, not {value}")
         if self.requested_model == "default_model" and not self.response_generator.cli_args.model:
             raise BadRequest("no default_model: start serve with --model, or name a model")
-        request.has_left = self._has_left
+        # Without a reference to this handler: an answered request would wait for the collector.
+        request.has_left = partial(_has_left, self.connection)
         self._request, self._sent = request, SentAnswer()
         try:
             with self.server.answering():
@@ -142,15 +143,6 @@ class Handler(APIHandler):  # type: ignore[misc]
         except Exception as error:
             _log.exception("a request ended by an error")
             raise Refused(f"{type(error).__name__}: {error}") from error
-
-    def _has_left(self) -> bool:
-        """Return True when the client has closed its connection, or its half."""
-        poll = select.poll()
-        try:
-            poll.register(self.connection, select.POLLIN)
-            return bool(poll.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
-        except (OSError, ValueError):
-            return True
 
     def handle_chat_completions(self) -> Any:
         messages = self.body.get("messages")
@@ -300,6 +292,16 @@ class HttpServer(ThreadingHTTPServer):
                     return False
                 self._changed.wait(min(left, _POLL_SECONDS))
             return not self._answering
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Return True when the client has closed its connection, or its half."""
+    poll = select.poll()
+    try:
+        poll.register(connection, select.POLLIN)
+        return bool(poll.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
+    except (OSError, ValueError):
+        return True
 
 
 def _most_connections() -> int:

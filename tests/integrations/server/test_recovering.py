@@ -24,7 +24,7 @@ TOKENS = 24
 class FailingRequest:
     """Keeps the error that a row was ended with."""
 
-    flight = asked = None
+    flight = asked = is_over = None
     has_left = bool
 
     def __init__(self) -> None:
