@@ -173,9 +173,9 @@ def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Ite
             "its end is not kept, and is computed again at each request",
             _larger(context, budget.nbytes),
         )
-    elif evicted >= _EVICTED and context.census.nbytes * 10 >= budget.nbytes * 9:
+    elif evicted and context.census.nbytes * 10 >= budget.nbytes * 9:
         yield Finding(
-            "warning",
+            "warning" if evicted >= _EVICTED or wanted >= 2 * budget.nbytes else "note",
             f"{counted(evicted, 'request')} of {process} in the last {duration(now - since)} "
             f"missed pages that had been evicted, and the budget ({format_size(budget.nbytes)}) "
             "is full",
@@ -188,7 +188,7 @@ def _for_process(context: Context, budget: Budget, process: AskedProcess) -> Ite
         and one.asked_at >= now - _LATELY_SECONDS
         for one in process.requests
     ):
-        # So far from enough that neither a changed budget nor few misses speak for chance.
+        # So far from enough that a changed budget, or one that is not full yet, does not matter.
         yield Finding(
             "warning",
             f"the conversations of the last {duration(_LATELY_SECONDS)} want about "
