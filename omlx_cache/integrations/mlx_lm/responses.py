@@ -126,9 +126,9 @@ class Responses(ResponseGenerator):  # type: ignore[misc]
         if self.cutting or not self.generation_available():
             raise Unavailable("the server is ending")
         default, asked = self.cli_args.model, generation_args.model
-        if default and asked.model == model_name(default):
+        if default and asked.model == model_name(default) and asked.adapter is None:
             # mlx-lm knows the name that it was given, and not the one that is shown.
-            asked.model = default
+            asked.model = "default_model"
         request.generation_args = generation_args
         request.served = served = ServedRequest(
             self.cache.note_end, bool(request.tools), request.has_left
