@@ -251,13 +251,16 @@ def warm_codecs(
         # A model may keep arrays that it makes on the way; no other thread could evaluate them.
         evaluate([logits, [cache.state for cache in caches]])
         layout = layout_of(caches)
-        needed: set[tuple[Codec, int, mx.Dtype]] = set()
+        # In order: which codec a kernel is compared with does not depend on a hash.
+        needed: dict[tuple[Codec, int, mx.Dtype], None] = {}
         for group in layout.groups:
             arrays = read_source(layout.of(group)).arrays
             specs = [TensorSpec(n, name_of(a.dtype), tuple(a.shape)) for n, a in arrays.items()]
             for policy in compiled:
                 codecs = _codecs(Tensors(specs), group.kind, policy)
-                needed |= {(c, arrays[n].shape[-1], arrays[n].dtype) for n, c in codecs.items()}
+                needed |= {
+                    (c, arrays[n].shape[-1], arrays[n].dtype): None for n, c in codecs.items()
+                }
         for codec, dim, dtype in needed:
             warm_up(codec, dim, dtype)
     except Exception as error:
