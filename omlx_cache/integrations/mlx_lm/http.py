@@ -81,10 +81,11 @@ class Handler(APIHandler):  # type: ignore[misc]
                 # A client waits from now on, and not from when its body is understood.
                 coming.add(thread)
                 super().do_POST()
+        except Refused as error:
+            # First: a client that left, with an OSError, may have closed its half alone.
+            self._refuse(error)
         except OSError:
             raise
-        except Refused as error:
-            self._refuse(error)
         except Exception as error:
             # Before a request is understood, its client is who can help.
             self._refuse(BadRequest(f"{type(error).__name__}: {error}"))
