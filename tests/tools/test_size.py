@@ -181,7 +181,7 @@ def test_a_file_a_folder_and_a_hub_id_are_found(
     (tmp_path / model / "refs" / "main").write_text("abc")
     assert str(config_path("org/name")) == wanted
     assert read_config("org/name") == LLAMA_7B
-    for absent in ("org/absent", "../../etc", "a/b/c", "/nowhere/config.json", str(tmp_path)):
+    for absent in ("org/absent", "../../absent", "a/b/c", "/nowhere/config.json", str(tmp_path)):
         said = "the folder has no config" if absent == str(tmp_path) else "no such config"
         with pytest.raises(SizingError, match=said):
             config_path(absent)
