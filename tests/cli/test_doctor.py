@@ -566,7 +566,8 @@ def test_a_full_budget_whose_pages_are_missed_is_told_with_a_larger_one(
         assert all(cli(*one.remedy.split("; ")[0].split()[1:]).code == 0 for one in found)
         if len(requests) == 4 and expected:
             wanted = json.loads(cli("quota", "--format", "json").out)["bytes"]
-            assert 3 * used < wanted < 5 * used
+            # Twice what four conversations take: they grow.
+            assert 6 * used < wanted < 12 * used
 
 
 def test_a_conversation_that_the_budget_cannot_hold_is_told(cli: Cli, cold: Path) -> None:
@@ -585,7 +586,7 @@ def test_a_conversation_that_the_budget_cannot_hold_is_told(cli: Cli, cold: Path
     assert f"; then restart {process} with cold_bytes " in finding.remedy
     assert cli(*finding.remedy.split("; ")[0].split()[1:]).code == 0
     wanted = json.loads(cli("quota", "--format", "json").out)["bytes"]
-    assert 1.3 * used < wanted < 1.8 * used
+    assert 2.6 * used < wanted < 3.6 * used
 
 
 def test_no_more_is_proposed_than_the_disk_has_room_for(cli: Cli, cold: Path) -> None:

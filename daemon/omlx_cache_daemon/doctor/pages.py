@@ -234,12 +234,12 @@ def _wanted(context: Context) -> int:
 
 
 def _larger(context: Context, limit: int) -> str:
-    """Return the command for a budget that holds what is wanted, or for what the disk has room for,
-    if that holds a conversation; where nothing tells, twice as much."""
+    """Return the command for a budget of twice what is wanted, as conversations grow, or for what
+    the disk has room for, if that holds one; where nothing tells, for twice the limit."""
     most, wanted = context.room_bytes, _wanted(context)
     needed = wanted if wanted > limit else 2 * limit
     lacks_room = most < max(_conversations(context, context.users), default=0)
-    nbytes = needed if lacks_room else min(needed, most)
+    nbytes = needed if lacks_room else min(max(needed, 2 * wanted), most)
     if nbytes * 10 <= limit * 11:
         return (
             "let fewer conversations go on at once, or use a larger disk (omlx-cache export, and "
@@ -247,7 +247,7 @@ def _larger(context: Context, limit: int) -> str:
         )
     size = format_size(nbytes)
     restarts = "".join(
-        f"; then restart {process} with cold_bytes {size}, too"
+        f"; then restart {process} with cold_bytes {size} (serve --cold-bytes), too"
         for process in context.users
         if 0 < _given(process) < nbytes
     )
