@@ -1,13 +1,14 @@
 """What the log says of requests that did not end by themselves: what was computed, and no more."""
 
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kit.tinylm import LmServer, serve_ours
-from kit.wire import completion, connected
+from kit.wire import completion, connected, read_answer
 
 from .in_flight import QUIET, STEP, asking, stream_begun, tokens
 
@@ -60,3 +61,15 @@ def test_a_client_that_left_without_a_stream(server: LmServer, alone: bool) -> N
         here.until(lambda: "client left" in server.text())
     assert_figures_are_true(line(server), "client left")
     assert "ERROR" not in server.text()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_client_that_closed_its_half_is_told(server: LmServer, alone: bool) -> None:
+    with asking(server) as here, connected(server.url) as connection:
+        seed = {"seed": 1} if alone else {}
+        connection.sendall(completion(prompt=tokens(LENGTH, 1), **QUIET, **seed))
+        here.until_computing(LENGTH, 8)
+        connection.shutdown(socket.SHUT_WR)
+        answer = read_answer(connection)
+    assert answer.status == 499
+    assert "closed its connection" in answer.error
