@@ -56,7 +56,10 @@ def as_tokens(tokens: "Sequence[int] | npt.NDArray[np.integer]") -> Tokens:
     array = np.asarray(tokens)
     if array.size == 0:
         return np.empty(0, dtype="<i8")
-    if array.ndim == 1 and array.dtype.kind in "iu" and int(array.max()) < 2**63:
+    # Of signed types all values fit, so that none is looked at.
+    if array.ndim == 1 and (
+        array.dtype.kind == "i" or (array.dtype.kind == "u" and int(array.max()) < 2**63)
+    ):
         return array.astype("<i8", copy=True)
     # NumPy makes floats or objects of integers that no type of it holds together.
     far = [
