@@ -21,6 +21,7 @@ from omlx_cache.settings.sizes import SMALLEST_COLD_BYTES
 from omlx_cache_daemon.checking import Checked
 from omlx_cache_daemon.client import Client, Map, as_answer, as_map, count_of
 from omlx_cache_daemon.errors import CommandError
+from omlx_cache_daemon.quotas import described
 from omlx_cache_daemon.stores import running, services
 from omlx_cache_storage.cold.catalog import (
     DESCRIPTIONS,
@@ -298,6 +299,11 @@ class Context:
     @cached_property
     def budget(self) -> Budget | None:
         return read_budget(self.directory, self.fs) if self.exists else None
+
+    @cached_property
+    def quota(self) -> Map:
+        """What `omlx-cache quota` shows; lists the directory's pages."""
+        return described(self.directory)
 
     @property
     def freeing(self) -> str:

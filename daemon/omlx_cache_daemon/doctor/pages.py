@@ -18,7 +18,6 @@ from omlx_cache_daemon.doctor.examination import (
     ask,
     take_census,
 )
-from omlx_cache_daemon.quotas import described
 from omlx_cache_daemon.render import quantity
 from omlx_cache_daemon.targets import current_versions
 from omlx_cache_storage.cold.catalog import (
@@ -229,8 +228,7 @@ def _wanted(context: Context) -> int:
     """Return about how many bytes hold the conversations of lately beside the pins, 0 for none."""
     conversations = int(_MARGIN * sum(_conversations(context, context.users)))
     own = context.census.nbytes - context.census.by_namespace.total()
-    beside = own + count_of(described(context.directory), "pinned_bytes")
-    return beside + conversations if conversations else 0
+    return conversations and conversations + own + count_of(context.quota, "pinned_bytes")
 
 
 def _larger(context: Context, limit: int) -> str:
@@ -279,8 +277,7 @@ def _excess(context: Context, budget: Budget) -> Iterator[Finding]:
 
 
 def pins(context: Context) -> Iterator[Finding]:
-    state = described(context.directory)
-    kept, limit = count_of(state, "pinned_bytes"), state["bytes"]
+    kept, limit = count_of(context.quota, "pinned_bytes"), context.quota["bytes"]
     if isinstance(limit, int) and kept * 4 >= limit > 0:
         yield Finding(
             "warning" if context.census.nbytes * 10 >= limit * 9 else "note",
