@@ -84,7 +84,7 @@ REMOVED: Final = {
     "where that is 0",
     "status_port": "status=PORT names the port too",
     "write_delay_seconds": "write_policy=lazy writes a page after five minutes at the latest",
-    "write_idle_seconds": "write_policy=lazy writes what is left after a minute without requests",
+    "write_idle_seconds": "write_policy=lazy writes dirty pages after a minute without requests",
 }
 VALUES: Final = {
     ("write_policy", "back"): (

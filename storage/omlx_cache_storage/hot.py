@@ -39,13 +39,13 @@ class HotTier(LocalTier[Held]):
     """Holds live pages; `bytes held + bytes reserved <= limit_bytes` at every moment. Any thread
     may call; no I/O here.
 
-    `_lock` guards all that changes: `_repinned` is the version of `pins` that was gone by,
+    `_lock` guards all that changes: `_repinned` is the version of `pins` that pages follow,
     `_unused` are pages read ahead and not used yet, `_passing_bytes` is what pages take that pass,
-    or are about to, `_aside` what is kept for those, no less, `_passed_ns` when one was admitted
-    last, `_active_ns` when something was stored or used last, `_allowed` what may be held for now,
-    `_lost` are pages that left while they were owed to the disk, `dropped` is how many ever did,
-    `deletions` how many calls deleted pages on request, and `_came` when those had come that were
-    unwritten at the end.
+    or are about to, `_aside` the least that is reserved for those, `_passed_ns` when one was
+    admitted last, `_active_ns` when something was stored or used last, `_allowed` what may be held
+    for now, `_lost` are pages that left while they were owed to the disk, `dropped` is how many
+    ever did, `deletions` how many calls deleted pages on request, and `_came` when those had come
+    that were unwritten at the end.
 
     A queued page is never evicted. `backed`: there is a disk, so that a dirty page is not evicted
     either, but named for writing first, and is owed to the disk from `put` until it is there; a

@@ -52,7 +52,7 @@ class RawClient(NamedTuple):
 
 
 def measure_remote(size: Size, directory: Path, say: Callable[[str], None]) -> Measured:
-    """Measure a directory, and a Redis server where one is installed; says what is left out."""
+    """Measure a directory, and a Redis server where one is installed; names skipped stores."""
     share = directory / "share"
     share.mkdir(parents=True)
     try:
@@ -160,7 +160,7 @@ class _Remote:
             opened.read_into([target])
 
     def forget(self) -> Inquiry:
-        """Forget what is known of the pages, and return an inquiry for all of the chain."""
+        """Clear the known pages, and return an inquiry for all of the chain."""
         self._ahead += 2 * KNOWN_SECONDS
         chain = chain_of(2, len(self._ids))
         keys = chain.boundaries(0, len(self._ids))

@@ -78,8 +78,8 @@ def _concatenated(payloads: Sequence[Array]) -> list[Array]:
 
 
 def _cold(size: Size, pages: Path, saved: Path) -> tuple[list[BenchRow], Peak]:
-    """Restore from files, in the system's memory and dropped from it. Also measure what is left to
-    the model's thread when a restore was begun ahead, and when nothing is new."""
+    """Restore from files, in the system's memory and dropped from it. Also measure the
+    work of the model's thread when a restore was begun ahead, and when nothing is new."""
     bed = Bed(size, pages, hot=False)
     live, nbytes, rows = bed.live_arrays(), size.kv_bytes, []
     caches = make_prompt_cache(LayersOnly(size.layers))
