@@ -44,8 +44,6 @@ _PAGES_OF_A_PROMPT = 8
 _EVICTED = 4
 """So many requests that miss evicted pages are no chance."""
 _LATELY_SECONDS = 600.0
-_MARGIN = 1.25
-"""For what conversations grow by, and for pages of branches that nobody continues."""
 
 
 def read_all(context: Context, bytes_per_second: int) -> Iterator[int]:
@@ -226,7 +224,7 @@ def _conversations(context: Context, processes: Iterable[AskedProcess]) -> list[
 
 def _wanted(context: Context) -> int:
     """Return about how many bytes hold the conversations of lately beside the pins, 0 for none."""
-    conversations = int(_MARGIN * sum(_conversations(context, context.users)))
+    conversations = sum(_conversations(context, context.users))
     own = context.census.nbytes - context.census.by_namespace.total()
     return conversations and conversations + own + count_of(context.quota, "pinned_bytes")
 
