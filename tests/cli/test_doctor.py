@@ -366,7 +366,7 @@ def test_a_disk_that_cannot_do_what_is_asked_of_it_is_told(
     (finding,) = _found(cold)
     assert (finding.check, "min_free_bytes" in finding.found) == ("free space", True)
     assert "other files take" in finding.found
-    assert "less min_free_bytes" in finding.remedy
+    assert finding.remedy == "a larger disk, or less min_free_bytes"
 
 
 def test_a_check_that_fails_or_hangs_is_a_finding_and_no_end(

@@ -91,16 +91,15 @@ def free_space(context: Context) -> Iterator[Finding]:
     mount = context.fs.mount_point(context.place)
     lacking = 0 if context.budget is None else context.budget.nbytes - context.census.nbytes - spare
     others = max(0, context.fs.taken_bytes(mount) - context.census.nbytes)
-    remedy = (
-        f"{context.freeing}. If it fills again, a program goes on writing: lsof {mount}, or, if it "
-        f"opens its file for moments only, ps ax | grep -F {mount}"
-    )
+    room = context.room_bytes
+    quota = f"omlx-cache quota {format_size(room)} {context.option}; or " if room > 0 else ""
     # A file system's own structures count as others' bytes.
-    if others < max(-spare, lacking, (others + context.room_bytes) // _OWN_SHARE):
-        remedy = (
-            f"omlx-cache quota {format_size(max(0, context.room_bytes))} {context.option}; or a "
-            "larger disk, or less min_free_bytes"
-        )
+    remedy = (
+        f"{quota}a larger disk, or less min_free_bytes"
+        if others < max(-spare, lacking, (others + room) // _OWN_SHARE)
+        else f"{context.freeing}. If it fills again, a program goes on writing: lsof {mount}, or, "
+        f"if it opens its file for moments only, ps ax | grep -F {mount}"
+    )
     if spare < 0:
         yield Finding(
             "warning",

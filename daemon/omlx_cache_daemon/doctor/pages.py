@@ -224,9 +224,9 @@ def _conversations(context: Context, processes: Iterable[AskedProcess]) -> list[
 
 def _wanted(context: Context) -> int:
     """Return about how many bytes hold the conversations of lately beside the pins, 0 for none."""
-    conversations = sum(_conversations(context, context.users))
-    own = context.census.nbytes - context.census.by_namespace.total()
-    return conversations and conversations + own + count_of(context.quota, "pinned_bytes")
+    census, conversations = context.census, sum(_conversations(context, context.users))
+    pinned = count_of(context.quota, "pinned_bytes")
+    return conversations and conversations + census.nbytes - census.by_namespace.total() + pinned
 
 
 def _larger(context: Context, limit: int) -> str:
