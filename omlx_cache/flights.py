@@ -6,8 +6,9 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
+from functools import partial
 
-from omlx_cache_storage.interrupts import turn_of, wait_in_turns
+from omlx_cache_storage.interrupts import turn, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 STALLED_SECONDS = 120.0
@@ -236,7 +237,7 @@ class QueueWait:
         if flight is not None and flight.thread == threading.get_ident():
             self.give_up()
         longest = min(POLL_SECONDS, max(0.0, self._most_seconds - self.seconds))
-        changed = turn_of(self._flights.on_change, lambda: self._flights.state != self._seen)
+        changed = partial(turn, self._flights.on_change, lambda: self._flights.state != self._seen)
         wait_in_turns(changed, min(timeout, longest))
 
     def give_up(self) -> None:

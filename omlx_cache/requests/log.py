@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from omlx_cache import reasons
 from omlx_cache.control.replies import ExplainedRequest, RecordPage, Remembered, WhyReply
@@ -20,7 +21,7 @@ from omlx_cache.requests.explainer import Explainer, Walked, compact
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why
 from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.interrupts import turn_of, uninterrupted, wait_in_turns
+from omlx_cache_storage.interrupts import turn, uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 from omlx_cache_storage.measures import RequestWork
 from omlx_cache_storage.stats import Counters
@@ -298,7 +299,7 @@ class RequestLog:
     def wait_until_told(self, timeout: float) -> None:
         """Block until a reader that follows the requests has the last ends, a second at most."""
         if time.monotonic() - self._followed < FOLLOWED_SECONDS:
-            told = turn_of(self._asked, lambda: not self.untold)
+            told = partial(turn, self._asked, lambda: not self.untold)
             wait_in_turns(told, min(timeout, FOLLOWED_SECONDS))
 
     def records(self, after: int = 0) -> list[RequestRecord]:

@@ -21,10 +21,11 @@ class CircuitBreaker:
     A thread that gets True from `enter` reports with `succeeded`, `failed` or, when it found out
     neither, `left`. After `most` failures in a row no thread enters for the first of `bounds`; the
     pause doubles each time, up to the second. Then one thread at a time enters until one succeeds:
-    `_trying`, 0 without one. Reports of threads that entered before end no try.
+    `_trying`, 0 without one. Reports of threads that entered before end no try. `tripped` is true
+    from the last of these failures until a success.
     """
 
-    __slots__ = ("_bounds", "_failures", "_most", "_seconds", "_trying", "_until")
+    __slots__ = ("_bounds", "_failures", "_most", "_seconds", "_trying", "_until", "tripped")
 
     def __init__(self, most: int = FAILURES, bounds: tuple[float, float] | None = None) -> None:
         self._most = most
@@ -32,6 +33,7 @@ class CircuitBreaker:
         self._failures = 0
         self._seconds = self._until = 0.0
         self._trying = 0
+        self.tripped = False
 
     @property
     def is_open(self) -> bool:
@@ -49,12 +51,14 @@ class CircuitBreaker:
         long."""
         self._failures = self._trying = 0
         self._until = 0.0
+        self.tripped = False
         if sure:
             self._seconds = 0.0
 
     def failed(self) -> None:
         self.left()
         self._failures += 1
+        self.tripped = self._failures >= self._most
         if self.tripped:
             first, longest = self._bounds or (FIRST_SECONDS, LONGEST_SECONDS)
             self._seconds = min(2 * self._seconds or first, longest)
@@ -66,10 +70,6 @@ class CircuitBreaker:
 
     def ask_again(self) -> None:
         self._until = 0.0
-
-    @property
-    def tripped(self) -> bool:
-        return self._failures >= self._most
 
 
 now = time.monotonic
@@ -113,9 +113,11 @@ class Health:
         return self.opening or self.write_error or self._read_error or "ok"
 
     @property
-    def refuses_writes(self) -> bool:
-        """True from a failed write until the next one that succeeds, and without the directory."""
-        return bool(self.write_error) or self.opening.startswith(UNAVAILABLE)
+    def trouble(self) -> str:
+        """The state from a failed write until the next one that succeeds, and without the
+        directory; else ""."""
+        refuses = self.write_error or self.opening.startswith(UNAVAILABLE)
+        return self.opening or self.write_error if refuses else ""
 
     @property
     def hides_pages(self) -> bool:
@@ -134,12 +136,13 @@ class Health:
     def begin_read(self, page: PageId) -> bool:
         """Return whether a page may be opened now; with True, `end_read`, `reads.left` or
         `fail_read` must follow."""
-        return not self.is_hidden(page) and self.reads.enter()
+        known = self._unreadable.get(page)
+        return (known is None or not known.is_open) and self.reads.enter()
 
     def end_read(self, page: PageId, *, whole: bool) -> None:
         self.reads.succeeded(sure=whole)
         if whole:
-            self.forget(page)
+            self._unreadable.pop(page, None)
             self._read_error = ""
 
     def fail_read(self, page: PageId, error: OSError) -> bool:

@@ -6,10 +6,11 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, StoredPage
-from omlx_cache_storage.interrupts import turn_of, uninterrupted, wait_in_turns
+from omlx_cache_storage.interrupts import turn, uninterrupted, wait_in_turns
 from omlx_cache_storage.measures import Histograms
 from omlx_cache_storage.page import PAGED, PageId, PageMeta
 from omlx_cache_storage.stats import KINDS, Kind
@@ -159,7 +160,7 @@ class EventLog:
         seconds."""
         with self._lock:
             self._awaited = True
-        return wait_in_turns(turn_of(self._news, lambda: self._count != after), timeout)
+        return wait_in_turns(partial(turn, self._news, lambda: self._count != after), timeout)
 
     @uninterrupted
     def counts(self) -> dict[str, int]:

@@ -48,17 +48,17 @@ _NUMBERS = (
 class _Deferral:
     """A context manager, to be entered any number of times; without effect on other threads.
 
-    Mutable by the main thread. `_before`: the handlers that were put off; `_replaced`: those of
-    them that another handler replaced meanwhile; `_came`: the signals since; `_since`: when the
-    first of them came. `_reminding` is true while a thread watches how long they wait, `_restoring`
-    while handlers are put back to run. A handler of ours that is still called, after an interrupt
-    or since other code put it back, passes its signal on. So every state between two instructions
-    is a good one.
+    Mutable by the main thread, `_thread`. `_before`: the handlers that were put off; `_replaced`:
+    those of them that another handler replaced meanwhile; `_came`: the signals since; `_since`:
+    when the first of them came. `_reminding` is true while a thread watches how long they wait,
+    `_restoring` while handlers are put back to run. A handler of ours that is still called, after
+    an interrupt or since other code put it back, passes its signal on. So every state between two
+    instructions is a good one.
     """
 
     def __init__(self) -> None:
         self._depth = 0
-        self._thread = 0
+        self._thread = threading.main_thread().ident or 0
         self._before: dict[int, _Handler] = {}
         self._replaced: dict[int, _Handler] = {}
         self._came: dict[int, FrameType | None] = {}
@@ -67,34 +67,34 @@ class _Deferral:
         self._restoring = False
 
     def __enter__(self) -> None:
-        if not _on_main_thread():
+        if threading.get_ident() != self._thread:
             return
         # First: handlers of signals that come meanwhile may call the store too, and theirs must not
         # be the call that puts all back.
         self._depth += 1
         if self._depth == 1:
             try:
-                self._thread = threading.get_ident()
                 self._put_off()
             except BaseException:
                 self.__exit__()
                 raise
 
     def __exit__(self, *_: object) -> None:
-        if not _on_main_thread():
+        if threading.get_ident() != self._thread:
             return
         if self._depth > 1:
             self._depth -= 1
             return
         self._depth = 0
         try:
-            self._deliver()
+            if self._came:
+                self._deliver()
         finally:
             self._restore()
 
     @property
     def active(self) -> bool:
-        return self._depth > 0 and _on_main_thread()
+        return self._depth > 0 and threading.get_ident() == self._thread
 
     def point(self) -> None:
         """Run the handlers of signals that have come, where nothing is half-done and no lock is
@@ -103,7 +103,8 @@ class _Deferral:
             self._deliver()
 
     def after_fork(self) -> None:
-        if self._depth and self._thread != threading.get_ident():
+        parent, self._thread = self._thread, threading.get_ident()
+        if self._depth and self._thread != parent:
             self._depth = 0
             self._came.clear()
             self._restore()
@@ -173,8 +174,6 @@ class _Deferral:
         """Run the handlers of the signals that have come, each in its place. One that calls
         `signal.signal`, as many do for a second Ctrl-C, must find and keep the program's handlers,
         not ours."""
-        if not self._came:
-            return
         depth, self._depth = self._depth, 0
         try:
             handlers = dict(self._before)
@@ -199,10 +198,6 @@ class _Deferral:
                 handler(number, frame)
         finally:
             self._run(handlers)
-
-
-def _on_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
 
 
 deferred = _Deferral()
@@ -234,14 +229,10 @@ def wait_in_turns(wait: Callable[[float | None], bool], timeout: float | None) -
             return False
 
 
-def turn_of(
-    condition: threading.Condition, is_so: Callable[[], bool]
-) -> Callable[[float | None], bool]:
-    def turn(seconds: float | None) -> bool:
-        with condition:
-            return condition.wait_for(is_so, seconds)
-
-    return turn
+def turn(condition: threading.Condition, is_so: Callable[[], bool], seconds: float | None) -> bool:
+    """Wait for a condition, with two arguments bound as `wait` of `wait_in_turns`."""
+    with condition:
+        return condition.wait_for(is_so, seconds)
 
 
 def done_within(future: "Future[Any]", timeout: float | None) -> bool:

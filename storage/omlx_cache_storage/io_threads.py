@@ -59,13 +59,14 @@ class Read(Future[T]):
         call, self._call = self._call, None
         if call is None or not self.set_running_or_notify_cancel():
             return
-        follow(self.own)
+        _current.progress = self.own
+        self.own.move()
         try:
             self.set_result(call())
         except BaseException as error:
             self.set_exception(error)
         finally:
-            follow(None)
+            _current.progress = None
 
 
 class _Current(threading.local):
@@ -77,11 +78,10 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def follow(progress: LastAnswer | None) -> None:
+def follow(progress: LastAnswer) -> None:
     """Count the disk's answers to the calling thread as this progress."""
     _current.progress = progress
-    if progress is not None:
-        progress.move()
+    progress.move()
 
 
 def note_answer() -> None:
@@ -137,37 +137,35 @@ _Tasks = SimpleQueue[Read[Any] | None]
 _IDLE_NAME = "idle-reader"
 
 
-class _Worker(threading.Thread):
-    def __init__(self) -> None:
-        super().__init__(name=_IDLE_NAME, daemon=True)
-        self.employments: SimpleQueue[_Employment] = SimpleQueue()
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            employment = self.employments.get()
-            self.name = employment.name
-            while (read := employment.tasks.get()) is not None:
-                read.run()
-                # A thread that waits must not keep what its last task has read.
-                del read
-            self.name = _IDLE_NAME
-            _idle.append(self)
-            employment.ended.set()
-            del employment
-
-
 class _Employment(NamedTuple):
-    """A pool's tasks for one worker; `ended` is set when it has left them."""
+    """A pool's tasks for one thread; `ended` is set when it has left them."""
 
     tasks: _Tasks
     name: str
     ended: threading.Event
 
 
-_idle: deque[_Worker] = deque()
-"""Workers that no pool employs; appending and popping are atomic."""
+_Employments = SimpleQueue[_Employment]
+
+_idle: deque[_Employments] = deque()
+"""What threads wait for that no pool employs; appending and popping are atomic."""
 os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _work(employments: _Employments) -> None:
+    """Work for one pool after the other."""
+    thread = threading.current_thread()
+    while True:
+        employment = employments.get()
+        thread.name = employment.name
+        while (read := employment.tasks.get()) is not None:
+            read.run()
+            # A thread that waits must not keep what its last task has read.
+            del read
+        thread.name = _IDLE_NAME
+        _idle.append(employments)
+        employment.ended.set()
+        del employment
 
 
 class ReaderPool(Executor):
@@ -217,16 +215,20 @@ class ReaderPool(Executor):
             self._tasks, f"{self._name}-{len(self._employed)}", threading.Event()
         )
         try:
-            worker = _idle.pop()
+            employments = _idle.pop()
         except IndexError:
+            employments = _Employments()
+            thread = threading.Thread(
+                target=_work, args=(employments,), name=_IDLE_NAME, daemon=True
+            )
             try:
-                worker = _Worker()
+                thread.start()
             except RuntimeError:
                 # The system has no more threads for this process: the existing ones do the work.
                 if not self._employed:
                     raise
                 return
-        worker.employments.put(employment)
+        employments.put(employment)
         self._employed.append(employment)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Literal
 
 from omlx_cache_storage.breaker import UNAVAILABLE, CircuitBreaker
@@ -15,7 +16,7 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import PageState, Write
-from omlx_cache_storage.interrupts import turn_of, wait_in_turns
+from omlx_cache_storage.interrupts import turn, wait_in_turns
 from omlx_cache_storage.io_threads import LastAnswer, follow
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, WriteResult
@@ -171,7 +172,7 @@ class Writer:
         return barrier not in self._barriers
 
     def _wait(self, done: Callable[[], bool], timeout: float) -> None:
-        self._wait_for(turn_of(self._changed, lambda: done() or self._stopping), timeout)
+        self._wait_for(partial(turn, self._changed, lambda: done() or self._stopping), timeout)
 
     def _wait_for(self, wait: Callable[[float | None], bool], timeout: float) -> None:
         """Call `wait` until it is True, or for `timeout` seconds; or, in a process that ends soon,

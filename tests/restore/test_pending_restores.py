@@ -196,7 +196,7 @@ def test_a_process_that_has_no_thread_left_reads_on_the_spot(
     with talk.open(disk) as store:
         pending = talk.pending(store, queue)
         with monkeypatch.context() as patch:
-            patch.setattr(io_threads._Worker, "start", refuse)
+            patch.setattr(threading.Thread, "start", refuse)
             pending.start()
             assert pending.wait(PATIENCE)
         assert pending.take(PATIENCE).point.position == TOKENS

@@ -94,7 +94,7 @@ class Opening(DirectoryPart):
 
     def load(self) -> None:
         """Index the directory if it is not the one that was indexed; raises OSError."""
-        before = self._index.health.state
+        before = self._index.health.opening
         try:
             if self._sharing.follows and self._files.is_ours():
                 with self._index.lock:
@@ -113,8 +113,9 @@ class Opening(DirectoryPart):
             if isinstance(error, DiskGone):
                 # An open file would keep its file system in use.
                 self._sharing.close()
-            if self._index.health.state != before:
-                _log.warning("no cold tier: %s", self._index.health.state.removeprefix(UNAVAILABLE))
+            told = self._index.health.opening
+            if told != before:
+                _log.warning("no cold tier: %s", told.removeprefix(UNAVAILABLE))
             raise
         if before.startswith(UNAVAILABLE):
             _log.warning("the cold tier is there again: %s", self._index.directory)

@@ -147,7 +147,7 @@ class PageWriter(DirectoryPart):
         wanted, candidate = writing.wanted, writing.candidate
         # A disk that eviction did not help the last time is not emptied for nothing.
         with self._index.lock:
-            tries = 1 if self._index.health.refuses_writes else NO_ROOM_TRIES
+            tries = 1 if self._index.health.trouble else NO_ROOM_TRIES
         more, deadline, cleared = wanted.cost, time.monotonic() + ELSEWHERE_SECONDS, False
         while True:
             if self._index.doomed and not writing.reserved:

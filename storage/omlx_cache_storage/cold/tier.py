@@ -396,9 +396,9 @@ class ColdTier(LocalTier[PageFile]):
 
     @property
     def trouble(self) -> str:
-        """The state from a failed write until the next one that succeeds, else ""."""
+        """The state while writes are refused, else ""."""
         with self._index.lock:
-            return self._index.health.state if self._index.health.refuses_writes else ""
+            return self._index.health.trouble
 
     def check_integrity(self) -> None:
         self._index.doomed.check_integrity()
