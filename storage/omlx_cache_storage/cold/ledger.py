@@ -68,10 +68,10 @@ def ledger_bytes(limit_bytes: int) -> int:
 class Ledger:
     """One reader's and writer's view of a directory's ledger. Any thread may call.
 
-    The thread that has the file locked, through the descriptor `_locked`, holds `_mutex`: `_depth`
-    times, since `_since`, with `_deleted` deletions allowed since then. No thread of this process
-    locks the file at once before `_rests_until`. `_reading` guards `_at`, the header up to which
-    changes were returned. Methods raise OSError, FileNotFoundError for a ledger that was removed or
+    The thread that has the file locked, through the descriptor `_locked` (else -1), holds `_mutex`:
+    since `_since`, with `_deleted` deletions allowed since then. No thread of this process locks
+    the file at once before `_rests_until`. `_reading` guards `_at`, the header up to which changes
+    were returned. Methods raise OSError, FileNotFoundError for a ledger that was removed or
     replaced.
     """
 
@@ -79,11 +79,11 @@ class Ledger:
         self._path = os.path.join(directory, LEDGER_FILE)
         self._fs = fs
         self._mutex = threading.RLock()
-        self._depth = 0
         self._since = self._rests_until = 0.0
         self._deleted = 0
         self._reading = threading.Lock()
         self._open = Descriptor(-1)
+        self.is_open = False
         self._locked = -1
         self._at = _RingHead(0, 0, 0)
 
@@ -96,10 +96,6 @@ class Ledger:
         """What tells the directory from every other one; None for a ledger that is not open, or
         that only earlier versions have used."""
         return _identity(self._fs, self._open.fd) if self.is_open else None
-
-    @property
-    def is_open(self) -> bool:
-        return self._open.fd >= 0
 
     @property
     def is_current(self) -> bool:
@@ -165,6 +161,7 @@ class Ledger:
         with self._reading:
             self._open.close()
             self._open = opened
+            self.is_open = opened.fd >= 0
             self._at = _RingHead(0, 0, 0)
 
     @contextlib.contextmanager
@@ -187,18 +184,30 @@ class Ledger:
             # them out.
             time.sleep(LOCK_PAUSE_SECONDS)
         with self._alone(seconds):
-            if not self._depth:
-                self._lock(deadline)
-                self._since, self._deleted, self._rests_until = time.monotonic(), 0, 0.0
-            self._depth += 1
+            if self._locked >= 0:
+                yield
+                return
+            if not self.is_current:
+                raise _gone(self._path)
+            # A descriptor of its own: one that a fork left would share its locks.
+            self._locked = self._fs.open_shared(self._path)
+            self._deleted, self._rests_until = 0, 0.0
             try:
+                if not self._fs.lock(self._locked, deadline):
+                    raise _busy()
+                if not self.is_current or not self._fs.is_at(self._locked, self._path):
+                    raise _gone(self._path)
+                self._since = time.monotonic()
                 yield
             finally:
-                self._depth -= 1
-                if not self._depth:
-                    if self._deleted and not self._files_left():
-                        self._rests_until = time.monotonic() + LOCK_PAUSE_SECONDS
-                    self._unlock()
+                if self._deleted and not self._files_left():
+                    self._rests_until = time.monotonic() + LOCK_PAUSE_SECONDS
+                fd, self._locked = self._locked, -1
+                try:
+                    # A process that was forked meanwhile has it open, too.
+                    self._fs.unlock(fd)
+                finally:
+                    self._fs.close(fd)
 
     def allow(self, files: int) -> int:
         """Return how many of so many files may be deleted next, in this hold of the directory: one
@@ -209,28 +218,6 @@ class Ledger:
 
     def _files_left(self) -> int:
         return 0 if time.monotonic() - self._since >= HOLD_SECONDS else HOLD_FILES - self._deleted
-
-    def _lock(self, deadline: float) -> None:
-        if not self.is_current:
-            raise _gone(self._path)
-        # A descriptor of its own: one that a fork left would share its locks.
-        self._locked = self._fs.open_shared(self._path)
-        try:
-            if not self._fs.lock(self._locked, deadline):
-                raise _busy()
-            if not self.is_current or not self._fs.is_at(self._locked, self._path):
-                raise _gone(self._path)
-        except BaseException:
-            self._unlock()
-            raise
-
-    def _unlock(self) -> None:
-        fd, self._locked = self._locked, -1
-        try:
-            # A process that was forked meanwhile has it open, too.
-            self._fs.unlock(fd)
-        finally:
-            self._fs.close(fd)
 
     def news(self) -> list[Change] | None:
         """Return the changes since the last call, in order; None when some are lost, and the
@@ -268,9 +255,10 @@ class Ledger:
     def append(self, changes: Iterable[Change]) -> None:
         """Append changes for all peer processes; the directory is held. A reader that has not
         followed to the end reads its own changes, too."""
-        data = b"".join(
-            _FRAME.pack(len(raw), xxhash.xxh32_intdigest(raw)) + raw for raw in map(encode, changes)
-        )
+        frames: list[bytes] = []
+        for raw in map(encode, changes):
+            frames += _FRAME.pack(len(raw), xxhash.xxh32_intdigest(raw)), raw
+        data = b"".join(frames)
         with self._reading:
             header = self._header()
             followed = header == self._at
@@ -333,8 +321,8 @@ def _gone(path: str) -> FileNotFoundError:
 def _spans(ring: int, head: int, length: int) -> list[tuple[int, int]]:
     at = head % ring
     first = min(length, ring - at)
-    both = (HEADER_BYTES + at, first), (HEADER_BYTES, length - first)
-    return [span for span in both if span[1]]
+    around = [(HEADER_BYTES, length - first)] if first < length else []
+    return [(HEADER_BYTES + at, first), *around]
 
 
 def _frames(data: bytes) -> list[bytes] | None:

@@ -3,6 +3,7 @@ begins with its kind. Fields are only ever added at the end, and a kind that is 
 over, so that versions of the software share a directory."""
 
 import contextlib
+from itertools import chain
 from typing import NamedTuple, cast, get_args
 
 import msgpack
@@ -80,12 +81,14 @@ _KINDS: tuple[type[Change], ...] = get_args(Change)
 
 def encode(change: Change) -> bytes:
     fields: list[object] = [_KINDS.index(type(change))]
-    if isinstance(change, Removing):
-        fields.append([_page_fields(page) for page in change.pages])
-    else:
-        fields += [value for value in change if not isinstance(value, StoredPage)]
-        for page in change:
-            fields += _page_fields(page) if isinstance(page, StoredPage) else ()
+    pages: list[list[object]] = []
+    for value in change.pages if isinstance(change, Removing) else change:
+        if isinstance(value, StoredPage):
+            (key, group), hint, position, held, tail = value.name
+            pages.append([value.namespace, key, group, hint, position, held, tail, value.nbytes])
+        else:
+            fields.append(value)
+    fields += [pages] if isinstance(change, Removing) else chain(*pages)
     raw: bytes = msgpack.packb(fields)
     return raw
 
@@ -112,11 +115,6 @@ def decode(record: bytes) -> Change | None:
             case [8, *_]:
                 return Repinned()
     return None
-
-
-def _page_fields(page: StoredPage) -> list[object]:
-    (key, group), hint, position, held, tail = page.name
-    return [page.namespace, key, group, hint, position, held, tail, page.nbytes]
 
 
 _Fields = tuple[bytes, bytes, str, bytes, int, int, bool, int]
