@@ -137,7 +137,7 @@ class Evictor(DirectoryPart):
         again: tuple[Change, ...] = (Cancelled(writing.file),) if writing.reserved else ()
         self._files.expect(page.namespace, page.shard, writing.described)
         flight = Flight(
-            writing.file, os.path.dirname(writing.path), page.namespace, page.nbytes, page, own=True
+            writing.file, os.path.dirname(writing.path), page.namespace, page.cost, page, own=True
         )
         with self._index.lock:
             self._sharing.flights.count(writing.file, flight)
@@ -197,7 +197,7 @@ class Evictor(DirectoryPart):
         if victims.outranked:
             with self._index.lock:
                 # Peer processes may not need all that they have reserved.
-                lasting = self.lacks(nbytes) >= lacks and not self._sharing.others()
+                lasting = self.lacks(nbytes) >= lacks and not any(self._sharing.others())
                 self._refuse(candidate, victims, lasting=lasting)
             return "refused"
         if victims.enough:

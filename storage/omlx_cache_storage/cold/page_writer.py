@@ -218,7 +218,7 @@ class PageWriter(DirectoryPart):
                     return
             # The next process that holds the directory finds out about the page.
             if flight := self._sharing.flights.get(writing.file):
-                flight.own, flight.since = False, 0.0
+                self._sharing.flights.count(writing.file, flight._replace(own=False))
         finally:
             writing.opened.close()
 

@@ -8,8 +8,10 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from itertools import filterfalse
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from omlx_cache_storage.cold.catalog import FoundFile, walk_shard
 from omlx_cache_storage.cold.disk import Descriptor, FileSystem
@@ -46,25 +48,21 @@ ABANDONED_SECONDS = 1.0
 """A page that is in flight for longer may have lost its writer, and is looked at."""
 
 
-@dataclass(slots=True)
-class Flight:
+class Flight(NamedTuple):
     """A page that is being written under a temporary name, into a shard's directory.
 
-    `page` is None where only the file was seen. `own`: this object began it, and ends it; `since`:
-    when it was found to be in flight, by the monotonic clock.
+    It takes `cost` of the budget. `page` is None where only the file was seen. `own`: this object
+    began it, and ends it; `since`: when another's was found to be in flight, by the monotonic
+    clock.
     """
 
     temporary: str
     directory: str
     namespace: BlockKey
-    nbytes: int
+    cost: int
     page: StoredPage | None = None
     own: bool = False
-    since: float = field(default_factory=time.monotonic)
-
-    @property
-    def cost(self) -> int:
-        return self.nbytes + ENTRY_BYTES
+    since: float = 0.0
 
 
 class Sharing:
@@ -144,9 +142,8 @@ class Sharing:
             ]
             self.flights.end(*(flight.temporary for flight in self.others()))
             for file in under_way:
-                self._see(
-                    Flight(file.file, file.directory, file.namespace, file.nbytes + slack_bytes)
-                )
+                cost = file.nbytes + slack_bytes + ENTRY_BYTES
+                self._see(Flight(file.file, file.directory, file.namespace, cost))
             self.is_lost = False
 
     def is_alone(self) -> bool:
@@ -206,11 +203,8 @@ class Sharing:
         match change:
             case Reserved(temporary, page, described):
                 self._files.expect(page.namespace, page.shard, described)
-                self._see(
-                    Flight(
-                        temporary, self._files.directory_of(page), page.namespace, page.nbytes, page
-                    )
-                )
+                directory = self._files.directory_of(page)
+                self._see(Flight(temporary, directory, page.namespace, page.cost, page))
             case Added(temporary, page, stamp_ns, described):
                 self._files.expect(page.namespace, page.shard, described)
                 self._index.take_in(page, stamp_ns)
@@ -234,7 +228,7 @@ class Sharing:
 
     def _see(self, flight: Flight) -> None:
         if flight.temporary not in self.flights:
-            self.flights.count(flight.temporary, flight)
+            self.flights.count(flight.temporary, flight._replace(since=time.monotonic()))
 
     @contextlib.contextmanager
     def changing(self, seconds: float = WAIT_SECONDS) -> Iterator[None]:
@@ -276,33 +270,39 @@ class Sharing:
     def tidy(self, shards: Iterable[str]) -> None:
         self.tell(*self._files.tidy(shards))
 
-    def others(self) -> list[Flight]:
-        return [flight for flight in list(self.flights.values()) if not flight.own]
+    def others(self) -> Iterator[Flight]:
+        return filterfalse(attrgetter("own"), list(self.flights.values()))
 
     def is_elsewhere(self, page: StoredPage) -> bool:
         """True while another writer, which still runs, writes as much of a page. The directory is
         held."""
-        flights = [
-            flight
-            for flight in self.others()
-            if flight.page is not None
-            and flight.page.name.id == page.name.id
-            and flight.page.held >= page.held
-        ]
-        self.recover(flights)
-        return any(flight.temporary in self.flights for flight in flights)
+        for flight in self.others():
+            other = flight.page
+            if (
+                other is not None
+                and other.name.id == page.name.id
+                and other.held >= page.held
+                and self._goes_on(flight)
+            ):
+                return True
+        return False
 
-    def recover(self, flights: Iterable[Flight] | None = None) -> None:
-        """Find out about other writers' abandoned pages, published or not: those of `flights`, or
-        all that take long. The directory is held."""
-        if flights is None:
-            before = time.monotonic() - ABANDONED_SECONDS
-            flights = [flight for flight in self.others() if flight.since <= before]
-        for flight in flights:
-            # One that stays is looked at again after as long.
-            flight.since = time.monotonic()
-            if not self._is_under_way(flight):
-                self._end_abandoned(flight)
+    def recover(self) -> None:
+        """Find out about other writers' pages that take long, published or not. The directory is
+        held."""
+        before = time.monotonic() - ABANDONED_SECONDS
+        for flight in self.others():
+            if flight.since <= before:
+                self._goes_on(flight)
+
+    def _goes_on(self, flight: Flight) -> bool:
+        """Return whether a flight goes on counting, and end an abandoned one. The directory is
+        held."""
+        # One that stays is looked at again after as long.
+        self.flights.count(flight.temporary, flight._replace(since=time.monotonic()))
+        if not self._is_under_way(flight):
+            self._end_abandoned(flight)
+        return flight.temporary in self.flights
 
     def _end_removals(self) -> None:
         with self._following:
