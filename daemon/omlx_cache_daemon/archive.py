@@ -23,7 +23,7 @@ from omlx_cache_storage.cold.catalog import ColdEntry
 from omlx_cache_storage.cold.disk import DISK, FileSystem
 from omlx_cache_storage.errors import CacheError, PageError, UndecodablePage
 from omlx_cache_storage.format import FORMAT_VERSION
-from omlx_cache_storage.format.names import PageName, format_name, page_path, parse_name, shard_of
+from omlx_cache_storage.format.names import PageName, page_path, parse_name
 from omlx_cache_storage.keys import BlockKey, namespace_digest
 from omlx_cache_storage.page import Page, WriteResult
 
@@ -121,7 +121,7 @@ class PageAt(NamedTuple):
 
     @property
     def path(self) -> str:
-        return f"{self.namespace.hex()}/{shard_of(self.name.id.key)}/{format_name(self.name)}"
+        return page_path("", *self)
 
 
 def parse_path(path: str) -> PageAt:

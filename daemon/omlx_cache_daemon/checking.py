@@ -21,10 +21,9 @@ from omlx_cache.control.replies import PageDetails
 from omlx_cache_daemon.changing import remove_opened
 from omlx_cache_storage.cold.catalog import namespace_directories, shard_directories, walk_shard
 from omlx_cache_storage.cold.disk import DISK, FileSystem
-from omlx_cache_storage.cold.page_reader import describes
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageError, UndecodablePage
 from omlx_cache_storage.format.header import decode_header, payload_checksum
-from omlx_cache_storage.format.names import PageName, StoredPage, page_path, parse_name
+from omlx_cache_storage.format.names import PageName, StoredPage, name_of, page_path, parse_name
 from omlx_cache_storage.format.packing import unwrapped
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page
@@ -119,7 +118,7 @@ def checked(raw: bytes, namespace: BlockKey, name: PageName) -> Page:
     """Raises PageError unless a file's bytes are whole, undamaged, and the page that its name
     says."""
     header = decode_header(raw)
-    if not describes(unwrapped(header.meta), namespace, name):
+    if (meta := unwrapped(header.meta)).namespace != namespace or name_of(meta) != name:
         raise ForeignPage("the file holds another page than its name says")
     payload = memoryview(raw)[header.data_offset :]
     if payload.nbytes != header.meta.nbytes:

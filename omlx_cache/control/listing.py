@@ -19,7 +19,7 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.documents import Versions, label, salt, versions
 from omlx_cache_storage.errors import PageError, PageUnreadable
 from omlx_cache_storage.eviction.keep import age_seconds
-from omlx_cache_storage.format.names import ENTRY_BYTES, shard_of
+from omlx_cache_storage.format.names import ENTRY_BYTES
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import PageState
 from omlx_cache_storage.keys import PARENT_HINT_BYTES, BlockKey
@@ -291,7 +291,7 @@ class Footprint:
         """Count a page; -1 times, no longer."""
         self.nbytes += times * (nbytes + ENTRY_BYTES)
         # Its shard, and its namespace's directory with its documents.
-        for shard, taken in ((shard_of(key), _DIRECTORY_BYTES), ("", 3 * _DIRECTORY_BYTES)):
+        for shard, taken in ((key[:1].hex(), _DIRECTORY_BYTES), ("", 3 * _DIRECTORY_BYTES)):
             place = namespace, shard
             before = self._users[place]
             self._users[place] += times

@@ -16,7 +16,7 @@ from omlx_cache.session import Session
 from omlx_cache.store import BlockStore
 from omlx_cache.tools.bench.figures import BLOCK_SIZE, Size
 from omlx_cache.tools.small_model import whole_settings
-from omlx_cache_storage.format.names import PageName, format_name, shard_of
+from omlx_cache_storage.format.names import PageName, page_path
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
 from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta, TensorSpec
 
@@ -154,7 +154,7 @@ def pages_of(number: int, blocks: int, nbytes: int) -> list[Page]:
 def page_file(directory: Path, chain: KeyChain, end: int) -> Path:
     page = PageId(chain.key(end), PAGED)
     name = PageName(page, chain.parent(end)[:8], end, chain.block_size, False)
-    return directory / NAMESPACE.hex() / shard_of(page.key) / format_name(name)
+    return Path(page_path(directory, NAMESPACE, name))
 
 
 def touch_page(directory: Path, chain: KeyChain, end: int) -> Path:

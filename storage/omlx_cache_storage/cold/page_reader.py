@@ -1,6 +1,5 @@
 """Reading one page file: its header, and its payload into the caller's buffers, verified."""
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -9,35 +8,40 @@ from omlx_cache_storage.cold.disk import DISK, FileSystem, StrPath
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, PageUnreadable
 from omlx_cache_storage.format.header import (
     ALIGNMENT,
+    CHECKSUM,
     Header,
-    PayloadDigest,
     decode_header,
     header_length,
+    payload_digest,
 )
-from omlx_cache_storage.format.names import PageName, name_of
-from omlx_cache_storage.format.packing import is_wrapped, unwrap_into, unwrapped
-from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Buffer, Page, PageMeta
+from omlx_cache_storage.format.names import StoredPage, name_of
+from omlx_cache_storage.format.packing import PACKING, unwrap_into, unwrapped
+from omlx_cache_storage.page import Buffer, Page
 
 CHECKED_BYTES = 512 * 1024
 """Bytes read and then checked at a time: a core's own cache still holds them."""
 
 
 class PageReader:
-    """An open page file whose header was checked; valid inside `ColdTier.reading`. `was_read`: the
-    whole payload came, and is right; `seconds` is what that took."""
+    """The open file of a page, whose header agrees with its name; valid inside `ColdTier.reading`.
+    `was_read`: the whole payload came, and is right; `seconds` is what that took. Raises PageError,
+    OSError."""
 
-    def __init__(self, fs: FileSystem, fd: int, path: StrPath) -> None:
+    def __init__(self, fs: FileSystem, fd: int, path: StrPath, page: StoredPage) -> None:
         self._fs = fs
         self._fd = fd
         self._file = os.path.basename(path)
         self._header = read_header_at(fd, fs)
-        self.meta = unwrapped(self._header.meta)
+        self.meta = meta = self._header.meta
+        if meta.codec.startswith(PACKING):
+            self.meta = unwrapped(meta)
         self.was_read = False
         self.seconds = 0.0
-        size, said = fs.size(fd), self._header.data_offset + self._header.meta.nbytes
+        size, said = fs.size(fd), self._header.data_offset + meta.nbytes
         if size != said:
             raise CorruptPage(f"{self._file} has {size} bytes, its header says {said}")
+        if (self.meta.namespace, name_of(self.meta)) != page[:2]:
+            raise ForeignPage(f"{self._file} holds another page than its name says")
 
     def read_into(self, pieces: Sequence[Buffer]) -> None:
         """Fill the pieces, payload order, with the whole payload and verify it.
@@ -46,7 +50,7 @@ class PageReader:
         disk. A wrapped page takes its own size in memory while it is unwrapped.
         """
         began = time.perf_counter()
-        if is_wrapped(self._header.meta):
+        if self.meta is not self._header.meta:
             unwrap_into(self.read_stored().payload, self.meta.nbytes, pieces)
         else:
             self._fill(pieces)
@@ -60,7 +64,7 @@ class PageReader:
 
     def _fill(self, pieces: Sequence[Buffer]) -> None:
         came = 0
-        digest = PayloadDigest()
+        digest = payload_digest()
         for batch, nbytes in _batches(pieces):
             read = self._fs.read_into(self._fd, self._header.data_offset + came, batch)
             came += read
@@ -70,7 +74,7 @@ class PageReader:
                 digest.update(piece)
         if came != self._header.meta.nbytes:
             raise CorruptPage(f"{self._file}: {came} of {self._header.meta.nbytes} payload bytes")
-        if digest.text() != self._header.checksum:
+        if CHECKSUM + digest.hexdigest() != self._header.checksum:
             raise CorruptPage(f"{self._file}: the payload does not match its checksum")
         self.was_read = True
 
@@ -92,22 +96,6 @@ def _batches(pieces: Sequence[Buffer]) -> Iterator[tuple[list[memoryview], int]]
             batch, total = [], 0
     if batch:
         yield batch, total
-
-
-@contextlib.contextmanager
-def open_page(
-    fs: FileSystem, path: StrPath, namespace: BlockKey, name: PageName
-) -> Iterator[PageReader]:
-    """Open the file of a page, whose header agrees with its name; raises PageError, OSError."""
-    with fs.reading(path) as fd:
-        reader = PageReader(fs, fd, path)
-        if not describes(reader.meta, namespace, name):
-            raise ForeignPage(f"{os.path.basename(path)} holds another page than its name says")
-        yield reader
-
-
-def describes(meta: PageMeta, namespace: BlockKey, name: PageName) -> bool:
-    return (meta.namespace, name_of(meta)) == (namespace, name)
 
 
 def read_header(path: StrPath, fs: FileSystem = DISK) -> Header:

@@ -190,7 +190,7 @@ class PageWriter(DirectoryPart):
         changes of peer processes are known. Raises HeldEnough, OSError."""
         wanted = writing.wanted
         with self._index.lock:
-            known = self.known(writing.candidate.page, wanted.held)
+            known = self.known(writing.candidate.page, wanted.name.held)
         if known is not None:
             return known
         writing.described = self._files.document_bytes(wanted.namespace, writing.document)
@@ -229,7 +229,7 @@ class PageWriter(DirectoryPart):
             with self._sharing.changing():
                 with self._index.lock:
                     # Another process may have published as much of it meanwhile.
-                    is_there = self.known(page, writing.wanted.held) == "present"
+                    is_there = self.known(page, writing.wanted.name.held) == "present"
                 if is_there:
                     self._give_back(writing)
                     return "present"

@@ -19,7 +19,7 @@ from omlx_cache_storage.cold.files import PageFiles
 from omlx_cache_storage.cold.index import Index, PendingDeletion
 from omlx_cache_storage.cold.ledger import HOLD_FILES, LedgerBusy
 from omlx_cache_storage.cold.opening import Opening
-from omlx_cache_storage.cold.page_reader import PageReader, open_page
+from omlx_cache_storage.cold.page_reader import PageReader
 from omlx_cache_storage.cold.page_writer import PageWriter
 from omlx_cache_storage.cold.root import Root
 from omlx_cache_storage.cold.shared_limits import DailyWrites, SharedLimits
@@ -171,7 +171,8 @@ class ColdTier(LocalTier[PageFile]):
         stored = file.stored
         path = self._index.path(stored)
         try:
-            with open_page(self._fs, path, stored.namespace, stored.name) as reader:
+            with self._fs.reading(path) as fd:
+                reader = PageReader(self._fs, fd, path, stored)
                 yield reader
             with self._index.lock:
                 self._index.health.end_read(page, whole=reader.was_read)

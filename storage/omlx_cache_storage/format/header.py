@@ -31,6 +31,8 @@ MAX_RANK = 8
 MAX_DIMENSION = 2**40
 METADATA = "__metadata__"
 CHECKSUM = "xxh3-128:"
+"""What stands before the hexadecimal digest of a payload."""
+payload_digest = xxhash.xxh3_128
 LENGTH_BYTES = 8
 SHARED_TENSORS = 1024
 """Pages of one group differ in their metadata only: the parsed form of at most so many tensors is
@@ -46,15 +48,6 @@ class Header(NamedTuple):
     meta: PageMeta
     checksum: str
     data_offset: int
-
-
-class PayloadDigest:
-    def __init__(self) -> None:
-        self._state = xxhash.xxh3_128()
-        self.update = self._state.update
-
-    def text(self) -> str:
-        return CHECKSUM + self._state.hexdigest()
 
 
 def payload_checksum(payload: Buffer) -> str:
@@ -150,7 +143,8 @@ def tensor_spec(name: object, dtype: object, shape: object) -> TensorSpec:
     if (
         not isinstance(shape, list)
         or len(shape) > MAX_RANK
-        or not all(type(one) is int and 0 <= one <= MAX_DIMENSION for one in shape)
+        or not set(map(type, shape)) <= {int}
+        or not 0 <= min(shape, default=0) <= max(shape, default=0) <= MAX_DIMENSION
     ):
         raise CorruptPage(f"tensor {name!r:.80} has shape {shape!r:.80}")
     return TensorSpec(name, dtype, tuple(shape))
@@ -185,10 +179,10 @@ def _entries(tensors: Tensors) -> str:
 
 @lru_cache(_SHARED_GEOMETRIES)
 def _tensors(entries: str) -> Tensors:
-    described = json.loads(entries).items()
-    return shared_tensors(
-        tuple(tensor_spec(name, entry["dtype"], entry["shape"]) for name, entry in described)
-    )
+    tensors = []
+    for name, entry in json.loads(entries).items():
+        tensors.append(tensor_spec(name, entry["dtype"], entry["shape"]))
+    return shared_tensors(tuple(tensors))
 
 
 def _header_checksum(fields: str, entries: str) -> str:

@@ -7,6 +7,7 @@ in the shard `<first two hex of key>/` of the namespace's directory. `t` marks a
 
 import os
 import re
+from operator import itemgetter
 from typing import NamedTuple
 
 from omlx_cache_storage.keys import PARENT_HINT_BYTES as PARENT_HINT_BYTES
@@ -55,16 +56,15 @@ class StoredPage(NamedTuple):
 
     @property
     def shard(self) -> str:
-        return shard_of(self.name.id.key)
+        return self.name.id.key[:1].hex()
 
     @property
     def cost(self) -> int:
         return self.nbytes + ENTRY_BYTES
 
 
-def parent_hint(parent: BlockKey) -> bytes:
-    """Return the part of a parent key that indexes carry: enough to find, not to trust."""
-    return parent[:PARENT_HINT_BYTES]
+parent_hint = itemgetter(slice(PARENT_HINT_BYTES))
+"""Returns the part of a parent key that indexes carry: enough to find, not to trust."""
 
 
 def format_name(name: PageName) -> str:
@@ -93,11 +93,8 @@ def name_of(meta: PageMeta) -> PageName:
     return PageName(meta.id, parent_hint(meta.parent), meta.position, meta.held, meta.tail)
 
 
-def shard_of(key: BlockKey) -> str:
-    return key[:1].hex()
-
-
 def page_path(cold_dir: str | os.PathLike[str], namespace: BlockKey, name: PageName) -> str:
     """Return where a page's file lies in a cold directory. Text, no `Path`: in Python 3.12 that
     keeps every name it ever saw for as long as the process lives."""
-    return os.path.join(cold_dir, namespace.hex(), shard_of(name.id.key), format_name(name))
+    file = format_name(name)
+    return os.path.join(cold_dir, namespace.hex(), file[:2], file)

@@ -30,8 +30,9 @@ HEADER_BYTES: Final = _FIELDS.size + _CHECK.size
 _MAX_WINDOW_LOG: Final = 23
 """Level 1 never needs more than 8 MiB of history; a frame that asks for more is not ours."""
 
-_PACKING = "planes/"
-_PREFIX = f"{_PACKING}1 "
+PACKING = "planes/"
+"""How the codec text of a wrapped page begins, of any version."""
+_PREFIX = f"{PACKING}1 "
 _DENSE = "dense"
 
 
@@ -138,17 +139,14 @@ def wrap(page: Page) -> Page:
     )
 
 
-def is_wrapped(meta: PageMeta) -> bool:
-    return meta.codec.startswith(_PREFIX)
-
-
 def unwrapped(meta: PageMeta) -> PageMeta:
-    """Return the description of the page inside a wrapped one; a page that is not wrapped as it is.
-    Raises CorruptPage for a text that cannot be read, UndecodablePage for another version's."""
-    if not is_wrapped(meta):
-        if meta.codec.startswith(_PACKING):
-            raise UndecodablePage(f"the packing {meta.codec[:40]!r} is not {_PREFIX.strip()}")
+    """Return the description of the page inside a wrapped one; a page that is not wrapped as it is,
+    the same object. Raises CorruptPage for a text that cannot be read, UndecodablePage for another
+    version's."""
+    if not meta.codec.startswith(PACKING):
         return meta
+    if not meta.codec.startswith(_PREFIX):
+        raise UndecodablePage(f"the packing {meta.codec[:40]!r} is not {_PREFIX.strip()}")
     try:
         tensors = tuple(
             tensor_spec(name, dtype, shape)

@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 
 from omlx_cache_storage.errors import CorruptPage, ForeignPage, UndecodablePage
 from omlx_cache_storage.format.header import (
+    CHECKSUM,
     LENGTH_BYTES,
-    PayloadDigest,
     decode_header,
     encode_header,
     header_length,
     payload_checksum,
+    payload_digest,
 )
-from omlx_cache_storage.format.packing import is_wrapped, unwrap_into, unwrapped, wrap
+from omlx_cache_storage.format.packing import unwrap_into, unwrapped, wrap
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, Buffer, Page, PageId, PageInfo, flat
 
@@ -267,7 +268,7 @@ class ReceivedPage:
         views = [flat(piece) for piece in pieces]
         if sum(view.nbytes for view in views) != self.meta.nbytes:
             raise ForeignPage("the page is of another size than the memory that it is read into")
-        if is_wrapped(self._stored):
+        if self.meta is not self._stored:
             frame = bytearray(self._stored.nbytes)
             self._fill([memoryview(frame)])
             unwrap_into(frame, self.meta.nbytes, views)
@@ -277,7 +278,7 @@ class ReceivedPage:
 
     def _fill(self, pieces: Sequence[memoryview]) -> None:
         # Authenticated bytes are those of which the writer made the checksum.
-        digest = None if self._cipher is not None else PayloadDigest()
+        digest = None if self._cipher is not None else payload_digest()
         for piece in pieces:
             for begin in range(0, piece.nbytes, CHECKED_BYTES):
                 target = piece[begin : begin + CHECKED_BYTES]
@@ -289,7 +290,7 @@ class ReceivedPage:
                 self._cipher.finalize_with_tag(self.envelope.body_tag)
             except import_module("cryptography.exceptions").InvalidTag:
                 raise CorruptPage("the page is not what its writer authenticated") from None
-        elif digest.text() != self._checksum:
+        elif CHECKSUM + digest.hexdigest() != self._checksum:
             raise CorruptPage("the payload does not match its checksum")
 
     def _take(self, nbytes: int) -> bytes:

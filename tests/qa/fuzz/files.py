@@ -14,7 +14,7 @@ import xxhash
 from kit.storage.signed import raw_header, signed_header, signed_planes, split_header
 from kit.units import KIB, MIB
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
-from omlx_cache_storage.cold.page_reader import open_page, read_header
+from omlx_cache_storage.cold.page_reader import PageReader, read_header
 from omlx_cache_storage.cold.small_files import (
     MAX_DOCUMENT_BYTES,
     MOST_BYTES,
@@ -28,7 +28,7 @@ from omlx_cache_storage.documents import FORMAT, label, salt, versions
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.eviction.keep import BUCKETS
 from omlx_cache_storage.format.header import encode_header, payload_checksum
-from omlx_cache_storage.format.names import name_of
+from omlx_cache_storage.format.names import StoredPage, name_of
 from omlx_cache_storage.format.packing import (
     HEADER_BYTES,
     unwrapped,
@@ -209,11 +209,11 @@ def one_page_file(data: bytes) -> bool:
     try:
         stored = read_header(path, fs)
         meta = unwrapped(stored.meta)
-        with open_page(fs, path, meta.namespace, name_of(meta)) as reader:
-            assert reader.meta == meta
-            assert meta.nbytes <= 2 * len(data), "room for more than a file can hold"
-            payload = bytearray(meta.nbytes)
-            reader.read_into([payload])
+        reader = PageReader(fs, fs.open(path), path, StoredPage(meta.namespace, name_of(meta), 0))
+        assert reader.meta == meta
+        assert meta.nbytes <= 2 * len(data), "room for more than a file can hold"
+        payload = bytearray(meta.nbytes)
+        reader.read_into([payload])
     except PageError as error:
         return refused(error)
     page = Page(meta, bytes(payload))

@@ -19,12 +19,14 @@ from omlx_cache_storage.cold.page_reader import PageReader, read_header
 from omlx_cache_storage.errors import CorruptPage
 from omlx_cache_storage.format.header import (
     ALIGNMENT,
-    PayloadDigest,
+    CHECKSUM,
     decode_header,
     encode_header,
     header_length,
     payload_checksum,
+    payload_digest,
 )
+from omlx_cache_storage.format.names import StoredPage, name_of
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import ITEM_BYTES, PageMeta, TensorSpec
 
@@ -70,10 +72,10 @@ def _file(meta: PageMeta, payload: bytes) -> bytes:
     return encode_header(meta, payload_checksum(payload)) + payload
 
 
-def _read(path: Path) -> tuple[PageMeta, bytes]:
-    """Return what the tier's reader makes of a file; raises CorruptPage."""
+def _read(path: Path, said: PageMeta) -> tuple[PageMeta, bytes]:
+    """Return what the tier's reader makes of the file of a page; raises CorruptPage."""
     with DISK.reading(path) as fd:
-        reader = PageReader(DISK, fd, path)
+        reader = PageReader(DISK, fd, path, StoredPage(said.namespace, name_of(said), 0))
         payload = bytearray(reader.meta.nbytes)
         reader.read_into([payload])
         return reader.meta, bytes(payload)
@@ -95,15 +97,15 @@ def test_a_file_is_read_back_as_it_was(meta: PageMeta, random: Any) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "page"
         path.write_bytes(_file(meta, payload))
-        assert _read(path) == (meta, payload)
+        assert _read(path, meta) == (meta, payload)
 
 
 def test_the_checksum_is_the_same_for_any_cut_of_the_payload() -> None:
     payload = bytes(range(256)) * 5
-    whole, digest = payload_checksum(payload), PayloadDigest()
+    whole, digest = payload_checksum(payload), payload_digest()
     for piece in (payload[:1], payload[1:700], b"", payload[700:]):
         digest.update(piece)
-    assert digest.text() == whole
+    assert CHECKSUM + digest.hexdigest() == whole
     assert payload_checksum(mx.array(list(payload), dtype=mx.uint8)) == whole
     assert payload_checksum(payload[:-1]) != whole
 
@@ -182,26 +184,26 @@ def test_every_flipped_bit_of_the_payload_is_refused(
             damaged[index] ^= 1 << bit
             path.write_bytes(damaged)
             with pytest.raises(CorruptPage):
-                _read(path)
+                _read(path, meta)
     path.write_bytes(raw)
-    assert _read(path) == (meta, payload)
+    assert _read(path, meta) == (meta, payload)
 
 
 def test_a_file_cut_or_grown_at_any_length_is_refused(
     small: tuple[PageMeta, bytes, bytes], tmp_path: Path
 ) -> None:
-    _said, payload, raw = small
+    meta, payload, raw = small
     start = len(raw) - len(payload)
     path = tmp_path / "page"
     lengths = [*range(0, 700), *range(700, start, 997), *range(start - 2, len(raw))]
     for length in lengths:
         path.write_bytes(raw[:length])
         with pytest.raises(CorruptPage):
-            _read(path)
+            _read(path, meta)
     for more in (1, ALIGNMENT):
         path.write_bytes(raw + bytes(more))
         with pytest.raises(CorruptPage):
-            _read(path)
+            _read(path, meta)
 
 
 def test_a_payload_of_spaces_cannot_stretch_the_header(tmp_path: Path) -> None:
