@@ -88,7 +88,9 @@ class Begun:
             is_same = self.tokens == listed(tokens)
         except TypeError:
             return False
-        return is_same and self.pid == os.getpid() and self.scope.same_as(scope)
+        # A store has one object for each namespace in use.
+        is_same = is_same and self.scope.namespace is scope.namespace
+        return is_same and self.pid == os.getpid() and self.scope.store is scope.store
 
     def start(self) -> None:
         """Begin to read, or to wait for another; returns at once, and waits for no disk."""

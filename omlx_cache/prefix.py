@@ -11,6 +11,7 @@ from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache.begun import DEFAULT_NEW_TOKENS, Begun, flat_tokens
 from omlx_cache.commit.points import needed
 from omlx_cache.preparation import Preparation
+from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope, ScopeOptions, Scopes
@@ -140,7 +141,7 @@ class PrefixCache(Scopes):
             return Lookup(0, 0, self.unsupported_reason, ())
         chain = scope.chain(array)
         point = scope.find(chain, max(0, len(array) - 1))
-        walked = scope.walked(chain, point.matched, point.lacking)
+        walked = Walked(chain, scope.namespace.groups, point.matched, point.lacking)
         told = self.store.requests.explainer.explain(
             walked, len(array), point.position, point.reason
         )

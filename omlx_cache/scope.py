@@ -24,12 +24,10 @@ from omlx_cache.commit.committer import Committer
 from omlx_cache.commit.points import SnapshotPolicy, StridePolicy
 from omlx_cache.commit.progress import LiveExtent, extent_of
 from omlx_cache.identity.fingerprint import adapter_identity, fingerprint_model, shares_weights
-from omlx_cache.identity.namespace import Namespace, computed_by, make_namespace, named, salt_digest
+from omlx_cache.identity.namespace import NOWHERE, Namespace, make_namespace, named, salt_digest
 from omlx_cache.mlx_lm_versions import make_prompt_cache, quantized
 from omlx_cache.pages.encoding import warm_codecs
 from omlx_cache.pages.layout import Layout, layout_of
-from omlx_cache.requests.explainer import Walked
-from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.gate import RestoreGate
 from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
@@ -37,7 +35,7 @@ from omlx_cache.restore.walk import Boundaries, Walk
 from omlx_cache.store import BlockStore
 from omlx_cache_storage.eviction.order import Ended, Priority
 from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens
+from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
 
 _log = logging.getLogger(__name__)
@@ -56,7 +54,6 @@ FEWEST_TOKENS = 32
 MOST_TOKENS = 256
 """More tokens are hardly quicker each. Recurrent layers count their blocks from the start of a
 chunk: chunks that end at multiples of it give the same bits."""
-NOWHERE = Namespace(BlockKey(b""), {})
 
 
 class Pace:
@@ -120,9 +117,9 @@ class Scope:
     """Restores and stores the sequences of one scope. Use it on the model's thread.
 
     No method raises for a failure of the cache or the disk, or for an unsupported model. Chains
-    come from `chain` and belong to this scope. `blank` is the layout of empty caches, None for a
-    model that is not `supported`; `groups` are paged first. `trims`: a stored sequence can be
-    restored to any shorter length.
+    come from `chain` and belong to this scope, whose pages are in `namespace`. `blank` is the
+    layout of empty caches, None for a model that is not `supported`; `groups` are paged first.
+    `trims`: a stored sequence can be restored to any shorter length.
     """
 
     def __init__(
@@ -137,14 +134,11 @@ class Scope:
         self.fresh = fresh
         self.blank = blank
         self.kinds = kinds
-        self._namespace = namespace
+        self.namespace = namespace
         self._latest: KeyChain | None = None
         self.supported = blank is not None
         self.groups: tuple[GroupSpec, ...] = () if blank is None else blank.groups
         self.trims = {*self.groups} <= {PAGED}
-
-    def same_as(self, other: "Scope") -> bool:
-        return self.store is other.store and self._namespace.digest == other._namespace.digest
 
     def layout(self, prompt_cache: Sequence[Any]) -> Layout | None:
         if not isinstance(prompt_cache, Sequence):
@@ -162,14 +156,7 @@ class Scope:
         return MOST_TOKENS if STATE in self.groups else FEWEST_TOKENS
 
     def learn_pace(self) -> None:
-        self.kinds.pace.ask(self.store.counters.work.rate(computed_by(self._namespace.document)))
-
-    def ask(self, tokens: int) -> AskedRequest:
-        namespace = self._namespace
-        return self.store.requests.ask(namespace.digest.hex(), namespace.document, tokens)
-
-    def walked(self, chain: KeyChain, matched: int, lacking: str) -> Walked:
-        return Walked(chain, self._namespace.groups, matched, lacking)
+        self.kinds.pace.ask(self.store.counters.work.rate(self.namespace.computed_by))
 
     def chain(self, tokens: Tokens) -> KeyChain:
         """Return the keys of a sequence; raises ValueError for a scope that is not supported."""
@@ -177,7 +164,7 @@ class Scope:
             raise ValueError("a model whose caches are not supported has no keys")
         # Each step of a request makes a chain, and the next turn begins with the same tokens.
         size = self.store.settings.block_size
-        self._latest = KeyChain(self._namespace.digest, tokens, size, self._latest)
+        self._latest = KeyChain(self.namespace.digest, tokens, size, self._latest)
         return self._latest
 
     @uninterrupted
@@ -193,6 +180,9 @@ class Scope:
         """Return how far a sequence can be restored, at most `limit`, or with `worth` how far it
         would be; reads no payload. Waits for other machines `wait` seconds at most (not without
         `asks`), and for the disk no longer, or as long as a chunk takes."""
+        reads, gate = self.store.reading_gate, None
+        if worth and reads is not None:
+            gate = RestoreGate(reads, self.namespace.computed_by, probes=False)
         point = find_restore_point(
             chain,
             self.groups,
@@ -200,7 +190,7 @@ class Scope:
             limit=limit,
             tiers=self.store,
             known=self.kinds.boundaries.of(chain),
-            gate=self._gate(probes=False) if worth else None,
+            gate=gate,
             wait=wait,
             news_seconds=inf if wait is None else max(wait, CHUNK_SECONDS),
             asks=asks,
@@ -209,9 +199,7 @@ class Scope:
 
     def stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
         """Return where a prompt's windows and recurrent state are wanted while [start, stop) is
-        prefilled; none for models that have only pages."""
-        if self.trims:
-            return []
+        prefilled, for a scope that does not trim."""
         size = self.store.settings.block_size
         return self.kinds.policy.positions(start=start, stop=stop, block_size=size, branch=branch)
 
@@ -227,19 +215,14 @@ class Scope:
         """Return a restore of at most `limit` tokens into buffers with room for `capacity`, not
         begun; the chain belongs to it until it is taken. For something `prepared` it evicts only
         pages that the disk has."""
-        known, gate = self.kinds.boundaries.of(chain), self._gate()
+        known, reads = self.kinds.boundaries.of(chain), self.store.reading_gate
+        gate = None if reads is None else RestoreGate(reads, self.namespace.computed_by)
 
         def new_walk(stamp: int | None) -> Walk:
             caches = self.fresh()
             return Walk(self.store, caches, chain, limit, capacity, known, stamp, gate, prepared)
 
         return PendingRestore(self.store.restores, new_walk, stamp)
-
-    def _gate(self, *, probes: bool = True) -> RestoreGate | None:
-        gate = self.store.reading_gate
-        if gate is None:
-            return None
-        return RestoreGate(gate, computed_by(self._namespace.document), probes=probes)
 
     def committer(
         self,
@@ -308,7 +291,7 @@ class Scope:
                 chain,
                 staging,
                 prompt_length=prompt_length,
-                stops=self.stops(0, len(chain) + 1),
+                stops=() if self.trims else self.stops(0, len(chain) + 1),
                 along=along,
                 since_ns=since_ns,
             )
@@ -447,13 +430,21 @@ class Scopes:
         self._layout: Layout | None = None
         self.boundaries = Boundaries()
         self.pace = Pace()
-        self.budgets = Budgets(
-            self.store.settings, self._label, self.store.told, self.store.budget_of_disk
-        )
+        self.budgets = Budgets(self.store.settings, self._label, self.store.told, self.store)
+        self._namespace = NOWHERE
         try:
-            self._layout = layout_of(made)
+            self._layout = layout = layout_of(made)
         except UnsupportedCache as error:
             self.unsupported_reason = unsupported(error)
+            return
+        self._namespace = make_namespace(
+            **self._identity,
+            layout=layout.signature,
+            block_size=self.store.settings.block_size,
+            codec=self._codec,
+            label=self._label,
+            groups=tuple(group.name for group in layout.groups),
+        )
 
     def fresh_cache(
         self, kv_bits: int | None = None, kv_group_size: int = DEFAULT_GROUP_SIZE
@@ -478,9 +469,14 @@ class Scopes:
             # In the words of the `codec` setting.
             codec = f"affine{bits}" + ("" if group_size == 64 else f"g{group_size}")
         fresh, blank = partial(self.fresh_cache, bits, group_size), self._layout
-        if bits is not None and blank is not None:
-            blank = layout_of(fresh())
-        return Scope(self, self._namespace(options, codec), fresh, blank)
+        namespace, separates = self._namespace, (codec, options.get("salt"), options.get("extra"))
+        if blank is not None:
+            if bits is not None:
+                blank = layout_of(fresh())
+            if separates != (None, None, None):
+                namespace = namespace.separated(*separates)
+            namespace = self.store.register(namespace)
+        return Scope(self, namespace, fresh, blank)
 
     def is_of(self, model: Any) -> bool:
         """Return whether a model has weights of this one's, as far as anybody knows."""
@@ -506,21 +502,6 @@ class Scopes:
             parts["extra"] = named(extra)
         self.boundaries.clear()
         return sum(self.store.clear(digest) for digest in self.store.namespaces(parts))
-
-    def _namespace(self, options: ScopeOptions, codec: str | None) -> Namespace:
-        if self._layout is None:
-            return NOWHERE
-        namespace = make_namespace(
-            **self._identity,
-            layout=self._layout.signature,
-            block_size=self.store.settings.block_size,
-            codec=codec or self._codec,
-            salt=options.get("salt"),
-            extra=options.get("extra"),
-            label=self._label,
-            groups=tuple(group.name for group in self._layout.groups),
-        )
-        return self.store.register(namespace)
 
 
 def unsupported(error: Exception) -> str:

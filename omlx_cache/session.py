@@ -22,6 +22,7 @@ from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of, posi
 from omlx_cache.flights import PromptFlight
 from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
+from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.scope import unsupported
@@ -73,7 +74,7 @@ class Session:
         self._flight: PromptFlight | None = None
         self._is_left = False
         self._due_at = 0
-        self.asked = scope.ask(self._prompt_length)
+        self.asked = scope.store.requests.ask(scope.namespace, self._prompt_length)
         self._finalizer = weakref.finalize(
             # It may run anywhere, under any lock.
             self,
@@ -106,23 +107,25 @@ class Session:
         point = restored.point
         start = point.position
         if chain is not None:
-            self.asked.walked = scope.walked(chain, point.matched, point.lacking)
+            groups = scope.namespace.groups
+            self.asked.walked = Walked(chain, groups, point.matched, point.lacking)
             self.asked.remote_tokens = restored.remote_tokens
             layout = layout_of(restored.prompt_cache)
+            length, branch = self._prompt_length, point.wanted_state
             committer = scope.committer(
                 chain,
                 self._staging,
                 start=start,
                 local=restored.local_tokens,
-                prompt_length=self._prompt_length,
+                prompt_length=length,
                 own=point.root_first,
-                stops=scope.stops(start, self._prompt_length, point.wanted_state),
+                stops=() if scope.trims else scope.stops(start, length, branch),
                 stamp=begun.stamp,
                 priority=begun.priority,
             )
             progress = LiveProgress(layout, start)
             # No request waits for less than a block.
-            if self._prompt_length - start >= chain.block_size:
+            if length - start >= chain.block_size:
                 stops = None if scope.trims else committer.stops
                 self._flight = scope.store.flights.begin(chain, start, stops)
                 self._flight.number = self.asked.record.number

@@ -29,7 +29,7 @@ from omlx_cache.control.operations import operations
 from omlx_cache.control.replies import Identity, WhyReply
 from omlx_cache.control.server import ApiServer, check_socket, serve_port, serve_socket
 from omlx_cache.flights import Flights
-from omlx_cache.identity.namespace import KnownNamespaces, Namespace
+from omlx_cache.identity.namespace import KnownNamespaces
 from omlx_cache.package import VERSION, set_level
 from omlx_cache.pages.encoding import cold_encoder
 from omlx_cache.requests.explainer import Explainer
@@ -108,8 +108,9 @@ class BlockStore(ReadingTiers):
 
     `_lock` guards `closed` (no page is accepted any more). `labels` has the models' names in order,
     `told` their warnings, each logged once, and `service` a server's description for `omlx-cache
-    ps`; each operation on them is atomic. Any caller may set `decoder`, which turns tokens of a
-    model, given by its label, into text for `omlx-cache why`.
+    ps`; each operation on them is atomic. `register` remembers a namespace while the returned
+    object lives, and `registered` lists them (`KnownNamespaces`). Any caller may set `decoder`,
+    which turns tokens of a model, given by its label, into text for `omlx-cache why`.
     """
 
     def __init__(
@@ -203,6 +204,7 @@ class BlockStore(ReadingTiers):
         """Make what stands around the tiers; unless `open_` it touches no file and no socket."""
         s, remote = self.settings, self.remote
         self._namespaces = namespaces
+        self.register, self.registered = namespaces.add, namespaces.latest
         hot = self.hot
         namespaces.in_memory = lambda: {held.namespace for held in hot.entries()}
         self.trace = RequestTrace(s.trace) if open_ and s.trace != "off" else None
@@ -279,19 +281,6 @@ class BlockStore(ReadingTiers):
         if self.cold is not None and self.writer is not None:
             self.cold.evictor.waits = False
             self.writer.settle(OPEN_SECONDS)
-
-    def register(self, namespace: Namespace) -> Namespace:
-        """Remember the content of a namespace's digest, for its document, while the returned object
-        lives. Raises TypeError for anything else."""
-        if not isinstance(namespace, Namespace):
-            raise TypeError(
-                f"a store registers namespaces, not {type(namespace).__name__}; PrefixCache does "
-                "that by itself, and for a cache class there is omlx_cache.register_adapter"
-            )
-        return self._namespaces.add(namespace)
-
-    def registered(self) -> list[Namespace]:
-        return self._namespaces.latest()
 
     def unanswered(self, page: PageId) -> PageUnanswered:
         """`Tiers.unanswered`; another thread reads instead of the one that hangs."""
@@ -521,9 +510,6 @@ class BlockStore(ReadingTiers):
             notes = [*notes, *allowed.notes()]
             settings["cold_bytes"] = allowed.shown(settings["cold_bytes"])
         return {"settings": settings, "notes": notes}
-
-    def budget_of_disk(self) -> int | None:
-        return None if self.cold is None else self.cold.limit_bytes
 
     def allowance(self) -> Allowance | None:
         """Return what this store may write to its directory, None without one. A file is waited for

@@ -1,12 +1,12 @@
 """The tokens of one model that a store's budgets hold, and the budget that is too small for it."""
 
 import logging
-from collections.abc import Callable
 from typing import NamedTuple
 
 from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.sizes import format_size
 from omlx_cache_storage.page import PAGED
+from omlx_cache_storage.tiers import Tiers
 
 _log = logging.getLogger(__name__)
 
@@ -43,14 +43,12 @@ class Budgets:
         settings: CacheSettings,
         label: str,
         told: set[tuple[str, str]],
-        budget_of_disk: Callable[[], int | None],
+        tiers: Tiers,
     ) -> None:
-        """`budget_of_disk` returns the directory's budget, which other processes and people change,
-        or None where `cold_bytes` alone counts."""
         self._settings = settings
         self._label = label
         self._told = told
-        self._budget_of_disk = budget_of_disk
+        self._tiers = tiers
         self._block = settings.block_size
         self._memory = settings.hot_bytes or settings.queue_bytes
         self._memory_name = "hot_bytes" if settings.hot_bytes else "queue_bytes"
@@ -77,11 +75,12 @@ class Budgets:
     @property
     def _cold(self) -> int:
         """How far the directory may fill up before this process stops writing."""
-        budget, own = self._budget_of_disk(), self._settings.cold_bytes
-        if budget is None:
+        tier, own = self._tiers.cold, self._settings.cold_bytes
+        if tier is None:
             return own
-        # A limit that follows from the free space yields to the directory's budget.
-        return budget if self._is_derived else min(budget, own)
+        # Other processes and people change the directory's budget; a limit that follows from the
+        # free space yields to it.
+        return tier.limit_bytes if self._is_derived else min(tier.limit_bytes, own)
 
     @property
     def token_bytes(self) -> int:

@@ -7,9 +7,10 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import Self
 
 from omlx_cache_storage.documents import MLX, MLX_LM, Versions, versions
 from omlx_cache_storage.format import FORMAT_VERSION
@@ -17,17 +18,43 @@ from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KEY_HASH, BlockKey, namespace_digest
 
 RECENT = 1024
-Parts = tuple[Mapping[str, object], tuple[str, ...]]
+Parts = tuple[Mapping[str, object], tuple[str, ...], str]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Namespace:
     """A digest, the first parent of every chain in it, and the document it was made from; `groups`
-    names the layer groups whose pages are in it, () where they are not known."""
+    names the layer groups whose pages are in it, () where they are not known. `computed_by` stands
+    for its model on its kind of machine: namespaces of other salts and settings share how fast that
+    computes."""
 
     digest: BlockKey
     document: Mapping[str, object]
     groups: tuple[str, ...] = ()
+    computed_by: str = ""
+
+    def separated(
+        self, codec: str | None, salt: str | bytes | None, extra: Mapping[str, str] | None
+    ) -> Self:
+        """Return the namespace of the same model's sequences that a codec (None: the same), a salt
+        or `extra` separates.
+
+        The salt is hashed, so that the readable document does not give it away. Raises TypeError
+        for an invalid salt or extra.
+        """
+        document = {
+            **self.document,
+            "codec": codec or self.document["codec"],
+            "salt": salt_digest(salt),
+            "extra": named(extra),
+        }
+        label = document.pop("label")
+        digest = namespace_digest(document)
+        return replace(self, digest=digest, document={**document, "label": label})
+
+
+NOWHERE = Namespace(BlockKey(b""), {})
+"""Of requests whose pages have no place."""
 
 
 def make_namespace(
@@ -38,19 +65,16 @@ def make_namespace(
     layout: str,
     block_size: int,
     codec: str,
-    salt: str | bytes | None,
-    extra: Mapping[str, str] | None,
-    label: str = "",
-    groups: tuple[str, ...] = (),
+    label: str,
+    groups: tuple[str, ...],
 ) -> Namespace:
-    """Return the namespace of these parts; `label` only names the model for people, and `groups`
-    follow from the layout.
+    """Return the namespace of a model's sequences that nothing else separates; `label` only names
+    the model for people, and `groups` follow from the layout.
 
-    The salt is hashed, so that the readable document does not give it away. Versions of MLX and
-    mlx-lm and the device's architecture are part of it: others may compute other bits. Raises
-    TypeError for an invalid salt or extra.
+    Versions of MLX and mlx-lm and the device's architecture are part of it: others may compute
+    other bits.
     """
-    document: dict[str, object] = {
+    document = {
         "format": FORMAT_VERSION,
         "model": model,
         "adapter": adapter,
@@ -59,21 +83,14 @@ def make_namespace(
         "block_size": block_size,
         "key_hash": KEY_HASH,
         "codec": codec,
-        "salt": salt_digest(salt),
-        "extra": named(extra),
+        "salt": "",
+        "extra": {},
         "software": software(),
     }
+    machine = json.dumps([model, adapter, architecture])
+    computed_by = hashlib.sha256(machine.encode()).hexdigest()
     digest = namespace_digest(document)
-    return Namespace(digest, {**document, "label": label} if label else document, groups)
-
-
-def computed_by(document: Mapping[str, object]) -> str:
-    """Return what stands for a namespace's model on its kind of machine, as namespaces of other
-    salts and settings share how fast it computes. Empty for an empty document."""
-    parts = [document.get(name) for name in ("model", "adapter", "architecture")]
-    if parts == [None, None, None]:
-        return ""
-    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+    return Namespace(digest, {**document, "label": label}, groups, computed_by)
 
 
 class KnownNamespaces:
@@ -81,8 +98,8 @@ class KnownNamespaces:
 
     A page's document is written with the first page of its namespace, which may be long after its
     session. A forgotten namespace has its document on the disk, or no page at all. Any thread may
-    call. `in_memory` names the namespaces that memory has pages of. `_lock` guards `_parts` (the
-    document and groups of each, the latest last) and `_limit`, and is taken before memory's own.
+    call. `in_memory` names the namespaces that memory has pages of. `_lock` guards `_parts` (what
+    each has beside its digest, the latest last) and `_limit`, and is taken before memory's own.
     `_held`, the objects that stand for them, guards itself.
     """
 
@@ -95,9 +112,17 @@ class KnownNamespaces:
 
     @uninterrupted
     def add(self, namespace: Namespace) -> Namespace:
+        """Remember what a namespace was made from, for its document, while the returned object
+        lives. Raises TypeError for anything else."""
+        if not isinstance(namespace, Namespace):
+            raise TypeError(
+                f"a store registers namespaces, not {type(namespace).__name__}; PrefixCache does "
+                "that by itself, and for a cache class there is omlx_cache.register_adapter"
+            )
         with self._lock:
             namespace = self._held.setdefault(namespace.digest, namespace)
-            self._parts[namespace.digest] = namespace.document, namespace.groups
+            parts = namespace.document, namespace.groups, namespace.computed_by
+            self._parts[namespace.digest] = parts
             self._parts.move_to_end(namespace.digest)
             if len(self._parts) > self._limit:
                 self._forget()
@@ -106,7 +131,7 @@ class KnownNamespaces:
     @uninterrupted
     def document(self, digest: BlockKey) -> dict[str, object]:
         with self._lock:
-            document, _groups = self._parts.get(digest, ({}, ()))
+            document, *_ = self._parts.get(digest, ({},))
         return dict(document)
 
     @uninterrupted

@@ -76,7 +76,7 @@ def find_along(
     other machines as `Scope.find` does."""
     chain = scope.chain(tokens)
     own = scope.find(chain, limit, wait=wait)
-    walked = scope.walked(chain, own.matched, own.lacking)
+    walked = Walked(chain, scope.namespace.groups, own.matched, own.lacking)
     found = StoredPrefix(own.position, chain, own.reason, walked, own.wanted_state)
     sibling = siblings.nearest(tokens)
     shared = min(shared_length(sibling, tokens), limit)

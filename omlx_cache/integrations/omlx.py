@@ -17,6 +17,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
+from omlx_cache.identity.namespace import NOWHERE
 from omlx_cache.integrations.host_server import HostServer, names_of
 from omlx_cache.integrations.lanes import stand_in
 from omlx_cache.integrations.mlx_lm.models import LoadedModel
@@ -113,7 +114,7 @@ class OmlxPrefixCache:
             finally:
                 self._lock.release()
         else:
-            asked = self._store.requests.ask("", {}, len(prompt))
+            asked = self._store.requests.ask(NOWHERE, len(prompt))
             asked.restored(0, 0, time.perf_counter() - began, reasons.NOT_STORED)
         if asked is not None:
             self._under_way[request_id] = asked

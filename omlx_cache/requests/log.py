@@ -16,7 +16,7 @@ from functools import partial
 from omlx_cache import reasons
 from omlx_cache.control.replies import ExplainedRequest, RecordPage, Remembered, WhyReply
 from omlx_cache.control.serialization import extended
-from omlx_cache.identity.namespace import computed_by
+from omlx_cache.identity.namespace import Namespace
 from omlx_cache.requests.explainer import Explainer, Walked, compact
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why
 from omlx_cache.requests.trace import RequestTrace
@@ -261,17 +261,17 @@ class RequestLog:
         self._count = 0
 
     @uninterrupted
-    def ask(self, namespace: str, document: Mapping[str, object], tokens: int) -> AskedRequest:
-        label = str(document.get("label", ""))
-        work = self.counters.work.request(computed_by(document), label)
+    def ask(self, namespace: Namespace, tokens: int) -> AskedRequest:
+        label = str(namespace.document.get("label", ""))
+        work = self.counters.work.request(namespace.computed_by, label)
         with self.lock:
             self._count += 1
             record = RequestRecord(
                 number=self._count,
                 asked_at=time.time(),
-                namespace=namespace,
+                namespace=namespace.digest.hex(),
                 model=label,
-                salt=str(document.get("salt", "")),
+                salt=str(namespace.document.get("salt", "")),
                 prompt_tokens=tokens,
             )
             asked = AskedRequest(self, record, work)

@@ -15,7 +15,9 @@ import pytest
 from kit.children import Process, ended, told
 from kit.storage import Story, commit_to_disk, open_store
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.identity.namespace import NOWHERE, Namespace
 from omlx_cache.requests.log import FOLLOWED_SECONDS, AskedRequest
+from omlx_cache_storage.keys import BlockKey
 
 from .conftest import Cli, Start
 
@@ -26,8 +28,9 @@ EMBED = """
 import sys
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.identity.namespace import NOWHERE
 with BlockStore(CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**20)) as store:
-    asked = store.requests.ask("", {}, 5000)
+    asked = store.requests.ask(NOWHERE, 5000)
     print("ready", flush=True)
     for line in sys.stdin:
         commit(store, Story(line.strip()), 1)
@@ -79,11 +82,11 @@ def follow(environment: dict[str, str]) -> Iterator[Follow]:
 
 def _asked(store: BlockStore, tokens: int = 5000) -> AskedRequest:
     document = {"label": "org/tiny-model", "salt": "text:0123456789abcdef"}
-    return store.requests.ask("ab" * 32, document, tokens)
+    return store.requests.ask(Namespace(BlockKey(b"\xab" * 32), document), tokens)
 
 
 def _restore(store: BlockStore, times: int) -> None:
-    asked = store.requests.ask("", {}, 100)
+    asked = store.requests.ask(NOWHERE, 100)
     for _ in range(times):
         asked.restored(64, 0, 0.01, None)
 
@@ -162,7 +165,7 @@ def test_the_last_request_of_a_store_that_ends_is_shown(follow: Follow, start: S
 
 def test_a_store_that_nobody_follows_closes_at_once() -> None:
     with BlockStore(CacheSettings(hot_cache_only=True, socket="off")) as store:
-        store.requests.ask("", {}, 1).ended(0)
+        store.requests.ask(NOWHERE, 1).ended(0)
         began = time.monotonic()
     assert time.monotonic() - began < FOLLOWED_SECONDS
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from omlx_cache import BlockStore, CacheSettings
 from omlx_cache.control.serialization import encoded
+from omlx_cache.identity.namespace import NOWHERE
 from omlx_cache.requests.log import AskedRequest, RequestLog
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.log_follower import Events, Follower, Requests
@@ -32,7 +33,7 @@ class Followed:
         self.log = RequestLog(Counters(), store.requests.explainer, REMEMBERED)
 
     def ask(self) -> AskedRequest:
-        return self.log.ask("", {}, 10)
+        return self.log.ask(NOWHERE, 10)
 
     def look(self) -> tuple[list[int], int]:
         """Return the numbers of those that have ended, and how many were missed."""

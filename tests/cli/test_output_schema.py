@@ -20,12 +20,14 @@ STORE = """
 import sys
 from kit.storage import Story, commit
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.identity.namespace import Namespace
 settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**20)
 with BlockStore(settings, name=sys.argv[1]) as store:
     commit(store, Story("a"), *range(1, 4))
     assert store.flush()
     for reason in ("diverged", None):
-        asked = store.requests.ask("ab" * 32, {"label": "ann/Tiny-1B", "salt": ""}, 4000)
+        model = Namespace(Story("a").namespace, {"label": "ann/Tiny-1B", "salt": ""})
+        asked = store.requests.ask(model, 4000)
         asked.restored(3000, 100, 0.1, reason)
     asked.ended(5)
     print("ready", flush=True)

@@ -22,12 +22,13 @@ import sys
 from contextlib import suppress
 from kit.storage import Story
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.identity.namespace import Namespace
 from omlx_cache_storage.remote.engine import RemoteError
 from omlx_cache_storage.remote.lookups import Inquiry
 page = Story("a").page(1)
 settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**20)
 with BlockStore(settings, name="lab") as store:
-    asked = store.requests.ask("ab" * 32, {}, 100)
+    asked = store.requests.ask(Namespace(Story("a").namespace, {}), 100)
     asked.remote_tokens = 60
     asked.restored(96, 32, 0.002, "remote_lost")
     asked.ended(5)

@@ -14,9 +14,11 @@ from .conftest import Cli
 STORE = """
 import sys
 from omlx_cache import BlockStore, CacheSettings
+from omlx_cache.identity.namespace import Namespace
 settings = CacheSettings(min_free_bytes=0, cold_bytes=2**24, hot_bytes=2**24)
 with BlockStore(settings, name=sys.argv[1]) as store:
-    asked = store.requests.ask("ab" * 32, {"label": "ann/Tiny\\x1b[31m-1B", "salt": ""}, 4000)
+    model = Namespace(bytes(32), {"label": "ann/Tiny\\x1b[31m-1B", "salt": ""})
+    asked = store.requests.ask(model, 4000)
     asked.restored(3000, 0, 0.1, "diverged")
     asked.ended(5)
     print("ready", flush=True)

@@ -6,6 +6,7 @@ import pytest
 
 from kit.drive import random_tokens, request
 from omlx_cache import BlockStore, PrefixCache
+from omlx_cache.identity.namespace import NOWHERE
 
 
 def test_a_long_prompt_says_how_far_it_is(
@@ -23,7 +24,7 @@ def test_a_long_prompt_says_how_far_it_is(
 
 
 def test_a_request_that_a_batch_computes_is_live_without_a_session(store: BlockStore) -> None:
-    asked = store.requests.ask("", {}, 300)
+    asked = store.requests.ask(NOWHERE, 300)
     assert store.stats().requests.live_sessions == 1
     asked.ended(0)
     assert store.stats().requests.live_sessions == 0

@@ -99,7 +99,7 @@ def test_requests_come_newest_first_with_their_why_and_no_text(tmp_path: Path) -
     with open_store(tmp_path, status="on") as store:
         store.decoder = lambda tokens, model: "SECRET"
         for count in (1, 2):
-            asked = store.requests.ask(story.namespace.hex(), {"label": "llama"}, 16 * count)
+            asked = store.requests.ask(Namespace(story.namespace, {"label": "llama"}), 16 * count)
             asked.restored(0, 0, 0.0, "absent")
             asked.ended(3)
         found = _ask(store, "recent", limit=10)

@@ -8,8 +8,10 @@ import pytest
 
 from kit.storage import FaultyDisk, Story, commit, commit_to_disk, fetch, files_in, flip, open_store
 from omlx_cache import BlockStore
+from omlx_cache.identity.namespace import NOWHERE, Namespace
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.events import Event
+from omlx_cache_storage.keys import BlockKey
 
 
 def _of(store: BlockStore, kind: str, tier: str = "cold") -> list[Event]:
@@ -83,9 +85,9 @@ def test_a_request_that_got_tokens_is_one_event_and_one_that_got_none_is_none(
     tmp_path: Path,
 ) -> None:
     with open_store(tmp_path) as store:
-        store.requests.ask("ab" * 32, {}, 100).restored(0, 0, 0.001, "cold")
-        store.requests.ask("ab" * 32, {}, 100).restored(96, 32, 0.002, None)
-        store.requests.ask("", {}, 100).restored(64, 0, 0.002, None)
+        known = Namespace(BlockKey(b"\xab" * 32), {})
+        for namespace, *restored in ((known, 0, 0), (known, 96, 32), (NOWHERE, 64, 0)):
+            store.requests.ask(namespace, 100).restored(*restored, 0.002, None)
         event, other = _of(store, "restored", "")
     assert other.namespace == b""
     assert (event.position, event.tokens, event.detail) == (100, 96, "64 hot, 32 cold")

@@ -151,7 +151,7 @@ def _with_lanes(
 ) -> Iterator[GenerationResponse]:
     """Serve caches that change their class on the way, or are two models': stored at the end."""
     lanes = {kind: lane_of(kinds, kind, salt) for kind in dict.fromkeys((bits, None))}
-    asked = lanes[bits].view.ask(len(tokens))
+    asked = kinds[0].store.requests.ask(lanes[bits].view.namespace, len(tokens))
     restored = restored_from([*lanes.values()], as_tokens(tokens), asked, exact=True)
     cached = restored.point.position
     live = restored.prompt_cache if cached else lanes[None].fresh()

@@ -13,6 +13,7 @@ from omlx_cache import reasons
 from omlx_cache.adapters.base import UnsupportedCache
 from omlx_cache.arrays.mlxio import check_packing
 from omlx_cache.flights import PromptFlight
+from omlx_cache.identity.namespace import NOWHERE
 from omlx_cache.integrations.lanes import (
     QUANTIZED_KV_START,
     Along,
@@ -200,12 +201,12 @@ class TieredPromptCache:
             known, tokens = self._lanes(model), as_tokens(prompt)
         except Exception as error:
             _log.exception("the prompt cache is passed by")
-            self.last = requests.ask("", {}, len(prompt))
+            self.last = requests.ask(NOWHERE, len(prompt))
             reason = f"{reasons.ERROR}:{type(error).__name__}"
             self.last.restored(0, 0, 0.0, reason)
             return Restored([], missed(reason))
         lanes = [] if known is None else list(known.lanes.values())
-        self.last = lanes[0].view.ask(len(prompt)) if lanes else requests.ask("", {}, len(prompt))
+        self.last = requests.ask(lanes[0].view.namespace if lanes else NOWHERE, len(prompt))
         self._unended.begin(tokens, self.last if self.insert_ends_request else None)
         return restored_from(lanes, tokens, self.last)
 

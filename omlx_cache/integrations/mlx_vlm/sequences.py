@@ -199,7 +199,7 @@ class Sequences:
     ) -> tuple[Restored, AskedRequest]:
         """Restore as much of a prompt as there is and as is `useful`; returns the request too."""
         lane, reason = self._for(len(tokens)), self.unsupported_reason
-        record = lane.view.ask(len(tokens))
+        record = self._store.requests.ask(lane.view.namespace, len(tokens))
         if reason is not None:
             record.restored(0, 0, 0.0, reason)
             return Restored([], missed(reason)), record
@@ -209,7 +209,7 @@ class Sequences:
     def stops(self, start: int, length: int, branch: int | None) -> list[int]:
         """Return where windows and state are wanted while a prompt of `length` tokens is computed
         from `start` on."""
-        if self.unsupported_reason is not None:
+        if not self.stateful:
             return []
         return self._for(length).view.stops(start, length, branch)
 

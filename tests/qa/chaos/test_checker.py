@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from omlx_cache.identity.namespace import NOWHERE
 from omlx_cache_storage.cold.disk import FileSystem, StrPath
 from omlx_cache_storage.cold.page_reader import PageReader
 from qa.chaos.faults import Restarts
@@ -78,7 +79,7 @@ def test_an_open_session_is_left(world: Callable[..., World], tally: Tally) -> N
     here = world("left")
     here.options = roomy_options(here.draw)
     here.open()
-    here.store.requests.ask("", {}, 1)
+    here.store.requests.ask(NOWHERE, 1)
     here.close()
     here.check_closed()
     assert [failure.verdict for failure in tally.failures] == ["left"]
