@@ -137,7 +137,7 @@ class Scope:
         self.namespace = namespace
         self._latest: KeyChain | None = None
         self.supported = blank is not None
-        self.groups: tuple[GroupSpec, ...] = () if blank is None else blank.groups
+        self.groups: tuple[GroupSpec, ...] = () if blank is None else tuple(blank.groups)
         self.trims = {*self.groups} <= {PAGED}
 
     def layout(self, prompt_cache: Sequence[Any]) -> Layout | None:

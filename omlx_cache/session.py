@@ -18,7 +18,7 @@ from omlx_cache.arrays.mlxio import evaluate
 from omlx_cache.begun import Begun, kinds_of, listed
 from omlx_cache.commit.admission import CommitResult, Staging
 from omlx_cache.commit.committer import Committer
-from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of, position_of
+from omlx_cache.commit.progress import LiveExtent, LiveProgress, extent_of
 from omlx_cache.flights import PromptFlight
 from omlx_cache.pages.cut import Source
 from omlx_cache.pages.layout import Layout, layout_of
@@ -460,7 +460,7 @@ class Session:
             extent = extent._replace(exact=False)
         result = self._scope.finish(committer, layout, extent.within(recorded), ended)
         if reasons.POSITION in result.skipped:
-            live = position_of(layout) if own is None else own.seen(known)
+            live = layout.position() if own is None else own.seen(known)
             self._arguments.say(
                 reasons.POSITION,
                 f"the cache is at {live}, the session's tokens end at {known}: "

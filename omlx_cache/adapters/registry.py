@@ -83,16 +83,16 @@ def register(name: str, adapter: Adapter, *, same_as: str | None = None) -> None
         _ALIASES[name] = same_as
 
 
-def adapter_for(cache: Any) -> Adapter:
-    try:
-        return _ADAPTERS[class_name(cache)]
-    except KeyError:
-        raise UnsupportedCache(class_name(cache)) from None
-
-
-def layout_name(cache: Any) -> str:
+def entry_of(cache: Any) -> tuple[Adapter, str]:
+    """Return the adapter of a cache's class, and the class whose pages it shares."""
     name = class_name(cache)
-    return _ALIASES.get(name, name)
+    if name not in _ADAPTERS:
+        raise UnsupportedCache(name)
+    return _ADAPTERS[name], _ALIASES.get(name, name)
+
+
+def adapter_for(cache: Any) -> Adapter:
+    return entry_of(cache)[0]
 
 
 def children(cache: Any) -> tuple[Any, ...] | None:
@@ -102,11 +102,10 @@ def children(cache: Any) -> tuple[Any, ...] | None:
 def leaves(caches: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each cache that is no list, with its path: its index, dotted inside a CacheList."""
     for index, cache in enumerate(caches):
-        inner = children(cache)
-        if inner is None:
-            yield f"{prefix}{index}", cache
+        if class_name(cache) in _LISTS:
+            yield from leaves(cache.caches, f"{prefix}{index}.")
         else:
-            yield from leaves(inner, f"{prefix}{index}.")
+            yield f"{prefix}{index}", cache
 
 
 def extracted(caches: Sequence[Any]) -> list[Any]:

@@ -21,7 +21,7 @@ from omlx_cache.commit.points import WindowTrail, needed, superseded, window_sta
 from omlx_cache.commit.progress import LiveExtent
 from omlx_cache.pages.cut import Cutter, PageCut, Source, read_source
 from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
-from omlx_cache.pages.layout import DENSE, Layout, codec_text, live_tags
+from omlx_cache.pages.layout import Layout
 from omlx_cache.restore.walk import fallbacks
 from omlx_cache_storage.eviction.order import Ended
 from omlx_cache_storage.keys import KeyChain
@@ -179,21 +179,14 @@ class Committer:
 
     def _store_paged(self, live: Layout | Source, ends: Sequence[int]) -> int:
         """Store paged pages; return the boundary before the first without room."""
-        extra, tags = "", DENSE
-        if isinstance(live, Layout):
-            leaves = live.of(PAGED)
-            extra, tags = live.phases(PAGED), codec_text(live_tags(leaves))
-            live = read_source(leaves)
-        cutter = Cutter([live])
-        for run in self._planned(cutter, ends, extra, tags):
+        cutter = Cutter([read_source(live.groups[PAGED]) if isinstance(live, Layout) else live])
+        for run in self._planned(cutter, ends):
             stored = self._add_run(cutter, run)
             if stored < len(run):
                 return self.chain.block_start(run[stored].meta.position)
         return ends[-1]
 
-    def _planned(
-        self, cutter: Cutter, ends: Sequence[int], extra: str, tags: str
-    ) -> Iterator[list[_Planned]]:
+    def _planned(self, cutter: Cutter, ends: Sequence[int]) -> Iterator[list[_Planned]]:
         """Yield the pages that `owned` lacks, as many in a row as are stored together."""
         run: list[_Planned] = []
         for end, is_owned in zip(
@@ -210,7 +203,7 @@ class Committer:
             if run and (len(run) == RUN_PAGES or run[-1].meta.position != span.start):
                 yield run
                 run = []
-            run.append(_Planned(self._meta(PAGED, end, len(span), cut, extra, tags), cut))
+            run.append(_Planned(self._meta(PAGED, end, len(span), cut, cutter.sources[-1]), cut))
         if run:
             yield run
 
@@ -265,10 +258,9 @@ class Committer:
             self._store_paged(live, [stop])
 
     def _store_window(self, layout: Layout, group: GroupSpec, stop: int, exact: bool) -> bool:
-        leaves = layout.of(group)
-        tags = codec_text(live_tags(leaves))
-        cutter = Cutter([*self._trail.sources(group), read_source(leaves)])
-        phase = layout.phases(group) if exact else ""
+        live = read_source(layout.groups[group])
+        cutter = Cutter([*self._trail.sources(group), live])
+        phase = live.extra if exact else ""
         first = group.needs(stop)[-1].start
         for end in reversed(group.page_ends(stop, self.chain.block_size)):
             block = TokenRange(window_start(self.chain, group, end), end)
@@ -285,21 +277,22 @@ class Committer:
             if cut is None:
                 return False
             extra = phase if end == stop else self._trail.phase(group, end)
-            meta = self._meta(group, end, len(span), cut, extra, tags)
+            meta = self._meta(group, end, len(span), cut, live._replace(extra=extra))
             self._add(cutter, _Planned(meta, cut), stage=True)
         return True
 
     def _store_state(self, layout: Layout, group: GroupSpec, stop: int) -> bool:
         if self._admission.owns(self._page(group, stop)):
             return True
-        cutter = Cutter([read_source(layout.of(group))])
+        cutter = Cutter([read_source(layout.groups[group])])
         cut = cutter.whole()
         if cut.tensors:
-            self._add(cutter, _Planned(self._meta(group, stop, 0, cut, "", DENSE), cut), stage=True)
+            meta = self._meta(group, stop, 0, cut, cutter.sources[-1])
+            self._add(cutter, _Planned(meta, cut), stage=True)
         return True
 
     def _meta(
-        self, group: GroupSpec, end: int, tokens: int, cut: PageCut, extra: str, tags: str
+        self, group: GroupSpec, end: int, tokens: int, cut: PageCut, source: Source
     ) -> PageMeta:
         return PageMeta(
             namespace=self.chain.namespace,
@@ -309,9 +302,9 @@ class Committer:
             position=end,
             held=tokens,
             tail=end % self.chain.block_size != 0,
-            codec=tags,
+            codec=source.codec,
             tensors=cut.tensors,
-            extra=extra,
+            extra=source.extra,
         )
 
     def _add(self, cutter: Cutter, planned: _Planned, *, stage: bool = False) -> bool:

@@ -121,11 +121,12 @@ class WindowTrail:
                     self._staging.give_back(segment.source.nbytes)
             self._segments[group] = segments
             last = max(first, segments[-1].stop) if segments else first
+            live = read_source(layout.groups[group])
             if position > last:
-                self._copy(layout, group, TokenRange(last, position))
+                self._copy(live, group, TokenRange(last, position))
             self._phases[group] = {
                 **{at: p for at, p in self._phases[group].items() if first < at < position},
-                position: layout.phases(group),
+                position: live.extra,
             }
         self._reached = position
 
@@ -136,8 +137,8 @@ class WindowTrail:
     def sources(self, group: GroupSpec) -> list[Source]:
         return [segment.source for segment in self._segments[group]]
 
-    def _copy(self, layout: Layout, group: GroupSpec, span: TokenRange) -> None:
-        cutter = Cutter([read_source(layout.of(group))])
+    def _copy(self, live: Source, group: GroupSpec, span: TokenRange) -> None:
+        cutter = Cutter([live])
         there = TokenRange(cutter.earliest(span), span.stop)
         cut = cutter.tokens(there) if len(there) else None
         if cut is None or not self._staging.reserve(cut.nbytes):

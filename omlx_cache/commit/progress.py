@@ -30,14 +30,10 @@ class LiveExtent(NamedTuple):
 
 def extent_of(layout: Layout, recorded: int) -> LiveExtent:
     """Return the tokens that a cache holds of a sequence that its caller assigns to it."""
-    live = position_of(layout)
+    live = layout.position()
     if live is None:
         return LiveExtent(recorded, True)
     return LiveExtent(min(recorded, live), live == recorded)
-
-
-def position_of(layout: Layout) -> int | None:
-    return 0 if layout.is_empty() else layout.position()
 
 
 class LiveProgress:
@@ -60,7 +56,7 @@ class LiveProgress:
         self._guided = False
         self._unseen: deque[int] = deque()
         # A reference to a growing buffer would make its next update copy it.
-        self._watched = self._first_array() if position_of(layout) is None else None
+        self._watched = self._first_array() if layout.position() is None else None
 
     def seen(self, expected: int) -> int:
         """Return where the cache is after `expected` tokens; 0 when unknown."""
@@ -81,7 +77,7 @@ class LiveProgress:
         it."""
         if self._lead is None:
             return False
-        live = self._lead.position()
+        live = self._lead.adapter.position(self._lead.cache)
         if live is None or live < self._highest:
             return False
         if live == recorded:
@@ -129,16 +125,17 @@ class LiveProgress:
 
     def _look(self, count: int, *, expected: bool = False) -> int | None:
         try:
-            live = position_of(self._layout)
+            live = self._layout.position()
         except UnsupportedCache:
             return None
         if live is None:
             return self._guess(count, expected)
         if self._lead is None:
-            self._lead = next(
-                (one for one in self._layout.leaves if one.position() is not None and one.arrays()),
-                None,
-            )
+            for leaf in self._layout.leaves:
+                told = leaf.adapter.position(leaf.cache) is not None
+                if told and leaf.adapter.arrays(leaf.cache):
+                    self._lead = leaf
+                    break
         if live < self._highest:
             self._rewound = max(self._rewound, self._highest)
         self._highest = max(self._highest, live)
@@ -161,5 +158,6 @@ class LiveProgress:
 
     def _first_array(self) -> object:
         """Return an array that every step replaces; None for an empty cache."""
-        arrays = self._layout.leaves[0].arrays() if self._layout.leaves else {}
+        leaves = self._layout.leaves
+        arrays = leaves[0].adapter.arrays(leaves[0].cache) if leaves else {}
         return next(iter(arrays.values()), None)

@@ -115,17 +115,20 @@ def difference(model: Any, make_cache: Callable[[], list[Any]] | None = None) ->
 def _room(live: Sequence[Any]) -> int:
     """Return how many tokens the buffers of keys and values have room for."""
     leaves = [leaf for leaf in layout_of(live).leaves if leaf.group.kind == "paged"]
-    return max((a.shape[TOKEN_AXIS] for leaf in leaves for a in leaf.arrays().values()), default=0)
+    return max(
+        (a.shape[TOKEN_AXIS] for leaf in leaves for a in leaf.adapter.arrays(leaf.cache).values()),
+        default=0,
+    )
 
 
 def _differing(live: Sequence[Any], restored: Sequence[Any]) -> str:
     for theirs, ours in zip(layout_of(live).leaves, layout_of(restored).leaves, strict=True):
-        arrays = theirs.arrays()
+        arrays = theirs.adapter.arrays(theirs.cache)
         held, wanted = (
             [token for span in leaf.adapter.held(leaf.cache) for token in range(*span)]
             for leaf in (theirs, ours)
         )
-        for name, array in ours.arrays().items():
+        for name, array in ours.adapter.arrays(ours.cache).items():
             other = arrays[name]
             if ours.group.kind != "state":
                 array = mx.take(array, mx.arange(len(wanted)), axis=TOKEN_AXIS)

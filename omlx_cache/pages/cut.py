@@ -4,8 +4,8 @@ Layers of one group hold the same tokens and differ in little else, so their ten
 runs. The plan of a page grows with the runs, not with the layers.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import mlx.core as mx
 import numpy as np
 
-from omlx_cache.adapters.base import Ranges, TokenRange
+from omlx_cache.adapters.base import Phase, Ranges, TokenRange
 from omlx_cache.arrays.mlxio import (
     TOKEN_AXIS,
     Array,
@@ -27,7 +27,7 @@ from omlx_cache.arrays.mlxio import (
     widest,
     writable_view,
 )
-from omlx_cache.pages.layout import Leaf
+from omlx_cache.pages.layout import DENSE, Leaf, Tag, codec_text
 from omlx_cache_storage.page import ITEM_BYTES, Tensors, TensorSpec, shared_tensors
 
 T = TypeVar("T")
@@ -38,13 +38,15 @@ NOTHING = mx.array([], dtype=mx.uint8)
 """Not lazy: an array that one thread made lazily cannot be evaluated on another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Arrays of some leaves by name (`<leaf path>.<field>`), and which tokens each leaf's buffers
-    hold, index 0 first; () for a snapshot, whose arrays have no token axis."""
+    hold, index 0 first; () for a snapshot, whose arrays have no token axis. `codec` and `extra` are
+    what a page of them carries: how they are packed, and the phases of rings."""
 
     arrays: Mapping[str, Array]
     ranges: Mapping[str, Ranges]
+    codec: str = DENSE
+    extra: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -56,13 +58,23 @@ def read_source(leaves: Iterable[Leaf]) -> Source:
     the cache's own: use and drop them before it goes on."""
     arrays: dict[str, Array] = {}
     ranges: dict[str, Ranges] = {}
-    for leaf in leaves:
-        held = leaf.adapter.held(leaf.cache)
-        for field, array in leaf.arrays().items():
-            name = f"{leaf.path}.{field}"
-            arrays[name] = array
-            ranges[name] = held
-    return Source(arrays, ranges)
+    tags: dict[str, Tag] = {}
+    phases: dict[str, Phase] = {}
+    for path, cache, adapter, _group in leaves:
+        held = adapter.held(cache)
+        for field, array in adapter.arrays(cache).items():
+            arrays[f"{path}.{field}"] = array
+            ranges[f"{path}.{field}"] = held
+        packing = adapter.packing(cache)
+        if packing is not None:
+            for side, form in packing.forms.items():
+                codec = packing.codec(side, form.dim)
+                tags[f"{path}.{side}"] = Tag(codec.identity, form.dtype, form.dim)
+        phase = adapter.phase(cache)
+        if phase:
+            phases[path] = dict(phase)
+    extra = json.dumps(phases, sort_keys=True, separators=(",", ":")) if phases else ""
+    return Source(arrays, ranges, codec_text(tags), extra)
 
 
 class Piece(NamedTuple):
@@ -107,7 +119,7 @@ class Cutter:
     def __init__(self, sources: Sequence[Source]) -> None:
         self.runs = _runs(sources)
         self._held = {run.held for run in self.runs}
-        self._sources = list(sources)
+        self.sources = list(sources)
         self._views: dict[tuple[int, tuple[str, ...]], list[HostView]] = {}
 
     def tokens(self, span: TokenRange) -> PageCut | None:
@@ -203,7 +215,7 @@ class Cutter:
     def _views_of(self, source: int, names: tuple[str, ...]) -> list[HostView]:
         key = (source, names)
         if key not in self._views:
-            arrays = self._sources[source].arrays
+            arrays = self.sources[source].arrays
             self._views[key] = host_views([arrays[name] for name in names])
         return self._views[key]
 
@@ -229,7 +241,7 @@ class Cutter:
         ):
             if pieces is None or last is None or not prod(run.shape[:2]) * prod(run.shape[3:]):
                 continue
-            arrays = self._sources[pieces[0].source].arrays
+            arrays = self.sources[pieces[0].source].arrays
             stretch = [arrays[name][:, :, pieces[0].lo : last[0].hi] for name in run.names]
             joined = mx.concatenate(stretch, axis=0)
             joined = joined.reshape(-1, joined.shape[TOKEN_AXIS], prod(joined.shape[3:]))
@@ -241,9 +253,9 @@ class Cutter:
 
     def _tensor(self, name: str, pieces: Pieces | None) -> Array:
         if pieces is None:
-            array = self._sources[0].arrays[name]
+            array = self.sources[0].arrays[name]
             return array.reshape(1) if array.ndim == 0 else array
-        slices = [self._sources[p.source].arrays[name][:, :, p.lo : p.hi] for p in pieces]
+        slices = [self.sources[p.source].arrays[name][:, :, p.lo : p.hi] for p in pieces]
         return mx.concatenate(slices, axis=TOKEN_AXIS) if len(slices) > 1 else slices[0]
 
 

@@ -253,8 +253,8 @@ def warm_codecs(
         layout = layout_of(caches)
         # In order: which codec a kernel is compared with does not depend on a hash.
         needed: dict[tuple[Codec, int, mx.Dtype], None] = {}
-        for group in layout.groups:
-            arrays = read_source(layout.of(group)).arrays
+        for group, members in layout.groups.items():
+            arrays = read_source(members).arrays
             specs = [TensorSpec(n, name_of(a.dtype), tuple(a.shape)) for n, a in arrays.items()]
             for policy in compiled:
                 codecs = _codecs(Tensors(specs), group.kind, policy)

@@ -7,21 +7,20 @@ that does not fit raises ForeignPage: a miss.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import mlx.core as mx
 
-from omlx_cache.adapters.base import Adapter, GroupSpec, UnsupportedCache
-from omlx_cache.adapters.registry import adapter_for, layout_name, leaves
+from omlx_cache.adapters.base import Adapter, GroupSpec, Packing, UnsupportedCache
+from omlx_cache.adapters.registry import entry_of, leaves
 from omlx_cache.arrays.mlxio import TOKEN_AXIS, Array, dtype_of, name_of
 from omlx_cache.codecs.codec import Codec
 from omlx_cache.codecs.policy import codec_named
 from omlx_cache_storage.errors import ForeignPage
-from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, Tensors, TensorSpec, shared_tensors
+from omlx_cache_storage.page import ITEM_BYTES, Page, PageMeta, TensorSpec
 
 T = TypeVar("T")
 DENSE = "dense"
@@ -33,8 +32,7 @@ _CODECS = 32
 _ORDER = {"paged": 0, "window": 1, "state": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One live cache object: `path` is its index in the list, dotted inside a CacheList."""
 
     path: str
@@ -42,49 +40,33 @@ class Leaf:
     adapter: Adapter
     group: GroupSpec
 
-    def arrays(self) -> dict[str, Array]:
-        return self.adapter.arrays(self.cache)
 
-    def position(self) -> int | None:
-        return self.adapter.position(self.cache)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The leaves of one prompt cache, and their distinct groups: paged first, then windows, then
+class Layout(NamedTuple):
+    """The leaves of one prompt cache, and of its distinct groups: paged first, then windows, then
     state. Two caches with equal `signature` can share pages."""
 
-    leaves: tuple[Leaf, ...]
-    groups: tuple[GroupSpec, ...]
+    leaves: Sequence[Leaf]
+    groups: Mapping[GroupSpec, Sequence[Leaf]]
     signature: str
 
-    def of(self, group: GroupSpec) -> list[Leaf]:
-        return [leaf for leaf in self.leaves if leaf.group == group]
-
-    def phases(self, group: GroupSpec) -> str:
-        """Return a window group's ring phases as JSON, "" when all are temporal."""
-        phases = {
-            leaf.path: dict(phase)
-            for leaf in self.of(group)
-            if (phase := leaf.adapter.phase(leaf.cache))
-        }
-        return json.dumps(phases, sort_keys=True, separators=(",", ":")) if phases else ""
-
     def position(self) -> int | None:
-        """Return how many tokens the cache has seen: None when no used leaf says. Raises
-        UnsupportedCache when leaves disagree."""
-        seen = {leaf.position() for leaf in self.leaves if leaf.arrays()} - {None}
+        """Return how many tokens the cache has seen: 0 when it is empty, None when no used leaf
+        says. Raises UnsupportedCache when leaves disagree."""
+        seen: set[int | None] = set()
+        for leaf in self.leaves:
+            if leaf.adapter.arrays(leaf.cache):
+                seen.add(leaf.adapter.position(leaf.cache))
+        if not seen:
+            return 0
+        seen.discard(None)
         if len(seen) > 1:
             raise UnsupportedCache(f"layers disagree about the position: {sorted(map(str, seen))}")
         return next(iter(seen), None)
 
-    def is_empty(self) -> bool:
-        return not any(leaf.arrays() for leaf in self.leaves)
-
     def is_used(self) -> bool:
         """True for a cache that was fed, and that an adapter reads."""
         try:
-            return not self.is_empty()
+            return any(leaf.adapter.arrays(leaf.cache) for leaf in self.leaves)
         except UnsupportedCache:
             return False
 
@@ -92,15 +74,17 @@ class Layout:
 def layout_of(prompt_cache: Sequence[Any]) -> Layout:
     """Return the layout of a prompt cache; raises UnsupportedCache."""
     found: list[Leaf] = []
+    groups: dict[GroupSpec, list[Leaf]] = {}
     described: list[list[object]] = []
     for path, cache in leaves(prompt_cache):
-        adapter = adapter_for(cache)
-        found.append(Leaf(path, cache, adapter, adapter.group(cache)))
-        described.append([path, layout_name(cache), adapter.config(cache)])
-    distinct = {leaf.group for leaf in found}
-    groups = sorted(distinct, key=lambda g: (_ORDER[g.kind], g.window, g.keep))
+        adapter, name = entry_of(cache)
+        leaf = Leaf(path, cache, adapter, adapter.group(cache))
+        found.append(leaf)
+        groups.setdefault(leaf.group, []).append(leaf)
+        described.append([path, name, adapter.config(cache)])
+    ordered = sorted(groups.items(), key=lambda g: (_ORDER[g[0].kind], g[0].window, g[0].keep))
     signature = json.dumps(described, separators=(",", ":"), sort_keys=True)
-    return Layout(tuple(found), tuple(groups), signature)
+    return Layout(found, dict(ordered), signature)
 
 
 class Tag(NamedTuple):
@@ -137,17 +121,6 @@ def codec_text(tags: Tags) -> str:
     return json.dumps(tags, sort_keys=True, separators=(",", ":")) if tags else DENSE
 
 
-def live_tags(leaves: Sequence[Leaf]) -> dict[str, Tag]:
-    tags = {}
-    for leaf in leaves:
-        packing = leaf.adapter.packing(leaf.cache)
-        if packing is not None:
-            for side, form in packing.forms.items():
-                identity = packing.codec(side, form.dim).identity
-                tags[f"{leaf.path}.{side}"] = Tag(identity, form.dtype, form.dim)
-    return tags
-
-
 def part_specs(spec: TensorSpec, codec: Codec) -> list[TensorSpec]:
     parts = codec.parts_spec(spec.shape, dtype_of(spec.dtype))
     return [
@@ -181,54 +154,55 @@ def file_order(specs: Iterable[TensorSpec]) -> list[TensorSpec]:
     return sorted(together, key=lambda spec: -ITEM_BYTES[spec.dtype])
 
 
-def wanted_specs(leaf: Leaf, meta: PageMeta) -> dict[str, TensorSpec]:
-    """Return, by field, the tensors that a leaf wants of a page, in the page's token count; raises
-    ForeignPage when the page holds another packing than the leaf can take."""
-    prefix = f"{leaf.path}."
-    own = _specs_of_leaves(shared_tensors(meta.tensors)).get(leaf.path, {})
-    tags = {} if meta.codec == DENSE else _tags_of_leaves(meta.codec).get(leaf.path, {})
-    for spec in own.values():
-        sized = not meta.held or spec.shape[TOKEN_AXIS : TOKEN_AXIS + 1] == (meta.held,)
-        if not sized or spec.shape[:1] != (1,):
-            # Of a batch, or of another token count than its page.
-            raise ForeignPage(f"{spec.name} of shape {spec.shape} is in a page of {meta.held}")
-    if leaf.adapter.packing(leaf.cache) is None:
-        specs = [_dense_spec(name, tag, own) for name, tag in tags.items()]
-        specs += [spec for name, spec in own.items() if name.rpartition(".")[0] not in tags]
-    else:
-        packed = packing_codecs(leaf, meta).items()
-        specs = [spec for n, codec in packed for spec in _packed_specs(n, codec, own, tags.get(n))]
-    return {spec.name.removeprefix(prefix): spec for spec in specs}
+def wanted_specs(
+    members: Iterable[Leaf], meta: PageMeta
+) -> Iterator[tuple[Leaf, dict[str, TensorSpec], Mapping[str, Codec]]]:
+    """Yield a group's leaves with what each wants of a page: the tensors by field, in the page's
+    token count, and the codecs in which it keeps them, by dense name; {} if plain. Raises
+    ForeignPage for tensors of other leaves, of a batch, or packed as a leaf cannot take them."""
+    own = _of_leaves(members, {spec.name: spec for spec in meta.tensors})
+    if "" in own:
+        raise ForeignPage(f"a page of group {meta.group} has {[*own['']][:3]} of no leaf")
+    tags = {} if meta.codec == DENSE else _of_leaves(members, tags_of(meta))
+    for leaf in members:
+        mine, tagged = own[leaf.path], tags.get(leaf.path, {})
+        for spec in mine.values():
+            sized = not meta.held or spec.shape[TOKEN_AXIS : TOKEN_AXIS + 1] == (meta.held,)
+            if not sized or spec.shape[:1] != (1,):
+                # Of a batch, or of another token count than its page.
+                raise ForeignPage(f"{spec.name} of shape {spec.shape} is in a page of {meta.held}")
+        specs: Iterable[TensorSpec] = mine.values()
+        codecs: Mapping[str, Codec] = {}
+        packing = leaf.adapter.packing(leaf.cache)
+        if packing is not None:
+            codecs = _packing_codecs(packing, leaf.path, mine, tagged)
+            specs = [s for n, c in codecs.items() for s in _packed_specs(n, c, mine, tagged.get(n))]
+        elif tagged:
+            plain = [spec for n, spec in mine.items() if n.rpartition(".")[0] not in tagged]
+            specs = [*(_dense_spec(n, tag, mine) for n, tag in tagged.items()), *plain]
+        yield leaf, {s.name.removeprefix(f"{leaf.path}."): s for s in specs}, codecs
 
 
-@lru_cache(8)
-def _specs_of_leaves(tensors: Tensors) -> Mapping[str, Mapping[str, TensorSpec]]:
-    return _of_leaves({spec.name: spec for spec in tensors})
-
-
-@lru_cache(8)
-def _tags_of_leaves(codec: str) -> Mapping[str, Tags]:
-    return _of_leaves(_read_tags(codec))
-
-
-def _of_leaves(named: Mapping[str, T]) -> Mapping[str, Mapping[str, T]]:
-    """Return what tensors are named for, by each path of a leaf that a name may begin with."""
+def _of_leaves(members: Iterable[Leaf], named: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """Return what is named for tensors by the path of the leaf that they belong to; by "" what
+    belongs to none."""
     found: dict[str, dict[str, T]] = {}
+    for leaf in members:
+        found[leaf.path] = {}
     for name, item in named.items():
-        steps = name.split(".")
-        for count in range(1, len(steps)):
-            found.setdefault(".".join(steps[:count]), {})[name] = item
+        path = name.rpartition(".")[0]
+        while path and path not in found:
+            path = path.rpartition(".")[0]
+        found.setdefault(path, {})[name] = item
     return found
 
 
-def packing_codecs(leaf: Leaf, meta: PageMeta) -> dict[str, Codec]:
-    """Return the codecs in which a leaf keeps a page's tensors, by dense name; {} if plain."""
-    packing = leaf.adapter.packing(leaf.cache)
-    if packing is None:
-        return {}
-    dims = {spec.name: spec.shape[-1] for spec in meta.tensors}
-    dims |= {name: tag.dim for name, tag in tags_of(meta).items()}
-    names = {side: f"{leaf.path}.{side}" for side in _SIDES}
+def _packing_codecs(
+    packing: Packing, path: str, own: Mapping[str, TensorSpec], tags: Tags
+) -> dict[str, Codec]:
+    dims = {name: spec.shape[-1] for name, spec in own.items()}
+    dims |= {name: tag.dim for name, tag in tags.items()}
+    names = {side: f"{path}.{side}" for side in _SIDES}
     try:
         return {n: packing.codec(side, dims[n]) for side, n in names.items() if n in dims}
     except ValueError as error:
@@ -279,11 +253,3 @@ def _packed_specs(
     if codec.refusal(dense.shape[-1], dtype_of(dense.dtype)):
         raise ForeignPage(f"{name} cannot be packed as {codec.identity}")
     return part_specs(dense, codec)
-
-
-def refuse_tensors_of_no_leaf(meta: PageMeta, members: Sequence[Leaf]) -> None:
-    """Raise ForeignPage for a page with tensors of other leaves."""
-    prefixes = tuple(f"{leaf.path}." for leaf in members)
-    others = [spec.name for spec in meta.tensors if not spec.name.startswith(prefixes)]
-    if others:
-        raise ForeignPage(f"a page of group {meta.group} has {others[:3]} of no leaf")

@@ -160,7 +160,7 @@ class Collected:
 
 def find_restore_point(
     chain: KeyChain,
-    groups: Sequence[GroupSpec],
+    groups: Collection[GroupSpec],
     view: Pages,
     *,
     limit: int,
@@ -222,7 +222,7 @@ def find_restore_point(
     return point
 
 
-def _inquiry(chain: KeyChain, groups: Sequence[GroupSpec], matched: int) -> Inquiry:
+def _inquiry(chain: KeyChain, groups: Collection[GroupSpec], matched: int) -> Inquiry:
     size = chain.block_size
     has_blocks = PAGED in groups
     # A page that ends behind the limit covers the tokens before it.
@@ -270,7 +270,7 @@ def _lacking(walked: Collected) -> str:
 
 def collect(
     chain: KeyChain,
-    groups: Sequence[GroupSpec],
+    groups: Collection[GroupSpec],
     view: Pages,
     bad: frozenset[PageId] = frozenset(),
     *,

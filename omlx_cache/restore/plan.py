@@ -16,8 +16,6 @@ from omlx_cache.pages.layout import (
     DENSE,
     Leaf,
     file_order,
-    packing_codecs,
-    refuse_tensors_of_no_leaf,
     wanted_specs,
 )
 from omlx_cache.restore.lookup import PageUse, RestorePoint
@@ -116,7 +114,7 @@ class Plan:
 
 
 def make_plan(
-    leaves: Sequence[Leaf],
+    groups: Mapping[GroupSpec, Sequence[Leaf]],
     point: RestorePoint,
     models: Mapping[GroupSpec, PageMeta],
     phases: Mapping[str, Phase],
@@ -135,21 +133,18 @@ def make_plan(
         model = models[group]
         wanted: dict[Ranges, int] = {}
         specs: list[TensorSpec] = []
-        members = [leaf for leaf in leaves if leaf.group == group]
         try:
-            refuse_tensors_of_no_leaf(model, members)
             if model.held and not model.tensors:
                 raise ForeignPage(f"a page of {model.held} tokens has no tensors")
-            for leaf in members:
+            for leaf, fields, packed in wanted_specs(groups[group], model):
                 phase = phases.get(leaf.path, {})
                 ranges = leaf.adapter.wanted(leaf.cache, point.position, phase)
-                fields = wanted_specs(leaf, model)
                 track = wanted.setdefault(ranges, next(numbers))
                 for spec in fields.values():
                     tracks[spec.name] = track
                     targets[spec.name] = _target(spec, leaf, ranges, capacity)
                 specs += fields.values()
-                codecs |= packing_codecs(leaf, model)
+                codecs |= packed
                 plans.append(LeafPlan(leaf, {f: s.name for f, s in fields.items()}, phase))
         except PageError as error:
             raise PageFailed(model.id, error, joins=True) from error

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -19,7 +19,6 @@ from omlx_cache.pages.layout import (
     Layout,
     Leaf,
     layout_of,
-    refuse_tensors_of_no_leaf,
     tags_of,
     wanted_specs,
 )
@@ -167,10 +166,10 @@ class Walk:
                 told = _phases(known)
                 phases |= {
                     leaf.path: {"index": told[leaf.path].get("index", 0) - 1}
-                    for leaf in self.layout.of(group)
+                    for leaf in self.layout.groups[group]
                     if leaf.path in told and isinstance(leaf.adapter, RotatingKVCacheAdapter)
                 }
-        return make_plan(self.layout.leaves, point, self.models, phases, self.capacity)
+        return make_plan(self.layout.groups, point, self.models, phases, self.capacity)
 
 
 def _phases(meta: PageMeta) -> dict[str, Phase]:
@@ -188,8 +187,7 @@ def _phases(meta: PageMeta) -> dict[str, Phase]:
 
 def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form | None:
     try:
-        refuse_tensors_of_no_leaf(meta, members)
-        specs = [spec for leaf in members for spec in wanted_specs(leaf, meta).values()]
+        specs = [s for _leaf, fields, _ in wanted_specs(members, meta) for s in fields.values()]
     except ForeignPage:
         return None
     # A tensor's shape, without how many tokens it has.
@@ -231,7 +229,7 @@ def _is_decodable(meta: PageMeta) -> bool:
 
 
 def fallbacks(
-    chain: KeyChain, groups: Sequence[GroupSpec], tiers: Sequence[Tier], limit: int
+    chain: KeyChain, groups: Collection[GroupSpec], tiers: Sequence[Tier], limit: int
 ) -> list[PageId]:
     """Return the pages of the deepest point up to `limit` that the first of some tiers can restore
     by itself, and of shallower ones, evenly spaced; nothing for models that trim. Pure but for

@@ -109,7 +109,7 @@ def _build(config: Config, dtype: mx.Dtype) -> Any:
 def _call(model: Any, caches: list[Any]) -> dict[Leaf, int]:
     """Return the bytes of each cache that a few tokens use."""
     model(mx.zeros((1, TOKENS), dtype=mx.int32), cache=caches)
-    held = {leaf: leaf.arrays() for leaf in layout_of(caches).leaves}
+    held = {leaf: leaf.adapter.arrays(leaf.cache) for leaf in layout_of(caches).leaves}
     return {leaf: sum(a.nbytes for a in arrays.values()) for leaf, arrays in held.items() if arrays}
 
 
@@ -137,7 +137,7 @@ def _token_bytes(leaves: list[Leaf], codec: Any) -> list[Sides]:
         if leaf.group.kind == "state":
             sizes.append(Sides(0, 0))
             continue
-        keys, values = (leaf.arrays()[side] for side in ("keys", "values"))
+        keys, values = (leaf.adapter.arrays(leaf.cache)[side] for side in ("keys", "values"))
         sizes.append(Sides(_encoded(keys, chosen.keys), _encoded(values, chosen.values)))
     return sizes
 
@@ -149,7 +149,7 @@ def _encoded(array: Any, codec: Codec | None) -> int:
 
 
 def _shape(leaf: Leaf) -> LayerShape:
-    arrays = leaf.arrays()
+    arrays = leaf.adapter.arrays(leaf.cache)
     if leaf.group.kind == "state":
         return LayerShape("state", 0, 0, mx.float32)
     keys, values = arrays["keys"], arrays["values"]

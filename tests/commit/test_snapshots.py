@@ -44,7 +44,7 @@ def live_state(model: Any, steps: list[list[int]]) -> dict[str, mx.array]:
         f"{leaf.path}.{name}": array
         for leaf in layout_of(prompt_cache).leaves
         if leaf.group.kind == "state"
-        for name, array in leaf.arrays().items()
+        for name, array in leaf.adapter.arrays(leaf.cache).items()
     }
 
 

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from kit import zoo
-from omlx_cache.adapters.registry import adapter_for, children, layout_name
+from omlx_cache.adapters.registry import children, entry_of
 
 NAMES = [name for name, family in zoo.FAMILIES.items() if not family.broken]
 REPRESENTATIVES = (
@@ -65,7 +65,7 @@ def _described(layer: Any) -> str:
     inner = children(layer)
     if inner is not None:
         return f"{type(layer).__name__}({', '.join(map(_described, inner))})"
-    return f"{layout_name(layer)} as {adapter_for(layer).group(layer).name}"
+    return f"{entry_of(layer)[1]} as {entry_of(layer)[0].group(layer).name}"
 
 
 def smallest_of_each() -> tuple[str, ...]:

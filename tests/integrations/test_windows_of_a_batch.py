@@ -105,7 +105,7 @@ def _contents(caches: list[Any]) -> dict[tuple[str, str, int], Any]:
     found = {}
     for leaf in layout_of(caches).leaves:
         held = [token for span in leaf.adapter.held(leaf.cache) for token in range(*span)]
-        for field, array in leaf.arrays().items():
+        for field, array in leaf.adapter.arrays(leaf.cache).items():
             columns = np.moveaxis(np.array(array), TOKEN_AXIS, 0)
             found |= {(leaf.path, field, token): columns[i] for i, token in enumerate(held)}
     return found

@@ -135,7 +135,7 @@ def contents(caches: list[Any]) -> dict[str, dict[int, bytes]]:
     found: dict[str, dict[int, bytes]] = {}
     for leaf in layout_of(caches).leaves:
         held = [token for span in leaf.adapter.held(leaf.cache) for token in range(*span)]
-        for field, array in leaf.arrays().items():
+        for field, array in leaf.adapter.arrays(leaf.cache).items():
             bits = np.array(array.view(mx.uint8))
             name = f"{leaf.path}.{field}"
             if leaf.group.kind == "state":
@@ -153,5 +153,5 @@ def needed(caches: list[Any], position: int) -> dict[str, set[int]]:
     return {
         f"{leaf.path}.{field}": {t for span in leaf.group.needs(position) for t in range(*span)}
         for leaf in layout_of(caches).leaves
-        for field in leaf.arrays()
+        for field in leaf.adapter.arrays(leaf.cache)
     }

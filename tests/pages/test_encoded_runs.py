@@ -82,7 +82,7 @@ def test_a_page_out_of_range_stays_dense_amid_its_run() -> None:
 
 def test_pages_of_a_run_share_no_memory() -> None:
     run = Run("affine4")
-    mx.eval([array for source in run.cutter._sources for array in source.arrays.values()])
+    mx.eval([array for source in run.cutter.sources for array in source.arrays.values()])
     before = mx.get_active_memory()
     pages = encode_run(run.cutter, run.pages, run.codecs)
     nbytes = pages[0].meta.nbytes

@@ -91,7 +91,7 @@ def used_leaves(name: str) -> list[Leaf]:
     caches = upstream.make_prompt_cache(model)
     mx.eval(model(mx.array([list(range(1, LENGTH + 1))]), cache=caches))
     trim_to_offset(caches)
-    return [leaf for leaf in layout_of(caches).leaves if leaf.arrays()]
+    return [leaf for leaf in layout_of(caches).leaves if leaf.adapter.arrays(leaf.cache)]
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -114,7 +114,10 @@ def encoded(codec: Codec | None, array: Any) -> list[Any]:
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3_text", "deepseek_v3", "minimax_m3_vl"])
 def test_encoded_sizes_are_the_codecs_own(name: str, codec: Any) -> None:
     leaves = used_leaves(name)
-    sides = [tuple(leaf.arrays()[side] for side in ("keys", "values")) for leaf in leaves]
+    sides = [
+        tuple(leaf.adapter.arrays(leaf.cache)[side] for side in ("keys", "values"))
+        for leaf in leaves
+    ]
     shapes = [
         LayerShape(leaf.group.kind, keys.shape[-1], values.shape[-1], keys.dtype)
         for leaf, (keys, values) in zip(leaves, sides, strict=True)

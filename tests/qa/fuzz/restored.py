@@ -100,7 +100,7 @@ def restore(page: Page, cache: Any) -> None:
     chain = KeyChain(meta.namespace, as_tokens(range(files.TOKENS)), files.TOKENS)
     source = cast(ReadingTiers, _Source(page))
     walk = Walk(source, [cache], chain, files.TOKENS, files.TOKENS + 1, frozenset())
-    held, layout = {meta.id: page}, walk.layout
+    held, adapter = {meta.id: page}, walk.layout.leaves[0].adapter
     try:
         plan = walk.plan(point, source.meta)
         assert plan.nbytes <= _ROOM * max(meta.nbytes, 64), "more room than a page can fill"
@@ -111,10 +111,10 @@ def restore(page: Page, cache: Any) -> None:
     except PageFailed as failed:
         walk.learn(failed, point, source.meta)
         raise
-    mx.eval(list(layout.leaves[0].arrays().values()))
+    mx.eval(list(adapter.arrays(cache).values()))
     if group.kind != "state":
-        assert layout.leaves[0].position() == meta.position
-        sum(map(len, layout.leaves[0].adapter.held(cache)))
+        assert adapter.position(cache) == meta.position
+        sum(map(len, adapter.held(cache)))
 
 
 def _rebuild(plan: Plan, targets: HostTargets) -> None:
