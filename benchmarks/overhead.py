@@ -123,7 +123,7 @@ def _look_up(size: Size, layout: str, group: GroupSpec) -> list[BenchRow]:
             if kept is STATE and block % SNAPSHOT_BLOCKS and page.meta.position < len(tokens):
                 continue
             meta = replace(page.meta, group=kept.name, held=0 if kept is STATE else BLOCK_SIZE)
-            tier.put(replace(page, meta=meta), tier.reserve(1), dirty=False, stamp_ns=1 << 40)
+            tier.put(page._replace(meta=meta), tier.reserve(1), dirty=False, stamp_ns=1 << 40)
     view = tier
 
     def look_up() -> None:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from omlx_cache.settings.sizes import duration
 from omlx_cache_daemon.client import Client, as_answer
 from omlx_cache_daemon.render import quantity
-from omlx_cache_storage.measures import Histogram
-from omlx_cache_storage.stats import RequestStats, Stats
+from omlx_cache_storage.stats import Histogram, RequestStats, Stats
 
 Rates = dict[str, Any]
 """By the names of JSON; None where nothing is known."""

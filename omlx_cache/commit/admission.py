@@ -13,8 +13,8 @@ from omlx_cache import reasons
 from omlx_cache_storage.eviction.order import Ended, Priority
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred
+from omlx_cache_storage.measures import Counters
 from omlx_cache_storage.page import Page, PageId, PageMeta
-from omlx_cache_storage.stats import Counters
 from omlx_cache_storage.tiers import Besides, Tiers
 
 WRITER_STALL_SECONDS = 60.0

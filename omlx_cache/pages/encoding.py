@@ -233,7 +233,7 @@ def cold_encoder(name: str, min_quantize_tokens: int) -> Callable[[Page], Page] 
 def _in_host_memory(page: Page) -> Page:
     """Return the page with a payload that the host may read. Reading the restores' own payload
     would move it out of the device's memory, and the next restore would wait for it."""
-    return replace(page, payload=host_copy(page.payload))
+    return page._replace(payload=host_copy(page.payload))
 
 
 def warm_codecs(

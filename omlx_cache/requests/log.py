@@ -23,8 +23,7 @@ from omlx_cache.requests.trace import RequestTrace
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.interrupts import turn, uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
-from omlx_cache_storage.measures import RequestWork
-from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.measures import Counters, RequestWork
 
 _log = logging.getLogger(__name__)
 

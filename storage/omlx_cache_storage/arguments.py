@@ -6,7 +6,7 @@ from numbers import Integral, Number
 from reprlib import repr as short
 from typing import TypeGuard, TypeVar
 
-from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.measures import Counters
 
 _log = logging.getLogger(__name__)
 

@@ -233,7 +233,7 @@ class HotTier(LocalTier[Held]):
 
     def find_all(self, pages: Iterable[PageId]) -> list[PageInfo | None]:
         with self._lock:
-            return [None if held is None else held.info for held in self._index.get_all(pages)]
+            return [None if held is None else held.info for held in map(self._index.get, pages)]
 
     def entries(self) -> list[Held]:
         return sorted(self.records(), key=attrgetter("rank"))
@@ -327,7 +327,7 @@ class HotTier(LocalTier[Held]):
         for its budget; with the tokens of those that have left memory, 0 for one that is here and
         may be a later version."""
         with self._lock:
-            here = {held.id: 0 for held in self._index.get_all(known) if held and held.owed}
+            here = {held.id: 0 for held in map(self._index.get, known) if held and held.owed}
             return here | {page: held for page, (_, held) in self._lost.items()}
 
     def dirty(self, beyond_bytes: int = 0) -> list[PageId]:
@@ -390,10 +390,10 @@ class HotTier(LocalTier[Held]):
                 absent = [page for page in pages if page not in self._index]
                 self._index.policy.wanted(absent, stamp_ns)
                 self._index.policy.refused(absent, stamp_ns)
-            self._ask_for(self._index.get_all([*touched, *here]))
+            self._ask_for(map(self._index.get, [*touched, *here]))
             if used:
                 # A pin's stamp is not moved, and the page is asked for all the same.
-                for held in self._index.get_all(pages):
+                for held in map(self._index.get, pages):
                     self._ask_for_chain(held)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
@@ -413,7 +413,7 @@ class HotTier(LocalTier[Held]):
                 found = [held for held in records if held.pinned_ns or self._wanted_until(held)]
                 found.sort(key=lambda held: (not held.pinned_ns, held.position))
             else:
-                found = [held for held in self._index.get_all(pages) if held and self.retain]
+                found = [held for held in map(self._index.get, pages) if held and self.retain]
                 for held in records:
                     if 0 < held.pinned_ns <= now:
                         self._index.pin(held, 0, now, 0)

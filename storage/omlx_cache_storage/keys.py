@@ -104,8 +104,7 @@ class KeyChain:
             raise ValueError(f"a namespace of {len(namespace)} bytes, blocks of {block_size}")
         self.namespace = namespace
         self.block_size = block_size
-        self._buffer = tokens
-        self._length = len(tokens)
+        self.tokens = self._buffer = tokens
         self._boundaries: list[BlockKey] = [namespace]
         if known is not None:
             self._boundaries = known._boundaries[
@@ -113,27 +112,23 @@ class KeyChain:
             ]
 
     def __len__(self) -> int:
-        return self._length
-
-    @property
-    def tokens(self) -> Tokens:
-        return self._buffer[: self._length]
+        return len(self.tokens)
 
     def extend(self, tokens: Tokens) -> None:
         import numpy as np
 
-        length = self._length + len(tokens)
+        begin, length = len(self.tokens), len(self.tokens) + len(tokens)
         if length > len(self._buffer):
             grown = np.empty(max(length, 2 * len(self._buffer), self.block_size), dtype="<i8")
-            grown[: self._length] = self.tokens
+            grown[:begin] = self.tokens
             self._buffer = grown
-        self._buffer[self._length : length] = tokens
-        self._length = length
+        self._buffer[begin:length] = tokens
+        self.tokens = self._buffer[:length]
 
     def key(self, position: int) -> BlockKey:
         """Return the key of the prefix of `position` tokens, 1 <= position <= len(self)."""
-        if not 0 < position <= self._length:
-            raise ValueError(f"position {position} is outside 1..{self._length}")
+        if not 0 < position <= len(self.tokens):
+            raise ValueError(f"position {position} is outside 1..{len(self.tokens)}")
         blocks, rest = divmod(position, self.block_size)
         while (known := len(self._boundaries)) <= blocks:
             start = (known - 1) * self.block_size

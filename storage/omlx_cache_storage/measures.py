@@ -1,14 +1,17 @@
-"""Durations, counted in fixed buckets as Prometheus has them; and the wall time that computing and
-restoring took, and that restoring has saved."""
+"""What a store measures and counts: durations, in fixed buckets as Prometheus has them; the wall
+time that computing and restoring took, and that restoring has saved; and sums."""
 
 import threading
 import time
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.stats import Histogram, RequestStats, SnapshotStats
 
 Measure = Literal[
     "restore_seconds",
@@ -35,16 +38,6 @@ _TOKENS = tuple(float(4**power) for power in range(3, 11))
 BOUNDS: Mapping[Measure, Sequence[float]] = {
     name: _TOKENS if name.endswith("_tokens") else _SECONDS for name in MEASURES
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """One measure at one moment: `buckets` are (bound, how many were no larger); `count` includes
-    those beyond the last bound."""
-
-    buckets: tuple[tuple[float, int], ...]
-    sum: float
-    count: int
 
 
 class Histograms:
@@ -129,30 +122,20 @@ class _Model:
     label: str
     tokens: float = 0.0
     seconds: float = 0.0
+    rate: float | None = None
     computing: Intervals = field(default_factory=Intervals)
     restoring: Intervals = field(default_factory=Intervals)
     saved: float = 0.0
     unpriced_tokens: int = 0
     unpriced_seconds: float = 0.0
 
-    def add(self, tokens: int, began: float, ended: float) -> None:
-        if self.tokens > RECENT_TOKENS:
-            self.tokens, self.seconds = self.tokens / 2, self.seconds / 2
-        self.tokens += tokens
-        self.seconds += self.computing.add(began, ended)
-
-    @property
-    def rate(self) -> float | None:
-        return self.tokens / self.seconds if self.seconds > 0 else None
-
     def price(self, tokens: int = 0, seconds: float = 0.0) -> None:
         """Count what restoring `tokens` has saved, at a cost of `seconds`, and with it what waits
         for the first rate. A later rate changes nothing of it."""
         self.unpriced_tokens += tokens
         self.unpriced_seconds += seconds
-        rate = self.rate
-        if rate is not None:
-            self.saved += self.unpriced_tokens / rate - self.unpriced_seconds
+        if self.rate is not None:
+            self.saved += self.unpriced_tokens / self.rate - self.unpriced_seconds
             self.unpriced_tokens, self.unpriced_seconds = 0, 0.0
 
 
@@ -204,30 +187,128 @@ class WorkMeter:
         return max(self._started, now - seconds), now
 
 
-class RequestWork:
+class RequestWork(NamedTuple):
     """One request's work, told when it has been done; calls of one request follow each other."""
 
-    def __init__(self, meter: WorkMeter, model: _Model) -> None:
-        self._meter = meter
-        self._model = model
+    meter: WorkMeter
+    model: _Model
 
     def computed(self, tokens: int, seconds: float) -> None:
         """Tell that a chunk of the prompt was computed in the last `seconds`; 0 tokens for one that
         a step of decoding took along."""
-        meter, interval = self._meter, self._meter._ended(seconds)
+        meter, model, interval = self.meter, self.model, self.meter._ended(seconds)
         with meter._lock:
             meter._computing.add(*interval)
-            if tokens >= RATED_TOKENS:
-                self._model.add(tokens, *interval)
-                self._model.price()
+            if tokens < RATED_TOKENS:
+                return
+            if model.tokens > RECENT_TOKENS:
+                model.tokens, model.seconds = model.tokens / 2, model.seconds / 2
+            model.tokens += tokens
+            model.seconds += model.computing.add(*interval)
+            model.rate = model.tokens / model.seconds if model.seconds > 0 else None
+            model.price()
 
     def restored(self, tokens: int, seconds: float) -> None:
-        meter, interval = self._meter, self._meter._ended(seconds)
+        meter, interval = self.meter, self.meter._ended(seconds)
         with meter._lock:
             meter._restoring.add(*interval)
-            self._model.price(tokens, self._model.restoring.add(*interval))
+            self.model.price(tokens, self.model.restoring.add(*interval))
 
     def held(self, seconds: float) -> None:
-        interval = self._meter._ended(seconds)
-        with self._meter._lock:
-            self._model.price(seconds=self._model.restoring.add(*interval))
+        interval = self.meter._ended(seconds)
+        with self.meter._lock:
+            self.model.price(seconds=self.model.restoring.add(*interval))
+
+
+@dataclass
+class Counters:
+    """Thread-safe sums: `_lock` guards every field but `_deferred`, whose operations are atomic,
+    and `work`, which guards itself."""
+
+    work: WorkMeter = field(default_factory=WorkMeter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _sums: Counter[str] = field(default_factory=Counter)
+    _misses: Counter[str] = field(default_factory=Counter)
+    _skips: Counter[str] = field(default_factory=Counter)
+    _snapshot_peak: int = 0
+    _deferred: deque[Callable[[], None]] = field(default_factory=deque)
+
+    def defer(self, release: Callable[[], None]) -> None:
+        """Have the next count or read call `release`. Takes no lock: a finalizer, which may run
+        while its own thread holds any lock, may call this and nothing else."""
+        self._deferred.append(release)
+
+    def _run_deferred(self) -> None:
+        while self._deferred:
+            try:
+                release = self._deferred.popleft()
+            except IndexError:
+                return
+            release()
+
+    def request(
+        self, asked: int, restored: int, cold: int, reason: str | None, remote: int = 0
+    ) -> None:
+        self.add(
+            sessions=1,
+            asked_tokens=asked,
+            restored_tokens=restored,
+            restored_cold_tokens=cold,
+            restored_remote_tokens=remote,
+            restored_hot_tokens=restored - cold - remote,
+        )
+        with self._lock:
+            self._misses.update([] if reason is None else [reason])
+
+    @uninterrupted
+    def add(self, **amounts: float) -> None:
+        self._run_deferred()
+        with self._lock:
+            self._sums.update(amounts)
+
+    def commit(self, skipped: Mapping[str, int], seconds: float) -> None:
+        self.add(commits=1, rejected_pages=sum(skipped.values()), commit_seconds=seconds)
+        with self._lock:
+            self._skips.update(skipped)
+
+    @uninterrupted
+    def skip(self, reason: str, pages: int = 1) -> None:
+        with self._lock:
+            self._skips[reason] += pages
+
+    def take_snapshot(self, nbytes: int, limit_bytes: int) -> bool:
+        """Count a live snapshot; False, and nothing counted, when it would exceed the limit."""
+        self._run_deferred()
+        with self._lock:
+            total = self._sums["snapshot_bytes"] + nbytes
+            if total > limit_bytes:
+                return False
+            self._sums.update(snapshots=1, snapshot_bytes=nbytes)
+            self._snapshot_peak = max(self._snapshot_peak, total)
+            return True
+
+    def drop_snapshot(self, nbytes: int) -> None:
+        self.add(snapshots=-1, snapshot_bytes=-nbytes)
+
+    def requests(self) -> RequestStats:
+        self._run_deferred()
+        work = self.work.totals()
+        with self._lock:
+            sums: dict[str, Any] = {one.name: self._sums[one.name] for one in fields(RequestStats)}
+            sums.update(
+                # A store has the log of requests, which knows.
+                live_sessions=0,
+                restore_seconds=work.restore_seconds,
+                prefill_seconds=work.prefill_seconds,
+                saved_seconds=work.saved_seconds,
+                prefill_tokens_per_second=dict(work.tokens_per_second),
+                misses=dict(self._misses),
+                skips=dict(self._skips),
+            )
+        return RequestStats(**sums)
+
+    def snapshots(self, limit_bytes: int) -> SnapshotStats:
+        self._run_deferred()
+        with self._lock:
+            live, nbytes = self._sums["snapshots"], self._sums["snapshot_bytes"]
+            return SnapshotStats(live, nbytes, self._snapshot_peak, limit_bytes)

@@ -4,10 +4,11 @@ The payload is byte for byte the data section of the page's file, so nothing is 
 the hot tier, a file and a socket.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from omlx_cache_storage.keys import BlockKey
@@ -75,13 +76,9 @@ class Tensors(tuple[TensorSpec, ...]):
     """A page's tensors in payload order. Pages of one geometry share one object, and so the values
     computed from it: comparing two of them costs next to nothing."""
 
-    @cached_property
-    def nbytes(self) -> int:
-        return sum(spec.nbytes for spec in self)
-
-    @cached_property
-    def _hash(self) -> int:
-        return super().__hash__()
+    def __init__(self, _: Iterable[TensorSpec] = ()) -> None:
+        self.nbytes: int = sum(map(attrgetter("nbytes"), self))
+        self._hash = super().__hash__()
 
     def __hash__(self) -> int:
         return self._hash
@@ -101,7 +98,8 @@ class PageMeta:
     """The description of a page, which covers the tokens [position - held, position).
 
     `held` is 0 for a snapshot of recurrent state at `position`. `tail` marks a position that
-    is not a block boundary. `extra` is a JSON text of the adapters' own (ring phases).
+    is not a block boundary. `extra` is a JSON text of the adapters' own (ring phases). `nbytes` are
+    the payload's.
     """
 
     namespace: BlockKey
@@ -114,25 +112,21 @@ class PageMeta:
     codec: str
     tensors: tuple[TensorSpec, ...]
     extra: str = ""
+    id: PageId = field(init=False, repr=False, compare=False)
+    nbytes: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tensors", shared_tensors(self.tensors))
-
-    @property
-    def id(self) -> PageId:
-        return PageId(self.key, self.group)
+        tensors = shared_tensors(self.tensors)
+        object.__setattr__(self, "tensors", tensors)
+        object.__setattr__(self, "id", PageId(self.key, self.group))
+        object.__setattr__(self, "nbytes", tensors.nbytes)
 
     @property
     def before(self) -> PageId:
         return PageId(self.parent if self.group == PAGED else self.key, PAGED)
 
-    @property
-    def nbytes(self) -> int:
-        return shared_tensors(self.tensors).nbytes
 
-
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """A page in memory. The payload is owned by the page and is never written to."""
 
     meta: PageMeta

@@ -1,16 +1,21 @@
-"""One immutable picture of a store, and the counters it is taken from.
+"""One immutable picture of a store.
 
 Units are in the names; everything counts from the store's start, except the present holdings.
 """
 
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal, get_args
 
-from omlx_cache_storage.interrupts import uninterrupted
-from omlx_cache_storage.measures import Histogram, WorkMeter
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """One measure at one moment: `buckets` are (bound, how many were no larger); `count` includes
+    those beyond the last bound."""
+
+    buckets: tuple[tuple[float, int], ...]
+    sum: float
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,100 +222,6 @@ class Stats:
             "requests": {**asdict(self.requests), "hit_ratio": self.requests.hit_ratio},
             "written_bytes_per_restored_token": self.written_bytes_per_restored_token,
         }
-
-
-@dataclass
-class Counters:
-    """Thread-safe sums: `_lock` guards every field but `_deferred`, whose operations are atomic,
-    and `work`, which guards itself."""
-
-    work: WorkMeter = field(default_factory=WorkMeter)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _sums: Counter[str] = field(default_factory=Counter)
-    _misses: Counter[str] = field(default_factory=Counter)
-    _skips: Counter[str] = field(default_factory=Counter)
-    _snapshot_peak: int = 0
-    _deferred: deque[Callable[[], None]] = field(default_factory=deque)
-
-    def defer(self, release: Callable[[], None]) -> None:
-        """Have the next count or read call `release`. Takes no lock: a finalizer, which may run
-        while its own thread holds any lock, may call this and nothing else."""
-        self._deferred.append(release)
-
-    def _run_deferred(self) -> None:
-        while self._deferred:
-            try:
-                release = self._deferred.popleft()
-            except IndexError:
-                return
-            release()
-
-    def request(
-        self, asked: int, restored: int, cold: int, reason: str | None, remote: int = 0
-    ) -> None:
-        self.add(
-            sessions=1,
-            asked_tokens=asked,
-            restored_tokens=restored,
-            restored_cold_tokens=cold,
-            restored_remote_tokens=remote,
-            restored_hot_tokens=restored - cold - remote,
-        )
-        with self._lock:
-            self._misses.update([] if reason is None else [reason])
-
-    @uninterrupted
-    def add(self, **amounts: float) -> None:
-        self._run_deferred()
-        with self._lock:
-            self._sums.update(amounts)
-
-    def commit(self, skipped: Mapping[str, int], seconds: float) -> None:
-        self.add(commits=1, rejected_pages=sum(skipped.values()), commit_seconds=seconds)
-        with self._lock:
-            self._skips.update(skipped)
-
-    @uninterrupted
-    def skip(self, reason: str, pages: int = 1) -> None:
-        with self._lock:
-            self._skips[reason] += pages
-
-    def take_snapshot(self, nbytes: int, limit_bytes: int) -> bool:
-        """Count a live snapshot; False, and nothing counted, when it would exceed the limit."""
-        self._run_deferred()
-        with self._lock:
-            total = self._sums["snapshot_bytes"] + nbytes
-            if total > limit_bytes:
-                return False
-            self._sums.update(snapshots=1, snapshot_bytes=nbytes)
-            self._snapshot_peak = max(self._snapshot_peak, total)
-            return True
-
-    def drop_snapshot(self, nbytes: int) -> None:
-        self.add(snapshots=-1, snapshot_bytes=-nbytes)
-
-    def requests(self) -> RequestStats:
-        self._run_deferred()
-        work = self.work.totals()
-        with self._lock:
-            sums: dict[str, Any] = {one.name: self._sums[one.name] for one in fields(RequestStats)}
-            sums.update(
-                # A store has the log of requests, which knows.
-                live_sessions=0,
-                restore_seconds=work.restore_seconds,
-                prefill_seconds=work.prefill_seconds,
-                saved_seconds=work.saved_seconds,
-                prefill_tokens_per_second=dict(work.tokens_per_second),
-                misses=dict(self._misses),
-                skips=dict(self._skips),
-            )
-        return RequestStats(**sums)
-
-    def snapshots(self, limit_bytes: int) -> SnapshotStats:
-        self._run_deferred()
-        with self._lock:
-            live, nbytes = self._sums["snapshots"], self._sums["snapshot_bytes"]
-            return SnapshotStats(live, nbytes, self._snapshot_peak, limit_bytes)
 
 
 Kind = Literal[

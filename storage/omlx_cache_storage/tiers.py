@@ -14,12 +14,13 @@ from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
 from omlx_cache_storage.eviction.keep import NEVER_NS, SUPERSEDED_NS, Clock, Keep
-from omlx_cache_storage.eviction.order import SHIFTS_NS, Ended, Priority, use_stamp
+from omlx_cache_storage.eviction.order import SHIFTS_NS, Ended, Priority
 from omlx_cache_storage.hot import ON_DISK, HotTier
 from omlx_cache_storage.hot_page import PageState, Reservation, WritePolicy
 from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.io_threads import DiskThread
 from omlx_cache_storage.keys import BlockKey
+from omlx_cache_storage.measures import Counters
 from omlx_cache_storage.page import (
     OpenPage,
     Page,
@@ -30,7 +31,7 @@ from omlx_cache_storage.page import (
 )
 from omlx_cache_storage.pins import PinnedPages, PinRecord, Pins
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
-from omlx_cache_storage.stats import Counters, HotUsage
+from omlx_cache_storage.stats import HotUsage
 from omlx_cache_storage.writer import Documents, Writer
 
 if TYPE_CHECKING:
@@ -354,9 +355,13 @@ class Tiers:
         return self.hot.reserve(nbytes, evict=False) if self.hot.retain else Reservation()
 
     def stamp(self, priority: Priority = "normal", ended: Ended | None = None) -> int:
-        patience = max(tier.patience_ns for tier in self._levels) if ended else 0
+        """Return the stamp of a use, which places its pages in the order. A finished turn counts as
+        earlier by the patience, the age from which on a new page evicts others; not with a high
+        priority."""
+        is_over = ended == "turn" and priority != "high"
+        early = max(tier.patience_ns for tier in self._levels) if is_over else 0
         now = self._clock.now()
-        stamp = use_stamp(now, priority, ended, patience)
+        stamp = now + SHIFTS_NS[priority] - early
         if stamp != now:
             for tier in self._levels:
                 tier.note_shift(stamp, now)

@@ -13,8 +13,7 @@ from omlx_cache_daemon.commands.stats import _brief
 from omlx_cache_daemon.errors import CommandError
 from omlx_cache_daemon.figures import COLUMNS, SPARE, cells, rates, total
 from omlx_cache_daemon.render import Lines
-from omlx_cache_storage.measures import Histogram
-from omlx_cache_storage.stats import ColdUsage, HotUsage, RemoteUsage, Stats, WriterUsage
+from omlx_cache_storage.stats import ColdUsage, Histogram, HotUsage, RemoteUsage, Stats, WriterUsage
 
 
 def _stats(uptime: float, **requests: Any) -> Stats:

@@ -14,7 +14,7 @@ from omlx_cache.identity.namespace import NOWHERE
 from omlx_cache.requests.log import AskedRequest, RequestLog
 from omlx_cache_daemon.errors import NobodyThere
 from omlx_cache_daemon.log_follower import Events, Follower, Requests
-from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.measures import Counters
 
 REMEMBERED = 8
 

@@ -94,7 +94,7 @@ class TableMachine(RuleBasedStateMachine):
         table, model = self.table, self.model
         assert len(table) == len(model)
         assert set(table) == set(model)
-        assert table.get_all(PAGES) == [model.get(page, (0, 0, None))[2] for page in PAGES]
+        assert list(map(table.get, PAGES)) == [model.get(page, (0, 0, None))[2] for page in PAGES]
         for stamp, depth, record in model.values():
             assert record.rank == (stamp, depth)
         for parent in range(4):

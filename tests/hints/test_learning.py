@@ -5,7 +5,7 @@ import pytest
 from kit.storage import Story
 from kit.units import SECOND
 from omlx_cache_storage.eviction.keep import Keep
-from omlx_cache_storage.eviction.order import Priority, use_stamp
+from omlx_cache_storage.eviction.order import SHIFTS_NS, Priority
 
 GAP_SECONDS = 7
 MOST_SECONDS = 2 * GAP_SECONDS
@@ -17,7 +17,7 @@ def learned(priority: Priority) -> float:
     now, before = 10**18, 0
     for _ in range(200):
         now += GAP_SECONDS * SECOND
-        stamp = use_stamp(now, priority)
+        stamp = now + SHIFTS_NS[priority]
         policy.shifted(stamp, now)
         policy.wanted(story.ids(30), stamp)
         if before:

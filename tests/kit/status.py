@@ -12,9 +12,9 @@ from omlx_cache.control.serialization import encoded
 from omlx_cache.control.server import ApiServer, serve_port
 from omlx_cache.status.history import ProcessStatus
 from omlx_cache.status.routes import Operations
+from omlx_cache_storage.measures import Counters
 from omlx_cache_storage.stats import (
     ColdUsage,
-    Counters,
     HotUsage,
     MemoryUsage,
     RemoteUsage,

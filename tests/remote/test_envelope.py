@@ -135,7 +135,7 @@ def test_another_page_under_the_name_is_refused(keys: RemoteKeys) -> None:
 def test_a_body_from_elsewhere_under_a_right_envelope_is_refused() -> None:
     page, nbytes = Story().page(1), 4096
     value = _value(page, SIGNED)
-    planted = _value(replace(page, payload=bytes(nbytes)), OPEN)
+    planted = _value(page._replace(payload=bytes(nbytes)), OPEN)
     with pytest.raises(CorruptPage):
         _receive(page, [value[:WIRE_BYTES], planted[WIRE_BYTES:]], SIGNED)
 

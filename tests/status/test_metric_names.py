@@ -19,7 +19,8 @@ from omlx_cache.status import metrics
 from omlx_cache.status.exposition import exposition
 from omlx_cache_daemon.service.upkeep import FIGURES
 from omlx_cache_storage import stats
-from omlx_cache_storage.measures import MEASURES, Histogram
+from omlx_cache_storage.measures import MEASURES
+from omlx_cache_storage.stats import Histogram
 
 MONITORING = ROOT / "daemon" / "monitoring"
 NAME = re.compile(r"\bomlx_cache_[a-z_]+\b")

@@ -20,7 +20,8 @@ from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.events import EventLog
 from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.stats import Counters, HotUsage, MemoryUsage, Stats
+from omlx_cache_storage.measures import Counters
+from omlx_cache_storage.stats import HotUsage, MemoryUsage, Stats
 
 ROLE = "service"
 NAME = "omlx-cached"

@@ -122,7 +122,7 @@ class ColdTier(LocalTier[PageFile]):
                 None
                 if file is None or file.undecodable
                 else PageInfo(file.position, file.held, file.nbytes, COLD)
-                for file in self._index.contents.get_all(pages)
+                for file in map(self._index.contents.get, pages)
             ]
             if self._index.health.hides_pages:
                 found = [

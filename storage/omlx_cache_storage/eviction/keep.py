@@ -211,19 +211,17 @@ class Keep:
 
     def wanted(self, pages: Iterable[PageId], began_ns: int) -> None:
         """Note pages that are not here and that a request wants which began at a stamp."""
-        used = self._used(began_ns)
-        self._request(used)
-        for before, count in self._ghosts.take(pages).items():
-            # A ghost of this very request was refused a moment ago, and is tried again.
-            if 0 < used - self._used(before) < GHOST_SECONDS * 1e9:
-                self._note(before, began_ns, count)
+        self._request(began_ns)
+        # A ghost of this very request was refused a moment ago, and is tried again.
+        for before_ns, count in self._ghosts.take(pages).items():
+            self._note(before_ns, began_ns, count, GHOST_SECONDS * 1e9)
 
     def added(self, stamp_ns: int, count: int = 1) -> None:
         self._here[stamp_ns] += count
 
     def moved(self, before_ns: int, stamp_ns: int, count: int = 1, *, used: bool) -> None:
         if used:
-            self._request(self._used(stamp_ns))
+            self._request(stamp_ns)
             self._note(before_ns, stamp_ns, count)
         self._drop(before_ns, count)
         self._here[stamp_ns] += count
@@ -254,16 +252,16 @@ class Keep:
         if self._here[stamp_ns] <= 0:
             del self._here[stamp_ns]
 
-    def _note(self, before_ns: int, stamp_ns: int, count: int) -> None:
-        age = self._used(stamp_ns) - self._used(before_ns)
-        if before_ns > SUPERSEDED_NS and age >= OWN_USE_NS:
+    def _note(self, before_ns: int, stamp_ns: int, count: int, most_ns: float = math.inf) -> None:
+        """Count how old pages were at a use, if they were younger than `most_ns`."""
+        used_ns = self._shifted.get(before_ns, before_ns)
+        age = self._shifted.get(stamp_ns, stamp_ns) - used_ns
+        if before_ns > SUPERSEDED_NS and OWN_USE_NS <= age < most_ns:
             self._uses[bucket_of(age / 1e9)] += count
             self._seen += count
 
-    def _used(self, stamp_ns: int) -> int:
-        return self._shifted.get(stamp_ns, stamp_ns)
-
-    def _request(self, began_ns: int) -> None:
+    def _request(self, stamp_ns: int) -> None:
+        began_ns = self._shifted.get(stamp_ns, stamp_ns)
         if began_ns <= self._latest_ns:
             return
         self._latest_ns = began_ns
@@ -290,7 +288,7 @@ class Keep:
         waiting = self._ghosts.since(oldest)
         waiting.update(self._here)
         stamps = [stamp for stamp in waiting if stamp > SUPERSEDED_NS]
-        used = np.fromiter(map(self._used, stamps), np.int64, len(stamps))
+        used = np.fromiter(map(self._shifted.get, stamps, stamps), np.int64, len(stamps))
         pages = np.fromiter(map(waiting.__getitem__, stamps), np.float64, len(stamps))
         bucket = worth_waiting_until(self._uses, counted((now_ns - used) / 1e9, pages), MOST_USES)
         self.patience_ns = _patience_ns(end_of(bucket))
@@ -300,7 +298,9 @@ class Lru(Keep):
     """Learns nothing and has no patience: for tiers that admit no new pages of requests, memory
     that pages only pass through, and simulations to compare with."""
 
-    def _note(self, before_ns: int, stamp_ns: int, count: int) -> None: ...
+    def _note(
+        self, before_ns: int, stamp_ns: int, count: int, most_ns: float = math.inf
+    ) -> None: ...
 
 
 def _patience_ns(seconds: float) -> int:

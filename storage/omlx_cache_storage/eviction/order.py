@@ -44,16 +44,6 @@ def is_priority(value: object) -> TypeGuard[Priority]:
     return isinstance(value, str) and value in SHIFTS_NS
 
 
-def use_stamp(
-    now_ns: int, priority: Priority = "normal", ended: Ended | None = None, patience_ns: int = 0
-) -> int:
-    """Return the stamp of a use, which places its pages in the order. A finished turn counts as
-    `patience_ns` earlier, the age from which on a new page evicts others; not with a high
-    priority."""
-    early = patience_ns if ended == "turn" and priority != "high" else 0
-    return now_ns + SHIFTS_NS[priority] - early
-
-
 class Record:
     """A page as its tier knows it; a record is equal to itself alone.
 
@@ -120,16 +110,13 @@ class OrderedPages(Generic[R]):
     def __iter__(self) -> Iterator[PageId]:
         return iter(list(self._records))
 
-    def get_all(self, pages: Iterable[PageId]) -> list[R | None]:
-        return list(map(self._records.get, pages))
-
     def records(self) -> list[R]:
         return list(self._records.values())
 
     def tails_of(self, parents: Iterable[BlockKey]) -> set[Tail]:
         """Return the tails that may follow boundaries: hints, to be checked by key."""
         hints = self._tails.keys() & map(parent_hint, parents) if self._tails else ()
-        return set().union(*(self._tails[hint] for hint in hints))
+        return set().union(*map(self._tails.__getitem__, hints))
 
     def branches(self, keys: Collection[BlockKey]) -> set[BlockKey]:
         """Return the keys with a child outside this chain. Looks at every record."""
@@ -158,7 +145,8 @@ class OrderedPages(Generic[R]):
                 del self._tails[record.hint]
         self.pin(record, 0, 0, 0)
         self.policy.left(page, record.stamp_ns)
-        self._trim(len(self._records) + FEW)
+        if len(self._heap) > 2 * len(self._records) + FEW:
+            self._trim()
         return record
 
     def touch(
@@ -218,12 +206,13 @@ class OrderedPages(Generic[R]):
     def _place(self, record: R, stamp_ns: int) -> None:
         record.stamp_ns = stamp_ns
         heapq.heappush(self._heap, (stamp_ns, -record.position, record.id))
-        self._trim(len(self._records) + FEW)
+        if len(self._heap) > 2 * len(self._records) + FEW:
+            self._trim()
 
-    def _trim(self, spare: int) -> None:
-        if len(self._heap) > len(self._records) + spare:
-            self._heap = [(*record.rank, record.id) for record in self._records.values()]
-            heapq.heapify(self._heap)
+    def _trim(self) -> None:
+        """Leave one place of each record in the heap."""
+        self._heap = [(*record.rank, record.id) for record in self._records.values()]
+        heapq.heapify(self._heap)
 
     def in_order(self) -> Iterator[R]:
         """Yield the records, the first to be evicted first; the table must not change meanwhile.
@@ -244,7 +233,8 @@ class OrderedPages(Generic[R]):
             if self._is_current(place) and place[2] not in shown:
                 shown.add(place[2])
                 yield self._records[place[2]]
-        self._trim(0)
+        if len(self._heap) > len(self._records):
+            self._trim()
         # Sorted it is a heap as well, and hardly takes time to be sorted again.
         self._heap.sort()
         yield from (self._records[page] for _, _, page in self._heap if page not in shown)

@@ -19,7 +19,7 @@ from omlx_cache.integrations.mlx_lm import tokenizer_cache
 from omlx_cache.integrations.mlx_lm.responses import Responses
 from omlx_cache.integrations.mlx_lm.tokenizer_cache import CachedTokenizer, PackedTokens, cached
 from omlx_cache_storage.keys import as_tokens
-from omlx_cache_storage.stats import Counters
+from omlx_cache_storage.measures import Counters
 
 TEXT = "a user, the system; caffè ﬁne e\u0301 中文 im_start  foo\n\n bar\tBAZ 123 <b>x</b> ▁_ "
 
