@@ -241,7 +241,14 @@ class Admission:
         if self.prepared:
             return
         self._stamp = self._store.stamp(self._priority, ended)
-        self._store.reorder(pages, self.new, self._stamp, self._since_ns, fallbacks)
+        # No access: no second use of the pages that it stored a moment ago, and none of the others.
+        self._store.touch(
+            list(dict.fromkeys((*pages, *self.new))),
+            self._stamp,
+            fallbacks,
+            self._since_ns,
+            used=False,
+        )
 
     def result(self, end: int) -> CommitResult:
         # A plus leaves out what was counted as none.

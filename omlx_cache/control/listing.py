@@ -51,7 +51,7 @@ def list_pages(hot: "Iterable[Held]", cold: "Iterable[ColdEntry]") -> list[Liste
     merged: dict[PageId, ListedPage] = {}
     for held in hot:
         merged[held.id] = ListedPage(
-            held.namespace, held.id, held.info, (held.tier,), held.stamp_ns, meta=held.meta
+            held.namespace, held.id, held.info, (held.info.tier,), held.stamp_ns, meta=held.meta
         )
     for entry in cold:
         page = ListedPage(entry.namespace, entry.page, entry.info, (COLD,), entry.used_ns, entry)

@@ -116,7 +116,7 @@ class Replay:
         sequence.finishing = True
         since = sequence.stamp
         sequence.stamp = tiers.stamp(ended=ended if is_ended(ended) else None)
-        tiers.reorder(ids, sequence.new, sequence.stamp, since)
+        tiers.touch(ids, sequence.stamp, since_ns=since, used=False)
         missing = [at for at, known in enumerate(tiers.find_all(ids)) if known is None]
         left_out = missing[self._store(sequence, missing) :]
         if sequence.refused:

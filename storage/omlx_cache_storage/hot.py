@@ -9,7 +9,9 @@ from omlx_cache_storage.events import SILENT, Departures, EventLog, How
 from omlx_cache_storage.eviction.keep import SUPERSEDED_NS, Clock, Keep
 from omlx_cache_storage.eviction.order import LocalTier, OrderedPages
 from omlx_cache_storage.hot_page import (
+    REFUSED,
     TRANSITIONS,
+    UNWRITTEN,
     WRITE_POLICIES,
     Held,
     MemoryVictims,
@@ -17,6 +19,7 @@ from omlx_cache_storage.hot_page import (
     Reservation,
     Write,
     WritePolicy,
+    fits,
 )
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageInfo
@@ -217,10 +220,13 @@ class HotTier(LocalTier[Held]):
             self._events.note_page("stored", "hot", meta)
             return True
 
-    def record(self, page: PageId) -> Held | None:
-        """Return the record of a page; it changes, and has no payload once the page is evicted."""
+    def record(self, page: PageId, came_ns: int | None = None) -> Held | None:
+        """Return the record of a page, or of the fuller one in its place; it changes, and has no
+        payload once the page is evicted. None for one whose stay did not begin at `came_ns`, where
+        that is given: it was removed since, and stored anew."""
         with self._lock:
-            return self._index.get(page)
+            held = self._index.get(page)
+            return held if held is None or came_ns in (None, held.came_ns) else None
 
     def get(self, page: PageId) -> Page | None:
         """Return a page, which stays valid for as long as the caller holds it."""
@@ -232,47 +238,45 @@ class HotTier(LocalTier[Held]):
         return self._index
 
     def find_all(self, pages: Iterable[PageId]) -> list[PageInfo | None]:
+        found: list[PageInfo | None] = []
         with self._lock:
-            return [None if held is None else held.info for held in map(self._index.get, pages)]
+            for held in map(self._index.get, pages):
+                found.append(None if held is None else held.info)
+        return found
 
     def entries(self) -> list[Held]:
         return sorted(self.records(), key=attrgetter("rank"))
 
-    def unwritten(self, known: Collection[PageId]) -> list[PageId]:
-        """Return those of `known` pages that the disk lacks and is to have, the last to be evicted
-        first."""
-        return [held.id for held in reversed(self.entries()) if held.id in known and held.unwritten]
+    def unwritten(self, known: Iterable[PageId]) -> list[PageId]:
+        """Return those of `known` pages that the disk lacks and is to have."""
+        with self._lock:
+            here = map(self._index.get, known)
+            return [held.id for held in here if held is not None and held.state in UNWRITTEN]
 
-    def rooted(self, pages: Iterable[PageId]) -> list[PageId]:
-        """Return the dirty ones of the pages, and before each the dirty pages that lead to it: of a
-        disk without room for both the root has it.
+    def queue(
+        self, pages: Iterable[PageId], queued_bytes: int = 0, limit_bytes: int = sys.maxsize
+    ) -> tuple[list[Write], bool]:
+        """Queue the dirty ones of the pages, and before each the dirty pages that lead to it: of a
+        disk without room for both the root has it. False when one had no room in the queue; it
+        and those behind it stay dirty then.
 
         What leads to a page that the disk has, or that is queued, is looked at no further.
         """
-        found: dict[PageId, None] = {}
+        writes: list[Write] = []
         with self._lock:
             for page in pages:
-                line = []
+                line: list[Held] = []
                 held = self._index.get(page)
-                while held is not None and held.state is PageState.DIRTY and held.id not in found:
-                    line.append(held.id)
+                while held is not None and held.state is PageState.DIRTY:
+                    line.append(held)
                     held = self._index.get(held.meta.before)
-                found.update(dict.fromkeys(reversed(line)))
-        return list(found)
-
-    def queue(self, page: PageId) -> Write | None:
-        with self._lock:
-            held = self._index.get(page)
-            if held is None or held.state is not PageState.DIRTY:
-                return None
-            self._change(held, PageState.QUEUED)
-            return Write(page, held.nbytes, held.came_ns)
-
-    def queued(self, write: Write) -> Held | None:
-        """Return the page that was queued, or the fuller one in its place; None for one that was
-        removed since. Stored anew it is another page to the writer."""
-        held = self.record(write.page)
-        return held if held is not None and held.came_ns == write.came_ns else None
+                for held in reversed(line):
+                    if not fits(held.nbytes, queued_bytes, limit_bytes):
+                        return writes, False
+                    self._change(held, PageState.QUEUED)
+                    writes.append(Write(held.id, held.nbytes, held.came_ns))
+                    queued_bytes += held.nbytes
+        return writes, True
 
     def end_write(
         self,
@@ -318,17 +322,20 @@ class HotTier(LocalTier[Held]):
 
     def ask_again(self) -> None:
         with self._lock:
-            self._ask_for(
-                held for held in self._index.records() if held.state is not PageState.PREPARED
-            )
+            for held in self._index.records():
+                if held.state in REFUSED:
+                    self._change(held, PageState.DIRTY)
 
     def owed(self, known: Collection[PageId]) -> dict[PageId, int]:
         """Return the accepted pages, `known` or lost, that the disk had neither had nor rejected
         for its budget; with the tokens of those that have left memory, 0 for one that is here and
         may be a later version."""
         with self._lock:
-            here = {held.id: 0 for held in map(self._index.get, known) if held and held.owed}
-            return here | {page: held for page, (_, held) in self._lost.items()}
+            owed = {page: held for page, (_, held) in self._lost.items()}
+            for here in map(self._index.get, known):
+                if here is not None and here.owed:
+                    owed[here.id] = 0
+            return owed
 
     def dirty(self, beyond_bytes: int = 0) -> list[PageId]:
         """Return dirty pages, next to be evicted first, until no more than `beyond_bytes` of them
@@ -354,13 +361,13 @@ class HotTier(LocalTier[Held]):
         now = self._clock.now()
         idle = now - self._active_ns >= self._writes.idle_seconds * 1e9
         late_ns = now + (ahead_seconds - self._writes.delay_seconds) * 1e9
-        return [
-            held.id
-            for held in (reversed(self.entries()) if self._dirty_bytes else ())
-            if held.state is PageState.DIRTY
-            and (held.passes or self._is_wanted(held))
-            and (held.passes or idle or (held.owed and held.came_ns <= late_ns))
-        ]
+        due: list[PageId] = []
+        for held in reversed(self.entries()) if self._dirty_bytes else ():
+            is_late = idle or (held.owed and held.came_ns <= late_ns)
+            wanted = held.passes or (is_late and self._is_wanted(held))
+            if wanted and held.state is PageState.DIRTY:
+                due.append(held.id)
+        return due
 
     def touch(
         self,
@@ -377,24 +384,23 @@ class HotTier(LocalTier[Held]):
             stamp_ns = self._active_ns if stamp_ns is None else stamp_ns
             pages = list(chain)
             unused = self._unused.intersection(pages)
-            touched: list[PageId] = []
             if unused:
                 # The stamps that they came with are no use's.
                 self._index.policy.wanted(unused, stamp_ns)
-                touched = self._index.touch(unused, stamp_ns)
+                self._index.touch(unused, stamp_ns)
                 self._unused -= unused
-                pages = [page for page in pages if page not in unused]
             # Not those that a pin keeps: their stamp is when that ends.
             here = self._index.touch(pages, stamp_ns, max(stamp_ns, since_ns), used=used)
             if used and len(here) < len(pages):
                 absent = [page for page in pages if page not in self._index]
                 self._index.policy.wanted(absent, stamp_ns)
                 self._index.policy.refused(absent, stamp_ns)
-            self._ask_for(map(self._index.get, [*touched, *here]))
-            if used:
-                # A pin's stamp is not moved, and the page is asked for all the same.
-                for held in map(self._index.get, pages):
-                    self._ask_for_chain(held)
+            for held in map(self._index.get, here):
+                if held is not None and held.state in REFUSED:
+                    self._change(held, PageState.DIRTY)
+            # A pin's stamp is not moved, and the page is asked for all the same.
+            for held in map(self._index.get, pages if used else here):
+                self._ask_for_chain(held)
 
     def demote(self, pages: Iterable[PageId], stamp_ns: int | None = None) -> None:
         with self._lock:
@@ -458,7 +464,7 @@ class HotTier(LocalTier[Held]):
         with self._lock:
             self._closed = True
             here = self._index.records()
-            self._came |= {held.id: held.came_ns for held in here if held.unwritten}
+            self._came |= {held.id: held.came_ns for held in here if held.state in UNWRITTEN}
             for held in here:
                 self._take_out(held.id)
             if here:
@@ -550,13 +556,6 @@ class HotTier(LocalTier[Held]):
     def _is_wanted(self, held: Held) -> bool:
         """False for a page that a longer one has replaced and that need not be kept."""
         return self._writes.at_once or held.stamp_ns > SUPERSEDED_NS
-
-    def _ask_for(self, records: Iterable[Held | None]) -> None:
-        for held in records:
-            if held is not None and held.state is PageState.PREPARED:
-                self._ask_for_chain(held)
-            elif held is not None and held.refused:
-                self._change(held, PageState.DIRTY)
 
     def _ask_for_chain(self, held: Held | None) -> None:
         """Have the disk asked for a prepared page and those that lead to it: without its root it is

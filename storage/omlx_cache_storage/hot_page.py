@@ -46,6 +46,10 @@ TRANSITIONS: Final = frozenset(
     }
 )
 """How a page's state may change in memory; `docs/design.md` says by which event."""
+UNWRITTEN: Final = frozenset({PageState.DIRTY, PageState.QUEUED})
+"""States in which the disk lacks a page, and would take it or has it in its queue."""
+REFUSED: Final = frozenset({PageState.REJECTED, PageState.EVICTED})
+"""States in which the disk lacks a page and is not asked to take it before its next use."""
 
 
 class Held(Record):
@@ -67,22 +71,9 @@ class Held(Record):
         self.owed = False
 
     @property
-    def tier(self) -> str:
-        return "pending" if self.state is PageState.QUEUED else "hot"
-
-    @property
     def info(self) -> PageInfo:
-        return PageInfo(self.position, self.held, self.nbytes, self.tier)
-
-    @property
-    def unwritten(self) -> bool:
-        """True when the disk lacks it, and would take it or has it in its queue."""
-        return self.state in (PageState.DIRTY, PageState.QUEUED)
-
-    @property
-    def refused(self) -> bool:
-        """True when the disk lacks it and is not asked to take it before its next use."""
-        return self.state in (PageState.REJECTED, PageState.EVICTED, PageState.PREPARED)
+        tier = "pending" if self.state is PageState.QUEUED else "hot"
+        return PageInfo(self.position, self.held, self.nbytes, tier)
 
 
 @dataclass(eq=False, slots=True)
@@ -155,3 +146,8 @@ class Write(NamedTuple):
     page: PageId
     nbytes: int
     came_ns: int
+
+
+def fits(nbytes: int, queued_bytes: int, limit_bytes: int) -> bool:
+    """Return whether a page has room in the queue. One larger than that has it for itself."""
+    return not queued_bytes or queued_bytes + nbytes <= limit_bytes

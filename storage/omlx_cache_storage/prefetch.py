@@ -26,10 +26,12 @@ def read_page(
     """Open a page and read it by `fill`, which gets the reservation; with room, memory has the page
     then. None when `fill` returned no payload. Blocks on the disk; raises PageError, with nothing
     reserved. A page that leaves the disk meanwhile, by `clear`, does not enter memory."""
-    room, was_here = Reservation(), tiers.is_on_disk(page)
+    room, cold = Reservation(), tiers.cold
+    was_here = cold is not None and page in cold
 
     def has_left() -> bool:
-        return was_here and (meta.namespace in tiers.clearing or not tiers.is_on_disk(page))
+        is_here = cold is not None and page in cold
+        return was_here and (meta.namespace in tiers.clearing or not is_here)
 
     try:
         with tiers.reading(page) as reader:

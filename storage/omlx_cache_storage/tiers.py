@@ -32,7 +32,7 @@ from omlx_cache_storage.page import (
 from omlx_cache_storage.pins import PinnedPages, PinRecord, Pins
 from omlx_cache_storage.remote.lookups import Asked, Inquiry
 from omlx_cache_storage.stats import HotUsage
-from omlx_cache_storage.writer import Documents, Writer
+from omlx_cache_storage.writer import REFUSALS, SETBACKS, Documents, Writer
 
 if TYPE_CHECKING:
     from omlx_cache_storage.remote.tier import RemoteTier
@@ -133,16 +133,21 @@ class Tiers:
         return self.find_all([page], here=here)[0]
 
     def find_all(self, pages: Sequence[PageId], *, here: bool = False) -> Sequence[PageInfo | None]:
-        found: Sequence[PageInfo | None] = [None] * len(pages)
-        for tier in () if self.closed else self._levels if here else self._sources:
-            found = [
-                b if a is None or (b and b.held > a.held) else a
-                for a, b in zip(found, tier.find_all(pages), strict=True)
-            ]
-        return found
+        if self.closed:
+            return [None] * len(pages)
+        best = self.hot.find_all(pages)
+        for tier in (self._levels if here else self._sources)[1:]:
+            for at, found in enumerate(tier.find_all(pages)):
+                if found is not None:
+                    known = best[at]
+                    best[at] = found if known is None or found.held > known.held else known
+        return best
 
     def tails_of(self, parents: Sequence[BlockKey]) -> set[Tail]:
-        return set().union(*(tier.tails_of(parents) for tier in self._sources))
+        tails = set[Tail]()
+        for tier in self._sources:
+            tails |= tier.tails_of(parents)
+        return tails
 
     @property
     def asks(self) -> bool:
@@ -179,9 +184,6 @@ class Tiers:
         """The disk's state while it takes no page, else ""; reads nothing."""
         return "" if self.cold is None else self.cold.trouble
 
-    def is_on_disk(self, page: PageId) -> bool:
-        return self.cold is not None and page in self.cold
-
     def hidden(self, pages: Sequence[PageId]) -> Mapping[PageId, str]:
         """Return the pages that are on the disk, or known of other machines, and that `find` hides,
         with the word for why; reads nothing."""
@@ -190,17 +192,15 @@ class Tiers:
 
     def reading(self, page: PageId) -> AbstractContextManager[OpenPage]:
         """Open a page that is not in memory; raises PageError inside the `with` statement."""
-        if self.remote is not None and self._is_far(page):
+        if self.remote is not None and self._is_far(self.remote, page):
             return self.remote.reading(page)
         if self.cold is None:
             raise PageUnreadable("there is no cold tier")
         return self.cold.reading(page)
 
-    def _is_far(self, page: PageId) -> bool:
-        if self.remote is None:
-            return False
+    def _is_far(self, remote: "RemoteTier", page: PageId) -> bool:
         stored = None if self.cold is None else self.cold.info(page)
-        far = self.remote.find_all([page])[0]
+        far = remote.find_all([page])[0]
         return stored is None or (far is not None and far.held > stored.held)
 
     def unanswered(self, page: PageId) -> PageUnanswered:
@@ -213,7 +213,7 @@ class Tiers:
         held = self.hot.get(page)
         if held is not None:
             return held.meta
-        if self.remote is not None and self._is_far(page):
+        if self.remote is not None and self._is_far(self.remote, page):
             return self.remote.meta(page)
         with self.reading(page) as reader:
             return reader.meta
@@ -245,9 +245,9 @@ class Tiers:
         """
         if self.closed:
             return Reservation()
-        fails = bool(self.disk_trouble)
-        queued = queue and self.writer is not None and not (fails or prepared)
-        if queued and self._policy.at_once and not self._has_room(nbytes):
+        fails = self.cold is not None and bool(self.cold.trouble)
+        writer = self.writer if queue and not (fails or prepared) else None
+        if writer and self._policy.at_once and not writer.has_room(nbytes):
             return Reservation()
         reserve = partial(
             self.hot.reserve,
@@ -257,14 +257,14 @@ class Tiers:
             shift_ns=SHIFTS_NS[priority],
             prepared=prepared,
         )
-        room = reserve(may_pass=queued)
-        if room.passes and not self._has_room(nbytes):
+        room = reserve(may_pass=writer is not None)
+        if room.passes and writer and not writer.has_room(nbytes):
             room.release()
             return Reservation()
         if not room and fails and not prepared:
             return reserve(give_up_dirty=True)
-        if not room:
-            self._offer(self.hot.rooted(room.dirty))
+        if not room and self.writer:
+            self.writer.offer(room.dirty)
         return room
 
     def admit_run(
@@ -307,7 +307,7 @@ class Tiers:
         """Take a page, made or read, into its reservation, and queue it for the disk as the write
         policy says. False when the disk had it already, so that it only came back into memory, or
         when another thread was faster."""
-        cold, meta = self.cold, page.meta
+        cold, writer, meta = self.cold, self.writer, page.meta
         stored = None if cold is None else cold.info(meta.id)
         on_disk = stored is not None and stored.held >= meta.held
         more = stored is not None and stored.held > meta.held
@@ -334,12 +334,12 @@ class Tiers:
             return True
         if self.uploads is not None:
             self.uploads.stored(meta.id)
-        if self._policy.at_once or room.passes:
+        if writer and (self._policy.at_once or room.passes):
             # Without room in the queue it stays here until the writer takes it up.
-            self._offer(self.hot.rooted([meta.id]))
-        elif self._has_room(meta.nbytes):
+            writer.offer([meta.id])
+        elif writer and writer.has_room(meta.nbytes):
             share = int(self.hot.limit_bytes * DIRTY_SHARE)
-            self._offer(self.hot.rooted(self.hot.dirty(beyond_bytes=share)))
+            writer.offer(self.hot.dirty(beyond_bytes=share))
         return True
 
     def reserve(
@@ -350,7 +350,7 @@ class Tiers:
         Evicts nothing, and reserves nothing where no page stays once the disk has it. One that
         comes from another machine is admitted as if it had been computed, or `prepared`, here.
         """
-        if page is not None and self._is_far(page):
+        if page is not None and self.remote is not None and self._is_far(self.remote, page):
             return self.admit(nbytes, prepared=prepared)
         return self.hot.reserve(nbytes, evict=False) if self.hot.retain else Reservation()
 
@@ -376,12 +376,13 @@ class Tiers:
         self,
         chain: Sequence[PageId],
         stamp_ns: int | None = None,
-        besides: Besides = lambda _: (),
+        besides: Besides | None = None,
         since_ns: int = 0,
         *,
         used: bool = True,
     ) -> None:
-        """Give the pages of a chain a stamp, now by default.
+        """Give the pages of a chain a stamp, now by default. All at once: a page written at the new
+        stamp makes no room among pages of another use.
 
         `besides` names more pages, for each tier by what that tier has. A page that was used later
         than both the stamp and `since_ns` is skipped. Marked pages are evicted last, the root last
@@ -391,10 +392,10 @@ class Tiers:
         stamp = self._clock.now() if stamp_ns is None else stamp_ns
         if stamp <= SUPERSEDED_NS:
             return
-        marked = [
-            (tier, [*chain, *besides(self._levels[level:])])
-            for level, tier in enumerate(self._levels)
-        ]
+        marked: list[tuple[Tier, list[PageId]]] = []
+        for level, tier in enumerate(self._levels):
+            more = () if besides is None else besides(self._levels[level:])
+            marked.append((tier, [*chain, *more]))
         # A reorder marks the disk first. Else a page written meanwhile at the new stamp would find
         # its own chain at the old one, too young to make room. It marks the disk again for pages
         # being written at the old stamp.
@@ -402,26 +403,8 @@ class Tiers:
             tier.touch(pages, stamp, since_ns, used=used)
         if used and self.uploads is not None:
             self.uploads.used(chain)
-        if self._policy.at_once:
-            self._offer(chain)
-
-    def reorder(
-        self,
-        chain: Iterable[PageId],
-        new: Collection[PageId],
-        stamp_ns: int,
-        since_ns: int,
-        besides: Besides = lambda _: (),
-    ) -> None:
-        """Give a sequence that ends one stamp, as `touch` does, but as no access: no second use of
-        its `new` pages, which it stored a moment ago, and none of the others."""
-        stored = list(dict.fromkeys([*(page for page in chain if page in new), *new]))
-        # All at once: a page written at the new stamp makes no room among pages of another use.
-        restored = [page for page in chain if page not in new]
-        self.touch(
-            restored, stamp_ns, lambda tiers: [*besides(tiers), *stored], since_ns, used=False
-        )
-        self.touch(stored, stamp_ns, since_ns=since_ns, used=False)
+        if self._policy.at_once and self.writer:
+            self.writer.offer(chain)
 
     @uninterrupted
     def pin(self, namespace: BlockKey, pages: Sequence[PageId], seconds: float) -> PinnedPages:
@@ -473,8 +456,8 @@ class Tiers:
         self.hot.allow(nbytes)
         failing = bool(self.disk_trouble)
         before = self.hot.usage().nbytes
-        if before > nbytes and not failing:
-            self._offer(self.hot.rooted(self.hot.dirty(beyond_bytes=nbytes)))
+        if self.writer and before > nbytes and not failing:
+            self.writer.offer(self.hot.dirty(beyond_bytes=nbytes))
         self.hot.shrink(nbytes, give_up_dirty=failing)
         return max(0, before - self.hot.usage().nbytes)
 
@@ -579,7 +562,7 @@ class Tiers:
 
     @property
     def writes_ended(self) -> int:
-        return 0 if self.writer is None else self.writer.ended
+        return 0 if self.writer is None else self.writer.ended()
 
     def wait_for_writer(self, timeout: float, since: int | None = None) -> bool:
         """Block until the writer has done a page, since `writes_ended` was `since`; False at the
@@ -601,23 +584,18 @@ class Tiers:
         timeout = self.arguments.known("timeout", timeout, is_timeout, FLUSH_SECONDS, SECONDS)
         if writer is None or cold is None:
             return True
-        known = {held.id for held in self.hot.entries()}
+        # The root of a chain first.
+        known = [held.id for held in reversed(self.hot.entries())]
         with cold.evictor.impatient():
-            written = writer.usage()
-            if written.refused_pages or written.rationed_pages:
+            if writer.ended(*REFUSALS):
                 self.hot.ask_again()
             done = self._write_all(writer, known, inf if timeout is None else timeout)
         owed = self.hot.owed(known)
-        return (
-            done
-            and not self.hot.lost_unnamed
-            and all(
-                info is not None and info.held >= held
-                for info, held in zip(cold.find_all(list(owed)), owed.values(), strict=True)
-            )
-        )
+        for info, held in zip(cold.find_all(list(owed)), owed.values(), strict=True):
+            done = done and info is not None and info.held >= held
+        return done and not self.hot.lost_unnamed
 
-    def _write_all(self, writer: Writer, known: set[PageId], timeout: float) -> bool:
+    def _write_all(self, writer: Writer, known: Sequence[PageId], timeout: float) -> bool:
         """Block until the queued pages are done and no known page is dirty. False after `timeout`
         seconds, when the disk failed twice, or when others keep the queue full."""
         deadline = time.monotonic() + timeout
@@ -625,10 +603,11 @@ class Tiers:
         while starved < STARVED_ROUNDS:
             # Queued before the barrier: a page that the idle writer takes up behind it would look
             # durable, and be pending.
-            queued, setbacks = writer.offer(self.hot.unwritten(known)), writer.setbacks
+            queued = writer.offer(self.hot.unwritten(known))
+            setbacks = writer.ended(*SETBACKS)
             if not writer.flush(max(0.0, deadline - time.monotonic())):
                 return False
-            failing = writer.setbacks > setbacks
+            failing = writer.ended(*SETBACKS) > setbacks
             lacking = len(self.hot.unwritten(known))
             if failing and (retried or not lacking):
                 return False
@@ -638,9 +617,3 @@ class Tiers:
             starved = starved + 1 if lacking >= fewest else 0
             fewest = min(fewest, lacking)
         return False
-
-    def _offer(self, pages: Iterable[PageId]) -> bool:
-        return self.writer is None or self.writer.offer(pages)
-
-    def _has_room(self, nbytes: int) -> bool:
-        return self.writer is not None and self.writer.has_room(nbytes)

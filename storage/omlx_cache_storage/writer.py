@@ -9,17 +9,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import inf
 from typing import Literal
 
 from omlx_cache_storage.breaker import UNAVAILABLE, CircuitBreaker
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.hot_page import PageState, Write
+from omlx_cache_storage.hot_page import REFUSED, PageState, Write, fits
 from omlx_cache_storage.interrupts import turn, wait_in_turns
 from omlx_cache_storage.io_threads import LastAnswer, follow
 from omlx_cache_storage.keys import BlockKey
-from omlx_cache_storage.page import Page, PageId, PageMeta, WriteResult
+from omlx_cache_storage.page import Page, PageId, WriteResult
 from omlx_cache_storage.stats import WriterUsage
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ _UNTIL_WRITTEN = (
     "no page is written to the disk: %s; memory keeps what it can, the next try comes within a "
     "minute, and `omlx-cache doctor` says what helps"
 )
-_REFUSALS = ("refused", "rationed", "undecodable")
+SETBACKS: tuple[Outcome, ...] = ("failed", "put off", "rationed")
+REFUSALS: tuple[Outcome, ...] = ("refused", "rationed", "undecodable")
 _UNWRITTEN: dict[Outcome, str] = {
     "refused": "no room: a budget or limit is full of pages that are used more",
     "rationed": "what may be written in a day is spent",
@@ -100,48 +102,40 @@ class Writer:
 
     def has_room(self, nbytes: int) -> bool:
         with self._changed:
-            # A page larger than the queue has it for itself.
-            room = not self._bytes or self._bytes + nbytes <= self.limit_bytes
-            return room and not self._stopping
+            return not self._stopping and fits(nbytes, self._bytes, self.limit_bytes)
 
     def offer(self, pages: Iterable[PageId]) -> bool:
-        """Queue the dirty ones of the pages, in order, until one does not fit; False, and nothing
-        counted, then."""
+        """Queue the dirty ones of the pages, in order, and before each what leads to it, until one
+        does not fit; False, and nothing counted, then."""
         with self._changed:
-            for page in pages:
-                held = self._hot.record(page)
-                if held is None or held.state is not PageState.DIRTY:
-                    continue
-                if not self.has_room(held.nbytes):
-                    return False
-                # It may have left since, or be a fuller one.
-                write = self._hot.queue(page)
-                if write is not None:
-                    self._jobs.append(write)
-                    self._bytes += write.nbytes
-                    self._accepted += 1
-                    self._peak = max(self._peak, self._bytes)
-                    self._changed.notify_all()
-        return True
+            # A writer that is stopping has room for none.
+            queued, limit = (1, 0) if self._stopping else (self._bytes, self.limit_bytes)
+            writes, all_fit = self._hot.queue(pages, queued, limit)
+            for write in writes:
+                self._jobs.append(write)
+                self._bytes += write.nbytes
+                self._accepted += 1
+                self._peak = max(self._peak, self._bytes)
+                self._changed.notify_all()
+        return all_fit
 
-    @property
-    def ended(self) -> int:
+    def ended(self, *outcomes: Outcome) -> int:
+        """Return how many jobs have ended, or have ended so."""
         with self._changed:
-            return self._outcomes.total()
-
-    @property
-    def setbacks(self) -> int:
-        with self._changed:
-            ended = self._outcomes
-            return ended["failed"] + ended["put off"] + ended["rationed"]
+            counts = self._outcomes
+            return sum(map(counts.__getitem__, outcomes)) if outcomes else counts.total()
 
     def wait_for_progress(self, timeout: float, since: int | None = None) -> bool:
         """Block until a queued page is done, or at once if one is since `ended` was that; False at
         once when nothing is queued either."""
-        before = self.ended if since is None else since
-        ended = self._outcomes.total
-        self._wait(lambda: ended() != before or not (self._jobs or self._busy), timeout)
-        return self.ended != before
+        before, ended = self.ended() if since is None else since, self._outcomes.total
+        is_over = partial(
+            turn,
+            self._changed,
+            lambda: ended() != before or self._stopping or not (self._jobs or self._busy),
+        )
+        self._wait_for(is_over, timeout)
+        return self.ended() != before
 
     def flush(self, timeout: float) -> bool:
         """Block until each page accepted before the call is done and recency is recorded.
@@ -152,7 +146,7 @@ class Writer:
         with self._changed:
             accepted = self._accepted
             self._breaker.ask_again()
-        return self._pass(accepted, timeout) or (self._stopping and self.ended >= accepted)
+        return self._pass(accepted, timeout) or (self._stopping and self.ended() >= accepted)
 
     @property
     def settling(self) -> bool:
@@ -168,11 +162,11 @@ class Writer:
         with self._changed:
             self._barriers[barrier] = after
             self._changed.notify_all()
-        self._wait(lambda: barrier not in self._barriers, timeout)
+        is_over = partial(
+            turn, self._changed, lambda: barrier not in self._barriers or self._stopping
+        )
+        self._wait_for(is_over, timeout)
         return barrier not in self._barriers
-
-    def _wait(self, done: Callable[[], bool], timeout: float) -> None:
-        self._wait_for(partial(turn, self._changed, lambda: done() or self._stopping), timeout)
 
     def _wait_for(self, wait: Callable[[float | None], bool], timeout: float) -> None:
         """Call `wait` until it is True, or for `timeout` seconds; or, in a process that ends soon,
@@ -199,7 +193,7 @@ class Writer:
             self._dropped += len(abandoned)
             self._changed.notify_all()
         for job in abandoned:
-            if (held := self._hot.queued(job)) is not None:
+            if (held := self._hot.record(job.page, job.came_ns)) is not None:
                 self._events.note_page("unwritten", "cold", held.meta, "not written before the end")
             self._hot.end_write(job)
 
@@ -253,7 +247,11 @@ class Writer:
             with self._changed:
                 self._at_work = False
                 woken = self._changed.wait_for(
-                    lambda: bool(self._jobs or self._stopping or self._due()),
+                    lambda: bool(
+                        self._jobs
+                        or self._stopping
+                        or min(self._barriers.values(), default=inf) <= self._outcomes.total()
+                    ),
                     IDLE_SECONDS,
                 )
                 if self._stopping:
@@ -262,7 +260,8 @@ class Writer:
                 if answered:
                     self._progress.move()
                 # First, so that a flush does not wait for later offers.
-                due = self._due()
+                ended = self._outcomes.total()
+                due = [barrier for barrier, after in self._barriers.items() if after <= ended]
                 job = self._jobs.popleft() if self._jobs and not due else None
                 self._busy = job is not None
             outcome = self._write(job) if job is not None else self._settle(is_idle=not woken)
@@ -283,10 +282,6 @@ class Writer:
                 self._changed.notify_all()
             if idle and (outcome == "written" or not woken):
                 self.tick()
-
-    def _due(self) -> list[object]:
-        ended = self._outcomes.total() if self._barriers else 0
-        return [barrier for barrier, after in self._barriers.items() if after <= ended]
 
     def tick(self) -> None:
         self.offer(self._hot.due(IDLE_SECONDS))
@@ -309,14 +304,19 @@ class Writer:
 
     def _write(self, job: Write) -> Outcome:
         while True:
-            held = self._hot.queued(job)
+            held = self._hot.record(job.page, job.came_ns)
             if held is None or (page := held.page) is None:
                 return "gone"
-            stamp = held.stamp_ns
-            outcome = self._rejection(page.meta) or self._ask_disk(page, stamp)
+            stamp, before = held.stamp_ns, self._hot.record(page.meta.before)
+            # What leads to it was rejected: without that it is of no use on the disk.
+            outcome: Outcome = "refused"
+            if before is None or before.state not in (*REFUSED, PageState.PREPARED):
+                outcome = self._ask_disk(page, stamp)
+            elif before.owed:
+                outcome = "rationed"
             # A use meanwhile told the hot tier first, and the cold one in vain.
-            held = self._hot.queued(job)
-            if held is None or outcome not in _REFUSALS or held.stamp_ns <= stamp:
+            held = self._hot.record(job.page, job.came_ns)
+            if held is None or outcome not in REFUSALS or held.stamp_ns <= stamp:
                 break
         if held is not None and held.stamp_ns > stamp:
             self._cold.touch([job.page], held.stamp_ns)
@@ -328,7 +328,7 @@ class Writer:
         there = self._hot.end_write(
             job,
             written=page if outcome == "written" else None,
-            refused_ns=stamp if outcome in _REFUSALS else None,
+            refused_ns=stamp if outcome in REFUSALS else None,
             rationed=outcome == "rationed",
         )
         if outcome == "written" and not there:
@@ -349,14 +349,6 @@ class Writer:
             # It may have room for what was rejected or evicted.
             self._hot.ask_again()
         self._hot.repin()
-
-    def _rejection(self, meta: PageMeta) -> Outcome | None:
-        """Return what became of the page before, if a budget rejected that: without it the page is
-        of no use on the disk."""
-        before = self._hot.record(meta.before)
-        if before is None or not before.refused:
-            return None
-        return "rationed" if before.owed else "refused"
 
     def _ask_disk(self, page: Page, stamp: int) -> Outcome:
         with self._changed:

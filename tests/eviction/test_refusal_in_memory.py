@@ -44,7 +44,7 @@ def test_an_eighth_is_set_aside_for_pages_that_pass_and_given_back_after_a_minut
         room = tier.reserve(KIB, may_pass=True)
         assert room.passes
         assert tier.put(other.page(number), room, dirty=True)
-        tier.queue(other.id(number))
+        tier.queue([other.id(number)])
     assert not tier.reserve(KIB, may_pass=True)
     assert tier.usage().pages == 16
     for page in other.ids(1, 2):
@@ -94,8 +94,10 @@ class Passing(RuleBasedStateMachine):
         if self.reserved:
             page, room = self.reserved.pop(which % len(self.reserved))
             taken = self.tier.put(page, room, dirty=dirty, stamp_ns=self.clock.now())
-            if taken and dirty and self.tier.queue(page.meta.id):
-                self.queued.append(page)
+            if taken and dirty:
+                self.queued += [
+                    self.tier.get(one.page) for one in self.tier.queue([page.meta.id])[0]
+                ]
             elif taken and room.passes:
                 self.tier.discard([page.meta.id])
 

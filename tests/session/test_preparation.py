@@ -231,7 +231,7 @@ def test_no_page_that_was_used_is_lost_for_a_prepared_one(
     finish(cache.prepare([*ASKED, *random_tokens(600, 5)]), fed)
     gone = before - {held.id for held in store.hot.entries()}
     # The disk may have got it meanwhile.
-    assert all(store.is_on_disk(page) for page in gone)
+    assert all(page in store.cold for page in gone)
     assert sum(map(len, fed.chunks)) < 1200
     assert cache.lookup([*ASKED, 1]).cached_tokens == len(ASKED)
 

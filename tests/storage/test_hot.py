@@ -14,6 +14,7 @@ from kit.storage import (
     commit,
     end_write,
     open_store,
+    page_state,
     store_page,
 )
 from kit.units import KIB
@@ -65,14 +66,14 @@ def test_a_queued_page_that_the_disk_had_longer_and_evicts_is_written_after_all(
     short, longer = story.page(1, held=3), story.page(1)
     page = story.id(1)
     assert _put(tier, short, dirty=True)
-    write = tier.queue(page)
+    (write,), _ = tier.queue([page])
     # A peer process wrote more of it, which a request read; and then the disk gave that up.
     assert _put(tier, longer)
-    held = tier.queued(write)
+    held = tier.record(page, write.came_ns)
     tier.mark_lost([(page, held.stamp_ns)])
     assert held.page is longer
     assert tier.end_write(write, None if refused else longer, held.stamp_ns)
-    assert not tier.rooted([page])
+    assert page_state(tier, page) is not PageState.DIRTY
     tier.check_integrity(idle=True)
 
 
@@ -109,15 +110,15 @@ def test_nothing_is_granted_beyond_the_limit_and_nothing_pinned_or_own_is_lost(
         if what == "put":
             mine = set(story.ids(1, 2, 3)) if own else set()
             held = {p for p in mine if tier.info(p) is not None}
-            kept = {p for p in held if not (backed and _durable(tier, p))}
+            kept = {p for p in held if not (backed and page_state(tier, p) is PageState.CLEAN)}
             grant = tier.reserve(page.meta.nbytes, mine, evict=evict, give_up_dirty=give_up)
             assert all(tier.info(p) is not None for p in kept)
             if grant:
                 tier.put(page, grant, dirty=backed and give_up)
         elif what == "reserve":
             reserved.append(tier.reserve(page.meta.nbytes, evict=evict, give_up_dirty=give_up))
-        elif what == "pin" and tier.queue(id_) is not None:
-            pins[id_] = pins.get(id_, 0) + 1
+        elif what == "pin":
+            pins |= {one.page: pins.get(one.page, 0) + 1 for one in tier.queue([id_])[0]}
         elif what in ("unpin", "write", "refuse") and pins.get(id_):
             pins[id_] -= 1
             refused_ns = _used(tier, id_) if what == "refuse" else None
@@ -133,11 +134,6 @@ def test_nothing_is_granted_beyond_the_limit_and_nothing_pinned_or_own_is_lost(
         usage = tier.usage()
         assert usage.nbytes <= usage.peak_bytes <= usage.limit_bytes
         assert all(tier.info(p) is not None for p, count in pins.items() if count)
-
-
-def _durable(tier: HotTier, page: PageId) -> bool:
-    held = tier.record(page)
-    return held is not None and held.state is PageState.CLEAN
 
 
 def _used(tier: HotTier, page: PageId) -> int:

@@ -17,11 +17,13 @@ from kit.storage import (
     expected_payload,
     files_in,
     open_store,
+    page_state,
     put,
     store_page,
 )
 from kit.units import KIB
 from omlx_cache_storage import breaker, writer
+from omlx_cache_storage.hot_page import PageState
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_the_hot_copy_survives_a_failed_write(rig: WriterRig, code: int) -> None
     assert rig.writer.usage().failed_pages == 1
     found = rig.hot.get(rig.story.id(1))
     assert found.payload == expected_payload(rig.story.id(1), 4 * KIB)
-    assert rig.hot.rooted([rig.story.id(1)])
+    assert page_state(rig.hot, rig.story.id(1)) is PageState.DIRTY
     assert rig.cold.usage().state.startswith("failing: ")
     rig.disk.fail.clear()
     assert rig.offer(1)

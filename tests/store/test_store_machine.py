@@ -26,6 +26,7 @@ from kit.storage import (
     files_in,
     flip,
     open_store,
+    page_state,
     store_page,
 )
 from kit.storage.told import Told
@@ -33,6 +34,7 @@ from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache.arrays.mlxio import allocate_payload
 from omlx_cache_storage.errors import PageError
+from omlx_cache_storage.hot_page import PageState
 from omlx_cache_storage.page import PageId
 
 HOT = 96 * KIB
@@ -113,7 +115,7 @@ class StoreMachine(RuleBasedStateMachine):
     def read_from_disk(self, story: Story) -> None:
         """Read a chain without the help of memory, where the disk has it."""
         for number in range(1, 6):
-            if not self.store.hot.rooted([story.id(number)]):
+            if page_state(self.store.hot, story.id(number)) is not PageState.DIRTY:
                 self.store.hot.discard([story.id(number)])
             self.read(story, number, 0)
 

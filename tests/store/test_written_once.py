@@ -21,11 +21,13 @@ from kit.storage import (
     fetch,
     files_in,
     open_store,
+    page_state,
     store_page,
 )
 from kit.units import KIB
 from omlx_cache import BlockStore
 from omlx_cache_storage.cold.disk import StrPath
+from omlx_cache_storage.hot_page import PageState
 
 STORIES = [Story("a", nbytes=8 * KIB), Story("b", nbytes=20 * KIB), Story("c", nbytes=500)]
 WHICH = st.sampled_from(STORIES)
@@ -82,7 +84,11 @@ STEPS: st.SearchStrategy[Callable[[BlockStore, HandClock], object]] = st.one_of(
 
 
 def clean(store: BlockStore, story: Story, last: int) -> list[object]:
-    return [page for page in story.ids(*range(1, last + 1)) if not store.hot.rooted([page])]
+    return [
+        page
+        for page in story.ids(*range(1, last + 1))
+        if page_state(store.hot, page) is not PageState.DIRTY
+    ]
 
 
 @settings(

@@ -13,7 +13,7 @@ from omlx_cache_storage.cold.small_files import Budget
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.eviction.keep import Clock
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.hot_page import WRITE_POLICIES, Write
+from omlx_cache_storage.hot_page import WRITE_POLICIES, PageState, Write
 from omlx_cache_storage.page import Page, PageId
 from omlx_cache_storage.tiers import Tiers
 from omlx_cache_storage.writer import Writer
@@ -114,6 +114,11 @@ def put(hot: HotTier, page: Page, **how: Any) -> None:
     assert hot.put(page, room, **how)
 
 
+def page_state(hot: HotTier, page: PageId) -> PageState | None:
+    held = hot.record(page)
+    return None if held is None else held.state
+
+
 def end_write(hot: HotTier, page: PageId, **how: Any) -> bool:
     """Have a page's write end as `HotTier.end_write` is told; False for one that is not there."""
     held = hot.record(page)
@@ -151,7 +156,7 @@ class WriterRig:
 
     def offer(self, number: int) -> bool:
         page = self.story.id(number)
-        return bool(self.hot.rooted([page])) and self.writer.offer([page])
+        return page_state(self.hot, page) is PageState.DIRTY and self.writer.offer([page])
 
     def block(self) -> None:
         """Let the next write begin and stop there."""
