@@ -6,7 +6,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import inf
 from reprlib import repr as short
@@ -195,7 +194,7 @@ class Scope:
             news_seconds=inf if wait is None else max(wait, CHUNK_SECONDS),
             asks=asks,
         )
-        return replace(point, reason=reasons.STORE_CLOSED) if self.store.closed else point
+        return point._replace(reason=reasons.STORE_CLOSED) if self.store.closed else point
 
     def stops(self, start: int, stop: int, branch: int | None = None) -> list[int]:
         """Return where a prompt's windows and recurrent state are wanted while [start, stop) is

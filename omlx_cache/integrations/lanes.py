@@ -13,7 +13,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,7 +170,7 @@ class Lane:
             limit = min(part.point.position for part in parts)
             if all(part.point.position == limit for part in parts):
                 caches = [cache for part in parts for cache in part.prompt_cache]
-                return replace(parts[0], prompt_cache=caches)
+                return parts[0]._replace(prompt_cache=caches)
 
     def store(
         self,
@@ -281,8 +280,8 @@ def _restored(
         restored = Restored([], point)
         point = missed(point.reason or reasons.NO_RESTORE_POINT)
     elif point.position == where.position:
-        point = replace(point, reason=where.reason)
-    return replace(restored, point=replace(point, wanted_state=where.wanted_state))
+        point = point._replace(reason=where.reason)
+    return restored._replace(point=point._replace(wanted_state=where.wanted_state))
 
 
 def packed_as(prompt_cache: Sequence[Any], start: int) -> Bits | None:

@@ -3,11 +3,11 @@ positions are tried from the longest down. Reads no payload."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain as joined
 from itertools import repeat
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from omlx_cache import reasons
@@ -35,127 +35,176 @@ class PageUse(NamedTuple):
     info: PageInfo
 
 
-@dataclass(frozen=True, slots=True)
-class RestorePoint:
+class RestorePoint(NamedTuple):
     """The longest restorable prefix: `position` tokens from `uses`, root first per group. `reason`
     is None when nothing was left to restore. `matched` leading tokens are known, restorable or not.
     `wanted_state` is where windows or a snapshot of the kind `lacking` were missed."""
 
     position: int
-    uses: dict[GroupSpec, tuple[PageUse, ...]]
+    uses: Mapping[GroupSpec, tuple[PageUse, ...]]
     reason: str | None
     matched: int
     wanted_state: int | None = None
     lacking: str = ""
 
     @property
-    def all_uses(self) -> list[PageUse]:
-        return [use for uses in self.uses.values() for use in uses]
+    def all_uses(self) -> Iterator[PageUse]:
+        return joined.from_iterable(self.uses.values())
 
     @property
     def root_first(self) -> list[PageId]:
-        return [use.page for use in sorted(self.all_uses, key=lambda use: use.info.position)]
+        return list(map(attrgetter("page"), sorted(self.all_uses, key=attrgetter("info.position"))))
 
     def bytes_to_read(self) -> Counter[str]:
         nbytes: Counter[str] = Counter()
-        for use in self.all_uses:
-            if not use.info.in_memory:
-                nbytes[use.info.tier] += use.info.nbytes
+        for _, info in self.all_uses:
+            if not info.in_memory:
+                nbytes[info.tier] += info.nbytes
         return nbytes
 
 
 class GroupPages:
-    """The pages of one group, by end position, indexed so that a cover is judged in O(1): `_gap`
+    """The `pages` of one group, by end position, indexed so that a cover is judged in O(1): `_gap`
     leads over whole blocks. A page that ends inside a block can cover only the last block of a
-    span, and one that begins inside it only the first."""
+    span, and one that begins inside it only the first. `reach` leading tokens have pages.
 
-    def __init__(self, group: GroupSpec, block_size: int) -> None:
+    Its constructor is linear in `length`, up to where positions are asked for.
+    """
+
+    def __init__(
+        self, group: GroupSpec, block_size: int, pages: Mapping[int, PageUse], length: int
+    ) -> None:
         self.group = group
-        self.pages: dict[int, tuple[PageId, PageInfo]] = {}
+        self.pages = pages
         self._size = block_size
         self._inside: dict[int, list[int]] = {}
-        self._gap: list[int] = []
-
-    def index(self, length: int) -> None:
-        """Prepare the answers for positions up to `length`; linear in it, and called last."""
-        size, pages = self._size, self.pages
-        gap = length // size
+        gap = length // block_size
         self._gap = [gap] * (gap + 1)
         for block in range(gap - 1, -1, -1):
-            found = pages.get(block * size + size)
-            if found is None or found[1].held < size:
+            found = pages.get(block * block_size + block_size)
+            if found is None or found.info.held < block_size:
                 gap = block
             self._gap[block] = gap
-        for end in sorted(end for end in pages if end % size):
-            self._inside.setdefault(end // size, []).append(end)
+        for end in sorted(pages):
+            if end % block_size:
+                self._inside.setdefault(end // block_size, []).append(end)
+        self.reach = max(self._inside.get(gap, [gap * block_size]))
 
-    def reach(self) -> int:
-        return max(self._inside.get(self._gap[0], [self._gap[0] * self._size]))
-
-    def needed(self, position: int) -> tuple[PageUse, ...]:
-        ends = dict.fromkeys(joined.from_iterable(self.covers(position)))
-        return tuple(PageUse(*self.pages[end]) for end in ends)
-
-    def covers(self, position: int) -> Iterator[Sequence[int]]:
-        """Yield the ends of the pages that rebuild the group; an empty part, and no more, where one
-        is missing."""
-        size = self._size
+    def covers(self, position: int) -> list[Sequence[int]] | None:
+        """Return the ends of the pages that rebuild the group; None where one is missing."""
+        size, pages = self._size, self.pages
         if self.group.kind == "state":
-            yield [position] if position in self.pages else []
+            return [[position]] if position in pages else None
+        parts: list[Sequence[int]] = []
         for start, last in self.group.needs(position):
             # One page may reach further back than its block: the sinks of a window.
-            enough = self._from(last)
+            enough = last - pages[last].info.held if last in pages else last
             while start < min(last, enough):
                 block = start // size
                 gap = min(self._gap[block], last // size) * size
                 if start % size == 0 and gap > start:
-                    yield range(start + size, gap + 1, size)
+                    parts.append(range(start + size, gap + 1, size))
                     start = gap
                     continue
                 stop = min(last, block * size + size)
-                ends = (stop, block * size + size, *self._inside.get(block, ()))
-                end = next((end for end in ends if end >= stop and self._from(end) <= start), None)
-                yield [] if end is None else [end]
-                if end is None:
-                    return
+                for end in (stop, block * size + size, *self._inside.get(block, ())):
+                    if end in pages and end - pages[end].info.held <= start and end >= stop:
+                        parts.append([end])
+                        break
+                else:
+                    return None
                 start = stop
             if enough < last:
-                yield [last]
-
-    def _from(self, end: int) -> int:
-        found = self.pages.get(end)
-        return end if found is None else end - found[1].held
+                parts.append([last])
+        return parts
 
 
-@dataclass(slots=True)
 class Collected:
-    """The pages of a chain, and where its `absent` pages would end. `matched` leading tokens are
-    known, `top` of them may be restored, and at most `position` can be."""
+    """The pages of a chain up to the first gap in the paged group, but for `bad` ones, by group;
+    and where its `absent` pages would end. `matched` leading tokens are known, `top` of them may be
+    restored, and at most `position` can be."""
 
-    found: dict[GroupSpec, GroupPages]
-    absent: dict[PageId, int]
-    matched: int
-    top: int
-    position: int = field(init=False)
+    def __init__(
+        self,
+        chain: KeyChain,
+        groups: Collection[GroupSpec],
+        view: Pages,
+        bad: Collection[PageId] = (),
+        *,
+        limit: int,
+        known: frozenset[int] = frozenset(),
+    ) -> None:
+        self.absent: dict[PageId, int] = {}
+        self.found: dict[GroupSpec, GroupPages] = {}
+        pages: dict[str, dict[int, PageUse]] = {}
+        for group in groups:
+            pages[group.name] = {}
+        size, blocks = chain.block_size, len(chain) // chain.block_size
 
-    def __post_init__(self) -> None:
+        def note(group: str, ends: Sequence[int], keys: Sequence[BlockKey]) -> int:
+            ids, there = list(map(PageId, keys, repeat(group))), pages[group]
+            before = len(there)
+            for end, page, info in zip(ends, ids, view.find_all(ids), strict=True):
+                if info is not None and info.position == end and page not in bad:
+                    there[end] = PageUse(page, info)
+                    continue
+                if info is None and page not in bad:
+                    self.absent[page] = end
+                if group == PAGED.name:
+                    break
+            return len(there) - before
+
+        first, stride, gap = 0, STRIDE, blocks
+        while PAGED in groups and first < gap:
+            last = min(first + stride, blocks)
+            keys = chain.boundaries(first, last)
+            there = note(PAGED.name, range(first * size + size, last * size + 1, size), keys[1:])
+            if there < last - first:
+                gap = first + there
+            first, stride = last, 2 * stride
+        # No group has a use for pages behind the block of the gap.
+        keys = chain.boundaries(0, min(gap + 1, blocks))
+        for group in groups:
+            if group != PAGED:
+                note(group.name, range(size, len(keys) * size, size), keys[1:])
+        parents = keys[: gap + 1]
+        stop = min(len(parents) * size, len(chain) + 1)
+        for end, name in view.tails_of(parents):
+            if name in pages and 0 < end < stop:
+                note(name, [end], [chain.key(end)])
+        for page, end in first_pages(chain, groups).items():
+            note(page.group, [end], [page.key])
+        for group in groups:
+            self.found[group] = GroupPages(group, size, pages[group.name], len(chain))
+        if PAGED in groups:
+            self.matched = self.found[PAGED].reach
+        else:
+            self.matched = max(joined(known, *pages.values()), default=0)
+        self.top = min(self.matched, limit)
         self.position = next(self.positions(), 0)
 
     def positions(self) -> Iterator[int]:
+        """Yield the positions that can be restored, deepest first."""
         # Windows and states first: where they were evicted they say so at once.
         pickiest = list(self.found.values())[::-1]
-        if STATE in self.found:
-            ends = {end for end in self.found[STATE].pages if 0 < end <= self.top}
-        else:
-            ends = {min(end, self.top) for pages in pickiest for end in pages.pages} - {0}
+        ends = {self.top}
+        for pages in [self.found[STATE]] if STATE in self.found else pickiest:
+            ends.update(pages.pages)
         for position in sorted(ends, reverse=True):
-            if all(all(pages.covers(position)) for pages in pickiest):
-                yield position
+            if 0 < position <= self.top:
+                for pages in pickiest:
+                    if pages.covers(position) is None:
+                        break
+                else:
+                    yield position
 
     def uses(self, position: int) -> dict[GroupSpec, tuple[PageUse, ...]]:
-        if not position:
-            return {}
-        return {group: pages.needed(position) for group, pages in self.found.items()}
+        uses: dict[GroupSpec, tuple[PageUse, ...]] = {}
+        for group, pages in self.found.items() if position else ():
+            # Two spans may need the same page.
+            ends = dict.fromkeys(joined.from_iterable(pages.covers(position) or ()))
+            uses[group] = tuple(map(pages.pages.__getitem__, ends))
+        return uses
 
 
 def find_restore_point(
@@ -183,7 +232,7 @@ def find_restore_point(
     count.
     """
 
-    walk = partial(collect, chain, groups, view, known=known, limit=limit)
+    walk = partial(Collected, chain, groups, view, known=known, limit=limit)
     since, trouble = 0 if tiers is None else tiers.generation, ""
     walked = walk(bad)
     if tiers is not None and view is tiers:
@@ -196,26 +245,22 @@ def find_restore_point(
             if asked.news:
                 walked = walk(bad)
     position, matched = walked.position, walked.matched
-    hidden = {} if tiers is None else tiers.hidden(list(walked.absent))
+    # Where a prompt parts from others a snapshot would have helped.
     boundary = chain.block_start(matched + 1)
-    point = RestorePoint(
-        position,
-        walked.uses(position),
-        None if 0 < position == limit else _reason(walked, hidden, trouble),
-        matched,
-        # Where a prompt parts from others a snapshot would have helped.
-        boundary if boundary > position and not {*groups} <= {PAGED} else None,
-        _lacking(walked),
-    )
+    wanted = boundary if boundary > position and not {*groups} <= {PAGED} else None
+    reason, lacking = None, ""
+    if not 0 < position == limit:
+        hidden = {} if tiers is None else tiers.hidden(list(walked.absent))
+        reason, lacking = _shortage(walked, hidden, trouble)
+    point = RestorePoint(position, walked.uses(position), reason, matched, wanted, lacking)
     reads = point.bytes_to_read()
     if gate is not None and reads:
-        away = {
-            page
-            for group in walked.found.values()
-            for page, info in group.pages.values()
-            if not info.in_memory
-        }
-        here = walk(bad | away)
+        away = set(bad)
+        for pages in walked.found.values():
+            for page, info in pages.pages.values():
+                if not info.in_memory:
+                    away.add(page)
+        here = walk(away)
         slower = gate.rejects(position - here.position, reads)
         if slower:
             return RestorePoint(here.position, here.uses(here.position), slower, matched)
@@ -241,86 +286,29 @@ def _inquiry(chain: KeyChain, groups: Collection[GroupSpec], matched: int) -> In
         others=others,
         length=len(chain),
         key=chain.key,
-        firsts=first_pages(chain, groups),
+        firsts=list(first_pages(chain, groups)),
     )
 
 
-def first_pages(chain: KeyChain, groups: Iterable[GroupSpec]) -> list[PageId]:
-    """Return the pages with the tokens that windows keep for good."""
-    return [PageId(chain.key(g.keep), g.name) for g in groups if 0 < g.keep <= len(chain)]
+def first_pages(chain: KeyChain, groups: Iterable[GroupSpec]) -> dict[PageId, int]:
+    """Return the pages with the tokens that windows keep for good, and where they end."""
+    found: dict[PageId, int] = {}
+    for group in groups:
+        if 0 < group.keep <= len(chain):
+            found[PageId(chain.key(group.keep), group.name)] = group.keep
+    return found
 
 
-def _reason(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> str:
-    ends = [(walked.absent[page], why) for page, why in hidden.items()]
-    end, why = max(ends, default=(0, ""))
-    if end > walked.position:
-        return why
+def _shortage(walked: Collected, hidden: Mapping[PageId, str], trouble: str) -> tuple[str, str]:
+    """Return why no more was found, and the kind of group, `state` or `window`, that ends the
+    prefix; "" for blocks."""
     nothing = reasons.NO_RESTORE_POINT if walked.matched > walked.position else reasons.ABSENT
-    return trouble or nothing
-
-
-def _lacking(walked: Collected) -> str:
-    """Return the kind of group, `state` or `window`, that ends the prefix; "" for blocks."""
+    end, reason = walked.position, trouble or nothing
+    for page, why in hidden.items():
+        if walked.absent[page] > walked.position:
+            end, reason = max((end, reason), (walked.absent[page], why))
     if walked.position >= walked.top or walked.found.keys() <= {PAGED}:
-        return ""
+        return reason, ""
     states = walked.found.get(STATE)
     kept = states is None or any(walked.position < end <= walked.top for end in states.pages)
-    return "window" if kept else "state"
-
-
-def collect(
-    chain: KeyChain,
-    groups: Collection[GroupSpec],
-    view: Pages,
-    bad: frozenset[PageId] = frozenset(),
-    *,
-    limit: int,
-    known: frozenset[int] = frozenset(),
-) -> Collected:
-    """Return the pages of a chain up to the first gap in the paged group, but for `bad` ones."""
-    absent: dict[PageId, int] = {}
-    found = {group: GroupPages(group, chain.block_size) for group in groups}
-    names = {group.name: group for group in groups}
-    size, blocks = chain.block_size, len(chain) // chain.block_size
-
-    def note(group: GroupSpec, ends: Sequence[int], keys: Sequence[BlockKey]) -> int:
-        pages, there = list(map(PageId, keys, repeat(group.name))), found[group].pages
-        before = len(there)
-        for end, page, one in zip(ends, pages, view.find_all(pages), strict=True):
-            if one is not None and one.position == end and page not in bad:
-                there[end] = page, one
-                continue
-            if one is None and page not in bad:
-                absent[page] = end
-            if group == PAGED:
-                break
-        return len(there) - before
-
-    first, stride, gap = 0, STRIDE, blocks
-    while PAGED in found and first < gap:
-        last = min(first + stride, blocks)
-        keys = chain.boundaries(first, last)
-        there = note(PAGED, range(first * size + size, last * size + 1, size), keys[1:])
-        if there < last - first:
-            gap = first + there
-        first, stride = last, 2 * stride
-    # No group has a use for pages behind the block of the gap.
-    keys = chain.boundaries(0, min(gap + 1, blocks))
-    for group in groups:
-        if group != PAGED:
-            note(group, range(size, len(keys) * size, size), keys[1:])
-    parents = keys[: gap + 1]
-    stop = min(len(parents) * size, len(chain) + 1)
-    for tail in view.tails_of(parents):
-        if tail.group in names and 0 < tail.position < stop:
-            note(names[tail.group], [tail.position], [chain.key(tail.position)])
-    for page in first_pages(chain, groups):
-        group = names[page.group]
-        note(group, [group.keep], [page.key])
-    for group_pages in found.values():
-        group_pages.index(len(chain))
-    if PAGED in found:
-        matched = found[PAGED].reach()
-    else:
-        matched = max({*known, *(end for one in found.values() for end in one.pages)}, default=0)
-    return Collected(found, absent, matched, min(matched, limit))
+    return reason, "window" if kept else "state"

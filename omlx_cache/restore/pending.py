@@ -5,9 +5,9 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import PAGED
@@ -23,8 +23,7 @@ from omlx_cache_storage.page import COLD, REMOTE, PageId
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(NamedTuple):
     """The result of a restore: private caches at `point.position`. Of its tokens and `nbytes` the
     disk gave `cold_tokens`, other machines `remote_tokens`, and each of these tiers `read_bytes`;
     the first `local_tokens` (None: all) were on this machine."""
@@ -34,7 +33,7 @@ class Restored:
     nbytes: int = 0
     cold_tokens: int = 0
     remote_tokens: int = 0
-    read_bytes: Mapping[str, int] = field(default_factory=dict)
+    read_bytes: Mapping[str, int] = MappingProxyType({})
     local_tokens: int | None = None
 
 
@@ -155,13 +154,15 @@ def restore(reading: Reading, spent: float = 0.0) -> Restored:
     began, walk = time.perf_counter(), reading.walk
     while plan := reading.make_plan(DISK_PASSES + MEMORY_PASSES):
         try:
-            rebuild(plan, reading.arrays())
+            targets = reading.bring()
+            assert targets is not None
+            rebuild(plan, targets.arrays())
             break
         except PageFailed as failed:
             reading.learn(failed)
     point, wanted = reading.point, reading.wanted or missed(None)
     if point is None:
-        point = replace(wanted, position=0, uses={}, reason=walk.failure)
+        point = wanted._replace(position=0, uses={}, reason=walk.failure)
     mark_used(walk, point)
     restored = _restored(walk.prompt_cache, point, reading.read)
     if walk.gate is not None:
@@ -171,8 +172,10 @@ def restore(reading: Reading, spent: float = 0.0) -> Restored:
 
 
 def rebuild(plan: Plan, arrays: Mapping[str, Array]) -> None:
-    for leaf, names, phase in plan.leaves:
-        fields = {field: arrays[name] for field, name in names.items()}
+    for leaf, specs, phase in plan.leaves:
+        fields: dict[str, Array] = {}
+        for field, spec in specs.items():
+            fields[field] = arrays[spec.name]
         if fields:
             leaf.adapter.rebuild(leaf.cache, fields, plan.position, phase)
 

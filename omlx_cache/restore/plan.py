@@ -1,21 +1,28 @@
 """The bytes of a restore and their places, decided before anything is read."""
 
+import contextlib
+import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from itertools import count, groupby, takewhile
+from itertools import count, takewhile
 from math import prod
+from operator import attrgetter
 from typing import NamedTuple
 
-from omlx_cache.adapters.base import PAGED, GroupSpec, Phase, Ranges
+from omlx_cache.adapters.base import PAGED, STATE, GroupSpec, Phase, Ranges
+from omlx_cache.adapters.kv import RotatingKVCacheAdapter
 from omlx_cache.arrays.mlxio import TOKEN_AXIS
 from omlx_cache.codecs.codec import Codec
-from omlx_cache.pages.cut import batched, with_tokens
+from omlx_cache.codecs.policy import codec_named
+from omlx_cache.pages.cut import with_tokens
 from omlx_cache.pages.layout import (
     DENSE,
     Leaf,
     file_order,
+    tags_of,
     wanted_specs,
 )
 from omlx_cache.restore.lookup import PageUse, RestorePoint
@@ -32,6 +39,13 @@ from omlx_cache_storage.page import (
 
 BATCH_BYTES = 4 << 20
 """Small pages are copied together up to so much: few calls, and a core's cache mostly holds it."""
+VOTERS = 5
+"""Pages of a group that are compared to find the odd one; headers of cold ones are read."""
+
+MetaOf = Callable[[PageId], PageMeta]
+"""Returns a page's header, from memory if it is there; raises PageFailed."""
+Form = frozenset[tuple[str, str, tuple[int, ...]]]
+"""The form of a group's page, token counts left out: names, dtypes and shapes."""
 
 
 class PageFailed(Exception):
@@ -67,17 +81,13 @@ class Stretch(NamedTuple):
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReadGeometry:
+class ReadGeometry(NamedTuple):
     """The tensors in a group's pages that hold as many tokens, and their places; pages share it.
     Tensors without bytes are in no stretch. A page's bytes go to `pieces` stretches of memory."""
 
     tensors: Tensors
-    stretches: tuple[Stretch, ...]
+    stretches: Sequence[Stretch]
     pieces: int
-
-    def of(self, track: int) -> list[Stretch]:
-        return [stretch for stretch in self.stretches if stretch.track == track]
 
 
 class PageRead(NamedTuple):
@@ -87,15 +97,14 @@ class PageRead(NamedTuple):
 
 
 class LeafPlan(NamedTuple):
-    """One leaf to rebuild: the targets of its fields, and the ring phase."""
+    """One leaf to rebuild: the tensors of its pages by field, and the ring phase."""
 
     leaf: Leaf
-    fields: Mapping[str, str]
+    fields: Mapping[str, TensorSpec]
     phase: Phase
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A whole restore. `targets` are the tensors to fill, capacity included; those of a group that
     want the same tokens are on one of the `tracks`. `codecs` pack tensors, by dense name;
     `encoded`: a page known so far went through a codec."""
@@ -116,42 +125,126 @@ class Plan:
 def make_plan(
     groups: Mapping[GroupSpec, Sequence[Leaf]],
     point: RestorePoint,
-    models: Mapping[GroupSpec, PageMeta],
-    phases: Mapping[str, Phase],
     capacity: int,
+    models: dict[GroupSpec, PageMeta],
+    meta_of: MetaOf,
 ) -> Plan:
-    """Return the plan to restore `point` into fresh leaves; pure. `models` has a page of each
-    group; growing buffers hold `capacity` tokens without a copy. Raises PageFailed for a page that
-    fits no leaf."""
+    """Return the plan to restore `point` into a layout's fresh caches, whose growing buffers
+    hold `capacity` tokens without a copy. Reads a header for each group, by `meta_of`, and leaves
+    it in `models`; one that is there tells what blocks are like. Raises PageFailed for a page that
+    cannot be read, or fits no leaf."""
     targets: dict[str, TensorSpec] = {}
     tracks: dict[str, int] = {}
     reads: list[PageRead] = []
     plans: list[LeafPlan] = []
     codecs: dict[str, Codec] = {}
-    numbers = count()
+    encoded, numbers = False, count()
     for group, uses in point.uses.items():
-        model = models[group]
+        last = uses[-1]
+        if group != PAGED:
+            models[group] = meta_of(last.page)
+        elif group not in models:
+            # A page in memory, or the first that a failing disk would not give.
+            models[group] = meta_of(next(filter(attrgetter("info.in_memory"), uses), uses[0]).page)
+        model, members = models[group], groups[group]
         wanted: dict[Ranges, int] = {}
         specs: list[TensorSpec] = []
+        ahead = last.info.position - point.position if group.kind == "window" else 0
         try:
             if model.held and not model.tensors:
                 raise ForeignPage(f"a page of {model.held} tokens has no tensors")
-            for leaf, fields, packed in wanted_specs(groups[group], model):
+            phases = _phases(model, members, ahead) if model.extra else {}
+            for leaf, fields, packed in wanted_specs(members, model):
                 phase = phases.get(leaf.path, {})
                 ranges = leaf.adapter.wanted(leaf.cache, point.position, phase)
                 track = wanted.setdefault(ranges, next(numbers))
+                tokens, step = sum(map(len, ranges)), leaf.adapter.grows(leaf.cache)
+                if step is not None:
+                    room = max(capacity if group == PAGED else 0, tokens + 1)
+                    tokens = -(-room // step) * step
                 for spec in fields.values():
                     tracks[spec.name] = track
-                    targets[spec.name] = _target(spec, leaf, ranges, capacity)
+                    targets[spec.name] = spec if group == STATE else _with_tokens(spec, tokens)
                 specs += fields.values()
                 codecs |= packed
-                plans.append(LeafPlan(leaf, {f: s.name for f, s in fields.items()}, phase))
+                plans.append(LeafPlan(leaf, fields, phase))
         except PageError as error:
             raise PageFailed(model.id, error, joins=True) from error
+        encoded = encoded or model.codec != DENSE
         reads += _reads(uses, file_order(specs), tracks, wanted)
-    reads.sort(key=lambda read: read.use.info.position)
-    encoded = any(meta.codec != DENSE for meta in models.values())
+    reads.sort(key=attrgetter("use.info.position"))
     return Plan(point.position, targets, tracks, reads, plans, codecs, encoded)
+
+
+def _phases(model: PageMeta, members: Sequence[Leaf], ahead: int) -> dict[str, Phase]:
+    """Return the ring phases by leaf, as a page that ends `ahead` tokens behind the position says;
+    raises ForeignPage."""
+    try:
+        phases: dict[str, Phase] = json.loads(model.extra)
+        if not all(type(n) is int for phase in phases.values() for n in phase.values()):
+            raise ForeignPage(f"the phases {model.extra[:80]!r} are not numbers")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ForeignPage(f"the phases {model.extra[:80]!r} cannot be read") from error
+    if ahead != 1:
+        return {} if ahead else phases
+    # A ring has an index only after an update by the one token that is not restored.
+    return {
+        leaf.path: {"index": phases[leaf.path].get("index", 0) - 1}
+        for leaf in members
+        if leaf.path in phases and isinstance(leaf.adapter, RotatingKVCacheAdapter)
+    }
+
+
+def _with_tokens(spec: TensorSpec, tokens: int) -> TensorSpec:
+    # Pages that hold as many tokens share their specs, and the values computed from them.
+    same = spec.shape[TOKEN_AXIS] == tokens
+    return spec if same else replace(spec, shape=with_tokens(spec.shape, tokens))
+
+
+def _reads(
+    uses: Iterable[PageUse],
+    specs: Sequence[TensorSpec],
+    tracks: Mapping[str, int],
+    wanted: Mapping[Ranges, int],
+) -> Iterator[PageRead]:
+    geometries: dict[int, ReadGeometry] = {}
+    for use in uses:
+        stop, held = use.info.position, use.info.held
+        first = stop - held
+        if held not in geometries:
+            sized = [_with_tokens(spec, held) for spec in specs] if held else specs
+            tensors, pieces = shared_tensors(tuple(sized)), 0
+            places = stretches(tensors, tracks)
+            for stretch in places:
+                rows = prod(stretch.shape[:TOKEN_AXIS]) if held else 1
+                pieces += rows * len(stretch.names)
+            geometries[held] = ReadGeometry(tensors, places, pieces)
+        spans: list[Span] = []
+        for ranges, track in wanted.items():
+            if not held:
+                spans.append(Span(track, 0, -1, 0))
+            base = 0
+            for tokens in ranges:
+                lo, hi = max(tokens.start, first), min(tokens.stop, stop)
+                if lo < hi:
+                    spans.append(Span(track, lo - first, hi - first, base + lo - tokens.start))
+                base += len(tokens)
+        yield PageRead(use, geometries[held], tuple(spans))
+
+
+def stretches(tensors: Iterable[TensorSpec], tracks: Mapping[str, int]) -> list[Stretch]:
+    """Return the stretches of a payload; without tracks all tensors that are alike are on one."""
+    found: list[Stretch] = []
+    offset = 0
+    for spec in tensors:
+        track, nbytes = tracks.get(spec.name, 0), spec.nbytes
+        last = found[-1] if found else None
+        if last and (last.track, last.dtype, last.shape) == (track, spec.dtype, spec.shape):
+            found[-1] = last._replace(names=(*last.names, spec.name))
+        elif nbytes:
+            found.append(Stretch(track, (spec.name,), spec.dtype, spec.shape, offset, nbytes))
+        offset += nbytes
+    return found
 
 
 def batches(
@@ -159,35 +252,42 @@ def batches(
 ) -> Iterator[list[PageRead]]:
     """Yield the reads in order, in batches of `most` pages of one geometry and `most_bytes` that
     follow each other in all targets."""
-
-    def joins(batch: Sequence[PageRead], read: PageRead) -> bool:
-        before, held = batch[-1], read.use.info.held
-        return (
+    batch: list[PageRead] = []
+    following: list[Span] = []
+    for read in reads:
+        held, geometry = read.use.info.held, read.geometry
+        if batch and not (
             len(batch) < most
-            and read.geometry is before.geometry
-            and (len(batch) + 1) * read.geometry.tensors.nbytes <= most_bytes
-            and len(read.spans) == len(before.spans)
-            and all(
-                (last.lo, last.hi) == (0, held) and span == (last.track, 0, held, last.to + held)
-                for last, span in zip(before.spans, read.spans, strict=True)
-            )
-        )
-
-    return batched(reads, joins)
+            and geometry is batch[-1].geometry
+            and (len(batch) + 1) * geometry.tensors.nbytes <= most_bytes
+            and len(following) == len(batch[-1].spans)
+            and following == list(read.spans)
+        ):
+            yield batch
+            batch = []
+        batch.append(read)
+        # Of the page behind this one, if all of this one is wanted.
+        following = []
+        for track, lo, hi, to in read.spans:
+            if (lo, hi) == (0, held):
+                following.append(Span(track, 0, held, to + held))
+    if batch:
+        yield batch
 
 
 class Targets:
     """The buffers of a plan, and the pages that are in them (`filled`). `kept` are the growing
     buffers that this plan wants like the one `before` it: a window has another order at another
-    position, and a state is valid at one."""
+    position, and a state is valid at one. Their room to grow must show no token of a longer plan.
+    """
 
     def __init__(self, plan: Plan, before: "Targets | None") -> None:
         self.plan = plan
         self.kept: set[str] = set()
         self.filled: dict[PageId, PageInfo] = {}
         if before is not None:
-            growing = {read.geometry for read in plan.reads if read.use.page.group == PAGED.name}
-            names = {spec.name for geometry in growing for spec in geometry.tensors}
+            growing = [fields for leaf, fields, _ in plan.leaves if leaf.group == PAGED]
+            names = {spec.name for fields in growing for spec in fields.values()}
             self.kept = {n for n in names if before.plan.targets.get(n) == plan.targets[n]}
             new = {plan.tracks[name] for name in plan.targets.keys() - self.kept}
             there = dict(before.filled)
@@ -195,29 +295,7 @@ class Targets:
             self.note(r for r in old if not any(span.track in new for span in r.spans))
 
     def note(self, reads: Iterable[PageRead]) -> None:
-        self.filled |= {read.use.page: read.use.info for read in reads}
-
-    def gaps(self) -> dict[str, list[slice]]:
-        """Return, by kept buffer, where the plan puts no token: room to grow must not show tokens
-        of a longer plan."""
-        spans: dict[int, list[Span]] = {}
-        for read in self.plan.reads:
-            for span in read.spans:
-                spans.setdefault(span.track, []).append(span)
-        names = (name for name in self.kept if self.plan.targets[name].nbytes)
-        return {name: _gaps(spans.get(self.plan.tracks[name], [])) for name in names}
-
-
-def _gaps(spans: Sequence[Span]) -> list[slice]:
-    between = []
-    at = 0
-    for span in sorted(spans, key=lambda span: span.to):
-        if span.hi < 0:
-            return []
-        if at < span.to:
-            between.append(slice(at, span.to))
-        at = max(at, span.to + span.hi - span.lo)
-    return [*between, slice(at, None)]
+        self.filled.update(map(attrgetter("use"), reads))
 
 
 def is_direct(read: PageRead, meta: PageMeta) -> bool:
@@ -246,62 +324,34 @@ def _paths(specs: Iterable[TensorSpec]) -> set[tuple[str, ...]]:
     return {tuple(takewhile(str.isdecimal, spec.name.split("."))) for spec in specs}
 
 
-def _target(spec: TensorSpec, leaf: Leaf, ranges: Ranges, capacity: int) -> TensorSpec:
-    if leaf.group.kind == "state":
-        return spec
-    tokens = sum(len(r) for r in ranges)
-    step = leaf.adapter.grows(leaf.cache)
-    if step is not None:
-        room = max(capacity if leaf.group.kind == "paged" else tokens + 1, tokens + 1)
-        tokens = -(-room // step) * step
-    return _with_tokens(spec, tokens)
+def _form_of(meta: PageMeta, members: Sequence[Leaf]) -> Form | None:
+    try:
+        specs = [s for _leaf, fields, _ in wanted_specs(members, meta) for s in fields.values()]
+    except ForeignPage:
+        return None
+    # A tensor's shape, without how many tokens it has.
+    after = TOKEN_AXIS + bool(meta.held)
+    return frozenset((s.name, s.dtype, s.shape[:TOKEN_AXIS] + s.shape[after:]) for s in specs)
 
 
-def _with_tokens(spec: TensorSpec, tokens: int) -> TensorSpec:
-    # Pages that hold as many tokens share their specs, and the values computed from them.
-    same = spec.shape[TOKEN_AXIS] == tokens
-    return spec if same else replace(spec, shape=with_tokens(spec.shape, tokens))
-
-
-def _reads(
-    uses: Iterable[PageUse],
-    specs: Sequence[TensorSpec],
-    tracks: Mapping[str, int],
-    wanted: Mapping[Ranges, int],
-) -> Iterator[PageRead]:
-    geometries: dict[int, ReadGeometry] = {}
-    for use in uses:
-        held = use.info.held
-        if held not in geometries:
-            tensors = shared_tensors(tuple(_with_tokens(s, held) if held else s for s in specs))
-            found = tuple(stretches(tensors, tracks))
-            pieces = sum(len(s.names) * (prod(s.shape[:TOKEN_AXIS]) if held else 1) for s in found)
-            geometries[held] = ReadGeometry(tensors, found, pieces)
-        yield PageRead(use, geometries[held], tuple(_spans(use, wanted)))
-
-
-def stretches(tensors: Iterable[TensorSpec], tracks: Mapping[str, int]) -> Iterator[Stretch]:
-    """Yield the stretches of a payload; without tracks all tensors that are alike are on one."""
-    offset = 0
-    for (track, dtype, shape), same in groupby(
-        tensors, lambda spec: (tracks.get(spec.name, 0), spec.dtype, spec.shape)
-    ):
-        alike = list(same)
-        nbytes = alike[0].nbytes
-        if nbytes:
-            yield Stretch(track, tuple(s.name for s in alike), dtype, shape, offset, nbytes)
-        offset += nbytes * len(alike)
-
-
-def _spans(use: PageUse, wanted: Mapping[Ranges, int]) -> Iterator[Span]:
-    stop, held = use.info.position, use.info.held
-    first = stop - held
-    for ranges, track in wanted.items():
-        if not held:
-            yield Span(track, 0, -1, 0)
-        base = 0
-        for tokens in ranges:
-            lo, hi = max(tokens.start, first), min(tokens.stop, stop)
-            if lo < hi:
-                yield Span(track, lo - first, hi - first, base + lo - tokens.start)
-            base += len(tokens)
+def misfits(
+    failed: PageId, point: RestorePoint, leaves: Sequence[Leaf], meta_of: MetaOf
+) -> set[PageId]:
+    """Return the pages to forget after pages did not join: those unlike most of their group.
+    Without a majority all compared ones: a commit writes right ones again. A page that only this
+    build cannot decode is never to blame. Reads a few headers, raises nothing."""
+    members = [leaf for leaf in leaves if leaf.group.name == failed.group]
+    others = [u for u in point.all_uses if u.page != failed and u.page.group == failed.group]
+    others.sort(key=lambda use: not use.info.in_memory)
+    forms: dict[PageId, Form | None] = {}
+    for page in [failed, *(use.page for use in others[: VOTERS - 1])]:
+        with contextlib.suppress(PageFailed, PageError, ValueError, KeyError):
+            meta = meta_of(page)
+            for tag in tags_of(meta).values():
+                codec_named(tag.codec)
+            forms[page] = _form_of(meta, members)
+    votes = Counter(form for form in forms.values() if form is not None)
+    agreed = next((form for form, n in votes.items() if 2 * n > votes.total()), None)
+    blamed = {page for page, form in forms.items() if form is None or form != agreed}
+    # Or it looks like the others and still could not be joined.
+    return blamed or {failed} & forms.keys()

@@ -3,9 +3,8 @@ the host into the final buffers, on a GPU into buffers that are joined batch by 
 while the model's thread is busy. Pages for which memory has room go to the hot tier on the way."""
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 from omlx_cache import reasons
 from omlx_cache.adapters.base import PAGED
 from omlx_cache.arrays.mlxio import (
-    Array,
     allocate_payload,
     has_memory_of_its_own,
     on_device,
@@ -22,7 +20,7 @@ from omlx_cache.arrays.mlxio import (
     writable_view,
 )
 from omlx_cache.restore.lookup import RestorePoint
-from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct
+from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct, make_plan
 from omlx_cache.restore.targets import DeviceTargets, HostTargets
 from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.errors import PageError, PageGone, PageUnanswered, PageUnreadable
@@ -76,9 +74,8 @@ class Reading:
         self._pool = pool or walk.source.read_pool
         self._held: dict[PageId, Page] = {}
 
-    def answers(self, read: Future[Any]) -> bool:
-        """Wait for a read; False when the disk hangs."""
-        return came(read)
+    answers: Callable[[Future[Any]], bool] = staticmethod(came)
+    """Waits for a read; False when the disk hangs."""
 
     def pass_turn(self) -> None:
         """Called when the last pages are asked for: another may read beside this one."""
@@ -98,7 +95,10 @@ class Reading:
                 return None
             try:
                 if not (from_memory and self._is_planned(self.point)):
-                    self.plan = self.walk.plan(self.point, self._meta_of)
+                    walk = self.walk
+                    self.plan = make_plan(
+                        walk.layout.groups, self.point, walk.capacity, walk.models, self._meta_of
+                    )
                 return self.plan
             except PageFailed as failed:
                 self.learn(failed)
@@ -109,6 +109,9 @@ class Reading:
         assert self.point is not None
         if isinstance(failed.cause, PageUnanswered):
             self.is_apart, self.passes = True, DISK_PASSES - 1
+        if isinstance(self.targets, DeviceTargets):
+            # Pages that were read and are not yet in their place are not read again.
+            self.arrived.update(self.targets.aside())
         self.walk.learn(failed, self.point, self._meta_of)
         self.passes += 1
         self.point = None
@@ -136,7 +139,8 @@ class Reading:
         found: list[PageInfo | None] = []
         for page in pages:
             info = filled.get(page)
-            if info is None and (held := self._in_memory(page)) is not None:
+            held = None if info else self.arrived.get(page) or self.walk.source.held(page)
+            if held is not None:
                 self._held[page] = held
                 info = PageInfo(held.meta.position, held.meta.held, held.meta.nbytes, "hot")
             found.append(info)
@@ -159,59 +163,48 @@ class Reading:
         self.closed = True
         self.targets, self.arrived = None, {}
 
-    def arrays(self) -> dict[str, Array]:
-        """Return the filled targets by tensor name, evaluated and owned; raises PageFailed."""
-        try:
-            self.bring()
-            assert self.targets is not None
-            return self.targets.arrays()
-        finally:
-            if isinstance(self.targets, DeviceTargets):
-                # Pages that were read and are not yet in their place are not read again.
-                self.arrived.update(self.targets.aside())
-
-    def bring(self) -> None:
-        """Bring the pages of the plan to where they belong. Raises PageFailed, for the first page
-        that failed, after every read has ended; only an abandoned one (PageUnanswered) may still
-        write into the targets."""
-        assert self.plan is not None
-        assert self.point is not None
+    def bring(self) -> HostTargets | DeviceTargets | None:
+        """Bring the pages of the plan to where they belong; return the targets, which have all that
+        is not staged. Raises PageFailed, for the first page that failed, after every read has
+        ended; only an abandoned one (PageUnanswered) may still write into the targets."""
+        plan, point, targets, host = self.plan, self.point, self.targets, on_host()
+        assert plan is not None
+        assert point is not None
         source = self.walk.source
-        held = self._hold(self.point) if self.is_ahead else self._held
-        targets = self._begin_targets(self.plan, held)
+        held = self._hold(point) if self.is_ahead else self._held
+        is_staged = self.is_ahead and not host
+        if not is_staged and (targets is None or targets.plan is not plan or self.is_apart):
+            straight = not (held or plan.encoded or has_memory_of_its_own())
+            first = HostTargets if host or straight else DeviceTargets
+            kind = first if targets is None else type(targets)
+            targets = self.targets = kind(plan, before=targets, apart=self.is_apart)
         filled = {} if targets is None else targets.filled
-        here, missing = list[PageRead](), list[PageRead]()
-        for read in self.plan.reads:
-            if read.use.page not in filled:
-                (here if read.use.page in held else missing).append(read)
+        here, missing = list[PageRead](), dict[PageId, PageRead]()
+        for read in plan.reads:
+            page = read.use.page
+            if page in filled:
+                continue
+            if page in held:
+                here.append(read)
+            else:
+                missing[page] = read
         if isinstance(targets, DeviceTargets):
             targets.take_all(here, held)
         else:
             # On threads that no disk holds up.
-            submit = source.copy_pool.submit
-            copies = [submit(self._place, some, held) for some in batches(here)]
+            copies: list[Future[None]] = []
+            for some in batches(here):
+                copies.append(source.copy_pool.submit(self._place, some, held))
             for copy in copies:
                 done_within(copy, None)
             for copy in copies:
                 copy.result()
-        source.prefetcher.withdraw([read.use.page for read in missing])
-        self._read_all(missing, targets)
-
-    def _begin_targets(
-        self, plan: Plan, held: Collection[PageId]
-    ) -> HostTargets | DeviceTargets | None:
-        before, host = self.targets, on_host()
-        if self.is_ahead and not host:
-            return None
-        if before is None or before.plan is not plan or self.is_apart:
-            straight = not (held or plan.encoded or has_memory_of_its_own())
-            first = HostTargets if host or straight else DeviceTargets
-            kind = first if before is None else type(before)
-            self.targets = kind(plan, before=before, apart=self.is_apart)
-        return self.targets
+        source.prefetcher.withdraw(missing)
+        self._read_all(missing.values(), targets)
+        return targets
 
     def _read_all(
-        self, reads: Sequence[PageRead], targets: HostTargets | DeviceTargets | None
+        self, reads: Iterable[PageRead], targets: HostTargets | DeviceTargets | None
     ) -> None:
         """Read pages on the pool's threads, which fill the host's targets; the device's are filled
         here, in order. After a page has failed no deeper one is begun."""
@@ -233,7 +226,7 @@ class Reading:
             except BaseException as error:
                 failures.append((index, error))
             if device is None:
-                self._place([one for one in batch if one.use.page in pages], pages)
+                self._place(batch, pages)
                 # Its place has it: here it would be twice in memory until others have come.
                 pages.clear()
 
@@ -272,15 +265,15 @@ class Reading:
             raise failed
 
     def _place(self, reads: Sequence[PageRead], pages: Mapping[PageId, Page]) -> None:
-        """Stage pages in memory, or bring them into the host's targets. Ahead of the model's thread
-        all are staged on a GPU, and windows and states on the host: another restore point may want
-        another order."""
+        """Stage those `pages` that there are, or bring them into the host's targets. Ahead of the
+        model's thread all are staged on a GPU, and windows and states on the host: another restore
+        point may want another order."""
         targets, final = self.targets, list[PageRead]()
         for read in reads if not self.closed else ():
             page = read.use.page
-            if self.is_ahead and (targets is None or page.group != PAGED.name):
+            if page in pages and self.is_ahead and (targets is None or page.group != PAGED.name):
                 self.arrived[page] = pages[page]
-            else:
+            elif page in pages:
                 final.append(read)
         if final and isinstance(targets, HostTargets):
             targets.take_all(final, pages)
@@ -308,13 +301,10 @@ class Reading:
         """Return the pages of a point that arrived or are in memory; references keep them."""
         found: dict[PageId, Page] = {}
         for use in point.all_uses:
-            page = self._in_memory(use.page)
+            page = self.arrived.get(use.page) or self.walk.source.held(use.page)
             if page is not None and page.meta.held == use.info.held:
                 found[use.page] = page
         return found
-
-    def _in_memory(self, page: PageId) -> Page | None:
-        return self.arrived.get(page) or self.walk.source.held(page)
 
     def _is_planned(self, point: RestorePoint) -> bool:
         if self.plan is None or self.plan.position != point.position:
@@ -327,8 +317,8 @@ class Reading:
         assert wanted is not None
         if self.is_late:
             is_short = point.position < wanted.position
-            return replace(point, reason=reasons.DEADLINE) if is_short else point
-        return replace(wanted, uses=point.uses) if point.position == wanted.position else point
+            return point._replace(reason=reasons.DEADLINE) if is_short else point
+        return wanted._replace(uses=point.uses) if point.position == wanted.position else point
 
 
 def fetch(

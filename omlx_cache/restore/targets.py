@@ -11,6 +11,7 @@ buffer. No host view is taken: that moves an array through the host.
 
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -85,21 +86,22 @@ class HostTargets(Targets):
         self._closed = False
         self._decoding = threading.BoundedSemaphore(DECODERS)
         self._arrays: dict[str, Array] = {}
+        fresh = dict(plan.targets)
         if old is not None and not apart:
-            self._arrays = {name: old._arrays[name] for name in self.kept}
-            old.let_go()
-        fresh = {name: spec for name, spec in plan.targets.items() if name not in self._arrays}
+            for name in self.kept:
+                self._arrays[name] = old._arrays[name]
+                del fresh[name]
+            old._views, old._arrays = {}, {}
         self._arrays |= owned_zeros(fresh)
-        filled = {name: array for name, array in self._arrays.items() if array.size}
+        filled: dict[str, Array] = {}
+        for name, array in self._arrays.items():
+            if array.size:
+                filled[name] = array
         views = host_views(list(filled.values()))
         self._views: dict[str, HostView] = dict(zip(filled, views, strict=True))
         if old is not None:
             for name in self.kept & old._views.keys():
                 self._views[name][...] = old._views[name]
-
-    def let_go(self) -> None:
-        """Keep no memory: while a view lives, MLX copies an array that it would update in place."""
-        self._views, self._arrays = {}, {}
 
     def segments(self, read: PageRead) -> list[memoryview] | None:
         """Return the memory that a page fills, in payload order; None unless it fills it exactly,
@@ -121,20 +123,21 @@ class HostTargets(Targets):
         """Copy or decode pages into their places, unless it was closed; raises PageFailed. Decoding
         evaluates MLX, and takes a few MiB, of each of two threads."""
         views = self._views
-        direct = [read for read in reads if is_direct(read, pages[read.use.page].meta)]
+        direct, encoded = list[PageRead](), list[PageRead]()
+        for read in reads:
+            (direct if is_direct(read, pages[read.use.page].meta) else encoded).append(read)
         with self._guard:
             if self._closed:
                 return
             self._copying += 1
         try:
             for batch in batches(direct):
-                spread(batch, [payload_view(pages[read.use.page].payload) for read in batch], views)
+                spread(batch, pages, views)
                 self.note(batch)
-            for read in reads:
-                if read.use.page not in self.filled:
-                    with self._decoding:
-                        _decode(read, pages[read.use.page], self.plan, views)
-                    self.note([read])
+            for read in encoded:
+                with self._decoding:
+                    _decode(read, pages[read.use.page], self.plan, views)
+                self.note([read])
         finally:
             with self._guard:
                 self._copying -= 1
@@ -149,11 +152,11 @@ class HostTargets(Targets):
 
     def arrays(self) -> dict[str, Array]:
         """Return the targets, zeros where no page goes. Every page must be in."""
-        for name, gaps in self.gaps().items():
-            for gap in gaps:
-                self._views[name][:, :, gap] = 0
+        for name in self.kept & self._views.keys():
+            self._views[name][:, :, self.plan.position :] = 0
         arrays = self._arrays
-        self.let_go()
+        # While a view lives, MLX copies an array that it would update in place.
+        self._views, self._arrays = {}, {}
         return arrays
 
 
@@ -192,28 +195,32 @@ def _copy(span: Span, source: HostView, target: HostView) -> None:
 
 
 def spread(
-    batch: Sequence[PageRead], payloads: Sequence[HostView], views: Mapping[str, HostView]
+    batch: Sequence[PageRead], pages: Mapping[PageId, Page], views: Mapping[str, HostView]
 ) -> None:
     """Copy the payloads of a batch to their targets: one strided copy a tensor. Takes the size of
     the batch beside them if there are several."""
-    first = batch[0]
+    first, payloads = batch[0], list[HostView]()
+    for read in batch:
+        payloads.append(payload_view(pages[read.use.page].payload))
     joined = np.concatenate(payloads) if len(batch) > 1 else payloads[0]
     table = joined.reshape(len(batch), -1)
-    for span in first.spans:
-        for stretch in first.geometry.of(span.track):
-            size = stretch.nbytes * len(stretch.names)
-            items = table[:, stretch.offset : stretch.offset + size].view(carrier(stretch.dtype))
-            # Pages, tensors, then the axes of a tensor.
-            block = items.reshape(len(batch), len(stretch.names), *stretch.shape)
-            if span.hi < 0:
-                for name, source in zip(stretch.names, block[0], strict=True):
+    for stretch in first.geometry.stretches:
+        size = stretch.nbytes * len(stretch.names)
+        items = table[:, stretch.offset : stretch.offset + size].view(carrier(stretch.dtype))
+        # Pages, tensors, then the axes of a tensor.
+        whole = items.reshape(len(batch), len(stretch.names), *stretch.shape)
+        for track, lo, hi, to in first.spans:
+            if track != stretch.track:
+                continue
+            if hi < 0:
+                for name, source in zip(stretch.names, whole[0], strict=True):
                     views[name][...] = source
                 continue
             # The pages come before the tokens: split so, a target's token axis is both.
-            block = np.moveaxis(block[:, :, :, :, span.lo : span.hi], 0, 1 + TOKEN_AXIS)
-            stop = span.to + len(batch) * (span.hi - span.lo)
+            block = np.moveaxis(whole[:, :, :, :, lo:hi], 0, 1 + TOKEN_AXIS)
+            stop = to + len(batch) * (hi - lo)
             for name, source in zip(stretch.names, block, strict=True):
-                views[name][:, :, span.to : stop].reshape(source.shape)[...] = source
+                views[name][:, :, to:stop].reshape(source.shape)[...] = source
 
 
 class DeviceTargets(Targets):
@@ -259,10 +266,9 @@ class DeviceTargets(Targets):
         self._join_plain()
         decoded = self._decoded()
         if self.kept:
-            between = self.gaps()
             for names, rows in self._groups.items():
-                for gap in between.get(names[0], []):
-                    rows[:, gap] = 0
+                if names[0] in self.kept:
+                    rows[:, self.plan.position :] = 0
             evaluate(list(self._groups.values()))
         made = self._whole | self._owned()
         for name, (array, spans) in decoded.items():
@@ -285,8 +291,8 @@ class DeviceTargets(Targets):
         one's on."""
         first = batch[0]
         changed: list[Array] = []
-        for span in first.spans:
-            for stretch in first.geometry.of(span.track):
+        for stretch, span in product(first.geometry.stretches, first.spans):
+            if span.track == stretch.track:
                 joined = _joined(stretch, span, payloads)
                 each = joined.shape[0] // len(stretch.names)
                 stop = span.to + joined.shape[1]

@@ -15,7 +15,7 @@ from kit.units import MIB
 from omlx_cache.pages.layout import layout_of
 from omlx_cache.restore.lookup import PageUse, RestorePoint
 from omlx_cache.restore.pending import rebuild
-from omlx_cache.restore.plan import PageFailed, Plan
+from omlx_cache.restore.plan import PageFailed, Plan, make_plan
 from omlx_cache.restore.targets import HostTargets
 from omlx_cache.restore.walk import Walk
 from omlx_cache_storage.errors import ForeignPage, PageError
@@ -102,7 +102,7 @@ def restore(page: Page, cache: Any) -> None:
     walk = Walk(source, [cache], chain, files.TOKENS, files.TOKENS + 1, frozenset())
     held, adapter = {meta.id: page}, walk.layout.leaves[0].adapter
     try:
-        plan = walk.plan(point, source.meta)
+        plan = make_plan(walk.layout.groups, point, walk.capacity, walk.models, source.meta)
         assert plan.nbytes <= _ROOM * max(meta.nbytes, 64), "more room than a page can fill"
         targets = HostTargets(plan)
         for read in plan.reads:
