@@ -313,13 +313,16 @@ class Scope:
         """Store the rest of a sequence. One that no request has `asked` for, neither the explainer
         nor the trace notes."""
         result = committer.finish(layout, extent, ended)
-        chain, requests = committer.chain, self.store.requests
+        chain, log, end = committer.chain, self.store.requests, result.tokens
         if PAGED not in self.groups:
-            self.kinds.boundaries.remember(chain, result.tokens)
-        if asked and requests.trace is not None:
-            requests.trace.note_size(chain.namespace, self.kinds.budgets.token_bytes)
+            self.kinds.boundaries.remember(chain, end)
+        if asked and log.trace is not None:
+            log.trace.note_size(chain.namespace, self.kinds.budgets.token_bytes)
+            # Of a request in flight the trace will have it with all of its keys.
+            if not any(one.chain is chain for one in log.latest()):
+                log.trace.add_stored(chain, end)
         if asked:
-            requests.stored(chain, result.tokens, result.skipped)
+            log.explainer.store(chain.namespace, chain.tokens, end, result.skipped)
         return result
 
     def counted(self, finish: Callable[[], CommitResult]) -> CommitResult:

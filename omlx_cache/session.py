@@ -5,12 +5,14 @@ import os
 import sys
 import time
 import weakref
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from operator import index
-from typing import Any, Self
+from typing import Any
 
 from omlx_cache import reasons
 from omlx_cache.adapters.base import STATE, UnsupportedCache
@@ -38,7 +40,7 @@ INTEGERS = "64-bit integers; the sequence is stored up to here"
 INT64 = range(-(2**63), 2**63)
 
 
-class Session:
+class Session(AbstractContextManager["Session"]):
     """Restores on construction; stores blocks while they are computed, and the last ones on
     `commit`.
 
@@ -79,7 +81,7 @@ class Session:
             # It may run anywhere, under any lock.
             self,
             self._counters.defer,
-            partial(_finish, self._staging, self.asked, 0),
+            partial(_lose, self._staging, self.asked),
         )
         began = time.perf_counter()
         try:
@@ -135,9 +137,6 @@ class Session:
         self.cached_tokens = self._fed = self._planned = start
         self.cached_cold_tokens = restored.cold_tokens
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._is_left = True
         self.abort()
@@ -189,7 +188,8 @@ class Session:
         flight, committer = self._flight, self._committer
         if flight is None or committer is None:
             return []
-        wanted = [stop for stop in flight.take_wanted() if self._fed < stop < self._prompt_length]
+        ahead = range(self._fed + 1, self._prompt_length)
+        wanted = list(filter(ahead.__contains__, flight.take_wanted()))
         if wanted:
             committer.want(wanted)
         return wanted
@@ -230,7 +230,7 @@ class Session:
         stop = min(self._fed + int(step), self._prompt_length)
         # Recurrent state is of one position.
         splits = self.snapshot_positions if STATE in self._scope.groups else ()
-        self._planned = min((s for s in splits if self._fed < s < stop), default=stop)
+        self._planned = min([stop, *splits[bisect(splits, self._fed) :]])
         self.asked.begin_chunk(self._fed)
         return self._planned - self._fed
 
@@ -285,16 +285,23 @@ class Session:
             if committer is not None:
                 self._counters.skip(reasons.LAYOUT_CHANGED)
         else:
+            own = self._progress if layout is self._layout else None
             try:
-                position = self._where(layout, position)
+                actual = layout.position()
+                if position is None:
+                    position = self._planned if actual is None else actual
+                if told is not None or position <= self._prompt_length:
+                    actual = actual if own is None else own.reached(position)
+                    if actual is not None and actual != position:
+                        position = actual
+                        self._counters.skip(reasons.POSITION)
                 if before < position < self._fed or (told is None and position >= max(before, 1)):
                     self._fed = position
                 recorded = len(self._catch_up(committer))
-                extent: LiveExtent | None = LiveExtent(position, True).within(recorded)
-                if layout is self._layout and self._progress is not None:
-                    extent = self._progress.agreed()
-                if extent is not None:
-                    committer.advance(layout, extent, row)
+                extent = LiveExtent(position, True).within(recorded)
+                known = extent if own is None else own.agreed()
+                if known is not None:
+                    committer.advance(layout, known, row)
             except UnsupportedCache as error:
                 self._counters.skip(reasons.word(unsupported(error)))
             except Exception as error:
@@ -331,20 +338,6 @@ class Session:
         except Exception as error:
             self._scope.log_failure("blocks of a batch are not stored before the end", error)
             self._counters.skip(reasons.ERROR)
-
-    def _where(self, layout: Layout, position: int | None) -> int:
-        """Return where the live cache is; counts it when that is not `position`."""
-        actual = layout.position()
-        if position is None:
-            position = self._planned if actual is None else actual
-            if position > self._prompt_length:
-                return position
-        if layout is self._layout and self._progress is not None:
-            actual = self._progress.reached(position)
-        if actual is None or actual == position:
-            return position
-        self._counters.skip(reasons.POSITION)
-        return actual
 
     def append(self, token: int) -> None:
         """Record one token that was generated and fed to the model, as `extend`."""
@@ -502,14 +495,15 @@ class Session:
         self._end_flight()
         self._due_at = 0
         if self._finalizer.detach() is not None:
-            answered = len(self._prompt_tokens) - self._prompt_length
-            _finish(self._staging, self.asked, answered)
+            self.asked.ended(len(self._prompt_tokens) - self._prompt_length)
+            self._staging.release()
 
     def evaluate(self) -> None:
         """Evaluate the live cache and no logits: after a chunk of which no block is stored."""
         evaluate([cache.state for cache in self.prompt_cache])
 
 
-def _finish(staging: Staging, asked: AskedRequest, answered: int) -> None:
-    asked.ended(answered)
+def _lose(staging: Staging, asked: AskedRequest) -> None:
+    """End what a lost session was for."""
+    asked.ended(0)
     staging.release()

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +62,9 @@ class KnownPrompt(NamedTuple):
     prompt_length: int
     stored: int = 0
     skipped: str = ""
+
+
+_NBYTES = attrgetter("tokens.nbytes")
 
 
 class Nearest(NamedTuple):
@@ -121,7 +126,7 @@ class Explainer:
     @property
     def nbytes(self) -> int:
         with self._lock:
-            return sum(known.tokens.nbytes for known in self._prompts)
+            return sum(map(_NBYTES, self._prompts))
 
     def ask(self, number: int | None, namespace: BlockKey, tokens: Tokens) -> Nearest | None:
         """Return the prompt that shares most with these tokens, the latest of equals; None when
@@ -168,7 +173,7 @@ class Explainer:
             self._prompts = [known for known in self._prompts if known.namespace != namespace]
 
     def _trim(self) -> None:
-        nbytes = sum(known.tokens.nbytes for known in self._prompts)
+        nbytes = sum(map(_NBYTES, self._prompts))
         while self._prompts and (nbytes > self.limit_bytes or len(self._prompts) > PROMPTS):
             nbytes -= self._prompts.pop(0).tokens.nbytes
 
@@ -213,7 +218,8 @@ class Explainer:
         self, told: Explanation, walked: Walked, near: Nearest | None, prompt: Tokens
     ) -> Explanation:
         """Return the reason that what left the tiers gives, or the nearest prompt."""
-        word, restored, size = told.reason, told.restored, walked.chain.block_size
+        word, restored, chain = told.reason, told.restored, walked.chain
+        size = chain.block_size
         departure = self._departure(walked, restored, near, word)
         cold = self._tiers.cold
         rationed = "rationed" if cold is not None and cold.room == "rationed" else ""
@@ -227,8 +233,12 @@ class Explainer:
             return replace(
                 told, reason=reasons.EVICTED, detail=_GONE[departure.how], gone_at=departure.at
             )
-        if word == reasons.ABSENT and self._has_deeper(walked, restored):
-            return replace(told, reason=reasons.EVICTED, detail="before this start")
+        if word == reasons.ABSENT:
+            first = (restored // size + 2) * size
+            ends = range(first, min(len(chain) + 1, first + DEEPER_BLOCKS * size), size)
+            deeper = map(PageId, map(chain.key, ends), repeat(walked.groups[0]))
+            if any(self._tiers.find_all(list(deeper))):
+                return replace(told, reason=reasons.EVICTED, detail="before this start")
         if word == reasons.NO_RESTORE_POINT:
             is_window = walked.lacking == "window"
             word = reasons.WINDOW_NOT_HELD if is_window else reasons.SNAPSHOT_MISSING
@@ -286,13 +296,6 @@ class Explainer:
                 if departure is not None:
                     return departure
         return None
-
-    def _has_deeper(self, walked: Walked, restored: int) -> bool:
-        chain, size = walked.chain, walked.chain.block_size
-        first = (restored // size + 2) * size
-        ends = range(first, min(len(chain) + 1, first + DEEPER_BLOCKS * size), size)
-        pages = [PageId(chain.key(end), group) for end in ends for group in walked.groups[:1]]
-        return any(self._tiers.find_all(pages))
 
 
 def compact(tokens: Tokens) -> Tokens:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -319,14 +319,6 @@ class RequestLog:
         if record.total_seconds is None:
             return "still being computed"
         return "it ended before" if record.generated_tokens else "it was cut off"
-
-    @uninterrupted
-    def stored(self, chain: KeyChain, end: int, skipped: Mapping[str, int]) -> None:
-        """Note that a sequence was handed to the tiers. Of a request in flight the trace will have
-        it with all of its keys."""
-        if self.trace is not None and not any(a.chain is chain for a in self.latest()):
-            self.trace.add_stored(chain, end)
-        self.explainer.store(chain.namespace, chain.tokens, end, skipped)
 
     @uninterrupted
     def forget(self, namespace: BlockKey) -> None:
