@@ -56,10 +56,11 @@ class PromptFlight:
                 self._reached = position
                 self._refusals = self._refusals + 1 if refused else 0
                 self._moved = time.monotonic()
-                for waiter in self._flights.waiters_in(self.namespace):
-                    shared = shared_length(self.tokens, waiter.tokens)
-                    computed = self._point(min(shared, position))
-                    waiter.has_news |= computed >= waiter.found + self._size
+                for waiter in self._flights.waiters:
+                    if waiter.chain.namespace == self.namespace:
+                        shared = shared_length(self.tokens, waiter.tokens)
+                        computed = self._point(min(shared, position))
+                        waiter.has_news |= computed >= waiter.found + self._size
                 self._flights.changed()
 
     def add_stops(self, positions: Iterable[int]) -> None:
@@ -128,19 +129,16 @@ class Flights:
         with self.lock:
             self.live[flight] = None
             self.changed()
-            for waiter in self.waiters_in(chain.namespace):
-                goal = flight.goal(waiter.tokens)
-                if goal > start and goal >= waiter.found + chain.block_size:
-                    flight.want(goal)
+            for waiter in self.waiters:
+                if waiter.chain.namespace == chain.namespace:
+                    goal = flight.goal(waiter.tokens)
+                    if goal > start and goal >= waiter.found + chain.block_size:
+                        flight.want(goal)
         return flight
 
     @property
     def idle(self) -> bool:
         return not self.live
-
-    def waiters_in(self, namespace: BlockKey) -> list["QueueWait"]:
-        """Return the requests of a namespace that are in a queue; the lock is held."""
-        return [waiter for waiter in self.waiters if waiter.chain.namespace == namespace]
 
     @property
     def state(self) -> tuple[int, int, int]:

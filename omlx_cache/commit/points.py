@@ -3,8 +3,9 @@ pages, and the tokens that windows need."""
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from omlx_cache.adapters.base import PAGED, GroupSpec, TokenRange
@@ -59,26 +60,24 @@ def window_start(chain: KeyChain, group: GroupSpec, end: int) -> int:
 
 def needed(chain: KeyChain, groups: Iterable[GroupSpec], end: int) -> list[PageId]:
     """Return the pages that a restore to `end` uses, root first."""
-    size = chain.block_size
-    ends = [(at, group.name) for group in groups for at in group.page_ends(end, size)]
+    ends: list[tuple[int, str]] = []
+    for group in groups:
+        ends += zip(group.page_ends(end, chain.block_size), repeat(group.name))
     return [PageId(chain.key(at), name) for at, name in sorted(ends)]
 
 
 def superseded(
     chain: KeyChain, end: int, tails_of: Callable[[list[BlockKey]], set[Tail]]
-) -> list[PageId]:
-    """Return paged tails of this chain whose block is complete now, except the tails of restore
+) -> Iterator[PageId]:
+    """Yield paged tails of this chain whose block is complete now, except the tails of restore
     points: windows and snapshots are restored only where they were taken."""
     blocks = end // chain.block_size
-    tails = tails_of(chain.boundaries(0, blocks - 1)) if blocks else set()
-    points = {tail.position for tail in tails if tail.group != PAGED.name}
-    return [
-        PageId(chain.key(position), group)
-        for position, group in sorted(tails)
-        if position not in points
-        and position < blocks * chain.block_size
-        and position % chain.block_size
-    ]
+    paged, points = set[int](), set[int]()
+    for position, group in tails_of(chain.boundaries(0, blocks - 1)) if blocks else ():
+        (paged if group == PAGED.name else points).add(position)
+    for position in sorted(paged - points):
+        if position < blocks * chain.block_size and position % chain.block_size:
+            yield PageId(chain.key(position), PAGED.name)
 
 
 class Segment(NamedTuple):

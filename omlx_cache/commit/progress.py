@@ -66,7 +66,8 @@ class LiveProgress:
         """Note that `position` tokens should have been fed; return where the cache is."""
         live = self._look(position, expected=True)
         if live == position:
-            self._agree(position)
+            self._agreed = self._sure = position
+            self._doubtful = None
         else:
             self._doubt(self._trusted(live))
         return self._sure if live is None else live
@@ -92,7 +93,8 @@ class LiveProgress:
             self._unseen.append(after - before)
         live = self._look(after)
         if live == after:
-            self._agree(after)
+            self._agreed = self._sure = after
+            self._doubtful = None
         else:
             self._doubt(live if live is not None and live < after else self._trusted(live))
 
@@ -114,10 +116,6 @@ class LiveProgress:
         """Return the agreed position; where layers disagree now, the one before one layer stood for
         all."""
         return self._sure if live is None else self._agreed
-
-    def _agree(self, position: int) -> None:
-        self._agreed = self._sure = position
-        self._doubtful = None
 
     def _doubt(self, position: int) -> None:
         if self._doubtful is None or position < self._doubtful:
