@@ -27,9 +27,9 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "storage": Limit(6862, 56, 0),
-    "core": Limit(7271, 74, 0),
+    "core": Limit(7260, 74, 0),
     "outside": Limit(11626, 141, 0),
-    "wheel": Limit(25759, 271, 0),
+    "wheel": Limit(25748, 271, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31370, 478, 0),
 }

@@ -7,14 +7,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress
+from typing import NamedTuple
 
 from omlx_cache import reasons
+from omlx_cache.arrays.mlxio import on_host
+from omlx_cache.codecs.codec import Codec
+from omlx_cache.codecs.policy import CodecPolicy
+from omlx_cache.commit.budgets import Budgets
+from omlx_cache.pages.cut import Cutter, PageCut
+from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
 from omlx_cache_storage.eviction.order import Ended, Priority
 from omlx_cache_storage.hot_page import Reservation
 from omlx_cache_storage.interrupts import deferred
+from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.measures import Counters
-from omlx_cache_storage.page import Page, PageId, PageMeta
+from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta
 from omlx_cache_storage.tiers import Besides, Tiers
 
 WRITER_STALL_SECONDS = 60.0
@@ -84,6 +91,11 @@ class Staging:
             self._counters.drop_snapshot(nbytes)
 
 
+class Planned(NamedTuple):
+    meta: PageMeta
+    cut: PageCut
+
+
 class Admission:
     """Stores the pages of one sequence and counts what it stored. Use it on the model's thread.
 
@@ -106,6 +118,9 @@ class Admission:
         self,
         store: Tiers,
         staging: Staging,
+        chain: KeyChain,
+        policy: CodecPolicy,
+        budgets: Budgets,
         own: Iterable[PageId],
         stamp: int | None,
         wait_seconds: float,
@@ -116,6 +131,9 @@ class Admission:
         prepared: int | None = None,
     ) -> None:
         self._store = store
+        self.chain = chain
+        self._policy = policy
+        self._budgets = budgets
         self.prepared = prepared is not None
         self._deletions = prepared
         self._priority = priority
@@ -143,32 +161,82 @@ class Admission:
         self._own.add(page)
         return True
 
-    def owned(self, pages: Sequence[PageId]) -> list[bool]:
-        """Return for each page whether a tier has it. Until the end, False for a page that only the
-        disk has and memory might keep: it was computed again, because that is quicker than to read
-        it."""
+    def lacking(self, ends: Sequence[int]) -> dict[PageId, int]:
+        """Return the paged pages that end there and that no tier has. Until the end, also those
+        that only the disk has and memory might keep: they were computed again, because that is
+        quicker than to read them."""
         in_memory = self._store.retains and not self.finishing
+        pages = [PageId(self.chain.key(end), PAGED) for end in ends]
+        lacking: dict[PageId, int] = {}
         found = self._store.find_all(pages, here=True)
-        owned = [info is not None and (not in_memory or info.tier == "hot") for info in found]
-        self._own.update(compress(pages, owned))
-        return owned
+        for page, end, info in zip(pages, ends, found, strict=True):
+            if info is None or (in_memory and not info.in_memory):
+                lacking[page] = end
+            else:
+                self._own.add(page)
+        return lacking
 
-    def add(
-        self, nbytes: int, meta: PageMeta, make: Callable[[], Page], *, stage: bool = False
+    def add(self, cutter: Cutter, run: Sequence[Planned], *, stage: bool = False) -> int:
+        """Cut, encode and store pages of one size, each behind the one before it, several at once
+        where possible. Return how many until one had no room. With `stage` that one waits in
+        staging while the sequence goes on, or is counted as skipped."""
+        meta = run[0].meta
+        encodes = meta.held > 0 and self._policy.encodes(len(self.chain))
+        codecs = codecs_for(meta, self._policy) if encodes else {}
+        nbytes = encoded_nbytes(meta, codecs) if codecs else meta.nbytes
+        self._budgets.page(meta.group, meta.held, nbytes)
+        most = run_bytes() if codecs or not on_host() else 0
+        stored, wanted = 0, len(run)
+        while wanted > 1:
+            deferred.point()
+            room = self._store.admit_run(
+                nbytes,
+                wanted,
+                self._own,
+                position=run[stored + wanted - 1].meta.position,
+                most=most,
+                priority=self._priority,
+                prepared=self.prepared,
+            )
+            if not room:
+                # Of large pages the writer's queue may have room for some.
+                wanted = wanted // 2 if most else 0
+                continue
+            with room:
+                for page in _made(cutter, run[stored : stored + room.nbytes // nbytes], codecs):
+                    if page.meta.nbytes != nbytes:
+                        break
+                    self._put(page, room)
+                    stored += 1
+            # One that turned out larger, and those behind it, are admitted one by one.
+            wanted = len(run) - stored if page.meta.nbytes == nbytes else 0
+        for one in run[stored:]:
+            make = partial(_made, cutter, [one], codecs)
+            # A page that is stored encoded is not encoded again, as that could give other bits.
+            is_stored = (codecs and self.owns(one.meta.id)) or self._add_one(
+                nbytes, one.meta, make, stage
+            )
+            # One that the disk has need not be in memory.
+            if not (is_stored or (not stage and self.owns(one.meta.id))):
+                break
+            stored += 1
+        return stored
+
+    def _add_one(
+        self, nbytes: int, meta: PageMeta, make: Callable[[], Sequence[Page]], stage: bool
     ) -> bool:
-        """Make and store a page of `nbytes`, or of more when it turns out so; False without room.
-        With `stage` it then waits in staging while the sequence goes on, or is counted as
-        skipped."""
+        """Make and store a page of `nbytes`, or of more when it turns out so; False without room,
+        and outside of staging."""
         page, size = None, nbytes
         while room := self._admit(size, meta.position):
             with room:
-                page = make() if page is None else page
+                page = make()[0] if page is None else page
                 if page.meta.nbytes == size:
                     self._put(page, room)
                     return True
                 size = page.meta.nbytes
         if page is None and stage and not self.finishing and self.staging.reserve(nbytes):
-            page = make()
+            page = make()[0]
             if page.meta.nbytes == nbytes:
                 self._staged.append(page)
                 return True
@@ -179,42 +247,6 @@ class Admission:
             self.skipped[reasons.SNAPSHOT_BUDGET] += 1
         return False
 
-    def add_run(
-        self,
-        nbytes: int,
-        metas: Sequence[PageMeta],
-        make: Callable[[int], Sequence[Page]],
-        *,
-        most: int = 0,
-    ) -> int:
-        """Make and store the first of some pages of `nbytes` each, in one step, `most` bytes
-        together or what the store prefers; return how many, up to one that turned out larger. Never
-        waits. After 0 each must be added by itself, which can do more for it."""
-        deferred.point()
-        wanted, room = len(metas), Reservation()
-        while wanted and not room:
-            position = metas[wanted - 1].position
-            room = self._store.admit_run(
-                nbytes,
-                wanted,
-                self._own,
-                position=position,
-                most=most,
-                priority=self._priority,
-                prepared=self.prepared,
-            )
-            # Of large pages the writer's queue may have room for some.
-            wanted = wanted // 2 if most else 0
-        if not room:
-            return 0
-        with room:
-            pages = make(room.nbytes // nbytes)
-            for stored, page in enumerate(pages):
-                if page.meta.nbytes != nbytes:
-                    return stored
-                self._put(page, room)
-        return len(pages)
-
     def take_staged(self) -> list[Page]:
         pages, self._staged = sorted(self._staged, key=lambda page: page.meta.position), []
         for page in pages:
@@ -224,7 +256,7 @@ class Admission:
     def add_made(self, page: Page) -> None:
         """Store a page that waited in staging; without room it goes back there, or is dropped and
         counted at the end."""
-        self.add(page.meta.nbytes, page.meta, lambda: page, stage=True)
+        self._add_one(page.meta.nbytes, page.meta, lambda: [page], stage=True)
 
     def give_up(self, pages: Sequence[PageId]) -> None:
         self.skipped[self.lack] += len(pages)
@@ -251,6 +283,8 @@ class Admission:
         )
 
     def result(self, end: int) -> CommitResult:
+        """Return what was stored of a sequence of `end` tokens, which the budgets learn."""
+        self._budgets.sequence(end, lost=self.skipped[reasons.NO_ROOM] > 0)
         # A plus leaves out what was counted as none.
         return CommitResult(end, self._pages, self._nbytes, 0, dict(+self.skipped))
 
@@ -290,3 +324,10 @@ class Admission:
             self.new.add(page.meta.id)
             self._pages += 1
             self._nbytes += page.meta.nbytes
+
+
+def _made(cutter: Cutter, run: Sequence[Planned], codecs: Mapping[str, Codec]) -> Sequence[Page]:
+    if codecs:
+        return encode_run(cutter, run, codecs)
+    metas, cuts = zip(*run, strict=True)
+    return list(map(Page, metas, cutter.payloads(cuts)))

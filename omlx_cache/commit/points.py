@@ -97,7 +97,7 @@ class WindowTrail:
     """
 
     def __init__(self, groups: Sequence[GroupSpec], staging: Staging, start: int) -> None:
-        self.groups = groups
+        self.groups = [group for group in groups if group.kind == "window"]
         self._staging = staging
         self._reached = start
         self._segments: dict[GroupSpec, list[Segment]] = defaultdict(list)
