@@ -337,7 +337,12 @@ class Scope:
             self.log_failure("commit failed, nothing more is stored", error)
             result = CommitResult.none(reasons.ERROR)
         seconds = time.perf_counter() - began
-        self.store.counters.commit(result.skipped, seconds)
+        self.store.counters.add(
+            skips=result.skipped,
+            commits=1,
+            rejected_pages=sum(result.skipped.values()),
+            commit_seconds=seconds,
+        )
         self.store.events.timings.observe("commit_seconds", seconds)
         return result
 

@@ -144,13 +144,15 @@ class AskedRequest:
             reason=told.reason,
             prepared_tokens=prepared,
         )
-        self._log.counters.add(prepared_asked_tokens=prepared)
-        self._log.counters.request(
-            record.prompt_tokens,
-            tokens,
-            cold,
-            told.reason if told.is_miss else None,
-            self.remote_tokens,
+        self._log.counters.add(
+            miss=told.reason if told.is_miss else None,
+            sessions=1,
+            asked_tokens=record.prompt_tokens,
+            restored_tokens=tokens,
+            restored_hot_tokens=tokens - cold - self.remote_tokens,
+            restored_cold_tokens=cold,
+            restored_remote_tokens=self.remote_tokens,
+            prepared_asked_tokens=prepared,
         )
         timings = self._log.events.timings
         timings.observe("asked_tokens", record.prompt_tokens)

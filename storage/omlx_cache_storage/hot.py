@@ -203,7 +203,7 @@ class HotTier(LocalTier[Held]):
             is_unasked = prepared is not None
             if is_unasked and old is not None and old.state is not PageState.PREPARED:
                 is_unasked, stamp_ns = False, max(stamp_ns, old.stamp_ns)
-            if self.pins:
+            if self.pins.version:
                 self._index.pin(held, self._wanted_until(held), now, self.limit_bytes // SHARE)
             if dirty and is_unasked and not held.pinned_ns:
                 held.state = PageState.PREPARED

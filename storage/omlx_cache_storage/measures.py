@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
+from math import inf
 from typing import Any, Literal, NamedTuple, get_args
 
 from omlx_cache_storage.interrupts import uninterrupted
@@ -68,14 +69,14 @@ MOST_SPANS = 64
 
 
 class Intervals:
-    """The union of the intervals that were added, in any order, as seconds. What lies before the
-    latest 64 stretches counts no more, so that `seconds` is never more than the union. Its owner
-    guards it."""
+    """The union of the intervals that were added, in any order, as seconds. What lies before a
+    floor, or before the latest 64 stretches, counts no more, so that `seconds` is never more than
+    the union. Its owner guards it."""
 
-    def __init__(self) -> None:
+    def __init__(self, floor: float = -inf) -> None:
         self.seconds = 0.0
         self._spans: list[tuple[float, float]] = []
-        self._floor = float("-inf")
+        self._floor = floor
 
     def add(self, begin: float, end: float) -> float:
         begin = max(begin, self._floor)
@@ -120,11 +121,11 @@ class _Model:
     before any rate was known; other restored tokens are in `saved`, priced once."""
 
     label: str
+    computing: Intervals
+    restoring: Intervals
     tokens: float = 0.0
     seconds: float = 0.0
     rate: float | None = None
-    computing: Intervals = field(default_factory=Intervals)
-    restoring: Intervals = field(default_factory=Intervals)
     saved: float = 0.0
     unpriced_tokens: int = 0
     unpriced_seconds: float = 0.0
@@ -151,13 +152,14 @@ class WorkMeter:
         self._started = clock()
         self._lock = threading.Lock()
         self._models: OrderedDict[str, _Model] = OrderedDict()
-        self._computing = Intervals()
-        self._restoring = Intervals()
+        self._computing = Intervals(self._started)
+        self._restoring = Intervals(self._started)
         self._saved_by_others = 0.0
 
     def request(self, model: str, label: str) -> "RequestWork":
         with self._lock:
-            known = self._models.setdefault(model, _Model(label))
+            new = _Model(label, Intervals(self._started), Intervals(self._started))
+            known = self._models.setdefault(model, new)
             self._models.move_to_end(model)
             if len(self._models) > MODELS:
                 self._saved_by_others += self._models.popitem(last=False)[1].saved
@@ -182,10 +184,6 @@ class WorkMeter:
                 rates,
             )
 
-    def _ended(self, seconds: float) -> tuple[float, float]:
-        now = self._clock()
-        return max(self._started, now - seconds), now
-
 
 class RequestWork(NamedTuple):
     """One request's work, told when it has been done; calls of one request follow each other."""
@@ -196,28 +194,28 @@ class RequestWork(NamedTuple):
     def computed(self, tokens: int, seconds: float) -> None:
         """Tell that a chunk of the prompt was computed in the last `seconds`; 0 tokens for one that
         a step of decoding took along."""
-        meter, model, interval = self.meter, self.model, self.meter._ended(seconds)
+        meter, model, now = self.meter, self.model, self.meter._clock()
         with meter._lock:
-            meter._computing.add(*interval)
+            meter._computing.add(now - seconds, now)
             if tokens < RATED_TOKENS:
                 return
             if model.tokens > RECENT_TOKENS:
                 model.tokens, model.seconds = model.tokens / 2, model.seconds / 2
             model.tokens += tokens
-            model.seconds += model.computing.add(*interval)
+            model.seconds += model.computing.add(now - seconds, now)
             model.rate = model.tokens / model.seconds if model.seconds > 0 else None
             model.price()
 
     def restored(self, tokens: int, seconds: float) -> None:
-        meter, interval = self.meter, self.meter._ended(seconds)
+        meter, model, now = self.meter, self.model, self.meter._clock()
         with meter._lock:
-            meter._restoring.add(*interval)
-            self.model.price(tokens, self.model.restoring.add(*interval))
+            meter._restoring.add(now - seconds, now)
+            model.price(tokens, model.restoring.add(now - seconds, now))
 
     def held(self, seconds: float) -> None:
-        interval = self.meter._ended(seconds)
+        now = self.meter._clock()
         with self.meter._lock:
-            self.model.price(seconds=self.model.restoring.add(*interval))
+            self.model.price(seconds=self.model.restoring.add(now - seconds, now))
 
 
 @dataclass
@@ -246,30 +244,21 @@ class Counters:
                 return
             release()
 
-    def request(
-        self, asked: int, restored: int, cold: int, reason: str | None, remote: int = 0
-    ) -> None:
-        self.add(
-            sessions=1,
-            asked_tokens=asked,
-            restored_tokens=restored,
-            restored_cold_tokens=cold,
-            restored_remote_tokens=remote,
-            restored_hot_tokens=restored - cold - remote,
-        )
-        with self._lock:
-            self._misses.update([] if reason is None else [reason])
-
     @uninterrupted
-    def add(self, **amounts: float) -> None:
-        self._run_deferred()
+    def add(
+        self,
+        *,
+        miss: str | None = None,
+        skips: Mapping[str, int] | None = None,
+        **amounts: float,
+    ) -> None:
+        """Add to sums, which are named as in `RequestStats`; a `miss` and `skips` by reason."""
+        if self._deferred:
+            self._run_deferred()
         with self._lock:
             self._sums.update(amounts)
-
-    def commit(self, skipped: Mapping[str, int], seconds: float) -> None:
-        self.add(commits=1, rejected_pages=sum(skipped.values()), commit_seconds=seconds)
-        with self._lock:
-            self._skips.update(skipped)
+            self._misses.update([miss] if miss else ())
+            self._skips.update(skips)
 
     @uninterrupted
     def skip(self, reason: str, pages: int = 1) -> None:

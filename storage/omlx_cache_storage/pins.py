@@ -70,7 +70,8 @@ class Pins:
 
     Any thread may call. `_lock` guards `_filed` (what the file says, or is to say), `_own` (this
     process's pins, several for one target), `_written` (pins that the file has had), `_known`
-    (namespaces whose documents were read), `is_unwritten` and `version` (rises with each change).
+    (namespaces whose documents were read), `is_unwritten` and `version` (rises with each change,
+    0 before the first pin).
     `until` and `chain_until` take no lock: `_keys` and `_namespaces` are replaced, and entries of
     theirs only added. `merged`, `go_by` and `learn` belong to one thread.
     """
@@ -88,9 +89,6 @@ class Pins:
         self._namespaces: dict[BlockKey, int] = {}
         self.is_unwritten = False
         self.version = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._filed or self._own)
 
     @property
     def end_ns(self) -> int:

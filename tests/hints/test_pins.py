@@ -83,7 +83,7 @@ def test_a_prefix_that_is_pinned_twice_stays_until_both_have_ended(story: Story)
     assert pins.merged((), now) == ()
     pins.go_by((), ())
     assert pins.until(story.namespace, story.id(2).key) == 0
-    assert not pins
+    assert not pins.namespaces
 
 
 def test_pins_of_others_stay_in_their_place(story: Story) -> None:

@@ -160,7 +160,7 @@ def test_bytes_are_told_for_each_restored_token(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         commit_to_disk(store, Story(nbytes=50_000), 1, 2, 3)
         assert store.stats().written_bytes_per_restored_token is None
-        store.counters.request(1000, 500, 0, None)
+        store.counters.add(asked_tokens=1000, restored_tokens=500)
         stats = store.stats()
         told = stats.to_dict()["written_bytes_per_restored_token"]
         assert told == stats.written_bytes_per_restored_token == stats.cold.written_bytes / 500

@@ -134,7 +134,7 @@ class Index:
         return its record. A file of its name that should be gone was replaced by it."""
         self.doomed.end(stored.name)
         file = PageFile(stored)
-        if self.pins:
+        if self.pins.version:
             most, until_ns = self.limit_bytes // SHARE, self._wanted_until(file)
             self.contents.pin(file, until_ns, self.clock.now(), most)
         self.contents.add(file, stamp_ns, used=used and not file.pinned_ns)

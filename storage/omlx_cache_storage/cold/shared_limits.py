@@ -334,9 +334,9 @@ class SharedLimits(DirectoryPart):
         pins, now = self._index.pins, self._index.clock.now()
         changed = anew or pins.is_unwritten or self._sharing.repinned
         try:
-            if changed or (pins and pins.end_ns <= now):
+            if changed or (pins.version and pins.end_ns <= now):
                 self._file_pins(now)
-            if pins:
+            if pins.version:
                 with self._index.lock:
                     here = [name for name, taken in self._index.contents.taken.items() if taken]
                 pins.learn(here)
@@ -345,7 +345,7 @@ class SharedLimits(DirectoryPart):
         pinned = (pins.version, self._index.limit_bytes)
         if anew or self._pinned != pinned:
             self._pinned = pinned
-            if pins or self._index.contents.pinned_bytes:
+            if pins.version or self._index.contents.pinned_bytes:
                 self._index.go_by_pins(pins.namespaces)
 
     def _file_pins(self, now_ns: int) -> None:
