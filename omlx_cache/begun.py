@@ -12,9 +12,8 @@ from omlx_cache import reasons
 from omlx_cache.flights import QueueWait
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.scope import Scope
-from omlx_cache_storage.arguments import SECONDS, Arguments, is_count, is_timeout
+from omlx_cache_storage.calls import SECONDS, Arguments, is_count, is_timeout, uninterrupted
 from omlx_cache_storage.eviction.order import Priority, is_priority
-from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 
 _log = logging.getLogger(__name__)

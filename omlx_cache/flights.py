@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable
 from functools import partial
 
-from omlx_cache_storage.interrupts import turn, wait_in_turns
+from omlx_cache_storage.calls import turn, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 
 STALLED_SECONDS = 120.0

@@ -16,8 +16,7 @@ from omlx_cache.requests.explanation import Explanation
 from omlx_cache.restore.lookup import first_pages
 from omlx_cache.scope import Scope, ScopeOptions, Scopes
 from omlx_cache.session import Session
-from omlx_cache_storage.arguments import SECONDS, is_seconds, is_whole
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.calls import SECONDS, is_seconds, is_whole, uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 from omlx_cache_storage.page import PageId
 from omlx_cache_storage.pins import MOST_KEYS, Pinned

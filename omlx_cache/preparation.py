@@ -16,7 +16,7 @@ from omlx_cache.commit.progress import LiveExtent
 from omlx_cache.pages.layout import Layout, layout_of
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.scope import MOST_TOKENS, Scope
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens
 
 _log = logging.getLogger(__name__)

@@ -32,8 +32,8 @@ from omlx_cache.restore.lookup import RestorePoint, find_restore_point
 from omlx_cache.restore.pending import PendingRestore
 from omlx_cache.restore.walk import Boundaries, Walk
 from omlx_cache.store import BlockStore
+from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.eviction.order import Ended, Priority
-from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens
 from omlx_cache_storage.page import PageId
 

@@ -28,9 +28,8 @@ from omlx_cache.requests.explainer import Walked
 from omlx_cache.requests.explanation import Explanation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.scope import unsupported
-from omlx_cache_storage.arguments import is_whole
+from omlx_cache_storage.calls import deferred, is_whole, uninterrupted
 from omlx_cache_storage.eviction.order import ENDED, Ended, is_ended
-from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.keys import KeyChain, as_tokens
 
 _log = logging.getLogger(__name__)

@@ -48,7 +48,14 @@ from omlx_cache.settings.values import render
 from omlx_cache.upkeep.directory import Allowance, ReuseKeeper, allowance, known_budget
 from omlx_cache.upkeep.memory import Level, Relief
 from omlx_cache.upkeep.thread import StoreParts, upkeep_thread
-from omlx_cache_storage.arguments import SECONDS, is_count, is_seconds, is_whole
+from omlx_cache_storage.calls import (
+    SECONDS,
+    deferred,
+    is_count,
+    is_seconds,
+    is_whole,
+    uninterrupted,
+)
 from omlx_cache_storage.cold.catalog import read_namespace
 from omlx_cache_storage.cold.disk import FileSystem
 from omlx_cache_storage.cold.small_files import Budget, Reuse, has_fields, read_pins, read_reuse
@@ -60,7 +67,6 @@ from omlx_cache_storage.eviction.keep import Clock, Keep
 from omlx_cache_storage.eviction.order import Record
 from omlx_cache_storage.format import packing
 from omlx_cache_storage.hot_page import WRITE_POLICIES, Held, PageState
-from omlx_cache_storage.interrupts import deferred, uninterrupted
 from omlx_cache_storage.io_threads import (
     DiskThread,
     ReaderPool,

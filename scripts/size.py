@@ -26,10 +26,10 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "storage": Limit(6862, 56, 0),
-    "core": Limit(7260, 74, 0),
+    "storage": Limit(6853, 55, 0),
+    "core": Limit(7259, 74, 0),
     "outside": Limit(11626, 141, 0),
-    "wheel": Limit(25748, 271, 0),
+    "wheel": Limit(25738, 270, 0),
     "benchmarks": Limit(1500, 18, 0),
     "tests": Limit(31370, 478, 0),
 }

@@ -24,7 +24,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from omlx_cache_storage.arguments import is_whole
+from omlx_cache_storage.calls import is_whole
 from omlx_cache_storage.page import TensorSpec
 
 Array: TypeAlias = mx.array

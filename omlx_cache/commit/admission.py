@@ -16,9 +16,9 @@ from omlx_cache.codecs.policy import CodecPolicy
 from omlx_cache.commit.budgets import Budgets
 from omlx_cache.pages.cut import Cutter, PageCut
 from omlx_cache.pages.encoding import codecs_for, encode_run, encoded_nbytes, run_bytes
+from omlx_cache_storage.calls import deferred
 from omlx_cache_storage.eviction.order import Ended, Priority
 from omlx_cache_storage.hot_page import Reservation
-from omlx_cache_storage.interrupts import deferred
 from omlx_cache_storage.keys import KeyChain
 from omlx_cache_storage.measures import Counters
 from omlx_cache_storage.page import PAGED, Page, PageId, PageMeta

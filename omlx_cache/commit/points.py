@@ -12,7 +12,7 @@ from omlx_cache.adapters.base import PAGED, GroupSpec, TokenRange
 from omlx_cache.commit.admission import Staging
 from omlx_cache.pages.cut import Cutter, Source, read_source
 from omlx_cache.pages.layout import Layout
-from omlx_cache_storage.arguments import is_whole
+from omlx_cache_storage.calls import is_whole
 from omlx_cache_storage.keys import BlockKey, KeyChain
 from omlx_cache_storage.page import PageId, Tail
 

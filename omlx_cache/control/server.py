@@ -30,7 +30,7 @@ from omlx_cache.control.socket_paths import candidates
 from omlx_cache.settings.names import ConfigError
 from omlx_cache.status.answer import is_loopback
 from omlx_cache.status.routes import Operations, Routes
-from omlx_cache_storage.interrupts import wait_in_turns
+from omlx_cache_storage.calls import wait_in_turns
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Self
 
+from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.documents import MLX, MLX_LM, Versions, versions
 from omlx_cache_storage.format import FORMAT_VERSION
-from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KEY_HASH, BlockKey, namespace_digest
 
 RECENT = 1024

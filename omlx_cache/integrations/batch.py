@@ -29,7 +29,7 @@ from omlx_cache.prefix import PrefixCache
 from omlx_cache.preparation import Preparation
 from omlx_cache.requests.log import AskedRequest
 from omlx_cache.session import Session
-from omlx_cache_storage.arguments import is_count
+from omlx_cache_storage.calls import is_count
 from omlx_cache_storage.keys import as_tokens
 
 if TYPE_CHECKING:

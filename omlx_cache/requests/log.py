@@ -20,8 +20,8 @@ from omlx_cache.identity.namespace import Namespace
 from omlx_cache.requests.explainer import Explainer, Walked, compact
 from omlx_cache.requests.explanation import Explanation, RequestRecord, sentence, why
 from omlx_cache.requests.trace import RequestTrace
+from omlx_cache_storage.calls import turn, uninterrupted, wait_in_turns
 from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.interrupts import turn, uninterrupted, wait_in_turns
 from omlx_cache_storage.keys import BlockKey, KeyChain, Tokens, shared_length
 from omlx_cache_storage.measures import Counters, RequestWork
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from omlx_cache import reasons
 from omlx_cache.settings.sizes import duration
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.measures import WorkMeter
 from omlx_cache_storage.page import COLD, REMOTE
 

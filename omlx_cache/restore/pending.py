@@ -17,7 +17,7 @@ from omlx_cache.restore.plan import PageFailed, Plan
 from omlx_cache.restore.queue import BackgroundReading, RestoreQueue
 from omlx_cache.restore.reading import DISK_PASSES, MEMORY_PASSES, Reading
 from omlx_cache.restore.walk import Walk, fallbacks
-from omlx_cache_storage.interrupts import uninterrupted, wait_in_turns
+from omlx_cache_storage.calls import uninterrupted, wait_in_turns
 from omlx_cache_storage.page import COLD, REMOTE, PageId
 
 _log = logging.getLogger(__name__)

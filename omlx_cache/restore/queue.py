@@ -12,7 +12,7 @@ from omlx_cache import reasons
 from omlx_cache.restore.plan import PageFailed
 from omlx_cache.restore.reading import Closed, Reading
 from omlx_cache.restore.walk import Walk
-from omlx_cache_storage.interrupts import done_within, uninterrupted
+from omlx_cache_storage.calls import done_within, uninterrupted
 from omlx_cache_storage.io_threads import Read, ReaderPool
 
 _log = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from omlx_cache.restore.lookup import RestorePoint
 from omlx_cache.restore.plan import PageFailed, PageRead, Plan, batches, is_direct, make_plan
 from omlx_cache.restore.targets import DeviceTargets, HostTargets
 from omlx_cache.restore.walk import Walk
+from omlx_cache_storage.calls import done_within
 from omlx_cache_storage.errors import PageError, PageGone, PageUnanswered, PageUnreadable
 from omlx_cache_storage.hot_page import Reservation
-from omlx_cache_storage.interrupts import done_within
 from omlx_cache_storage.io_threads import came, result_along
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Buffer, OpenPage, Page, PageId, PageInfo, PageMeta, Tail

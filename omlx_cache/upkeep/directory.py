@@ -13,6 +13,7 @@ from omlx_cache.settings import CacheSettings
 from omlx_cache.settings.derived import ANSWER_SECONDS
 from omlx_cache.settings.sizes import format_size
 from omlx_cache.settings.values import render
+from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.cold.small_files import (
     WORDS,
     Budget,
@@ -21,7 +22,6 @@ from omlx_cache_storage.cold.small_files import (
     read_budget,
     write_reuse,
 )
-from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.io_threads import DiskThread, within
 
 _log = logging.getLogger(__name__)

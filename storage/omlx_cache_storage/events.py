@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Literal, NamedTuple, get_args
 
+from omlx_cache_storage.calls import turn, uninterrupted, wait_in_turns
 from omlx_cache_storage.format.names import PARENT_HINT_BYTES, StoredPage
-from omlx_cache_storage.interrupts import turn, uninterrupted, wait_in_turns
 from omlx_cache_storage.measures import Histograms
 from omlx_cache_storage.page import PAGED, PageId, PageMeta
 from omlx_cache_storage.stats import KINDS, Kind

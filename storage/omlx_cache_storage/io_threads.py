@@ -18,7 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from omlx_cache_storage.interrupts import deferred, done_within, wait_in_turns
+from omlx_cache_storage.calls import deferred, done_within, wait_in_turns
 
 P = ParamSpec("P")
 T = TypeVar("T")

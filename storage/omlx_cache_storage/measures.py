@@ -11,7 +11,7 @@ from itertools import accumulate
 from math import inf
 from typing import Any, Literal, NamedTuple, get_args
 
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.stats import Histogram, RequestStats, SnapshotStats
 
 Measure = Literal[

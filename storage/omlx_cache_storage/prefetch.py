@@ -6,10 +6,16 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 
-from omlx_cache_storage.arguments import SECONDS, Arguments, is_timeout
+from omlx_cache_storage.calls import (
+    SECONDS,
+    Arguments,
+    deferred,
+    is_timeout,
+    uninterrupted,
+    wait_in_turns,
+)
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.hot_page import Reservation
-from omlx_cache_storage.interrupts import deferred, uninterrupted, wait_in_turns
 from omlx_cache_storage.io_threads import Read, ReaderPool, progress
 from omlx_cache_storage.page import Buffer, OpenPage, Page, PageId, PageMeta
 from omlx_cache_storage.tiers import Tiers

@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
-from omlx_cache_storage.arguments import SECONDS, Arguments, is_timeout
+from omlx_cache_storage.calls import SECONDS, Arguments, is_timeout, uninterrupted
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageUnanswered, PageUnreadable
 from omlx_cache_storage.events import SILENT, Departures, EventLog
@@ -17,7 +17,6 @@ from omlx_cache_storage.eviction.keep import NEVER_NS, SUPERSEDED_NS, Clock, Kee
 from omlx_cache_storage.eviction.order import SHIFTS_NS, Ended, Priority
 from omlx_cache_storage.hot import ON_DISK, HotTier
 from omlx_cache_storage.hot_page import PageState, Reservation, WritePolicy
-from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.io_threads import DiskThread
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.measures import Counters
@@ -94,7 +93,7 @@ class Tiers:
         self.remote = remote
         self.uploads: Uploads | None = None
         self.counters = Counters()
-        self.arguments = Arguments(self.counters)
+        self.arguments = Arguments(partial(self.counters.add, ignored_hints=1))
         self.events = events
         self.departures = departures or Departures()
         self._policy = policy

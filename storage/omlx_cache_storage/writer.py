@@ -13,11 +13,11 @@ from math import inf
 from typing import Literal
 
 from omlx_cache_storage.breaker import UNAVAILABLE, CircuitBreaker
+from omlx_cache_storage.calls import turn, wait_in_turns
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.events import SILENT, EventLog
 from omlx_cache_storage.hot import HotTier
 from omlx_cache_storage.hot_page import REFUSED, PageState, Write, fits
-from omlx_cache_storage.interrupts import turn, wait_in_turns
 from omlx_cache_storage.io_threads import LastAnswer, follow
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, WriteResult

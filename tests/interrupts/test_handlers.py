@@ -17,8 +17,8 @@ from kit.storage import FaultyDisk, Story, commit, files_in, open_store
 from kit.storm import Work
 from omlx_cache import BlockStore
 from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
-from omlx_cache_storage import interrupts
-from omlx_cache_storage.interrupts import deferred
+from omlx_cache_storage import calls
+from omlx_cache_storage.calls import deferred
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -88,7 +88,7 @@ def test_a_handler_that_calls_the_store_while_handlers_are_put_off_stays_in_its_
                 pass
 
     with handling(ask):
-        monkeypatch.setattr(interrupts, "_signal", Late)
+        monkeypatch.setattr(calls, "_signal", Late)
         for _ in range(3):
             with deferred:
                 assert signal.getsignal(signal.SIGUSR1) is not ask
@@ -159,7 +159,7 @@ def test_signals_without_a_handler_of_python_s_and_other_threads_are_left_alone(
 def test_a_handler_that_waits_for_too_long_runs_wherever_the_thread_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(interrupts, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(calls, "PATIENCE_SECONDS", 0.05)
     lock = threading.Lock()
     lock.acquire()
     with handling(_raise), deferred:

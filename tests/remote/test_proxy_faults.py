@@ -16,7 +16,7 @@ from kit.remote.proxy import Proxy, Way, proxy_to
 from kit.remote.redis_servers import RedisServer, redis_server
 from kit.units import KIB
 from omlx_cache import BlockStore, PrefixCache
-from omlx_cache_storage import interrupts
+from omlx_cache_storage import calls
 
 TOKENS = 321
 LOOKUP = 0.3
@@ -73,14 +73,14 @@ class _Waits:
         return waited
 
 
-_WAIT = interrupts.wait_in_turns
+_WAIT = calls.wait_in_turns
 
 
 @contextmanager
 def _in_time(allowed: float = LOOKUP + READ) -> Iterator[None]:
     waits = _Waits()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interrupts, "wait_in_turns", waits)
+        patch.setattr(calls, "wait_in_turns", waits)
         began = time.monotonic()
         yield
         assert time.monotonic() - began < allowed + SLACK

@@ -36,8 +36,8 @@ from omlx_cache.requests.log import AskedRequest
 from omlx_cache.restore.pending import Restored, missed
 from omlx_cache.settings import CacheSettings
 from omlx_cache.store import BlockStore
+from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.eviction.order import ENDED, Ended, is_ended
-from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.keys import KeyChain, Tokens, as_tokens
 from omlx_cache_storage.page import PageId
 

@@ -25,7 +25,7 @@ from omlx_cache.integrations.mlx_lm.following import FollowedRows
 from omlx_cache.integrations.rows import row_caches, segments_of
 from omlx_cache.integrations.vllm_mlx.prefix_cache import MB, TieredPrefixCache
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.calls import uninterrupted
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from omlx_cache.integrations.mlx_lm.prompt_cache import TieredPromptCache
 from omlx_cache.integrations.rows import heeds_padding
 from omlx_cache.kv.buffers import shared
 from omlx_cache.store import BlockStore
-from omlx_cache_storage.interrupts import uninterrupted
+from omlx_cache_storage.calls import uninterrupted
 
 _log = logging.getLogger(__name__)
 

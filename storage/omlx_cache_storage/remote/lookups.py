@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
 from omlx_cache_storage import errors
-from omlx_cache_storage.interrupts import done_within, uninterrupted
+from omlx_cache_storage.calls import done_within, uninterrupted
 from omlx_cache_storage.io_threads import ReaderPool
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import REMOTE, PageId, PageInfo, Placed, Tail

@@ -8,9 +8,9 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 
 from omlx_cache_storage import errors
+from omlx_cache_storage.calls import uninterrupted
 from omlx_cache_storage.errors import ForeignPage, PageError, PageNotSent, PageUnreadable
 from omlx_cache_storage.events import SILENT, EventLog
-from omlx_cache_storage.interrupts import uninterrupted
 from omlx_cache_storage.io_threads import ReaderPool, bounded_elsewhere, came
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import (

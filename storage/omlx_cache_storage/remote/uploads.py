@@ -12,11 +12,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
+from omlx_cache_storage.calls import wait_in_turns
 from omlx_cache_storage.cold.tier import ColdTier
 from omlx_cache_storage.errors import PageError
 from omlx_cache_storage.format.names import StoredPage
 from omlx_cache_storage.hot import HotTier
-from omlx_cache_storage.interrupts import wait_in_turns
 from omlx_cache_storage.io_threads import ReaderPool
 from omlx_cache_storage.keys import BlockKey
 from omlx_cache_storage.page import Page, PageId, PageMeta, Placed

@@ -1,4 +1,5 @@
-"""Signals wait until the store is done with a call: no handler runs, and raises, in its middle.
+"""A program's calls of the store. Signals wait until the store is done with one: no handler runs,
+and raises, in its middle. An argument of a wrong type is ignored, and ends no request.
 
 Python runs signal handlers on the main thread between any two instructions. One that raises, as
 Ctrl-C does, would leave books half-written and locks held (`with condition` keeps its lock in 4 of
@@ -10,6 +11,7 @@ nothing is half-done. Public entry points are guarded, and calls inside them by 
 import _signal  # type: ignore[import-not-found]
 import _thread
 import contextlib
+import logging
 import math
 import os
 import signal
@@ -19,11 +21,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from functools import wraps
+from numbers import Integral, Number
+from reprlib import repr as short
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar
+
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Known = TypeVar("Known")
 _Handler = Callable[[int, FrameType | None], Any]
 
 TURN_SECONDS = 0.05
@@ -237,3 +244,65 @@ def turn(condition: threading.Condition, is_so: Callable[[], bool], seconds: flo
 
 def done_within(future: "Future[Any]", timeout: float | None) -> bool:
     return future.done() or wait_in_turns(lambda left: bool(wait_for([future], left).done), timeout)
+
+
+SECONDS = "a number of seconds"
+MOST_SECONDS = 2**32
+"""More than a century; threads cannot wait for ever so long."""
+
+
+class Arguments:
+    """Returns a valid argument, or its default; never raises. An ignored argument is counted
+    (`ignored_hints`), and logged the first time for each name. Any thread may call: each operation
+    on `_told` is atomic."""
+
+    def __init__(self, count_ignored: Callable[[], None]) -> None:
+        self._count_ignored = count_ignored
+        self._told: set[str] = set()
+
+    def known(
+        self,
+        name: str,
+        value: object,
+        is_one: Callable[[object], TypeGuard[Known]],
+        default: Known,
+        wanted: str,
+    ) -> Known:
+        """Return a value that `is_one`, else the default; `wanted` says what to give. NumPy's
+        numbers become Python's: threads and MLX take no others."""
+        if isinstance(value, Number) and hasattr(value, "item"):
+            value = value.item()
+        if value is default or is_one(value):
+            return value
+        self.ignore(name, value, wanted)
+        return default
+
+    def ignore(self, name: str, value: object, wanted: str) -> None:
+        self._count_ignored()
+        self.say(name, f"{name}={short(value)} is ignored: give {wanted}")
+
+    def say(self, name: str, message: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            _log.warning("%s", message)
+
+
+def is_seconds(value: object) -> TypeGuard[float]:
+    """True for a time that a thread can wait for: no bool, not NaN, not infinite."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= MOST_SECONDS
+    )
+
+
+def is_timeout(value: object) -> TypeGuard[float | None]:
+    return value is None or is_seconds(value)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    return is_whole(value) and value >= 0
